@@ -1,0 +1,240 @@
+"""Aggregation is a monoid: ``lift`` a reply, ``merge`` two partials, ``finish``.
+
+``merge`` is associative and commutative (up to the rounding of float additions), and None, the
+partial of no reply at all, is its identity. From this one law come streaming folds in constant
+memory, late arrivals, hierarchies of aggregators, folds inside worker processes and secure sums.
+
+Partials are payloads, so that they can travel and be stored like everything else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.component import Component
+from solera.core.errors import NotEnoughReplies, PayloadError, SoleraError, UsageError
+from solera.core.replies import Batch, Reply, Stacked, map_leaves
+
+MAX_BLOCK = 64
+_SPREAD = 8
+
+
+def block_size(asked: int) -> int:
+    """Clients per block of the canonical fold tree of an ask to this many clients.
+
+    Replies are folded block by block in client order, then the blocks in order; a block is also the
+    unit of work handed to a worker. The size depends on the number of clients asked and on nothing
+    else, so neither the number of workers nor the order of arrival can change a bit of the result.
+    """
+    return max(1, min(MAX_BLOCK, -(-asked // _SPREAD)))
+
+
+def blocks(asked: int) -> Iterator[slice]:
+    """The positions of each block, in order."""
+    size = block_size(asked)
+    for start in range(0, asked, size):
+        yield slice(start, min(start + size, asked))
+
+
+class Aggregation(Component, abstract=True):
+    """How replies become one result."""
+
+    @abstractmethod
+    def lift(self, reply: Reply) -> Any:
+        """The partial of this reply alone."""
+
+    @abstractmethod
+    def combine(self, a: Any, b: Any) -> Any:
+        """The partial of the replies of both; neither is None, neither may be changed."""
+
+    def finish(self, partial: Any) -> Any:
+        """The result of a partial that is not None."""
+        return partial
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """:meth:`combine`, with None as its identity."""
+        if a is None:
+            return b
+        return a if b is None else self.combine(a, b)
+
+    def fold(self, batch: Batch) -> Any:
+        """The partial of a batch of replies. Subclasses may do it in one array operation."""
+        return self.fold_one_by_one(batch)
+
+    def fold_one_by_one(self, replies: Iterable[Reply]) -> Any:
+        """The slow, obvious fold that every faster one is tested against."""
+        partial = None
+        for reply in replies:
+            try:
+                partial = self.merge(partial, self.lift(reply))
+            except PayloadError as error:
+                raise PayloadError(
+                    f"reply of client {reply.client}: {error.message}", hint=error.hint
+                ) from error
+        return partial
+
+    def result(self, partial: Any) -> Any:
+        """:meth:`finish`, or an error when there was nothing to fold."""
+        if partial is None:
+            raise NotEnoughReplies("no replies to aggregate")
+        return self.finish(partial)
+
+
+class Sum(Aggregation):
+    """Σ of every number in the replies, leaf by leaf."""
+
+    def lift(self, reply: Reply) -> Any:
+        return map_leaves(_wide, reply.payload)
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return map_leaves(_add, a, b)
+
+    def fold(self, batch: Batch) -> Any:
+        if isinstance(batch.payloads, Stacked) and len(batch):
+            return map_leaves(lambda leaf: _wide(leaf).sum(axis=0), batch.payloads.fields)
+        return self.fold_one_by_one(batch)
+
+
+class Mean(Aggregation):
+    """Σ w·x / Σ w over the replies; w is the reply's entry named ``weight``, or 1."""
+
+    def __init__(self, weight: str | None = None) -> None:
+        self.weight = weight
+
+    def lift(self, reply: Reply) -> Any:
+        weight, values = self._split(reply.payload, np.float64(1))
+        weight = float(weight)
+        return {"weight": weight, "sum": map_leaves(lambda leaf: _wide(leaf) * weight, values)}
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return map_leaves(_add, a, b)
+
+    def fold(self, batch: Batch) -> Any:
+        if not (isinstance(batch.payloads, Stacked) and len(batch)):
+            return self.fold_one_by_one(batch)
+        weights, values = self._split(batch.payloads.fields, np.ones(len(batch)))
+        return {
+            "weight": float(weights.sum()),
+            "sum": map_leaves(lambda leaf: _weighted_sum(weights, leaf), values),
+        }
+
+    def finish(self, partial: Any) -> Any:
+        total = partial["weight"]
+        if not total > 0:
+            raise SoleraError(
+                f"the weights {self.weight!r} of all replies add up to {total}",
+                hint="at least one client must have a positive weight",
+            )
+        return map_leaves(lambda leaf: leaf / total, partial["sum"])
+
+    def _split(self, values: Any, ones: Any) -> tuple[Any, Any]:
+        """The weights and the values they weigh."""
+        if self.weight is None:
+            return ones, values
+        if not isinstance(values, Mapping) or self.weight not in values:
+            raise PayloadError(f"the reply has no entry {self.weight!r} to weigh it by")
+        weights = np.asarray(values[self.weight], dtype=np.float64)
+        if not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise PayloadError(f"weights must be finite and not negative, not {weights}")
+        return weights, {key: v for key, v in values.items() if key != self.weight}
+
+
+class Collect(Aggregation):
+    """Every reply, by client id. For rules that need all of them at once; memory grows with them."""
+
+    def lift(self, reply: Reply) -> Any:
+        return [[reply.client, reply.payload]]
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return sorted([*a, *b], key=lambda pair: pair[0])
+
+    def fold(self, batch: Batch) -> Any:
+        return [[reply.client, reply.payload] for reply in batch] or None
+
+    def finish(self, partial: Any) -> dict[int, Any]:
+        return dict(partial)
+
+
+class Extremes(Aggregation):
+    """The smallest and the largest value of every leaf: ``{"min": …, "max": …}``."""
+
+    def lift(self, reply: Reply) -> Any:
+        values = map_leaves(np.asarray, reply.payload)
+        return {"min": values, "max": values}
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return {
+            "min": map_leaves(np.minimum, a["min"], b["min"]),
+            "max": map_leaves(np.maximum, a["max"], b["max"]),
+        }
+
+
+class Union(Aggregation):
+    """Every distinct value that occurs in the replies' lists, sorted."""
+
+    def lift(self, reply: Reply) -> Any:
+        return sorted(set(np.asarray(reply.payload).tolist()))
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return sorted({*a, *b})
+
+
+class Fields(Aggregation):
+    """A different aggregation for each entry of the replies; other entries are ignored."""
+
+    def __init__(self, fields: Mapping[str, Aggregation]) -> None:
+        self.fields = fields
+
+    def lift(self, reply: Reply) -> Any:
+        return {key: agg.lift(Reply(reply.client, self._entry(reply.payload, key)))
+                for key, agg in self.fields.items()}  # fmt: skip
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return {key: agg.merge(a[key], b[key]) for key, agg in self.fields.items()}
+
+    def finish(self, partial: Any) -> dict[str, Any]:
+        return {key: agg.finish(partial[key]) for key, agg in self.fields.items()}
+
+    def _entry(self, payload: Any, key: str) -> Any:
+        if not isinstance(payload, Mapping) or key not in payload:
+            raise PayloadError(f"the reply has no entry {key!r}")
+        return payload[key]
+
+
+def _wide(leaf: Any) -> Any:
+    """Small integers as int64, so that sums do not wrap around; everything else as it is."""
+    if isinstance(leaf, int | float) and not isinstance(leaf, bool | np.generic):
+        return leaf
+    if isinstance(leaf, np.ndarray | np.generic):
+        if leaf.dtype.kind not in "biufc":
+            raise TypeError(f"cannot add values of type {leaf.dtype}")
+        return leaf.astype(np.int64) if leaf.dtype.kind in "bi" else leaf
+    if isinstance(leaf, bool):
+        return int(leaf)
+    raise TypeError(f"cannot add values of type {type(leaf).__name__}")
+
+
+def _add(a: Any, b: Any) -> Any:
+    if getattr(a, "shape", ()) != getattr(b, "shape", ()):
+        raise ValueError(f"shapes {np.shape(a)} and {np.shape(b)}")
+    return a + b
+
+
+def _weighted_sum(weights: NDArray[np.float64], leaf: NDArray[Any]) -> Any:
+    flat = _wide(leaf).reshape(len(leaf), -1)
+    w = weights.astype(flat.dtype) if flat.dtype.kind in "fc" else weights
+    return (w @ flat).reshape(leaf.shape[1:])[()]
+
+
+def check_aggregation(value: Any) -> Aggregation:
+    """``value`` if it is an aggregation, else an error that says what to pass."""
+    if not isinstance(value, Aggregation):
+        raise UsageError(
+            f"fold needs an aggregation, not {value!r}", hint="for example fold(so.Sum())"
+        )
+    return value

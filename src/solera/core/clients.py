@@ -1,0 +1,208 @@
+"""What a task sees: one client, or a group of clients at once.
+
+Rows of all simulated clients lie in one array, each client's next to each other; a client or a
+group is a set of (start, size) pairs into it. Nothing is copied until a task asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core import rng as random
+from solera.core.schema import Schema
+
+Part = Literal["train", "validation", "test"]
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Features and target of some rows; ``y`` is None where there is no target."""
+
+    X: Any
+    y: Any
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """The rows of several clients: client i has ``X[starts[i] : starts[i] + sizes[i]]``."""
+
+    X: Any
+    y: Any
+    starts: IntArray
+    sizes: IntArray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, i: int) -> Rows:
+        rows = slice(int(self.starts[i]), int(self.starts[i] + self.sizes[i]))
+        return Rows(self.X[rows], None if self.y is None else self.y[rows])
+
+    @property
+    def owners(self) -> IntArray:
+        """For each row of :meth:`joined`, the position of the client it belongs to."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    @property
+    def index(self) -> Any:
+        """Row numbers of all clients, one after the other; a slice when they lie in that order."""
+        ends = self.starts + self.sizes
+        if len(self) and np.array_equal(self.starts[1:], ends[:-1]):
+            return slice(int(self.starts[0]), int(ends[-1]))
+        before = np.cumsum(self.sizes) - self.sizes
+        return np.arange(int(self.sizes.sum())) + np.repeat(self.starts - before, self.sizes)
+
+    def joined(self) -> Rows:
+        """All rows, client after client; a view where possible."""
+        rows = self.index
+        return Rows(self.X[rows], None if self.y is None else self.y[rows])
+
+
+class Source(Protocol):
+    """Where the rows of a set of clients come from."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are; their ids are 0 … clients − 1."""
+
+    @property
+    def schema(self) -> Schema:
+        """What the rows look like."""
+
+    def segments(self, clients: IntArray, part: Part) -> Segments:
+        """The rows of one part of the data of these clients."""
+
+    def sizes(self, part: Part) -> IntArray | None:
+        """Rows per client of that part, or None when only generating them would tell."""
+
+    def prepared(self, steps: Sequence[Any]) -> Source:
+        """The same clients with every row passed through fitted transformers."""
+
+
+class ClientData:
+    """One client's rows: ``X`` and ``y`` to train on, ``validation`` and ``test`` to judge by."""
+
+    __slots__ = ("_id", "_parts", "_source")
+
+    def __init__(self, source: Source, client: int) -> None:
+        self._source = source
+        self._id = np.array([client], dtype=np.int64)
+        self._parts: dict[str, Rows] = {}
+
+    def part(self, name: Part) -> Rows:
+        if name not in self._parts:
+            self._parts[name] = self._source.segments(self._id, name)[0]
+        return self._parts[name]
+
+    @property
+    def X(self) -> Any:
+        return self.part("train").X
+
+    @property
+    def y(self) -> Any:
+        return self.part("train").y
+
+    @property
+    def validation(self) -> Rows:
+        return self.part("validation")
+
+    @property
+    def test(self) -> Rows:
+        return self.part("test")
+
+    @property
+    def schema(self) -> Schema:
+        return self._source.schema
+
+    def __len__(self) -> int:
+        return len(self.part("train"))
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Where the random numbers of one ask come from."""
+
+    seed: int
+    purpose: str
+    round: int
+
+
+class Client:
+    """A data owner, as a task running at its side sees it."""
+
+    __slots__ = ("_draws", "_rng", "_source", "data", "id", "state")
+
+    def __init__(
+        self, id: int, source: Source, draws: Draws, state: MutableMapping[str, Any]
+    ) -> None:
+        self.id = id
+        self.state = state
+        self.data = ClientData(source, id)
+        self._draws = draws
+        self._rng: np.random.Generator | None = None
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """This client's generator for this task and round."""
+        if self._rng is None:
+            d = self._draws
+            self._rng = random.generator(d.seed, d.purpose, d.round, self.id)
+        return self._rng
+
+    @property
+    def key(self) -> random.Bits:
+        """This client's stream key, as an array of one; see :func:`solera.core.rng.stream_keys`."""
+        d = self._draws
+        return random.stream_keys(d.seed, d.purpose, d.round, [self.id])
+
+
+class ClientGroup:
+    """Several simulated clients of one process, served by one call of a ``many=`` task."""
+
+    def __init__(
+        self,
+        ids: IntArray,
+        source: Source,
+        draws: Draws,
+        states: Sequence[MutableMapping[str, Any]],
+    ) -> None:
+        self.ids = ids
+        self.states = states
+        self._source = source
+        self._draws = draws
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Client]:
+        for i, state in zip(self.ids.tolist(), self.states, strict=True):
+            yield Client(i, self._source, self._draws, state)
+
+    def part(self, name: Part) -> Segments:
+        return self._source.segments(self.ids, name)
+
+    @cached_property
+    def data(self) -> Segments:
+        """The training rows."""
+        return self.part("train")
+
+    @property
+    def schema(self) -> Schema:
+        return self._source.schema
+
+    @property
+    def keys(self) -> random.Bits:
+        """One stream key per client; see :func:`solera.core.rng.stream_keys`."""
+        d = self._draws
+        return random.stream_keys(d.seed, d.purpose, d.round, self.ids)

@@ -1,0 +1,183 @@
+"""Things configured by their constructor alone: learners, selectors, partitions, aggregations.
+
+The constructor stores its arguments unchanged, as in scikit-learn, so copying, printing, comparing
+and saving need no code of their own: a component *is* its class and its parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from solera.core.errors import PayloadError, UsageError
+
+_COMPONENT = "$component"
+
+
+class Component:
+    """Base class: parameters in, parameters out. Subclasses are registered by their name."""
+
+    registry: ClassVar[dict[str, type[Component]]] = {}
+
+    def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if abstract or cls.__name__.startswith("_"):
+            return
+        known = Component.registry.get(cls.__name__)
+        if known is not None and (known.__module__, known.__qualname__) != (
+            cls.__module__,
+            cls.__qualname__,
+        ):
+            raise UsageError(
+                f"component {cls.__name__!r} is already defined in {known.__module__}",
+                hint="choose another class name: saved models refer to components by name",
+            )
+        Component.registry[cls.__name__] = cls
+
+    @classmethod
+    def parameters(cls) -> tuple[str, ...]:
+        """Names of the constructor's parameters, in order."""
+        return _parameters(cls)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; ``deep`` adds those of nested components as ``outer__inner``."""
+        params = {name: getattr(self, name) for name in self.parameters()}
+        if deep:
+            for name, value in list(params.items()):
+                if isinstance(value, Component):
+                    nested = value.get_params(deep=True)
+                    params.update({f"{name}__{inner}": v for inner, v in nested.items()})
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters in place; ``outer__inner`` reaches into a nested component."""
+        for key, value in params.items():
+            name, _, inner = key.partition("__")
+            if name not in self.parameters():
+                raise UsageError(
+                    f"{type(self).__name__} has no parameter {name!r}",
+                    hint=f"it has {', '.join(self.parameters()) or 'none'}",
+                )
+            if inner:
+                getattr(self, name).set_params(**{inner: value})
+            else:
+                setattr(self, name, value)
+        return self
+
+    def clone(self) -> Self:
+        """An equal component that shares nothing mutable and has learned nothing."""
+        copied = {name: _copy(value) for name, value in self.get_params(deep=False).items()}
+        return type(self)(**copied)
+
+    def __sklearn_clone__(self) -> Self:
+        return self.clone()
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        mine, theirs = self.get_params(deep=False), other.get_params(deep=False)  # type: ignore[attr-defined]
+        return all(_equal(mine[name], theirs[name]) for name in mine)
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        signature = inspect.signature(type(self).__init__)
+        shown = [
+            f"{name}={value!r}"
+            for name, value in self.get_params(deep=False).items()
+            if not _equal(value, signature.parameters[name].default)
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@cache
+def _parameters(cls: type[Component]) -> tuple[str, ...]:
+    if cls.__init__ is object.__init__:
+        return ()
+    names = []
+    for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(f"{cls.__name__}: a component names every parameter, no *{name}")
+        names.append(name)
+    return tuple(names)
+
+
+def describe(value: Any) -> Any:
+    """A payload that :func:`build` turns back into ``value``.
+
+    Components become their name and parameters; code never travels, so functions are refused.
+    """
+    if isinstance(value, Component):
+        params = {name: describe(v) for name, v in value.get_params(deep=False).items()}
+        return {_COMPONENT: type(value).__name__, "params": params}
+    if isinstance(value, Mapping):
+        return {key: describe(v) for key, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [describe(v) for v in value]
+    if callable(value):
+        name = getattr(value, "__name__", repr(value))
+        raise PayloadError(
+            f"{name} is Python code and cannot be described as data",
+            hint="use a built-in option or a Component subclass instead",
+        )
+    return value
+
+
+def build(description: Any) -> Any:
+    """Rebuild what :func:`describe` described, from registered classes only."""
+    if isinstance(description, Mapping):
+        if _COMPONENT not in description:
+            return {key: build(v) for key, v in description.items()}
+        name = description[_COMPONENT]
+        cls = Component.registry.get(name)
+        if cls is None:
+            raise UsageError(
+                f"component {name!r} is not installed",
+                hint="import the package that defines it first",
+            )
+        params = {key: build(v) for key, v in description["params"].items()}
+        unknown = sorted(set(params) - set(cls.parameters()))
+        if unknown:
+            raise UsageError(f"{name} has no parameter {', '.join(unknown)} in this version")
+        return cls(**params)
+    if isinstance(description, list):
+        return [build(v) for v in description]
+    return description
+
+
+def describe_fitted(component: Any) -> dict[str, Any]:
+    """Component and all it has learned, as a payload; see :func:`build_fitted`."""
+    return {"made": describe(component), "learned": component.get_state()}
+
+
+def build_fitted(description: Mapping[str, Any]) -> Any:
+    """Rebuild what :func:`describe_fitted` described."""
+    component = build(description["made"])
+    component.set_state(description["learned"])
+    return component
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Component):
+        return value.clone()
+    if isinstance(value, list):
+        return [_copy(v) for v in value]
+    if isinstance(value, tuple):
+        return tuple(_copy(v) for v in value)
+    if isinstance(value, dict):
+        return {key: _copy(v) for key, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return type(a) is type(b) and a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)

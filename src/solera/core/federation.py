@@ -1,0 +1,384 @@
+"""One verb crosses the border: ``federation.ask(task, payload, to=clients)``."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solera.core.aggregation import Aggregation, check_aggregation
+from solera.core.clients import IntArray, Part
+from solera.core.component import Component, build_fitted, describe_fitted
+from solera.core.errors import NotEnoughReplies, PayloadTooLarge, UsageError
+from solera.core.meter import Meter, Record, compact, same_for_all
+from solera.core.payload import DEFAULT_LIMITS, Limits, encode, encoded_size, read_only
+from solera.core.replies import Batch, Failure, Reply
+from solera.core.schema import Schema
+from solera.core.task import Task, find_task
+from solera.core.topology import Star, Topology
+
+log = logging.getLogger("solera")
+
+
+class UnsentAsk(RuntimeWarning):
+    """Replies were never read, so the ask was never sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerClient:
+    """A payload of its own for each client asked."""
+
+    payloads: Mapping[int, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A fitted transformer through which clients pass their rows before a task sees them."""
+
+    description: dict[str, Any]
+    digest: str
+
+    @classmethod
+    def by(cls, transformer: Component) -> Preparation:
+        description = describe_fitted(transformer)
+        return cls(description, blake2b(encode(description), digest_size=16).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One message to chosen clients, as an engine carries it."""
+
+    task: str
+    version: int
+    payload: Any
+    clients: IntArray
+    seed: int
+    round: int = 0
+    deadline: float | None = None
+    prepare: tuple[Preparation, ...] = ()
+
+    def payload_for(self, client: int) -> Any:
+        if isinstance(self.payload, PerClient):
+            return self.payload.payloads[client]
+        return self.payload
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What came back from one block of the clients asked.
+
+    Either the replies themselves, or their ``partial`` under the aggregation given to the engine.
+    ``replied`` and ``up`` tell who answered with how many bytes; ``virtual`` is the simulated time
+    of the slowest of them.
+    """
+
+    replied: IntArray
+    up: IntArray
+    failures: list[Failure]
+    virtual: float = 0.0
+    batch: Batch | None = None
+    partial: Any = None
+
+
+class Engine(Protocol):
+    """How messages travel."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients can be asked; their ids are 0 … clients − 1."""
+
+    @property
+    def schema(self) -> Schema | None:
+        """What the rows look like, where the engine knows without asking."""
+
+    def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        """Carry the ask and yield the blocks of :func:`solera.core.aggregation.blocks`, in order.
+
+        With an aggregation each block comes back folded.
+        """
+
+    def sizes(self, part: Part) -> IntArray | None:
+        """Rows per client, where the engine knows without asking."""
+
+    def states(self) -> dict[int, Any]:
+        """What clients keep between tasks, for checkpoints of a simulation."""
+
+    def restore(self, states: Mapping[int, Any]) -> None:
+        """Put back what :meth:`states` returned."""
+
+    def close(self) -> None:
+        """Give back processes and memory."""
+
+
+class Replies:
+    """The answers to one ask: iterate, :meth:`collect` or :meth:`fold` them, once.
+
+    The ask is sent when its replies are read, so that the engine knows how they will be combined
+    and can fold them where they arise. ``failures`` is complete once they have been read.
+    """
+
+    def __init__(self, federation: Federation, ask: Ask, quorum: int) -> None:
+        self.ask = ask
+        self.quorum = quorum
+        self.failures: list[Failure] = []
+        self._federation = federation
+        self._replied = 0
+        self._sent = False
+
+    def __iter__(self) -> Iterator[Reply]:
+        """Replies in client order, as their blocks arrive."""
+        self._send()
+        for block in self._blocks(self.ask, None):
+            assert block.batch is not None
+            yield from block.batch
+        self._check_quorum()
+
+    def collect(self) -> list[Reply]:
+        """All replies in client order."""
+        return list(self)
+
+    def fold(self, aggregation: Aggregation) -> Any:
+        """The finished result of the aggregation over all replies."""
+        return aggregation.result(self.partial(aggregation))
+
+    def partial(self, aggregation: Aggregation) -> Any:
+        """The partial over all replies, to be merged with others later; None without replies.
+
+        Every aggregator of the topology folds the replies of its own clients; their partials are
+        merged in order.
+        """
+        check_aggregation(aggregation)
+        self._send()
+        total = None
+        groups = self._federation.topology.groups(self.ask.clients)
+        for group in groups:
+            partial = None
+            for block in self._blocks(replace(self.ask, clients=group), aggregation):
+                partial = aggregation.merge(partial, block.partial)
+            if len(groups) > 1:
+                self._federation.meter.relayed += encoded_size(partial)
+            total = aggregation.merge(total, partial)
+        self._check_quorum()
+        return total
+
+    def _send(self) -> None:
+        if self._sent:
+            raise UsageError(
+                f"the replies to {self.ask.task!r} were read already",
+                hint="keep the list from collect() to use them twice",
+            )
+        self._sent = True
+
+    def _blocks(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        began = time.perf_counter()
+        replied, up, virtual = [], [], 0.0
+        for block in self._federation.engine.run(ask, aggregation):
+            self.failures += block.failures
+            self._replied += len(block.replied)
+            replied.append(block.replied)
+            up.append(block.up)
+            virtual = max(virtual, block.virtual)
+            yield block
+        down = _payload_sizes(ask)
+        record = Record(
+            ask.round,
+            ask.task,
+            ask.clients,
+            down,
+            np.concatenate(replied) if replied else ask.clients[:0],
+            compact(np.concatenate(up)) if up else ask.clients[:0],
+            wall=time.perf_counter() - began,
+            virtual=virtual,
+        )
+        self._federation.meter.add(record)
+
+    def _check_quorum(self) -> None:
+        if self.failures:
+            self._log_failures()
+        if self._replied < self.quorum:
+            asked = len(self.ask.clients)
+            error = NotEnoughReplies(
+                f"{self._replied} of {asked} clients replied to {self.ask.task!r}, "
+                f"{self.quorum} are needed: {_first(self.failures)}",
+                self.failures,
+            )
+            raise error from next((f.error for f in self.failures if f.error is not None), None)
+
+    def _log_failures(self) -> None:
+        unexpected = any(f.kind in ("failed", "invalid", "corrupt") for f in self.failures)
+        log.log(
+            logging.WARNING if unexpected else logging.INFO,
+            "%s: %d of %d clients did not reply: %s",
+            self.ask.task,
+            len(self.failures),
+            len(self.ask.clients),
+            _first(self.failures),
+        )
+
+    def __del__(self) -> None:
+        if not getattr(self, "_sent", True):
+            warnings.warn(
+                f"the ask {self.ask.task!r} was never sent: iterate, collect() or fold() it",
+                UnsentAsk,
+                stacklevel=2,
+            )
+
+
+class Federation:
+    """The clients a learner can ask, whatever engine carries the messages."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        seed: int = 0,
+        topology: Topology | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.engine = engine
+        self.seed = seed
+        self.topology = topology if topology is not None else Star()
+        self.limits = limits
+        self.meter = Meter()
+        self._prepare: tuple[Preparation, ...] = ()
+
+    def ask(
+        self,
+        task: str | Task,
+        payload: Any = None,
+        *,
+        to: ArrayLike | None = None,
+        deadline: float | None = None,
+        quorum: int | float | None = None,
+        round: int = 0,
+    ) -> Replies:
+        """Ask clients to run a task on their data.
+
+        Parameters
+        ----------
+        task: name of an installed task.
+        payload: what the task receives; a :class:`PerClient` gives each client its own.
+        to: ids of the clients to ask; all of them by default.
+        deadline: seconds after which a client counts as failed. Simulated engines count simulated
+            time, so that the outcome does not depend on the machine.
+        quorum: fewest replies that will do, as a number or, below 1, as a fraction of the clients
+            asked; fewer raise :class:`NotEnoughReplies`. By default one.
+        round: which round this is; together with the seed it fixes all random draws.
+        """
+        found = task if isinstance(task, Task) else find_task(task)
+        clients = self._chosen(to)
+        self._check_payload(payload, clients)
+        if deadline is not None and not deadline > 0:
+            raise UsageError.of("ask", "deadline", deadline, "must be > 0 seconds")
+        ask = Ask(
+            found.name,
+            found.version,
+            read_only(payload),
+            clients,
+            self.seed,
+            round,
+            deadline,
+            self._prepare,
+        )
+        return Replies(self, ask, _needed(quorum, len(clients)))
+
+    @property
+    def clients(self) -> IntArray:
+        """The ids of all clients."""
+        return np.arange(self.engine.clients, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.engine.clients
+
+    @property
+    def schema(self) -> Schema | None:
+        """What the rows look like, where that is known without asking."""
+        schema = self.engine.schema
+        for step in self._prepare:
+            if schema is not None:
+                schema = build_fitted(step.description).transform_schema(schema)
+        return schema
+
+    def prepared(self, transformer: Component) -> Federation:
+        """The same clients, who pass their rows through a fitted transformer before every task."""
+        view = Federation(self.engine, seed=self.seed, topology=self.topology, limits=self.limits)
+        view.meter = self.meter
+        view._prepare = (*self._prepare, Preparation.by(transformer))
+        return view
+
+    def close(self) -> None:
+        """Give back the engine's processes and memory."""
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} clients, {type(self.engine).__name__})"
+
+    def _chosen(self, to: ArrayLike | None) -> IntArray:
+        if to is None:
+            if not len(self):
+                raise UsageError("the federation has no clients")
+            return self.clients
+        ids = np.atleast_1d(np.asarray(to))
+        if not ids.size:
+            raise UsageError("ask(to=[]): no client to ask")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise UsageError(f"ask(to={to!r}): client ids are whole numbers")
+        ids = np.unique(ids.astype(np.int64))
+        if ids[0] < 0 or ids[-1] >= len(self):
+            wrong = ids[0] if ids[0] < 0 else ids[-1]
+            raise UsageError(f"ask(to=…): no client {wrong}; ids are 0 to {len(self) - 1}")
+        return ids
+
+    def _check_payload(self, payload: Any, clients: IntArray) -> None:
+        if isinstance(payload, PerClient):
+            missing = [c for c in clients.tolist() if c not in payload.payloads]
+            if missing:
+                raise UsageError(f"PerClient has no payload for client {missing[0]}")
+            size = max(encoded_size(payload.payloads[c]) for c in clients.tolist())
+        else:
+            size = encoded_size(payload)
+        if size > self.limits.size:
+            raise PayloadTooLarge(
+                f"payload of {size:,} bytes exceeds the limit of {self.limits.size:,}",
+                hint="send less, or raise it with limits=so.Limits(size=…)",
+            )
+
+
+def _needed(quorum: int | float | None, asked: int) -> int:
+    if quorum is None:
+        return 1
+    if isinstance(quorum, float) and 0 < quorum < 1:
+        return math.ceil(quorum * asked)
+    if quorum != int(quorum) or not 0 <= quorum <= asked:
+        raise UsageError.of(
+            "ask", "quorum", quorum, f"must be a fraction below 1 or a number up to {asked}"
+        )
+    return int(quorum)
+
+
+def _payload_sizes(ask: Ask) -> IntArray:
+    if isinstance(ask.payload, PerClient):
+        sizes = [encoded_size(ask.payload.payloads[c]) for c in ask.clients.tolist()]
+        return np.array(sizes, dtype=np.int64)
+    return same_for_all(encoded_size(ask.payload), ask.clients)
+
+
+def _first(failures: Sequence[Failure]) -> str:
+    if not failures:
+        return "no failures reported"
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return f"{failures[0]}{more}"

@@ -1,0 +1,187 @@
+"""Replies of a block of clients, one by one or stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import IntArray
+from solera.core.errors import PayloadError
+from solera.core.payload import encoded_size, is_finite
+
+FailureKind = Literal["refused", "failed", "dropped", "crashed", "late", "corrupt", "invalid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one client answered."""
+
+    client: int
+    payload: Any
+
+    def __getitem__(self, key: str) -> Any:
+        return self.payload[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one client did not answer."""
+
+    client: int
+    kind: FailureKind
+    reason: str
+    error: BaseException | None = field(default=None, compare=False, repr=False)
+    """The exception itself, where the task ran in this process."""
+
+    def __str__(self) -> str:
+        return f"client {self.client} {self.kind}: {self.reason}"
+
+
+class Stacked:
+    """Replies of n clients as one tree of arrays whose first axis is the client.
+
+    ``Stacked({"sums": S, "rows": n})`` with ``S`` of shape (clients, k, d) stands for ``clients``
+    replies ``{"sums": S[i], "rows": n[i]}``.
+    """
+
+    __slots__ = ("_len", "fields")
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+        lengths = {len(leaf) for leaf in _leaves(fields)}
+        if len(lengths) != 1:
+            raise PayloadError(f"stacked replies have first axes of different lengths: {lengths}")
+        (self._len,) = lengths
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        row: dict[str, Any] = map_leaves(lambda leaf: leaf[i], self.fields)
+        return row
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[i] for i in range(self._len))
+
+    def take(self, chosen: IntArray) -> Stacked:
+        """The replies at these positions."""
+        return Stacked(map_leaves(lambda leaf: leaf[chosen], self.fields))
+
+    def sizes(self) -> IntArray:
+        """Encoded size of every reply."""
+        if not self._len:
+            return np.empty(0, dtype=np.int64)
+        if all(leaf.ndim > 1 or leaf.dtype.kind == "f" for leaf in _leaves(self.fields)):
+            return np.full(self._len, encoded_size(self[0]), dtype=np.int64)
+        return np.array([encoded_size(row) for row in self], dtype=np.int64)
+
+    def finite(self) -> NDArray[np.bool_]:
+        """For every reply, whether all its numbers are finite."""
+        good = np.ones(self._len, dtype=bool)
+        for leaf in _leaves(self.fields):
+            if leaf.dtype.kind in "fc" and not is_finite(leaf):
+                good &= np.isfinite(leaf).reshape(self._len, -1).all(axis=1)
+        return good
+
+    @staticmethod
+    def joined(parts: Sequence[Stacked]) -> Stacked:
+        """Several stacks of the same shape as one."""
+        if len(parts) == 1:
+            return parts[0]
+        return Stacked(
+            map_leaves(lambda *leaves: np.concatenate(leaves), *(part.fields for part in parts))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Replies of some clients in client order."""
+
+    clients: IntArray
+    payloads: Stacked | Sequence[Any]
+    known_sizes: IntArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Reply]:
+        for client, payload in zip(self.clients.tolist(), self.payloads, strict=True):
+            yield Reply(client, payload)
+
+    def sizes(self) -> IntArray:
+        """Encoded size of every reply."""
+        if self.known_sizes is not None:
+            return self.known_sizes
+        if isinstance(self.payloads, Stacked):
+            return self.payloads.sizes()
+        return np.array([encoded_size(payload) for payload in self.payloads], dtype=np.int64)
+
+    def only_finite(self) -> tuple[Batch, list[Failure]]:
+        """The replies free of NaN and infinities, and a failure for each of the others."""
+        if isinstance(self.payloads, Stacked):
+            good = self.payloads.finite()
+        else:
+            good = np.fromiter((is_finite(p) for p in self.payloads), dtype=bool, count=len(self))
+        if good.all():
+            return self, []
+        reason = "the reply holds NaN or infinite numbers"
+        failures = [Failure(int(client), "invalid", reason) for client in self.clients[~good]]
+        kept = np.flatnonzero(good)
+        if isinstance(self.payloads, Stacked):
+            payloads: Any = self.payloads.take(kept)
+        else:
+            payloads = [self.payloads[i] for i in kept]
+        return Batch(self.clients[kept], payloads, self.sizes()[kept]), failures
+
+
+def map_leaves(function: Callable[..., Any], *trees: Any) -> Any:
+    """Apply ``function`` to the corresponding leaves of trees of dicts and lists.
+
+    Trees of different shapes are an error that says where they differ.
+    """
+    return _map(function, trees, ())
+
+
+def _map(function: Callable[..., Any], trees: tuple[Any, ...], path: tuple[Any, ...]) -> Any:
+    first = trees[0]
+    if isinstance(first, dict | list | tuple):
+        keys: Any = first.keys() if isinstance(first, dict) else range(len(first))
+        for tree in trees[1:]:
+            if not _same_shape(first, tree):
+                raise PayloadError(f"replies disagree{_at(path)}: {_shape(first)}, {_shape(tree)}")
+        mapped = [_map(function, tuple([t[key] for t in trees]), (*path, key)) for key in keys]
+        return dict(zip(keys, mapped, strict=True)) if isinstance(first, dict) else mapped
+    try:
+        return function(*trees)
+    except (TypeError, ValueError) as error:
+        raise PayloadError(f"replies cannot be combined{_at(path)}: {error}") from error
+
+
+def _same_shape(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys()
+    return isinstance(b, list | tuple) and len(a) == len(b)
+
+
+def _at(path: tuple[Any, ...]) -> str:
+    return f" at {'.'.join(map(str, path))!r}" if path else ""
+
+
+def _shape(tree: Any) -> str:
+    if isinstance(tree, dict):
+        return f"keys {sorted(tree)}"
+    return f"a list of {len(tree)}" if isinstance(tree, list | tuple) else type(tree).__name__
+
+
+def _leaves(tree: Any) -> Iterator[NDArray[Any]]:
+    if isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from _leaves(value)
+    elif isinstance(tree, np.ndarray):
+        yield tree
+    else:
+        raise PayloadError(f"stacked replies hold arrays, not {type(tree).__name__}")

@@ -1,0 +1,319 @@
+"""The round loop of iterative learners: choose, ask, evaluate, tell, checkpoint, stop.
+
+A learner writes ``for r in self.rounds(federation): …`` and keeps what it has learned in its own
+attributes. Everything the loop needs to go on after an interruption is in the checkpoint: the
+learner's state, the selector's, the callbacks' and the clients', so a resumed run ends with the
+same bytes as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solera.core import rng
+from solera.core.clients import IntArray
+from solera.core.component import Component
+from solera.core.errors import CheckpointError, PayloadError, UsageError
+from solera.core.federation import Federation, Replies
+from solera.core.meter import Total
+from solera.core.payload import decode, encode
+from solera.core.replies import Failure
+
+log = logging.getLogger("solera")
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Something that changes while it runs and can be put back where it was."""
+
+    def get_state(self) -> Any:
+        """All that changes, as a payload."""
+
+    def set_state(self, state: Any) -> None:
+        """Go back to what :meth:`get_state` returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """What a selector knows about the clients: how many, how many to choose, and their rows."""
+
+    clients: int
+    budget: int
+    sizes: IntArray | None
+
+
+class Selector(Component, abstract=True):
+    """Decides which clients take part in a round."""
+
+    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+        """Ids of the clients of this round."""
+        raise NotImplementedError
+
+    def observe(self, round: Round) -> None:
+        """Learn from what the chosen clients reported."""
+
+
+class Round:
+    """One turn of the loop, as the learner sees it."""
+
+    def __init__(self, index: int, clients: IntArray, federation: Federation) -> None:
+        self.index = index
+        self.clients = clients
+        self.metrics: dict[str, Any] = {}
+        self.stopped: str | None = None
+        self._federation = federation
+        self._replies: list[Replies] = []
+        self._asked_before = len(federation.meter.records)
+
+    def ask(
+        self,
+        task: str,
+        payload: Any = None,
+        *,
+        to: ArrayLike | None = None,
+        deadline: float | None = None,
+        quorum: int | float | None = None,
+    ) -> Replies:
+        """:meth:`Federation.ask` to the clients of this round."""
+        replies = self._federation.ask(
+            task,
+            payload,
+            to=self.clients if to is None else to,
+            deadline=deadline,
+            quorum=quorum,
+            round=self.index,
+        )
+        self._replies.append(replies)
+        return replies
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Who failed so far in this round, and why."""
+        return [failure for replies in self._replies for failure in replies.failures]
+
+    @property
+    def traffic(self) -> Total:
+        """Bytes and seconds of this round so far."""
+        return self._federation.meter.total(since=self._asked_before)
+
+    def log(self, **metrics: Any) -> None:
+        """Record numbers of this round; they appear in the history and in progress displays."""
+        self.metrics.update(metrics)
+
+    def stop(self, reason: str) -> None:
+        """Make this the last round."""
+        self.stopped = reason
+
+
+class Callback:
+    """Something that watches a run. Override what you need."""
+
+    def on_start(self, learner: Any, rounds: int, start: int) -> None:
+        """Before the first round; ``start`` > 0 when the run is resumed."""
+
+    def on_round(self, learner: Any, round: Round) -> None:
+        """After every round; may log metrics and stop the run."""
+
+    def on_end(self, learner: Any) -> None:
+        """After the last round, also when it was interrupted."""
+
+
+@dataclass
+class EarlyStopping(Callback):
+    """Stop when a metric has not improved for ``patience`` rounds; keep the best model.
+
+    ``mode`` "min" suits losses, "max" scores.
+    """
+
+    metric: str
+    patience: int = 5
+    mode: str = "min"
+    min_delta: float = 0.0
+    best: float | None = field(default=None, init=False)
+    waited: int = field(default=0, init=False)
+    best_state: Any = field(default=None, init=False, repr=False)
+
+    def on_round(self, learner: Any, round: Round) -> None:
+        if self.mode not in ("min", "max"):
+            raise UsageError.of(self, "mode", self.mode, "must be 'min' or 'max'")
+        if self.metric not in round.metrics:
+            raise UsageError(
+                f"EarlyStopping(metric={self.metric!r}): the round has {sorted(round.metrics)}",
+                hint="choose one of these or evaluate the metric in a callback before this one",
+            )
+        value = float(round.metrics[self.metric])
+        gain = None if self.best is None else self.best - value
+        if gain is not None and self.mode == "max":
+            gain = -gain
+        if gain is None or gain > self.min_delta:
+            self.best, self.waited, self.best_state = value, 0, learner.get_state()
+        else:
+            self.waited += 1
+        if self.waited >= self.patience:
+            round.stop(f"{self.metric} did not improve for {self.patience} rounds")
+
+    def on_end(self, learner: Any) -> None:
+        if self.best_state is not None:
+            history = learner.history_
+            learner.set_state(self.best_state)
+            learner.history_ = history
+
+    def get_state(self) -> Any:
+        return {"best": self.best, "waited": self.waited, "best_state": self.best_state}
+
+    def set_state(self, state: Any) -> None:
+        self.best, self.waited = state["best"], state["waited"]
+        self.best_state = state["best_state"]
+
+
+class Checkpoint:
+    """The file from which an interrupted run goes on."""
+
+    def __init__(self, path: str | os.PathLike[str], fingerprint: str) -> None:
+        self.path = Path(path)
+        self.fingerprint = fingerprint
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Replace the file in one step, so that a crash leaves the old or the new one."""
+        frame = encode({"run": self.fingerprint, **content})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_name(self.path.name + ".new")
+        with open(temporary, "wb") as file:
+            file.write(frame)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+    def read(self) -> dict[str, Any] | None:
+        """What was written last, or None when there is nothing yet."""
+        try:
+            frame = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            content = decode(frame)
+        except PayloadError as error:
+            raise CheckpointError(
+                f"checkpoint {self.path} is damaged: {error.message}",
+                hint="delete it to start from the first round",
+            ) from error
+        if not isinstance(content, dict) or content.get("run") != self.fingerprint:
+            raise CheckpointError(
+                f"checkpoint {self.path} belongs to another run",
+                hint="the learner's parameters, the seed or the clients have changed; "
+                "use another file or delete this one",
+            )
+        return content
+
+
+def fingerprint(*parts: Any) -> str:
+    """A digest of payloads that identifies a run."""
+    return blake2b(encode(list(parts)), digest_size=16).hexdigest()
+
+
+@dataclass
+class Rounds:
+    """Configuration and state of one loop; iterate it for the rounds."""
+
+    federation: Federation
+    learner: Any
+    rounds: int
+    selector: Selector
+    per_round: int | None = None
+    callbacks: Sequence[Callback] = ()
+    checkpoint: Checkpoint | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Round]:
+        start = self._restore()
+        roster = self._roster()
+        for callback in self.callbacks:
+            callback.on_start(self.learner, self.rounds, start)
+        try:
+            for index in range(start, self.rounds):
+                clients = self._choose(index, roster)
+                round = Round(index, clients, self.federation)
+                if len(clients):
+                    yield round
+                    self.selector.observe(round)
+                else:
+                    log.warning("round %d skipped: the selector chose no client", index)
+                self._finish(round)
+                if round.stopped:
+                    log.info("stopped after round %d: %s", index, round.stopped)
+                    break
+        finally:
+            for callback in self.callbacks:
+                callback.on_end(self.learner)
+
+    def _roster(self) -> Roster:
+        clients = len(self.federation)
+        budget = clients if self.per_round is None else self.per_round
+        if budget < 1:
+            raise UsageError.of(self.learner, "per_round", budget, "must be at least 1")
+        if self.rounds < 1:
+            raise UsageError.of(self.learner, "rounds", self.rounds, "must be at least 1")
+        return Roster(clients, min(budget, clients), self.federation.engine.sizes("train"))
+
+    def _choose(self, index: int, roster: Roster) -> IntArray:
+        draw = rng.generator(self.federation.seed, "select", index)
+        return np.sort(np.asarray(self.selector.choose(index, roster, draw), dtype=np.int64))
+
+    def _finish(self, round: Round) -> None:
+        traffic = round.traffic
+        round.metrics = {
+            "round": round.index,
+            "clients": len(round.clients),
+            "failures": len(round.failures),
+            "bytes_down": traffic.down,
+            "bytes_up": traffic.up,
+            **round.metrics,
+        }
+        for callback in self.callbacks:
+            callback.on_round(self.learner, round)
+        self.history.append(round.metrics)
+        self.learner.history_ = self.history
+        if self.checkpoint is not None:
+            self.checkpoint.write(self._content(round))
+
+    @property
+    def _stateful(self) -> list[Stateful]:
+        return [c for c in (self.selector, *self.callbacks) if isinstance(c, Stateful)]
+
+    def _content(self, round: Round) -> dict[str, Any]:
+        states = self.federation.engine.states()
+        return {
+            "next": self.rounds if round.stopped else round.index + 1,
+            "learner": self.learner.get_state(),
+            "history": self.history,
+            "watchers": [watcher.get_state() for watcher in self._stateful],
+            "clients": [[client, states[client]] for client in sorted(states)],
+        }
+
+    def _restore(self) -> int:
+        content = self.checkpoint.read() if self.checkpoint is not None else None
+        if content is None:
+            return 0
+        watchers = self._stateful
+        if len(content["watchers"]) != len(watchers):
+            raise CheckpointError(
+                f"the checkpoint holds the state of {len(content['watchers'])} selectors and "
+                f"callbacks, this run has {len(watchers)}",
+                hint="resume with the callbacks the run was started with",
+            )
+        self.learner.set_state(content["learner"])
+        self.history[:] = content["history"]
+        self.learner.history_ = self.history
+        for watcher, state in zip(watchers, content["watchers"], strict=True):
+            watcher.set_state(state)
+        self.federation.engine.restore(dict(content["clients"]))
+        return int(content["next"])

@@ -1,0 +1,102 @@
+"""What the rows of a federation look like: features, their kinds and categories, and the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["numeric", "categorical"]
+Target = Literal["classes", "labels", "numbers", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One column. A categorical column holds codes 0, 1, … into ``categories``; NaN is missing."""
+
+    name: str
+    kind: Kind = "numeric"
+    categories: tuple[str, ...] = ()
+
+
+def numbered(width: int) -> tuple[Feature, ...]:
+    """Numeric features x0, x1, … for data without names."""
+    return tuple(Feature(f"x{i}") for i in range(width))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Features and target that all clients of a federation share.
+
+    ``target`` says how to read y: ``classes`` (one label per row, ``classes`` lists the values in
+    the order of the model's outputs), ``labels`` (a 0/1 matrix, one column per name in
+    ``classes``), ``numbers`` (regression, ``outputs`` columns) or ``none``.
+    """
+
+    features: tuple[Feature, ...]
+    target: Target = "none"
+    classes: NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    outputs: int = 0
+
+    @property
+    def width(self) -> int:
+        return len(self.features)
+
+    def to_payload(self) -> dict[str, Any]:
+        """The schema as plain data."""
+        return {
+            "features": [[f.name, f.kind, list(f.categories)] for f in self.features],
+            "target": self.target,
+            "classes": self.classes,
+            "outputs": self.outputs,
+        }
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> Self:
+        features = tuple(Feature(n, k, tuple(c)) for n, k, c in payload["features"])
+        return cls(features, payload["target"], np.asarray(payload["classes"]), payload["outputs"])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return (
+            (self.features, self.target, self.outputs)
+            == (other.features, other.target, other.outputs)
+        ) and np.array_equal(self.classes, other.classes)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def infer_target(y: Any) -> tuple[Target, NDArray[Any], int]:
+    """Target kind, classes and number of outputs, read from y alone.
+
+    Integers, booleans and text are class labels; floats are numbers, even when they are whole; a
+    0/1 integer matrix holds labels.
+    """
+    if y is None:
+        return "none", np.empty(0, dtype=np.int64), 0
+    y = np.asarray(y)
+    if y.ndim == 2:
+        if y.dtype.kind in "bui" and y.size and y.min() >= 0 and y.max() <= 1:
+            return "labels", np.arange(y.shape[1]), y.shape[1]
+        return "numbers", np.empty(0, dtype=np.int64), y.shape[1]
+    if y.dtype.kind == "f":
+        return "numbers", np.empty(0, dtype=np.int64), 1
+    classes = np.unique(y)
+    return "classes", classes, len(classes)
+
+
+def infer(X: Any, y: Any = None, *, features: Sequence[Feature | str] | None = None) -> Schema:
+    """The schema of one data set in memory."""
+    width = int(np.prod(X.shape[1:]))
+    named = numbered(width) if features is None else tuple(_features(features))
+    target, classes, outputs = infer_target(y)
+    return Schema(named, target, classes, outputs)
+
+
+def _features(features: Iterable[Feature | str]) -> Iterable[Feature]:
+    for feature in features:
+        yield feature if isinstance(feature, Feature) else Feature(str(feature))

@@ -1,0 +1,91 @@
+"""A task is a named function installed at the client: the only thing that can run on its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from solera.core.clients import Client, ClientGroup
+from solera.core.errors import TaskError, TaskVersionMismatch, UnknownTask
+from solera.core.replies import Stacked
+
+One = Callable[[Client, Any], Any]
+Many = Callable[[ClientGroup, Any], Stacked | Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What runs at a client when it is asked for ``name``.
+
+    ``many`` serves a group of simulated clients at once and must give the replies ``one`` would
+    give. Replies with NaN or infinite numbers are turned away unless ``finite`` is False.
+    """
+
+    name: str
+    one: One
+    many: Many | None = None
+    version: int = 1
+    finite: bool = True
+
+    def __call__(self, client: Client, ask: Any) -> Any:
+        return self.one(client, ask)
+
+
+_tasks: dict[str, Task] = {}
+_loaded_plugins = False
+
+
+def task(
+    name: str, *, many: Many | None = None, version: int = 1, finite: bool = True
+) -> Callable[[One], Task]:
+    """Install a function ``(client, ask) -> reply`` as the task ``name``.
+
+    >>> @task("demo.rows")
+    ... def rows(client, ask):
+    ...     return {"rows": len(client.data)}
+    """
+
+    def install(one: One) -> Task:
+        known = _tasks.get(name)
+        if known is not None and _origin(known.one) != _origin(one):
+            raise TaskError(
+                f"task {name!r} is already installed by {known.one.__module__}",
+                hint="choose another name; names are shared by all packages",
+            )
+        _tasks[name] = Task(name, one, many, version, finite)
+        return _tasks[name]
+
+    return install
+
+
+def _origin(function: One) -> tuple[str, str]:
+    return (function.__module__, function.__qualname__)
+
+
+def installed_tasks() -> dict[str, Task]:
+    """All tasks by name, including those of packages with a ``solera.tasks`` entry point."""
+    global _loaded_plugins
+    if not _loaded_plugins:
+        from importlib.metadata import entry_points
+
+        _loaded_plugins = True
+        for entry in entry_points(group="solera.tasks"):
+            entry.load()
+    return dict(_tasks)
+
+
+def find_task(name: str, version: int | None = None) -> Task:
+    """The installed task of that name, in that version if one is given."""
+    found = _tasks.get(name) or installed_tasks().get(name)
+    if found is None:
+        near = get_close_matches(name, installed_tasks(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "import the module that defines it"
+        raise UnknownTask(f"no task {name!r} is installed", hint=hint)
+    if version is not None and found.version != version:
+        raise TaskVersionMismatch(
+            f"task {name!r}: version {version} asked for, version {found.version} installed",
+            hint="update the older side",
+        )
+    return found

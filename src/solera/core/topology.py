@@ -1,0 +1,207 @@
+"""Who may send to whom, and which aggregator folds whose replies."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from enum import Flag, auto
+from typing import Literal
+
+import numpy as np
+
+from solera.core.clients import IntArray
+from solera.core.component import Component
+from solera.core.errors import ForbiddenMessage, UsageError
+
+Actor = int | str
+"""A client is known by its number, every other actor by its name."""
+
+Exchange = Literal["cyclic", "random", "parallel"]
+
+
+class Role(Flag):
+    """What an actor does; an actor may have several roles."""
+
+    CLIENT = auto()
+    AGGREGATOR = auto()
+    SERVER = auto()
+
+    def __str__(self) -> str:
+        return "-".join(role.name.lower() for role in Role if role in self and role.name)
+
+
+_MAY_SEND = {
+    Role.CLIENT: Role.AGGREGATOR,
+    Role.AGGREGATOR: Role.AGGREGATOR | Role.SERVER,
+    Role.SERVER: Role.CLIENT,
+}
+
+
+def may_send(sender: Role, receiver: Role) -> bool:
+    """Whether the role matrix lets ``sender`` write to ``receiver``.
+
+    ========== ====== ========== ======
+    from \\ to  client aggregator server
+    ========== ====== ========== ======
+    client            yes
+    aggregator        yes        yes
+    server     yes
+    ========== ====== ========== ======
+
+    Combined roles may do what any of their parts may.
+    """
+    return any(role in sender and bool(_MAY_SEND[role] & receiver) for role in Role)
+
+
+class Topology(Component, abstract=True):
+    """The shape of a federation."""
+
+    @abstractmethod
+    def role(self, actor: Actor) -> Role:
+        """What this actor does."""
+
+    @abstractmethod
+    def others(self) -> tuple[str, ...]:
+        """The actors besides the clients."""
+
+    def groups(self, clients: IntArray) -> list[IntArray]:
+        """The clients asked, grouped by the aggregator that folds their replies."""
+        return [clients]
+
+    def check(self, sender: Actor, receiver: Actor) -> None:
+        """Raise :class:`ForbiddenMessage` unless ``sender`` may write to ``receiver``."""
+        sending, receiving = self.role(sender), self.role(receiver)
+        if not may_send(sending, receiving):
+            allowed = [str(role) for role in Role if may_send(sending, role)]
+            raise ForbiddenMessage(
+                f"{sending} {sender!r} may not send to {receiving} {receiver!r}",
+                hint=f"a {sending} may send to: {', '.join(allowed)}",
+            )
+
+    def _unknown(self, actor: Actor) -> UsageError:
+        return UsageError(f"{type(self).__name__} has no actor {actor!r}")
+
+
+class Star(Topology):
+    """Client–server: one actor is server and aggregator for everybody."""
+
+    def role(self, actor: Actor) -> Role:
+        if isinstance(actor, int):
+            return Role.CLIENT
+        if actor == "server":
+            return Role.SERVER | Role.AGGREGATOR
+        raise self._unknown(actor)
+
+    def others(self) -> tuple[str, ...]:
+        return ("server",)
+
+
+class Hierarchy(Topology):
+    """Clients answer to one of several aggregators, and these to the server.
+
+    Client k belongs to aggregator k mod ``aggregators``.
+    """
+
+    def __init__(self, aggregators: int) -> None:
+        self.aggregators = aggregators
+
+    def role(self, actor: Actor) -> Role:
+        if isinstance(actor, int):
+            return Role.CLIENT
+        if actor == "server":
+            return Role.SERVER
+        if actor in self.others():
+            return Role.AGGREGATOR
+        raise self._unknown(actor)
+
+    def others(self) -> tuple[str, ...]:
+        if self.aggregators < 1:
+            raise UsageError.of(self, "aggregators", self.aggregators, "must be at least 1")
+        return (*(f"aggregator-{i}" for i in range(self.aggregators)), "server")
+
+    def groups(self, clients: IntArray) -> list[IntArray]:
+        owner = clients % (len(self.others()) - 1)
+        return [clients[owner == i] for i in np.unique(owner)]
+
+
+class Peers(Topology):
+    """No server: every client has all roles, and models travel from peer to peer.
+
+    ``cyclic``: along the chain 0 → 1 → … → K−1 → 0. ``random``: from each holder to another client
+    drawn uniformly. ``parallel``: everybody to everybody.
+    """
+
+    def __init__(self, exchange: Exchange = "cyclic") -> None:
+        self.exchange = exchange
+
+    def role(self, actor: Actor) -> Role:
+        if isinstance(actor, int):
+            return Role.CLIENT | Role.AGGREGATOR | Role.SERVER
+        raise self._unknown(actor)
+
+    def others(self) -> tuple[str, ...]:
+        return ()
+
+    def route(self, clients: int, rng: np.random.Generator) -> list[IntArray]:
+        """One round of exchange: who holds the model at each step, one after the other.
+
+        In a parallel exchange all clients hold one at the same single step.
+        """
+        everybody = np.arange(clients, dtype=np.int64)
+        if self.exchange == "parallel":
+            return [everybody]
+        if self.exchange == "cyclic":
+            return list(everybody.reshape(-1, 1))
+        if self.exchange != "random":
+            raise UsageError.of(
+                self, "exchange", self.exchange, "must be 'cyclic', 'random' or 'parallel'"
+            )
+        hops = [int(rng.integers(clients))]
+        while len(hops) < clients:  # the next of the K−1 others, counted from the holder
+            hops.append((hops[-1] + 1 + int(rng.integers(clients - 1))) % clients)
+        return [np.array([hop], dtype=np.int64) for hop in hops]
+
+
+class Custom(Topology):
+    """Roles as given: ``roles`` names the actors besides the clients and what they do.
+
+    ``aggregator_of`` lists for every client the name of the aggregator it answers to; without it
+    all replies are folded together.
+    """
+
+    def __init__(
+        self, roles: Mapping[str, str], *, aggregator_of: Sequence[str] | None = None
+    ) -> None:
+        self.roles = roles
+        self.aggregator_of = aggregator_of
+
+    def role(self, actor: Actor) -> Role:
+        if isinstance(actor, int):
+            return Role.CLIENT
+        if actor not in self.roles:
+            raise self._unknown(actor)
+        role = Role(0)
+        for part in self.roles[actor].split("-"):
+            if part.upper() not in Role.__members__:
+                raise UsageError(
+                    f"Custom: {part!r} is no role of {actor!r}",
+                    hint="roles are client, aggregator, server, joined by '-'",
+                )
+            role |= Role[part.upper()]
+        return role
+
+    def others(self) -> tuple[str, ...]:
+        return tuple(self.roles)
+
+    def groups(self, clients: IntArray) -> list[IntArray]:
+        if self.aggregator_of is None:
+            return [clients]
+        owners = np.asarray(self.aggregator_of)
+        if len(owners) <= clients.max():
+            raise UsageError(
+                f"Custom: aggregator_of names {len(owners)} clients, client {clients.max()} is asked"
+            )
+        for actor in np.unique(owners):
+            self.check(0, str(actor))
+        mine = owners[clients]
+        return [clients[mine == actor] for actor in np.unique(mine)]

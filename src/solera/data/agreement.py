@@ -1,0 +1,151 @@
+"""Before training, clients agree on what a row is, without sending one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Aggregation
+from solera.core.clients import Client
+from solera.core.errors import DataError, SchemaError
+from solera.core.federation import Federation
+from solera.core.replies import Reply
+from solera.core.schema import Feature, Schema
+from solera.core.task import task
+
+SMALLEST_COUNT = 5
+"""Counts below this are not sent."""
+
+
+@task("data.describe")
+def describe(client: Client, ask: Any) -> dict[str, Any]:
+    """Names, kinds and categories of the columns, the classes, and which columns have gaps.
+
+    The number of rows is sent only when it is not small; nothing else is counted.
+    """
+    rows = client.data.part("train")
+    described = client.data.schema.to_payload()
+    if client.data.schema.target == "classes" and rows.y is not None:
+        described["classes"] = np.unique(rows.y)
+    described["rows"] = len(rows) if len(rows) >= SMALLEST_COUNT else None
+    described["empty"] = not len(rows)
+    values = rows.X.data if hasattr(rows.X, "indptr") else rows.X
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        described["gaps"] = []
+    elif hasattr(rows.X, "indptr"):
+        described["gaps"] = np.unique(rows.X.indices[~np.isfinite(values)]).tolist()
+    else:
+        columns = ~np.isfinite(rows.X.reshape(len(rows), -1)).all(axis=0)
+        described["gaps"] = np.flatnonzero(columns).tolist()
+    return described
+
+
+class SchemaAgreement(Aggregation):
+    """The schema all clients share: same columns and target, all categories and classes together.
+
+    Clients with different columns are kept apart until :meth:`finish`, which names the first one
+    that differs from the majority and the column where it does. Commutative and associative.
+    """
+
+    def lift(self, reply: Reply) -> Any:
+        answer = reply.payload
+        columns = [[name, kind] for name, kind, _ in answer["features"]]
+        return {
+            "views": [
+                {
+                    "columns": columns,
+                    "target": [answer["target"], _outputs(answer)],
+                    "clients": 1,
+                    "first": reply.client,
+                }
+            ],
+            "categories": {n: sorted(c) for n, k, c in answer["features"] if k == "categorical"},
+            "classes": np.asarray(answer["classes"]),
+            "gaps": [[reply.client, int(column)] for column in answer["gaps"][:1]],
+            "empty": [reply.client] if answer["empty"] else [],
+        }
+
+    def combine(self, a: Any, b: Any) -> Any:
+        views = {repr((v["columns"], v["target"])): dict(v) for v in a["views"]}
+        for view in b["views"]:
+            known = views.setdefault(repr((view["columns"], view["target"])), dict(view))
+            if known != view:
+                known["clients"] += view["clients"]
+                known["first"] = min(known["first"], view["first"])
+        categories = {
+            name: sorted({*a["categories"].get(name, []), *b["categories"].get(name, [])})
+            for name in sorted({*a["categories"], *b["categories"]})
+        }
+        return {
+            "views": [views[key] for key in sorted(views)],
+            "categories": categories,
+            "classes": np.union1d(a["classes"], b["classes"]),
+            "gaps": sorted([*a["gaps"], *b["gaps"]])[:1],
+            "empty": sorted([*a["empty"], *b["empty"]])[:1],
+        }
+
+    def finish(self, partial: Any) -> dict[str, Any]:
+        views = sorted(partial["views"], key=lambda v: (-v["clients"], v["first"]))
+        agreed = views[0]
+        for view in views[1:]:
+            raise SchemaError(_difference(view, agreed), hint="agree on the columns first")
+        features = tuple(
+            Feature(name, kind, tuple(partial["categories"].get(name, ())))
+            for name, kind in agreed["columns"]
+        )
+        target, outputs = agreed["target"]
+        classes = partial["classes"]
+        schema = Schema(features, target, classes, len(classes) if target == "classes" else outputs)
+        return {"schema": schema, "gaps": partial["gaps"], "empty": partial["empty"]}
+
+
+def agree(federation: Federation, *, gaps: bool = True) -> Schema:
+    """The schema of a federation: known beforehand in a simulation, asked for otherwise.
+
+    A client without rows, a column on which clients disagree and, unless ``gaps`` are welcome, a
+    missing value are errors that name client and column.
+    """
+    if federation.schema is not None:
+        return federation.schema
+    answer = federation.ask(describe).fold(SchemaAgreement())
+    schema: Schema = answer["schema"]
+    if answer["empty"]:
+        raise DataError(
+            f"client {answer['empty'][0]} has no rows to train on",
+            hint="give it data or leave it out",
+        )
+    if answer["gaps"] and not gaps:
+        client, column = answer["gaps"][0]
+        raise missing_values(client, [schema.features[column].name])
+    return schema
+
+
+def missing_values(client: int, columns: list[str]) -> DataError:
+    """The error for rows with gaps given to a learner that cannot use them."""
+    named = ", ".join(columns[:5]) + (" …" if len(columns) > 5 else "")
+    return DataError(
+        f"client {client} has missing or infinite values in {named}",
+        hint="fill them first, for example so.Pipeline(so.FedImputer(), …)",
+    )
+
+
+def _outputs(answer: Any) -> int:
+    return 0 if answer["target"] == "classes" else int(answer["outputs"])
+
+
+def _difference(view: Any, agreed: Any) -> str:
+    client, mine, theirs = view["first"], view["columns"], agreed["columns"]
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+        if a != b:
+            return (
+                f"client {client}: column {i} is {a[0]!r} ({a[1]}), others have {b[0]!r} ({b[1]})"
+            )
+    if len(mine) != len(theirs):
+        longer = mine if len(mine) > len(theirs) else theirs
+        name = longer[min(len(mine), len(theirs))][0]
+        return (
+            f"client {client} has {len(mine)} columns, others have {len(theirs)}: "
+            f"{name!r} is the first that is not on both sides"
+        )
+    return f"client {client} has a target of kind {view['target']}, others {agreed['target']}"

@@ -1,0 +1,132 @@
+"""One data set in memory: rows to train on, rows to test on, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core import rng
+from solera.core.errors import UsageError
+from solera.core.schema import Feature, Schema, Target
+
+BoolArray = NDArray[np.bool_]
+
+_SHOWN = 6
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Dataset:
+    """Real rows with their schema; unpacks as ``X, y, X_test, y_test = dataset``.
+
+    ``X`` is a NumPy array, or a SciPy CSR matrix where the source is sparse. Categorical columns
+    hold codes 0, 1, … into the categories of the schema, NaN is missing. ``y`` holds class codes
+    (``class_names`` says what they stand for), a 0/1 matrix with one column per label, numbers, or
+    is None where there is no target. ``source`` says where the rows were read from.
+    """
+
+    X: Any
+    y: Any
+    X_test: Any
+    y_test: Any
+    schema: Schema
+    name: str
+    title: str
+    source: str
+    class_names: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.X, self.y, self.X_test, self.y_test))
+
+    @property
+    def all(self) -> tuple[Any, Any]:
+        """``(X, y)`` of the training rows followed by the test rows."""
+        y = None if self.y is None else np.concatenate([self.y, self.y_test])
+        if isinstance(self.X, np.ndarray):
+            return np.concatenate([self.X, self.X_test]), y
+        from scipy import sparse
+
+        return sparse.vstack([self.X, self.X_test], format="csr"), y
+
+    def summary(self) -> str:
+        """What the data set is, in a few lines."""
+        train, test = self.X.shape[0], self.X_test.shape[0]
+        lines = [
+            f"{self.name}: {self.title}",
+            f"  rows      {train:,} to train, {test:,} to test",
+            f"  features  {self._features()}",
+            f"  target    {self._target()}",
+            f"  source    {self.source}",
+        ]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        train, test = self.X.shape[0], self.X_test.shape[0]
+        return (
+            f"<Dataset {self.name}: {train:,} + {test:,} rows, {self.schema.width:,} features, "
+            f"{_outputs(self.schema)}>"
+        )
+
+    def _features(self) -> str:
+        categorical = sum(f.kind == "categorical" for f in self.schema.features)
+        parts = [f"{self.schema.width:,}"]
+        if categorical:
+            share = "all" if categorical == self.schema.width else f"{categorical:,} of them"
+            parts.append(f"{share} categorical")
+        if isinstance(self.X, np.ndarray):
+            missing = sum(int(np.isnan(part).sum()) for part in (self.X, self.X_test))
+            parts += [f"{missing:,} cells missing"] if missing else []
+        else:
+            cells = max(1, self.X.shape[0] * self.X.shape[1])
+            parts.append(f"sparse, {self.X.nnz / cells:.1%} filled")
+        return ", ".join(parts)
+
+    def _target(self) -> str:
+        text = _outputs(self.schema)
+        if not self.class_names:
+            return text
+        if self.schema.target == "classes":
+            counts = np.bincount(self.y, minlength=len(self.class_names))
+        else:
+            counts = self.y.sum(axis=0, dtype=np.int64)
+        shares = counts / max(1, len(self.y))
+        shown = [f"{n} {s:.1%}" for n, s in zip(self.class_names[:_SHOWN], shares, strict=False)]
+        more = ["…"] if len(self.class_names) > _SHOWN else []
+        return f"{text}: {', '.join(shown + more)}"
+
+
+def _outputs(schema: Schema) -> str:
+    if schema.target == "none":
+        return "no target"
+    one, many = {"classes": ("class", "classes"), "labels": ("label", "labels")}.get(
+        schema.target, ("number", "numbers")
+    )
+    return f"{schema.outputs:,} {one if schema.outputs == 1 else many}"
+
+
+def make_schema(features: tuple[Feature, ...], target: Target, outputs: int) -> Schema:
+    """The schema of data whose classes or labels are coded 0, 1, … outputs − 1."""
+    coded = outputs if target in ("classes", "labels") else 0
+    return Schema(features, target, np.arange(coded, dtype=np.int64), outputs)
+
+
+def held_out(owner: str, y: NDArray[Any], target: Target, test: float, seed: int) -> BoolArray:
+    """Marks the share ``test`` of the rows, drawn at random within each class or label set.
+
+    Rows are shuffled, grouped by stratum, and every 1/test-th row is taken along that line: the
+    total is exact to one row, and so is every stratum.
+    """
+    if not 0 <= test < 1:
+        raise UsageError.of(owner, "test", test, "must be a share in [0, 1)")
+    order = rng.generator(seed, "datasets.held_out").permutation(len(y))
+    if target == "labels":
+        y = np.unique(np.packbits(y, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    if target in ("classes", "labels"):
+        order = order[np.argsort(y[order], kind="stable")]
+    taken = np.diff(np.floor(np.arange(len(y) + 1) * test + 0.5)) > 0
+    marked = np.zeros(len(y), dtype=np.bool_)
+    marked[order[taken]] = True
+    return marked

@@ -1,0 +1,257 @@
+"""Data of many clients in one contiguous data set: no object per client, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from solera.core import rng
+from solera.core.clients import IntArray, Part, Rows, Segments
+from solera.core.errors import DataError, UsageError
+from solera.core.schema import Feature, Schema, infer
+
+if TYPE_CHECKING:
+    from solera.data.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which rows go to which client: client k gets ``index[offsets[k] : offsets[k + 1]]``."""
+
+    index: IntArray
+    offsets: IntArray
+    left_over: int = 0
+
+    @property
+    def clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> IntArray:
+        return np.diff(self.offsets)
+
+    def rows_of(self, client: int) -> IntArray:
+        """Row numbers of one client."""
+        return self.index[self.offsets[client] : self.offsets[client + 1]]
+
+
+class FederatedData:
+    """The rows of K clients, each client's next to each other in one array.
+
+    ``offsets`` has K + 1 entries; client k owns rows ``offsets[k]`` to ``offsets[k + 1]``, first
+    those to train on, then its validation and its test rows.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        offsets: IntArray,
+        *,
+        schema: Schema | None = None,
+        held_out: tuple[IntArray, IntArray] | None = None,
+        left_over: int = 0,
+    ) -> None:
+        self.X = X
+        self.y = y
+        self.offsets = offsets
+        self.schema = infer(X, y) if schema is None else schema
+        self.left_over = left_over
+        self._held_out = held_out
+
+    @classmethod
+    def of(
+        cls,
+        X: Any,
+        y: Any,
+        assignment: Assignment,
+        *,
+        features: Sequence[Feature | str] | None = None,
+        schema: Schema | None = None,
+    ) -> FederatedData:
+        """Give every client the rows an assignment names. Copies the data once."""
+        X, y = check_rows(X, y)
+        if schema is None:
+            schema = infer(X, y, features=features)
+        if schema.width != int(np.prod(X.shape[1:])):
+            raise DataError(f"{schema.width} features are named, the data has {X.shape[1]} columns")
+        index = assignment.index
+        if not (len(index) == X.shape[0] and np.array_equal(index, np.arange(len(index)))):
+            X, y = X[index], None if y is None else y[index]
+        return cls(X, y, assignment.offsets, schema=schema, left_over=assignment.left_over)
+
+    @property
+    def clients(self) -> int:
+        return len(self.offsets) - 1
+
+    def sizes(self, part: Part = "train") -> IntArray:
+        """Rows per client of that part."""
+        return self._bounds(slice(None), part)[1]
+
+    def segments(self, clients: IntArray, part: Part = "train") -> Segments:
+        starts, sizes = self._bounds(clients, part)
+        return Segments(self.X, self.y, starts, sizes)
+
+    def _bounds(self, clients: Any, part: Part) -> tuple[IntArray, IntArray]:
+        starts, ends = self.offsets[:-1][clients], self.offsets[1:][clients]
+        if self._held_out is None:
+            return (starts, ends - starts) if part == "train" else (ends, np.zeros_like(ends))
+        validation, test = (held[clients] for held in self._held_out)
+        if part == "train":
+            return starts, ends - starts - validation - test
+        return (
+            (ends - test - validation, validation) if part == "validation" else (ends - test, test)
+        )
+
+    def split(self, *, validation: float = 0.0, test: float = 0.0, seed: int = 0) -> FederatedData:
+        """Set aside a fraction of every client's rows, drawn at random.
+
+        Fractions are rounded down, so a client with few rows keeps them to train on.
+        """
+        for name, value in (("validation", validation), ("test", test)):
+            if not 0 <= value < 1:
+                raise UsageError.of("split", name, value, "must be at least 0 and below 1")
+        if validation + test >= 1:
+            raise UsageError(f"split(validation={validation}, test={test}) leaves nothing to train")
+        if self._held_out is not None:
+            raise UsageError("the data is split already")
+        sizes = np.diff(self.offsets)
+        keys = rng.stream_keys(seed, "split", 0, np.arange(self.clients))
+        owner = np.repeat(np.arange(self.clients), sizes)
+        within = np.arange(len(owner)) - np.repeat(self.offsets[:-1], sizes)
+        order = np.lexsort((rng.random_bits(keys[owner], within), owner))
+        held_out = (
+            np.floor(sizes * validation).astype(np.int64),
+            np.floor(sizes * test).astype(np.int64),
+        )
+        return FederatedData(
+            self.X[order],
+            None if self.y is None else self.y[order],
+            self.offsets,
+            schema=self.schema,
+            held_out=held_out,
+            left_over=self.left_over,
+        )
+
+    def prepared(self, steps: Sequence[Any]) -> FederatedData:
+        X, schema = self.X, self.schema
+        for step in steps:
+            X, schema = step.transform(X), step.transform_schema(schema)
+        return FederatedData(
+            X,
+            self.y,
+            self.offsets,
+            schema=schema,
+            held_out=self._held_out,
+            left_over=self.left_over,
+        )
+
+    def class_counts(self) -> IntArray | None:
+        """Rows of each class (or positive labels) per client, or None without classes."""
+        if self.schema.target not in ("classes", "labels"):
+            return None
+        width, sizes = len(self.schema.classes), np.diff(self.offsets)
+        owner = np.repeat(np.arange(self.clients), sizes)
+        if self.schema.target == "labels":
+            rows, labels = np.nonzero(self.y)
+            cells = owner[rows] * width + labels
+        else:
+            cells = owner * width + np.searchsorted(self.schema.classes, self.y)
+        counts = np.bincount(cells, minlength=self.clients * width)
+        return counts.reshape(self.clients, width)
+
+    def summary(self) -> Summary:
+        """Sizes, label entropy and distance from IID."""
+        from solera.data.summary import summarise
+
+        return summarise(np.diff(self.offsets), self.class_counts(), left_over=self.left_over)
+
+    def plot(self, **options: Any) -> Any:
+        """The client × class heat map, as a matplotlib figure."""
+        from solera.data.summary import plot_counts
+
+        return plot_counts(np.diff(self.offsets), self.class_counts(), **options)
+
+    def __repr__(self) -> str:
+        return f"FederatedData({self.clients:,} clients, {self.offsets[-1]:,} rows)"
+
+
+Generate = Callable[[int, np.random.Generator], Any]
+
+
+class LazyData:
+    """Clients whose rows are generated when a task needs them, and forgotten afterwards.
+
+    ``generate(client, rng)`` returns ``(X, y)``, the same for the same client every time: ``rng`` is
+    derived from the seed and the client. Client 0 shows what the rows look like, unless ``schema``
+    says so.
+    """
+
+    def __init__(
+        self, generate: Generate, *, clients: int, seed: int = 0, schema: Schema | None = None
+    ) -> None:
+        if clients < 1:
+            raise UsageError.of(self, "clients", clients, "must be at least 1")
+        self.generate = generate
+        self.clients = clients
+        self.seed = seed
+        self._steps: Sequence[Any] = ()
+        self.schema = infer(*self._rows(0)) if schema is None else schema
+
+    def _rows(self, client: int) -> tuple[Any, Any]:
+        X, y = check_rows(*self.generate(client, rng.generator(self.seed, "data", 0, client)))
+        for step in self._steps:
+            X = step.transform(X)
+        return X, y
+
+    def sizes(self, part: Part = "train") -> IntArray | None:
+        return None
+
+    def segments(self, clients: IntArray, part: Part = "train") -> Segments:
+        if part != "train":
+            X, y = self._rows(int(clients[0]))
+            none = np.zeros(len(clients), dtype=np.int64)
+            return Segments(X[:0], None if y is None else y[:0], none, none)
+        rows = [Rows(*self._rows(client)) for client in clients.tolist()]
+        sizes = np.array([len(r) for r in rows], dtype=np.int64)
+        X = np.concatenate([r.X for r in rows])
+        y = None if rows[0].y is None else np.concatenate([r.y for r in rows])
+        return Segments(X, y, np.cumsum(sizes) - sizes, sizes)
+
+    def prepared(self, steps: Sequence[Any]) -> LazyData:
+        schema = self.schema
+        for step in steps:
+            schema = step.transform_schema(schema)
+        view = LazyData(self.generate, clients=self.clients, seed=self.seed, schema=schema)
+        view._steps = (*self._steps, *steps)
+        return view
+
+    def __repr__(self) -> str:
+        return f"LazyData({self.clients:,} clients)"
+
+
+def check_rows(X: Any, y: Any = None) -> tuple[Any, Any]:
+    """X and y as arrays (or a CSR matrix) of the same number of rows, or an error that says why."""
+    if hasattr(X, "iloc"):
+        raise DataError("the data is a pandas frame", hint="convert it with so.from_pandas(frame)")
+    if hasattr(X, "tocsr"):
+        X = X.tocsr()
+    else:
+        X = np.asarray(X)
+        if X.dtype.kind not in "biuf":
+            raise DataError(
+                f"X holds values of type {X.dtype}, not numbers",
+                hint="encode categories as codes, for example with so.from_pandas(frame)",
+            )
+    if X.ndim < 2:
+        raise DataError(f"X has {X.ndim} dimension, rows and columns are needed")
+    if y is not None:
+        y = np.asarray(y)
+        if y.dtype.kind == "O":
+            y = y.astype(str)
+        if y.shape[0] != X.shape[0]:
+            raise DataError(f"X has {X.shape[0]:,} rows, y has {y.shape[0]:,}")
+    return X, y

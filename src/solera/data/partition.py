@@ -1,0 +1,258 @@
+"""Horizontal partitions: which client gets which rows.
+
+A partition is a rule configured by its constructor; ``assign`` applies it. Every rule shuffles
+first, gives no row to two clients unless asked to, and counts the rows it gives to nobody
+(``Assignment.left_over``). Here are the rules that look at numbers of rows only; those that look at
+labels are in :mod:`solera.data.partition_labels`, those that keep given rows together in
+:mod:`solera.data.partition_groups`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solera.core.clients import IntArray
+from solera.core.component import Component
+from solera.core.errors import DataError, UsageError
+from solera.core.rng import generator
+from solera.data.dealing import (
+    FloatArray,
+    at_least,
+    divide,
+    even,
+    group,
+    hand_out,
+    missing_from,
+    offsets_of,
+)
+from solera.data.federated import Assignment
+
+_ROUNDING = 1e-9
+
+
+class Partition(Component, abstract=True):
+    """A rule for dividing rows among clients."""
+
+    def assign(
+        self, rows: int, y: Any = None, *, X: Any = None, clients: int | None = None, seed: int
+    ) -> Assignment:
+        """Divide ``rows`` rows; the same seed gives the same assignment.
+
+        ``clients`` may be None where the rule itself says how many there are.
+        """
+        if rows < 1:
+            raise DataError(f"{type(self).__name__}: there are no rows to divide")
+        if clients is not None and not (is_whole(clients) and clients >= 1):
+            raise UsageError.of(self, "clients", clients, "must be a whole number >= 1")
+        return self._split(int(rows), y, X, clients, generator(seed, "partition"))
+
+    @abstractmethod
+    def _split(
+        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
+    ) -> Assignment:
+        """The rule itself."""
+
+    def _refused(self, problem: str, way_out: str) -> UsageError:
+        return UsageError(f"{type(self).__name__}: {problem}", hint=way_out)
+
+    def _count(self, clients: int | None, implied: int | None = None, what: str = "") -> int:
+        """The number of clients, given or implied by the rule; the two must agree."""
+        count = clients if implied is None else implied
+        if count is None:
+            raise self._refused("the number of clients is missing", "pass clients=")
+        if clients not in (None, count):
+            raise self._refused(
+                f"clients={clients} but there are {count} {what}",
+                f"leave clients out or make it {count}",
+            )
+        return int(count)
+
+    def _check_enough(self, rows: int, clients: int, min_rows: int = 1) -> None:
+        if clients * min_rows > rows:
+            raise self._refused(
+                f"{rows} rows are too few for {clients} clients with at least {min_rows} each",
+                f"use at most {rows // min_rows} clients"
+                + (" or a smaller min_rows" if "min_rows" in self.parameters() else ""),
+            )
+
+    def _whole(self, name: str, least: int) -> int:
+        value = getattr(self, name)
+        if not is_whole(value) or value < least:
+            raise UsageError.of(self, name, value, f"must be a whole number >= {least}")
+        return int(value)
+
+    def _concentration(self) -> float:
+        """The parameter ``alpha`` of a Dirichlet distribution."""
+        alpha: Any = getattr(self, "alpha", None)
+        if not is_number(alpha) or not alpha > 0:
+            raise UsageError.of(self, "alpha", alpha, "must be > 0")
+        if alpha > 1e100:
+            raise UsageError.of(self, "alpha", alpha, "must be finite", hint="IID() is the limit")
+        return float(alpha)
+
+    def _fractions(self, weights: ArrayLike, dimensions: int, replacement: bool) -> FloatArray:
+        """Weights per client (and label) as fractions that can be handed out."""
+        try:
+            fractions = np.asarray(weights, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise self._refused(
+                f"weights are not an array of numbers: {error}", "give a number for every client"
+            ) from None
+        if fractions.ndim != dimensions or fractions.size == 0:
+            wanted = "one weight per client" if dimensions == 1 else "a row of weights per client"
+            raise self._refused(f"weights have shape {fractions.shape}", f"give {wanted}")
+        wrong = fractions[~((fractions >= 0) & (fractions <= (1 if replacement else np.inf)))]
+        if wrong.size:
+            rule = "must be fractions between 0 and 1" if replacement else "must be >= 0"
+            raise UsageError.of(self, "weights", float(wrong[0]), rule)
+        total = fractions.sum(axis=0)
+        if not replacement and (total > 1 + _ROUNDING).any():
+            raise self._refused(
+                f"weights sum to {float(total.max()):g}, more than all rows",
+                "divide them by their sum over the clients, or set replacement=True",
+            )
+        return fractions if replacement else fractions / np.maximum(total, 1)
+
+
+class IID(Partition):
+    """Rows at random, in numbers that differ by at most one."""
+
+    def _split(
+        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
+    ) -> Assignment:
+        count = self._count(clients)
+        self._check_enough(rows, count)
+        return Assignment(rng.permutation(rows), offsets_of(even(rows, count)))
+
+
+class ClientWeights(Partition):
+    """Client k gets the fraction ``weights[k]`` of all rows, at random.
+
+    Weights that sum to less than 1 leave rows over. With ``replacement`` the numbers of rows stay
+    the same but clients draw independently: a row may go to several of them, never twice to one.
+    """
+
+    def __init__(self, weights: ArrayLike, *, replacement: bool = False) -> None:
+        self.weights = weights
+        self.replacement = replacement
+
+    def _split(
+        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
+    ) -> Assignment:
+        fractions = self._fractions(self.weights, 1, self.replacement)
+        self._count(clients, len(fractions), "weights")
+        index, sizes = hand_out(rng.permutation(rows), fractions, self.replacement, rng)
+        return Assignment(index, offsets_of(sizes), missing_from(index, rows))
+
+
+class QuantitySkew(Partition):
+    """Rows at random, in numbers drawn from Dirichlet(alpha, …, alpha).
+
+    The smaller alpha, the less equal. Clients below ``min_rows`` are filled up by the others, in
+    proportion to what these have above it.
+    """
+
+    def __init__(self, alpha: float = 1.0, *, min_rows: int = 1) -> None:
+        self.alpha = alpha
+        self.min_rows = min_rows
+
+    def _split(
+        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
+    ) -> Assignment:
+        alpha, min_rows, count = (
+            self._concentration(),
+            self._whole("min_rows", 0),
+            self._count(clients),
+        )
+        self._check_enough(rows, count, min_rows)
+        sizes = divide(rows, rng.dirichlet(np.full(count, alpha)), rng)
+        return Assignment(rng.permutation(rows), offsets_of(at_least(sizes, min_rows, rng)))
+
+
+class Overlap(Partition):
+    """Another partition whose clients share rows.
+
+    Of each client's rows a random ``fraction`` is given to one more client as well, each row to a
+    client of its own choosing. What is not a whole number of rows is rounded at random.
+    """
+
+    def __init__(self, partition: Partition, *, fraction: float = 0.1) -> None:
+        self.partition = partition
+        self.fraction = fraction
+
+    def _split(
+        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
+    ) -> Assignment:
+        if not isinstance(self.partition, Partition):
+            raise UsageError.of(self, "partition", self.partition, "must be a partition like IID()")
+        if not is_number(self.fraction) or not 0 <= self.fraction <= 1:
+            raise UsageError.of(self, "fraction", self.fraction, "must be between 0 and 1")
+        base = self.partition._split(rows, y, X, clients, rng)
+        if base.clients < 2:
+            raise self._refused("one client has nobody to share with", "use at least two clients")
+        if len(base.index) + base.left_over > rows:
+            raise self._refused(
+                f"clients of {type(self.partition).__name__} share rows already",
+                "use that partition alone, or without replacement and overlap",
+            )
+        owners = np.repeat(np.arange(base.clients), base.sizes)
+        index = collect(base.index, owners, base.clients, rows, rng).index
+        copies = np.floor(self.fraction * base.sizes + rng.random(base.clients)).astype(np.int64)
+        shared = np.arange(len(index)) - base.offsets[owners] < copies[owners]
+        steps = rng.integers(1, base.clients, size=int(copies.sum()))
+        receivers = (owners[shared] + steps) % base.clients
+        return collect(
+            np.concatenate([index, index[shared]]),
+            np.concatenate([owners, receivers]),
+            base.clients,
+            rows,
+            rng,
+        )
+
+
+def collect(
+    index: IntArray, owners: IntArray, clients: int, rows: int, rng: np.random.Generator
+) -> Assignment:
+    """The assignment of row ``index[i]`` to client ``owners[i]``, each client's in random order."""
+    order = rng.permutation(len(index))
+    return Assignment(*group(index[order], owners[order], clients), missing_from(index, rows))
+
+
+def encode(owner: object, name: str, values: Any, rows: int) -> tuple[IntArray, NDArray[Any]]:
+    """One value per row as codes 0, 1, … into the sorted distinct values."""
+    kind = type(owner).__name__
+    values = np.asarray(values)
+    if values.shape != (rows,):
+        raise DataError(f"{kind}: {name} has shape {values.shape}, not one value for {rows} rows")
+    if values.dtype.kind in "iu" and rows and values.min() >= 0 and values.max() <= rows:
+        present = np.bincount(values) > 0
+        return (np.cumsum(present) - 1)[values], np.flatnonzero(present).astype(values.dtype)
+    try:
+        missing = np.flatnonzero(values != values)
+        found, codes = np.unique(values, return_inverse=True)
+    except TypeError:
+        raise DataError(
+            f"{kind}: {name} mixes values that cannot be compared",
+            hint="fill missing values and use one type, for example text",
+        ) from None
+    if len(missing):
+        raise DataError(
+            f"{kind}: {name} is missing in {len(missing)} rows, the first is row {missing[0]}",
+            hint="drop or fill these rows first",
+        )
+    return codes.astype(np.int64), found
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is an integer of Python or NumPy, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number of Python or NumPy, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)

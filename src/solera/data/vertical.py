@@ -1,0 +1,195 @@
+"""Vertical partitions: which client holds which columns of which rows, and who holds the labels."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import IntArray
+from solera.core.component import Component
+from solera.core.errors import DataError, UsageError
+from solera.core.rng import generator
+from solera.data.dealing import even, missing_from, offsets_of
+from solera.data.partition import is_whole
+
+Columns = Sequence[Sequence[int | str]]
+
+
+@dataclass(frozen=True, slots=True)
+class VerticalAssignment:
+    """Client k holds ``columns[k]`` of ``rows[k]``; ``label_owners`` hold y of their rows as well.
+
+    Columns and rows are in ascending order, so what two clients share is in the same order at both.
+    ``left_over`` counts the columns that no client holds.
+    """
+
+    columns: tuple[IntArray, ...]
+    rows: tuple[IntArray, ...]
+    label_owners: tuple[int, ...]
+    left_over: int = 0
+
+    @property
+    def clients(self) -> int:
+        return len(self.columns)
+
+
+class VerticalPartition(Component, abstract=True):
+    """A rule for dividing columns among clients."""
+
+    label_owner: int | Sequence[int]
+
+    def assign(
+        self, rows: int, features: int | Sequence[str], *, clients: int | None = None, seed: int
+    ) -> VerticalAssignment:
+        """Divide a table of ``rows`` rows and ``features`` columns (their number or names).
+
+        ``clients`` may be None where the rule itself says how many there are.
+        """
+        given: Any = features
+        names = range(given) if is_whole(given) else given
+        if rows < 1 or not len(names):
+            raise DataError(
+                f"{type(self).__name__}: a table of {rows} rows and {len(names)} columns is empty"
+            )
+        count = self._count(clients)
+        rng = generator(seed, "partition")
+        columns, held = self._split(rows, names, count, rng)
+        left_over = missing_from(np.concatenate(columns), len(names))
+        return VerticalAssignment(columns, held, self._owners(count), left_over)
+
+    @abstractmethod
+    def _split(
+        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
+    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+        """Columns and rows of every client."""
+
+    def _count(self, clients: int | None) -> int:
+        if clients is None or not is_whole(clients) or clients < 1:
+            raise UsageError.of(self, "clients", clients, "must be a whole number >= 1")
+        return int(clients)
+
+    def _owners(self, clients: int) -> tuple[int, ...]:
+        given: Any = self.label_owner
+        owners = list(given) if hasattr(given, "__len__") else [given]
+        known = all(is_whole(owner) and 0 <= owner < clients for owner in owners)
+        if not owners or not known or len(set(owners)) < len(owners):
+            rule = f"must be one or more different clients of 0 … {clients - 1}"
+            raise UsageError.of(self, "label_owner", given, rule)
+        return tuple(int(owner) for owner in owners)
+
+    def _shared(self, name: str, what: str, order: IntArray, clients: int) -> tuple[IntArray, ...]:
+        """The first things of ``order`` for everyone, the others divided evenly."""
+        shared = getattr(self, name)
+        if not is_whole(shared) or shared < 0:
+            raise UsageError.of(self, name, shared, "must be a whole number >= 0")
+        own = len(order) - shared
+        if own < clients:
+            raise UsageError.of(
+                self,
+                name,
+                shared,
+                f"leaves {max(own, 0)} of {len(order)} {what} to divide among {clients} clients",
+                hint=f"share at most {max(len(order) - clients, 0)} or use fewer clients",
+            )
+        cuts = offsets_of(even(own, clients))[1:-1]
+        common, parts = order[:shared], np.split(order[shared:], cuts)
+        return tuple(np.sort(np.concatenate([common, part])) for part in parts)
+
+
+class VerticalSplit(VerticalPartition):
+    """All clients hold all rows, each its own columns.
+
+    ``columns`` is ``"even"`` (neighbouring columns in equal numbers), ``"random"`` (random columns
+    in equal numbers) or the columns of every client, by number or name. ``overlap`` columns, the
+    first or random ones, are held by everyone. ``label_owner`` is the client, or the clients, that
+    hold the labels.
+    """
+
+    def __init__(
+        self,
+        columns: str | Columns = "even",
+        *,
+        overlap: int = 0,
+        label_owner: int | Sequence[int] = 0,
+    ) -> None:
+        self.columns = columns
+        self.overlap = overlap
+        self.label_owner = label_owner
+
+    def _count(self, clients: int | None) -> int:
+        if isinstance(self.columns, str):
+            return super()._count(clients)
+        if clients not in (None, len(self.columns)):
+            raise UsageError(
+                f"VerticalSplit: clients={clients} but columns are listed for {len(self.columns)}",
+                hint=f"leave clients out or make it {len(self.columns)}",
+            )
+        return super()._count(len(self.columns))
+
+    def _split(
+        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
+    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+        everyone = tuple(repeat(np.arange(rows), clients))
+        if not isinstance(self.columns, str):
+            return self._listed(self.columns, names), everyone
+        if self.columns not in ("even", "random"):
+            raise self._not_columns()
+        order = np.arange(len(names))
+        if self.columns == "random":
+            order = rng.permutation(order)
+        return self._shared("overlap", "columns", order, clients), everyone
+
+    def _listed(self, columns: Columns, names: Sequence[Any]) -> tuple[IntArray, ...]:
+        if self.overlap:
+            raise UsageError(
+                f"VerticalSplit: overlap={self.overlap} contradicts columns listed by client",
+                hint="list the shared columns for every client that holds them",
+            )
+        number = {name: i for i, name in enumerate(names)} | {i: i for i in range(len(names))}
+        for client, own in enumerate(columns):
+            if isinstance(own, str) or not hasattr(own, "__len__"):
+                raise self._not_columns()
+            unknown = [column for column in own if column not in number]
+            if unknown:
+                raise UsageError.of(self, "columns", unknown[0], f"of client {client} is unknown")
+            if not 0 < len(own) == len({number[column] for column in own}):
+                raise UsageError(
+                    f"VerticalSplit: client {client} has the columns {list(own)}",
+                    hint="list every column of it once",
+                )
+        return tuple(
+            np.array(sorted(number[column] for column in own), dtype=np.int64) for own in columns
+        )
+
+    def _not_columns(self) -> UsageError:
+        rule = 'must be "even", "random" or a list of columns per client'
+        return UsageError.of(self, "columns", self.columns, rule)
+
+
+class TransferSplit(VerticalPartition):
+    """Clients that have few rows and few columns in common, as in federated transfer learning.
+
+    Every client holds the same random ``shared_rows`` rows and ``shared_columns`` columns; the
+    other rows and columns are divided evenly, at random, so that no two clients share them.
+    """
+
+    def __init__(
+        self, shared_rows: int, *, shared_columns: int, label_owner: int | Sequence[int] = 0
+    ) -> None:
+        self.shared_rows = shared_rows
+        self.shared_columns = shared_columns
+        self.label_owner = label_owner
+
+    def _split(
+        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
+    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+        columns = rng.permutation(len(names))
+        return (
+            self._shared("shared_columns", "columns", columns, clients),
+            self._shared("shared_rows", "rows", rng.permutation(rows), clients),
+        )

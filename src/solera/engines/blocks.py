@@ -1,0 +1,259 @@
+"""Running a task on one block of simulated clients: what every simulating engine has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Aggregation
+from solera.core.clients import Client, ClientGroup, Draws, IntArray, Source
+from solera.core.component import build_fitted
+from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
+from solera.core.federation import Ask, Block, PerClient
+from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
+from solera.core.replies import Batch, Failure, Stacked
+from solera.core.task import Task, find_task
+
+States = dict[int, dict[str, Any]]
+
+MEMORY = 256 << 20
+"""Bytes of rows and updates that a ``many=`` call may hold at once, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong at each client of a block: masks, and seconds of delay."""
+
+    dropped: NDArray[np.bool_]
+    crashed: NDArray[np.bool_]
+    corrupted: NDArray[np.bool_]
+    delay: NDArray[np.float64]
+
+
+class Misfortune(Protocol):
+    """Decides what goes wrong; :class:`solera.simulate.failures.Failures` is one."""
+
+    def faults(self, ask: Ask, clients: IntArray) -> Faults:
+        """The faults of these clients in this ask, the same however clients are grouped."""
+
+    def damage(self, frame: bytes, ask: Ask, client: int) -> bytes:
+        """The frame of a corrupted reply."""
+
+
+class Runner:
+    """Runs asks on the data of simulated clients, block by block."""
+
+    def __init__(
+        self, source: Source, misfortune: Misfortune | None = None, memory: int = MEMORY
+    ) -> None:
+        self.source = source
+        self.misfortune = misfortune
+        self.memory = memory
+        self._prepared: dict[str, Source] = {}
+
+    def block(
+        self, ask: Ask, clients: IntArray, states: States, aggregation: Aggregation | None
+    ) -> Block:
+        """Run the task for these clients; ``states`` is updated in place."""
+        task = find_task(ask.task, ask.version)
+        failures: list[Failure] = []
+        virtual = 0.0
+        faults = None if self.misfortune is None else self.misfortune.faults(ask, clients)
+        if faults is not None:
+            clients, failures, virtual, faults = _strike(ask, clients, faults)
+        batch, failed = self._replies(task, ask, clients, states)
+        failures += failed
+        if faults is not None and self.misfortune is not None:
+            batch, failed = self._tamper(ask, batch, clients, faults)
+            failures += failed
+        partial = None if aggregation is None else aggregation.fold(batch)
+        if task.finite and (aggregation is None or not is_finite(partial)):
+            batch, failed = batch.only_finite()
+            failures += failed
+            if aggregation is not None and failed:
+                partial = aggregation.fold(batch)
+        kept = batch if aggregation is None else None
+        return Block(batch.clients, batch.sizes(), failures, virtual, kept, partial)
+
+    # --- the task itself ---
+
+    def _replies(
+        self, task: Task, ask: Ask, clients: IntArray, states: States
+    ) -> tuple[Batch, list[Failure]]:
+        source = self._source_for(ask)
+        draws = Draws(ask.seed, ask.task, ask.round)
+        if task.many is None or isinstance(ask.payload, PerClient):
+            return self._one_by_one(task, ask, clients, states, source, draws)
+        parts: list[Batch] = []
+        failures: list[Failure] = []
+        for chunk in self._chunks(ask, clients, source):
+            part, failed = self._together(task, ask, chunk, states, source, draws)
+            parts.append(part)
+            failures += failed
+        return _join(parts), failures
+
+    def _together(
+        self,
+        task: Task,
+        ask: Ask,
+        clients: IntArray,
+        states: States,
+        source: Source,
+        draws: Draws,
+    ) -> tuple[Batch, list[Failure]]:
+        """One call for a chunk of clients. If it fails, each is asked alone to find out who."""
+        assert task.many is not None
+        mine = [_state_of(states, client) for client in clients.tolist()]
+        try:
+            payloads = task.many(ClientGroup(clients, source, draws, mine), ask.payload)
+            if len(payloads) != len(clients):
+                raise TaskError(
+                    f"task {task.name!r}: many= gave {len(payloads)} replies "
+                    f"for {len(clients)} clients"
+                )
+        except Exception as error:
+            batch, failures = self._one_by_one(task, ask, clients, states, source, draws)
+            if not failures:
+                raise TaskError(
+                    f"task {task.name!r}: many= failed where one by one succeeded: {error}"
+                ) from error
+            return batch, failures
+        for client, state in zip(clients.tolist(), mine, strict=True):
+            _keep(states, client, state)
+        return Batch(clients, payloads), []
+
+    def _one_by_one(
+        self,
+        task: Task,
+        ask: Ask,
+        clients: IntArray,
+        states: States,
+        source: Source,
+        draws: Draws,
+    ) -> tuple[Batch, list[Failure]]:
+        payloads: list[Any] = []
+        failures: list[Failure] = []
+        answered: list[int] = []
+        sizes: list[int] = []
+        for client in clients.tolist():
+            state = _state_of(states, client)
+            try:
+                reply = task.one(Client(client, source, draws, state), ask.payload_for(client))
+                size = encoded_size(reply)
+            except Refusal as error:
+                failures.append(Failure(client, "refused", str(error), error))
+            except SoleraError as error:
+                failures.append(Failure(client, "failed", str(error), error))
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                failures.append(Failure(client, "failed", reason, error))
+            else:
+                answered.append(client)
+                payloads.append(reply)
+                sizes.append(size)
+                _keep(states, client, state)
+        return Batch(_ints(answered), payloads, _ints(sizes)), failures
+
+    def _source_for(self, ask: Ask) -> Source:
+        if not ask.prepare:
+            return self.source
+        key = "/".join(step.digest for step in ask.prepare)
+        if key not in self._prepared:
+            steps = [build_fitted(step.description) for step in ask.prepare]
+            self._prepared[key] = self.source.prepared(steps)
+        return self._prepared[key]
+
+    def _chunks(self, ask: Ask, clients: IntArray, source: Source) -> Iterator[IntArray]:
+        """Runs of clients whose rows and updates fit the memory together."""
+        update = 3 * encoded_size(ask.payload)
+        sizes = source.sizes("train")
+        row = 8 * (source.schema.width + source.schema.outputs)
+        cost = update + (0 if sizes is None else sizes[clients] * row)
+        taken = np.cumsum(np.broadcast_to(cost, clients.shape))
+        start = 0
+        while start < len(clients):
+            before = taken[start - 1] if start else 0
+            end = int(np.searchsorted(taken, before + self.memory, side="right"))
+            end = max(end, start + 1)
+            yield clients[start:end]
+            start = end
+
+    # --- what goes wrong on the way ---
+
+    def _tamper(
+        self, ask: Ask, batch: Batch, clients: IntArray, faults: Faults
+    ) -> tuple[Batch, list[Failure]]:
+        """Damage the frames of corrupted replies and read them as a coordinator would."""
+        assert self.misfortune is not None
+        corrupted = set(clients[faults.corrupted].tolist())
+        if corrupted.isdisjoint(batch.clients.tolist()):
+            return batch, []
+        kept: list[int] = []
+        payloads: list[Any] = []
+        failures: list[Failure] = []
+        for reply in batch:
+            payload = reply.payload
+            if reply.client in corrupted:
+                frame = self.misfortune.damage(encode(payload), ask, reply.client)
+                try:
+                    payload = decode(frame)
+                except PayloadError as error:
+                    failures.append(Failure(reply.client, "corrupt", error.message))
+                    continue
+            kept.append(reply.client)
+            payloads.append(payload)
+        return Batch(_ints(kept), payloads), failures
+
+
+def _strike(
+    ask: Ask, clients: IntArray, faults: Faults
+) -> tuple[IntArray, list[Failure], float, Faults]:
+    """Remove the clients that never answer; the simulated time is that of the slowest other."""
+    late = faults.delay > (np.inf if ask.deadline is None else ask.deadline)
+    reasons = (
+        ("dropped", faults.dropped, "the client is not reachable"),
+        ("crashed", faults.crashed & ~faults.dropped, "the client crashed during the task"),
+        ("late", late & ~faults.dropped & ~faults.crashed, f"no reply within {ask.deadline} s"),
+    )
+    failures = [
+        Failure(client, kind, reason)  # type: ignore[arg-type]
+        for kind, mask, reason in reasons
+        for client in clients[mask].tolist()
+    ]
+    gone = faults.dropped | faults.crashed | late
+    waited = ask.deadline if late.any() and ask.deadline is not None else 0.0
+    delay = faults.delay[~gone]
+    virtual = max(waited, float(delay.max(initial=0.0)))
+    rest = Faults(faults.dropped[~gone], faults.crashed[~gone], faults.corrupted[~gone], delay)
+    return clients[~gone], failures, virtual, rest
+
+
+def _state_of(states: States, client: int) -> dict[str, Any]:
+    """The client's state to read and replace; its arrays cannot be changed in place."""
+    state: dict[str, Any] = read_only(states[client]) if client in states else {}
+    return state
+
+
+def _keep(states: States, client: int, state: MutableMapping[str, Any]) -> None:
+    if state:
+        states[client] = dict(state)
+    else:
+        states.pop(client, None)
+
+
+def _ints(values: Sequence[int]) -> IntArray:
+    return np.array(values, dtype=np.int64)
+
+
+def _join(parts: Sequence[Batch]) -> Batch:
+    if len(parts) == 1:
+        return parts[0]
+    clients = np.concatenate([part.clients for part in parts]) if parts else np.empty(0, np.int64)
+    stacks = [part.payloads for part in parts if isinstance(part.payloads, Stacked)]
+    if parts and len(stacks) == len(parts):
+        return Batch(clients, Stacked.joined(stacks))
+    return Batch(clients, [payload for part in parts for payload in part.payloads])

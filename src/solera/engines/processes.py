@@ -1,0 +1,378 @@
+"""Simulated clients in worker processes that stay alive between asks.
+
+Every worker maps the same rows (pages shared copy-on-write where processes are forked), so any of
+them can serve any block of clients: blocks go to whoever is free, and the work is balanced whatever
+the clients' sizes. Payloads are encoded once into shared memory and read from there by all workers;
+a worker folds its blocks and leaves one partial each in shared memory of its own. Folding follows the
+canonical tree, so the number of workers and the order of arrival change no bit of a result.
+
+What clients keep between tasks is held by the engine and travels with a block to its worker and
+back; losing a worker loses nothing but the block it was working on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, Literal
+
+import numpy as np
+
+from solera.core.aggregation import Aggregation, blocks
+from solera.core.clients import IntArray, Part, Source
+from solera.core.component import build, describe
+from solera.core.errors import PayloadError, SoleraError, TaskError, UsageError
+from solera.core.federation import Ask, Block, PerClient, Preparation
+from solera.core.payload import Limits, decode, encode, encode_pieces
+from solera.core.replies import Batch, Failure, Stacked
+from solera.core.schema import Schema
+from solera.core.task import installed_tasks
+from solera.engines.blocks import MEMORY, Misfortune, Runner, States
+
+_UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
+"""Parent and workers trust each other; the limits of the federation were checked before."""
+
+
+class ProcessEngine:
+    """Runs asks in ``workers`` processes (the number of cores by default).
+
+    ``start`` is the way processes are made: "fork" where the system has it, so that tasks and data
+    defined in a notebook are simply there; "spawn" imports them anew and copies the data.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        workers: int | None = None,
+        misfortune: Misfortune | None = None,
+        memory: int = MEMORY,
+        start: Literal["fork", "spawn"] | None = None,
+    ) -> None:
+        self.source = source
+        self.workers = _cores() if workers is None else workers
+        if self.workers < 1:
+            raise UsageError.of("simulate", "workers", workers, "must be at least 1")
+        methods = multiprocessing.get_all_start_methods()
+        self.start = start or ("fork" if "fork" in methods else "spawn")
+        self._runner = Runner(source, misfortune, memory)
+        self._states: States = {}
+        self._crew: list[_Worker] = []
+        self._known_tasks: dict[str, Any] = {}
+        self._desk = _Buffer()
+
+    @property
+    def clients(self) -> int:
+        return self.source.clients
+
+    @property
+    def schema(self) -> Schema:
+        return self.source.schema
+
+    def sizes(self, part: Part) -> IntArray | None:
+        return self.source.sizes(part)
+
+    def states(self) -> dict[int, Any]:
+        return self._states
+
+    def restore(self, states: Mapping[int, Any]) -> None:
+        self._states = {int(client): dict(state) for client, state in states.items()}
+
+    def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        self._hire()
+        try:
+            described = describe(aggregation)
+            fold_here = None
+        except PayloadError:  # an aggregation with code among its parameters stays in this process
+            described, fold_here = None, aggregation
+        place = self._desk.write(_ask_to_payload(ask, described))
+        waiting = deque(enumerate(blocks(len(ask.clients))))
+        done: dict[int, Block] = {}
+        following = 0
+        try:
+            while waiting or following in done or any(w.busy for w in self._crew):
+                for worker in self._crew:
+                    ahead = waiting and waiting[0][0] - following > 4 * self.workers
+                    if waiting and not worker.busy and not ahead:
+                        number, positions = waiting.popleft()
+                        self._assign(worker, place, number, ask.clients[positions])
+                while following in done:
+                    yield done.pop(following)
+                    following += 1
+                for worker in self._ready():
+                    job = worker.job
+                    assert job is not None
+                    done[job.number] = self._receive(worker, job, fold_here)
+        finally:
+            for worker in self._crew:  # whoever stopped reading early leaves answers behind
+                if worker.job is not None:
+                    self._receive(worker, worker.job, None)
+
+    def close(self) -> None:
+        for worker in self._crew:
+            worker.dismiss()
+        self._crew.clear()
+        self._desk.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+    # --- workers ---
+
+    def _hire(self) -> None:
+        """Start the workers, anew when tasks were installed since."""
+        tasks = installed_tasks()
+        if self._crew and self._known_tasks != tasks:
+            self.close()
+        self._known_tasks = tasks
+        resource_tracker.ensure_running()  # one tracker for all, started before the first fork
+        while len(self._crew) < self.workers:
+            self._crew.append(_Worker.start(self.start, self._runner))
+
+    def _ready(self) -> list[_Worker]:
+        busy = {worker.pipe: worker for worker in self._crew if worker.busy}
+        return [busy[pipe] for pipe in wait(list(busy))] if busy else []  # type: ignore[index]
+
+    def _assign(self, worker: _Worker, place: list[Any], number: int, clients: IntArray) -> None:
+        worker.job = _Job(number, clients)
+        states = [[c, self._states[c]] for c in clients.tolist() if c in self._states]
+        message = encode({"ask": place, "clients": clients, "states": states}, _UNLIMITED)
+        with suppress(BrokenPipeError):  # a dead worker shows when its answer is read
+            worker.pipe.send_bytes(message)
+
+    def _receive(self, worker: _Worker, job: _Job, fold_here: Aggregation | None) -> Block:
+        worker.job = None
+        try:
+            answer = decode(worker.pipe.recv_bytes(), _UNLIMITED)
+        except (EOFError, OSError):
+            return self._replace(worker, job)
+        if "error" in answer:
+            raise TaskError(answer["error"])
+        result = decode(worker.desk.read(answer["place"]), _UNLIMITED)
+        for client in job.clients.tolist():
+            self._states.pop(client, None)
+        self._states.update({client: state for client, state in result["states"]})
+        return _block_from_payload(result, fold_here)
+
+    def _replace(self, worker: _Worker, job: _Job) -> Block:
+        worker.dismiss()
+        reason = f"its worker process ended with exit code {worker.process.exitcode}"
+        self._crew[self._crew.index(worker)] = _Worker.start(self.start, self._runner)
+        failures = [Failure(client, "crashed", reason) for client in job.clients.tolist()]
+        none = np.empty(0, dtype=np.int64)
+        return Block(none, none, failures, batch=Batch(none, []))
+
+
+@dataclass(slots=True)
+class _Job:
+    number: int
+    clients: IntArray
+
+
+@dataclass(slots=True)
+class _Worker:
+    """The engine's end of a worker process."""
+
+    process: BaseProcess
+    pipe: Connection
+    desk: _Reader
+    job: _Job | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.job is not None
+
+    @classmethod
+    def start(cls, method: str, runner: Runner) -> _Worker:
+        context: Any = multiprocessing.get_context(method)
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, runner), daemon=True)
+        with warnings.catch_warnings():
+            # Threads of numerical libraries survive a fork: workers use one thread each.
+            warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+            process.start()
+        theirs.close()
+        return cls(process, ours, _Reader())
+
+    def dismiss(self) -> None:
+        self.pipe.close()
+        self.process.join(timeout=5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.desk.discard()
+
+
+def _work(pipe: Connection, runner: Runner) -> None:
+    """The life of a worker: read an order, run the block, put the result on the desk."""
+    from threadpoolctl import threadpool_limits
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threadpool_limits(1)
+    orders, desk = _Reader(), _Buffer()
+    asked: list[Any] = []
+    ask: Ask | None = None
+    aggregation: Aggregation | None = None
+    while True:
+        try:
+            order = decode(pipe.recv_bytes(), _UNLIMITED)
+        except (EOFError, OSError):
+            break
+        try:
+            if order["ask"] != asked:
+                ask, aggregation = _ask_from_payload(decode(orders.read(order["ask"]), _UNLIMITED))
+                asked = order["ask"]
+            assert ask is not None
+            states = {client: state for client, state in order["states"]}
+            block = runner.block(ask, order["clients"], states, aggregation)
+            place = desk.write(_block_to_payload(block, states))
+            pipe.send_bytes(encode({"place": place}))
+        except SoleraError as error:
+            pipe.send_bytes(encode({"error": str(error)}))
+    ask = None
+    orders.close()
+    desk.close()
+
+
+# --- shared memory ---
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """A piece of shared memory that one process writes frames to, one at a time."""
+
+    memory: SharedMemory | None = None
+    turn: int = 0
+
+    def write(self, payload: Any) -> list[Any]:
+        """Write a frame; the answer tells others where it lies."""
+        pieces = encode_pieces(payload, _UNLIMITED)
+        size = sum(len(piece) for piece in pieces)
+        if self.memory is None or self.memory.size < size:
+            self.close()
+            self.memory = _allocate(max(1 << 16, 2 * size))
+        position = 0
+        for piece in pieces:
+            self.memory.buf[position : position + len(piece)] = piece
+            position += len(piece)
+        self.turn += 1
+        return [self.memory.name, size, self.turn]
+
+    def close(self) -> None:
+        if self.memory is not None:
+            self.memory.close()
+            with suppress(FileNotFoundError):
+                self.memory.unlink()
+            self.memory = None
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The reading end of a :class:`_Buffer`; attaches anew when the writer moved."""
+
+    memory: SharedMemory | None = None
+
+    def read(self, place: list[Any]) -> bytes:
+        name, size, _ = place
+        if self.memory is None or self.memory.name != name:
+            self.close()
+            self.memory = SharedMemory(name)
+        return bytes(self.memory.buf[:size])
+
+    def close(self) -> None:
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
+
+    def discard(self) -> None:
+        """Close, and remove what a writer that died left behind."""
+        if self.memory is not None:
+            with suppress(FileNotFoundError):
+                self.memory.unlink()
+        self.close()
+
+
+def _allocate(size: int) -> SharedMemory:
+    """New shared memory; too little room is an error here rather than a bus error later."""
+    folder = "/dev/shm"
+    if os.path.isdir(folder) and (free := shutil.disk_usage(folder).free) < size:
+        raise SoleraError(
+            f"{size:,} bytes of shared memory are needed, {folder} has {free:,} left",
+            hint="make it larger (docker run --shm-size=2g) or use engine='local'",
+        )
+    return SharedMemory(create=True, size=size)
+
+
+# --- messages ---
+
+
+def _ask_to_payload(ask: Ask, aggregation: Any) -> dict[str, Any]:
+    per_client = isinstance(ask.payload, PerClient)
+    return {
+        "task": [ask.task, ask.version],
+        "payload": [[c, ask.payload.payloads[c]] for c in ask.clients.tolist()]
+        if per_client
+        else ask.payload,
+        "per_client": per_client,
+        "draws": [ask.seed, ask.round],
+        "deadline": ask.deadline,
+        "prepare": [[step.digest, step.description] for step in ask.prepare],
+        "aggregation": aggregation,
+    }
+
+
+def _ask_from_payload(message: dict[str, Any]) -> tuple[Ask, Aggregation | None]:
+    payload = message["payload"]
+    ask = Ask(
+        *message["task"],
+        PerClient(dict(payload)) if message["per_client"] else payload,
+        np.empty(0, dtype=np.int64),
+        *message["draws"],
+        message["deadline"],
+        tuple(Preparation(description, digest) for digest, description in message["prepare"]),
+    )
+    return ask, build(message["aggregation"])
+
+
+def _block_to_payload(block: Block, states: States) -> dict[str, Any]:
+    batch = block.batch
+    stacked = batch is not None and isinstance(batch.payloads, Stacked)
+    replies = None if batch is None else batch.payloads.fields if stacked else list(batch.payloads)
+    return {
+        "replied": block.replied,
+        "up": block.up,
+        "failures": [[f.client, f.kind, f.reason] for f in block.failures],
+        "virtual": block.virtual,
+        "stacked": stacked,
+        "replies": replies,
+        "partial": block.partial,
+        "states": [[client, state] for client, state in states.items()],
+    }
+
+
+def _block_from_payload(message: dict[str, Any], aggregation: Aggregation | None) -> Block:
+    """The block a worker sent, folded here if the worker could not."""
+    replies, partial = message["replies"], message["partial"]
+    batch = None
+    if replies is not None:
+        batch = Batch(message["replied"], Stacked(replies) if message["stacked"] else replies)
+        if aggregation is not None:
+            batch, partial = None, aggregation.fold(batch)
+    failures = [Failure(*failure) for failure in message["failures"]]
+    return Block(message["replied"], message["up"], failures, message["virtual"], batch, partial)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,246 @@
+"""What all learners share: parameters in the constructor, ``fit`` on a federation, save and load."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.component import (
+    Component,
+    build,
+    build_fitted,
+    describe,
+    describe_fitted,
+)
+from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
+from solera.core.federation import Federation
+from solera.core.payload import Limits, decode, encode
+from solera.core.rounds import Callback, Checkpoint, Round, Rounds, Selector, fingerprint
+from solera.core.schema import Schema
+from solera.data.agreement import agree
+from solera.select.uniform import Uniform
+
+_FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
+
+
+class Learner(Component, abstract=True):
+    """An estimator in the manner of scikit-learn whose ``fit`` takes a federation.
+
+    A subclass writes :meth:`train`, keeps what it learns in attributes that end in an underscore,
+    and replaces their values rather than changing them in place. It may loop over
+    :meth:`each_round`.
+    """
+
+    uses_gaps: ClassVar[bool] = False
+    """Whether rows with missing values can be learned from."""
+
+    schema_: Schema
+    history_: list[dict[str, Any]]
+    _callbacks: Sequence[Callback] = ()
+    _checkpoint: str | os.PathLike[str] | None = None
+
+    def fit(
+        self,
+        federation: Federation,
+        *,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Learn from the clients of a federation.
+
+        ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
+        round, and a run that was interrupted goes on where it stopped.
+        """
+        if not isinstance(federation, Federation):
+            raise UsageError(
+                f"fit needs a federation, not {type(federation).__name__}",
+                hint="for example so.simulate(X, y, clients=10)",
+            )
+        self._forget()
+        self.history_ = []
+        self.schema_ = agree(federation, gaps=self.uses_gaps)
+        self._callbacks, self._checkpoint = callbacks, checkpoint
+        try:
+            self.train(federation)
+        finally:
+            del self._callbacks, self._checkpoint
+        return self
+
+    @abstractmethod
+    def train(self, federation: Federation) -> None:
+        """Learn; ``schema_`` is known already."""
+
+    def each_round(self, federation: Federation) -> Iterator[Round]:
+        """The rounds of an iterative learner with parameters ``rounds``, ``per_round``, ``select``.
+
+        Selection, evaluation, callbacks, early stopping and checkpoints happen around the body.
+        """
+        params = self.get_params(deep=False)
+        selector = params.get("select")
+        if selector is None:
+            selector = Uniform()
+        elif not isinstance(selector, Selector):
+            raise UsageError.of(
+                self, "select", selector, "must be a selector", hint="for example so.Uniform()"
+            )
+        checkpoint = None
+        if self._checkpoint is not None:
+            run = fingerprint(describe(self), federation.seed, len(federation))
+            checkpoint = Checkpoint(self._checkpoint, run)
+        return iter(
+            Rounds(
+                federation,
+                self,
+                params["rounds"],
+                selector.clone(),
+                params.get("per_round"),
+                self._callbacks,
+                checkpoint,
+                self.history_,
+            )
+        )
+
+    # --- what was learned ---
+
+    def get_state(self) -> dict[str, Any]:
+        """All that was learned, as a payload."""
+        return {
+            name: _pack(value)
+            for name, value in sorted(vars(self).items())
+            if _is_learned(name) and name != "history_"
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`get_state` of a learner of the same class returned."""
+        self._forget()
+        for name, value in state.items():
+            if not _is_learned(name):
+                raise PayloadError(f"{name!r} is nothing that {type(self).__name__} learns")
+            setattr(self, name, _unpack(value))
+
+    def _forget(self) -> None:
+        for name in [name for name in vars(self) if _is_learned(name)]:
+            delattr(self, name)
+
+    def check_fitted(self) -> None:
+        """Raise :class:`NotFitted` before ``fit``."""
+        if "schema_" not in vars(self):
+            raise NotFitted.of(self)
+
+    def check_rows(self, X: Any) -> Any:
+        """X as rows of the width the learner was fitted on."""
+        self.check_fitted()
+        X = X if hasattr(X, "tocsr") else np.asarray(X)
+        if X.ndim < 2:
+            raise DataError(
+                f"X has {X.ndim} dimension, rows and columns are needed",
+                hint="X.reshape(1, -1) makes one row of a vector",
+            )
+        width = int(np.prod(X.shape[1:]))
+        if width != self.schema_.width:
+            raise DataError(
+                f"X has {width} columns, {type(self).__name__} was fitted on {self.schema_.width}"
+            )
+        return X
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write parameters and everything learned to a file; :func:`load` reads it."""
+        self.check_fitted()
+        frame = encode({**describe_fitted(self), "history": self.history_}, _FILE_LIMITS)
+        path = Path(path)
+        path.write_bytes(frame)
+        return path
+
+
+class Predictor(Learner, abstract=True):
+    """A learner that maps rows to classes, labels or numbers."""
+
+    @abstractmethod
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The predicted class, labels or numbers of every row."""
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy for classes, subset accuracy for labels, R² for numbers."""
+        y = np.asarray(y)
+        predicted = self.predict(X)
+        if len(y) != len(predicted):
+            raise DataError(f"X has {len(predicted):,} rows, y has {len(y):,}")
+        if not len(y):
+            raise DataError("there are no rows to score")
+        if self.schema_.target == "numbers":
+            from sklearn.metrics import r2_score
+
+            return float(r2_score(y, predicted))
+        hits = predicted == y
+        return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
+
+    def evaluate(self, federation: Federation, part: str = "test") -> Any:
+        """Metrics over the rows that every client keeps; see :func:`solera.learn.evaluate`."""
+        from solera.learn.evaluation import evaluate
+
+        return evaluate(self, federation, part)
+
+
+class Transformer(Learner, abstract=True):
+    """A learner that maps rows to rows; clients apply it before the next step of a pipeline."""
+
+    uses_gaps: ClassVar[bool] = True
+
+    @abstractmethod
+    def transform(self, X: Any) -> Any:
+        """The transformed rows."""
+
+    def transform_schema(self, schema: Schema) -> Schema:
+        """What transformed rows look like."""
+        return schema
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """A learner written by :meth:`Learner.save`."""
+    try:
+        content = decode(Path(path).read_bytes(), _FILE_LIMITS)
+        learner = build_fitted(content)
+        learner.history_ = content["history"]
+    except PayloadError as error:
+        raise PayloadError(f"{path} is not a saved learner: {error.message}") from error
+    except (KeyError, TypeError) as error:
+        raise PayloadError(f"{path} is not a saved learner: {error!r}") from error
+    return learner
+
+
+def _is_learned(name: str) -> bool:
+    return name.endswith("_") and not name.startswith("_")
+
+
+def _pack(value: Any) -> Any:
+    if isinstance(value, Schema):
+        return {"$schema": value.to_payload()}
+    if isinstance(value, Learner):
+        return {"$learner": describe_fitted(value)}
+    if isinstance(value, Component):
+        return describe(value)
+    if isinstance(value, Mapping):
+        return {key: _pack(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_pack(v) for v in value]
+    return value
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if "$schema" in value:
+            return Schema.from_payload(value["$schema"])
+        if "$learner" in value:
+            return build_fitted(value["$learner"])
+        if "$component" in value:
+            return build(value)
+        return {key: _unpack(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_unpack(v) for v in value]
+    return value

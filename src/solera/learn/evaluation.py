@@ -1,0 +1,189 @@
+"""How good a model is on the rows that clients keep.
+
+Every client predicts its own rows and sends counts; the counts add up to the metrics of the whole
+federation (Yang et al. 2019, *Federated Learning*, ch. 4: TP, FP, TN and FN of every participant
+are summed before the ratio is taken). No prediction and no row leaves a client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Collect
+from solera.core.clients import PARTS, Client, ClientGroup, IntArray, Segments
+from solera.core.component import build_fitted, describe_fitted
+from solera.core.errors import DataError, UsageError
+from solera.core.federation import Federation
+from solera.core.replies import Stacked, map_leaves
+from solera.core.schema import Schema
+from solera.core.task import task
+
+
+def _evaluate_many(group: ClientGroup, ask: Any) -> Stacked:
+    return Stacked(_count(build_fitted(ask["model"]), group.part(ask["part"])))
+
+
+@task("learner.evaluate", many=_evaluate_many)
+def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
+    """Counts of this client's rows: a confusion matrix, label counts or sums of squares."""
+    rows = client.data.part(ask["part"])
+    one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
+    return Stacked(_count(build_fitted(ask["model"]), one))[0]
+
+
+def _count(model: Any, rows: Segments) -> dict[str, NDArray[Any]]:
+    """Counts for each client, from one prediction of all their rows."""
+    joined = rows.joined()
+    if joined.y is None:
+        raise DataError("rows without a target cannot be evaluated")
+    schema: Schema = model.schema_
+    owners = rows.owners
+    predicted = model.predict(joined.X) if len(joined) else joined.y
+    if schema.target == "classes":
+        k = len(schema.classes)
+        cells = (owners * k + _codes(schema, joined.y)) * k + _codes(schema, predicted)
+        counts = np.bincount(cells, minlength=len(rows) * k * k)
+        return {"confusion": counts.reshape(len(rows), k, k)}
+    truth, guess = _matrix(joined.y), _matrix(predicted)
+    if schema.target == "labels":
+        truth, guess = truth.astype(bool), guess.astype(bool)
+        columns = {
+            "true_positive": truth & guess,
+            "false_positive": ~truth & guess,
+            "false_negative": truth & ~guess,
+        }
+        exact = _sums((truth == guess).all(axis=1, keepdims=True), owners, len(rows))
+        counted = {name: _sums(value, owners, len(rows)) for name, value in columns.items()}
+        return {**counted, "exact": exact[:, 0], "rows": rows.sizes}
+    error = truth - guess
+    sums = {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
+    return {
+        **{name: _sums(value, owners, len(rows)) for name, value in sums.items()},
+        "rows": rows.sizes,
+    }
+
+
+def _codes(schema: Schema, labels: NDArray[Any]) -> IntArray:
+    """Positions of labels in the agreed list of classes."""
+    codes = np.minimum(np.searchsorted(schema.classes, labels), len(schema.classes) - 1)
+    unknown = schema.classes[codes] != labels
+    if unknown.any():
+        raise DataError(
+            f"class {labels[unknown][0]!r} is not among the {len(schema.classes)} agreed classes"
+        )
+    return codes
+
+
+def _matrix(y: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(y).reshape(len(y), -1)
+
+
+def _sums(values: NDArray[Any], owners: IntArray, clients: int) -> NDArray[Any]:
+    """Column sums of the rows of each client."""
+    total = np.zeros((clients, values.shape[1]), dtype=np.int64 if values.dtype == bool else float)
+    np.add.at(total, owners, values)
+    return total
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a federation, and of each client in ``clients``.
+
+    ``counts`` are the folded counts they come from.
+    """
+
+    metrics: dict[str, float]
+    clients: dict[int, dict[str, float]]
+    counts: dict[str, Any]
+
+    def __getitem__(self, metric: str) -> float:
+        return self.metrics[metric]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
+        return f"Evaluation({shown}; {len(self.clients)} clients)"
+
+
+def evaluate(model: Any, federation: Federation, part: str = "test") -> Evaluation:
+    """Ask every client to judge the model on its own rows and fold the counts.
+
+    Classes: accuracy, balanced accuracy, macro precision, recall and F1. Labels: subset accuracy,
+    Hamming loss, micro- and macro-F1. Numbers: MSE, MAE and R². Metrics of classes or labels that
+    do not occur are left out of macro means.
+    """
+    model.check_fitted()
+    if part not in PARTS:
+        raise UsageError.of("evaluate", "part", part, f"must be one of {', '.join(PARTS)}")
+    ask = {"model": describe_fitted(model), "part": part}
+    answers = federation.ask(_evaluate, ask).fold(Collect())
+    total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
+    if not _rows(total):
+        raise DataError(
+            f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
+        )
+    each = {client: metrics(counts) for client, counts in answers.items() if _rows(counts)}
+    return Evaluation(metrics(total), each, total)
+
+
+def _rows(counts: dict[str, Any]) -> int:
+    return int(counts["confusion"].sum() if "confusion" in counts else counts["rows"])
+
+
+def metrics(counts: dict[str, Any]) -> dict[str, float]:
+    """The metrics of folded counts."""
+    if "confusion" in counts:
+        return class_metrics(counts["confusion"])
+    return label_metrics(counts) if "exact" in counts else number_metrics(counts)
+
+
+def class_metrics(confusion: IntArray) -> dict[str, float]:
+    """From a confusion matrix whose rows are the true classes."""
+    hits = np.diag(confusion)
+    true, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
+    present = true > 0
+    occurs = present | (predicted > 0)
+    recall = _ratio(hits, true)
+    return {
+        "accuracy": float(hits.sum() / confusion.sum()),
+        "balanced_accuracy": float(recall[present].mean()),
+        "macro_precision": float(_ratio(hits, predicted)[occurs].mean()),
+        "macro_recall": float(recall[occurs].mean()),
+        "macro_f1": float(_ratio(2 * hits, true + predicted)[occurs].mean()),
+    }
+
+
+def label_metrics(counts: dict[str, Any]) -> dict[str, float]:
+    """From true positives, false positives and false negatives of each label."""
+    hits = counts["true_positive"]
+    misses = counts["false_positive"] + counts["false_negative"]
+    rows = int(counts["rows"])
+    occurs = 2 * hits + misses > 0
+    f1 = _ratio(2 * hits, 2 * hits + misses)
+    return {
+        "subset_accuracy": float(counts["exact"] / rows),
+        "hamming_loss": float(misses.sum() / (rows * len(hits))),
+        "micro_f1": float(_ratio(2 * hits.sum(), (2 * hits + misses).sum())),
+        "macro_f1": float(f1[occurs].mean()) if occurs.any() else 0.0,
+    }
+
+
+def number_metrics(counts: dict[str, Any]) -> dict[str, float]:
+    """From sums of squares of each output; R² is the mean over outputs."""
+    rows = int(counts["rows"])
+    spread = counts["y2"] - counts["y"] ** 2 / rows
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r2 = np.where(spread > 0, 1 - counts["error2"] / spread, 0.0)
+    return {
+        "mse": float(counts["error2"].mean() / rows),
+        "mae": float(counts["error"].mean() / rows),
+        "r2": float(r2.mean()),
+    }
+
+
+def _ratio(a: Any, b: Any) -> NDArray[np.float64]:
+    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)

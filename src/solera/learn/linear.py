@@ -1,0 +1,282 @@
+"""FedLinear: linear and logistic regression by federated averaging, in NumPy.
+
+Every round the chosen clients start from the global weights, make some passes of mini-batch gradient
+descent over their own rows and send the weights back; the coordinator averages them by rows
+(McMahan et al. 2017, Algorithm 1):
+
+    w_k ← w − η ∇L_k(w) per batch,      w ← Σ_k n_k w_k / Σ_k n_k
+
+The loss L is the cross-entropy of a softmax for classes, of one sigmoid per label for labels, half
+the squared error for numbers; ``l2`` adds l2/2·‖w‖² (without the intercept).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Mean
+from solera.core.clients import Client, ClientGroup, IntArray
+from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.federation import Federation
+from solera.core.replies import Stacked
+from solera.core.rng import Bits, random_bits
+from solera.core.rounds import Selector
+from solera.core.schema import Schema
+from solera.core.task import task
+from solera.data.agreement import missing_values
+from solera.learn.base import Predictor
+
+Floats = NDArray[np.floating[Any]]
+
+# --- the client's side ---
+
+
+def _train_many(group: ClientGroup, ask: Any) -> Stacked:
+    """All clients of the group at once: batches are stacked and multiplied together.
+
+    Clients are ordered by their number of rows, so that those who still have batches left are always
+    the first ones, and only the last, shorter batch of a client computes on padding.
+    """
+    data = group.data
+    _check(int(group.ids[0]), data.X, int(data.sizes.min()), ask)
+    order = np.argsort(-data.sizes, kind="stable")
+    starts, sizes = data.starts[order], data.sizes[order]
+    targets = _targets(data.y[data.index], ask)
+    target_starts = (np.cumsum(data.sizes) - data.sizes)[order]
+    kind = _float(data.X)
+    W = np.repeat(ask["coef"].astype(kind)[None], len(group), axis=0)
+    b = np.repeat(ask["intercept"].astype(kind)[None], len(group), axis=0)
+    loss = np.zeros(len(group))
+    batch = int(min(ask["batch_size"] or sizes[0], sizes[0]))
+    for epoch in range(ask["epochs"]):
+        shuffled = _shuffled(group.keys[order], sizes, epoch)
+        for first in range(0, int(sizes[0]), batch):
+            active = int(np.searchsorted(-sizes, -first, side="left"))
+            take = shuffled[:active, first : first + batch]
+            count = np.minimum(sizes[:active] - first, batch)
+            real = np.arange(take.shape[1]) < count[:, None]
+            take = np.where(real, take, 0)
+            x = _dense(data.X, take + starts[:active, None], kind)
+            target = targets[take + target_starts[:active, None]]
+            error, losses = _error(x @ W[:active] + b[:active, None], target, ask["loss"])
+            error *= (real / count[:, None])[:, :, None].astype(kind)
+            loss[:active] += (losses * real).sum(axis=1)
+            W[:active] -= ask["lr"] * (x.transpose(0, 2, 1) @ error + ask["l2"] * W[:active])
+            b[:active] -= ask["lr"] * error.sum(axis=1)
+    if not (np.isfinite(W).all() and np.isfinite(b).all()):
+        raise DataError("some client's weights are not finite")
+    back = np.argsort(order)
+    loss /= ask["epochs"] * sizes
+    return Stacked({"coef": W[back], "intercept": b[back], "loss": loss[back], "rows": data.sizes})
+
+
+@task("linear.train", many=_train_many)
+def _train(client: Client, ask: Any) -> dict[str, Any]:
+    """Mini-batch gradient descent over this client's rows, as in the textbook."""
+    rows = client.data.part("train")
+    _check(client.id, rows.X, len(rows), ask)
+    targets = _targets(rows.y, ask)
+    kind = _float(rows.X)
+    W, b = ask["coef"].astype(kind), ask["intercept"].astype(kind)
+    batch = ask["batch_size"] or len(rows)
+    loss = 0.0
+    for epoch in range(ask["epochs"]):
+        shuffled = _shuffled(client.key, np.array([len(rows)]), epoch)[0]
+        for first in range(0, len(rows), batch):
+            take = shuffled[first : first + batch]
+            x = _dense(rows.X, take, kind)
+            error, losses = _error(x @ W + b, targets[take], ask["loss"])
+            W = W - ask["lr"] * (x.T @ (error / len(take)) + ask["l2"] * W)
+            b = b - ask["lr"] * (error / len(take)).sum(axis=0)
+            loss += float(losses.sum())
+    if not (np.isfinite(W).all() and np.isfinite(b).all()):
+        raise _explain(client, rows.X, ask)
+    loss /= ask["epochs"] * len(rows)
+    return {"coef": W, "intercept": b, "loss": loss, "rows": len(rows)}
+
+
+def _shuffled(keys: Bits, sizes: IntArray, epoch: int) -> IntArray:
+    """A random order of each client's rows, one line per client; padding comes last."""
+    width = int(sizes.max())
+    bits = random_bits(keys[:, None], epoch * (1 << 32) + np.arange(width))
+    bits[np.arange(width) >= sizes[:, None]] = np.iinfo(np.uint64).max
+    return np.argsort(bits, axis=1, kind="stable")
+
+
+def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
+    """dL/dz and L of every row; z has one column per output."""
+    if loss == "softmax":
+        z = z - z.max(axis=-1, keepdims=True)
+        p = np.exp(z)
+        total = p.sum(axis=-1, keepdims=True)
+        p /= total
+        chosen = target[..., None]
+        losses = np.log(total) - np.take_along_axis(z, chosen, axis=-1)
+        np.put_along_axis(p, chosen, np.take_along_axis(p, chosen, axis=-1) - 1, axis=-1)
+        return p, losses[..., 0]
+    if loss == "sigmoid":
+        p = 0.5 * (1 + np.tanh(0.5 * z))
+        return p - target, (np.logaddexp(0, z) - target * z).sum(axis=-1)
+    error = z - target
+    return error, 0.5 * (error**2).sum(axis=-1)
+
+
+def _targets(y: Any, ask: Any) -> NDArray[Any]:
+    """Class codes, or a matrix of labels or numbers."""
+    if ask["loss"] != "softmax":
+        return np.asarray(y, dtype=ask["coef"].dtype).reshape(len(y), -1)
+    classes = ask["classes"]
+    codes = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+    unknown = classes[codes] != y
+    if unknown.any():
+        raise DataError(
+            f"class {np.asarray(y)[unknown][0]!r} is not among the agreed classes",
+            hint="fit again with all clients, so that every class is known",
+        )
+    return codes
+
+
+def _float(X: Any) -> np.dtype[Any]:
+    return X.dtype if X.dtype.kind == "f" else np.dtype(np.float64)
+
+
+def _dense(X: Any, take: IntArray, kind: np.dtype[Any]) -> Floats:
+    """The rows ``take`` of X, shaped as ``take`` with one more axis for the columns."""
+    rows = X[take.ravel()]
+    rows = rows.toarray() if hasattr(rows, "toarray") else rows
+    return rows.reshape(*take.shape, -1).astype(kind, copy=False)
+
+
+def _check(client: int, X: Any, rows: int, ask: Any) -> None:
+    width = int(np.prod(X.shape[1:]))
+    if width != ask["coef"].shape[0]:
+        raise DataError(f"client {client} has {width} columns, the model {ask['coef'].shape[0]}")
+    if not rows:
+        raise Refusal(f"client {client} has no rows to train on")
+
+
+def _explain(client: Client, X: Any, ask: Any) -> DataError:
+    """Why training did not end in finite weights."""
+    values = X.toarray() if hasattr(X, "toarray") else X
+    gaps = ~np.isfinite(values.reshape(len(values), -1)).all(axis=0)
+    if gaps.any():
+        names = [f.name for f, gap in zip(client.data.schema.features, gaps, strict=True) if gap]
+        return missing_values(client.id, names)
+    return DataError(
+        f"training diverged at client {client.id} with lr={ask['lr']}",
+        hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
+    )
+
+
+# --- the coordinator's side ---
+
+
+class FedLinear(Predictor):
+    """Linear regression, logistic regression or one logistic regression per label.
+
+    Which one follows from the target: classes, labels or numbers.
+
+    Parameters
+    ----------
+    rounds: how often clients are asked.
+    per_round: clients per round; all of them by default.
+    lr: step size η.
+    epochs, batch_size: passes of a client over its rows, and rows per step (None: all of them).
+    l2: strength of the penalty on the weights.
+    select: which clients take part; :class:`Uniform` by default.
+
+    Attributes
+    ----------
+    coef_, intercept_: weights, columns × outputs, and one intercept per output.
+    """
+
+    coef_: Floats
+    intercept_: Floats
+
+    def __init__(
+        self,
+        *,
+        rounds: int = 50,
+        per_round: int | None = None,
+        lr: float = 0.1,
+        epochs: int = 1,
+        batch_size: int | None = 32,
+        l2: float = 0.0,
+        select: Selector | None = None,
+    ) -> None:
+        self.rounds = rounds
+        self.per_round = per_round
+        self.lr = lr
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.l2 = l2
+        self.select = select
+
+    def train(self, federation: Federation) -> None:
+        self._check_params()
+        loss = _loss_for(self.schema_)
+        self.coef_ = np.zeros((self.schema_.width, self.schema_.outputs))
+        self.intercept_ = np.zeros(self.schema_.outputs)
+        for r in self.each_round(federation):
+            ask = {
+                "coef": self.coef_,
+                "intercept": self.intercept_,
+                "classes": self.schema_.classes,
+                "loss": loss,
+                "lr": float(self.lr),
+                "epochs": self.epochs,
+                "batch_size": self.batch_size,
+                "l2": float(self.l2),
+            }
+            mean = r.ask(_train, ask).fold(Mean(weight="rows"))
+            self.coef_, self.intercept_ = mean["coef"], mean["intercept"]
+            r.log(loss=float(mean["loss"]))
+
+    def decision_function(self, X: Any) -> Floats:
+        """X w + b: one column per class, label or number."""
+        X = self.check_rows(X)
+        flat = X if hasattr(X, "tocsr") else X.reshape(len(X), -1)
+        scores: Floats = flat @ self.coef_ + self.intercept_
+        return scores
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probability of every class or label."""
+        z = self.decision_function(X)
+        if self.schema_.target == "labels":
+            return 0.5 * (1 + np.tanh(0.5 * z))
+        if self.schema_.target == "numbers":
+            raise UsageError("FedLinear was fitted to numbers, which have no probabilities")
+        p = np.exp(z - z.max(axis=1, keepdims=True))
+        probabilities: Floats = p / p.sum(axis=1, keepdims=True)
+        return probabilities
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        z = self.decision_function(X)
+        if self.schema_.target == "classes":
+            return self.schema_.classes[z.argmax(axis=1)]
+        if self.schema_.target == "labels":
+            return (z > 0).astype(np.uint8)
+        return z[:, 0] if self.schema_.outputs == 1 else z
+
+    def _check_params(self) -> None:
+        for name in ("lr", "epochs"):
+            if not getattr(self, name) > 0:
+                raise UsageError.of(self, name, getattr(self, name), "must be > 0")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UsageError.of(self, "batch_size", self.batch_size, "must be at least 1, or None")
+        if self.l2 < 0:
+            raise UsageError.of(self, "l2", self.l2, "must not be negative")
+
+
+def _loss_for(schema: Schema) -> str:
+    if schema.target == "none":
+        raise DataError("FedLinear needs a target", hint="pass y to so.simulate(X, y)")
+    if schema.target == "classes" and len(schema.classes) < 2:
+        raise DataError(
+            f"all rows of all clients have the class {schema.classes.tolist()}",
+            hint="a classifier needs at least two classes",
+        )
+    return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[schema.target]

@@ -1,0 +1,112 @@
+"""A federation on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from solera.core.clients import Source
+from solera.core.errors import DataError, UsageError
+from solera.core.federation import Federation
+from solera.core.payload import DEFAULT_LIMITS, Limits
+from solera.core.schema import Feature, Schema
+from solera.core.topology import Topology
+from solera.data.federated import FederatedData, check_rows
+from solera.data.partition import IID, Partition
+from solera.engines.blocks import MEMORY
+from solera.engines.local import LocalEngine
+from solera.engines.processes import ProcessEngine
+from solera.simulate.failures import Failures
+
+
+class Simulation(Federation):
+    """A federation whose clients live on this machine; ``data`` is what they hold."""
+
+    data: Any
+
+
+def simulate(
+    X: Any,
+    y: Any = None,
+    *,
+    clients: int | None = None,
+    partition: Partition | None = None,
+    validation: float = 0.0,
+    test: float = 0.0,
+    seed: int = 0,
+    engine: Literal["local", "processes"] = "local",
+    workers: int | None = None,
+    failures: Failures | None = None,
+    topology: Topology | None = None,
+    features: Sequence[Feature | str] | None = None,
+    schema: Schema | None = None,
+    memory: int = MEMORY,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Simulation:
+    """A federation of simulated clients.
+
+    Parameters
+    ----------
+    X, y: the rows to deal out, or, as ``X`` alone, a :class:`FederatedData` or :class:`LazyData`.
+    clients: how many, unless the partition says so itself; 10 by default.
+    partition: who gets which rows; :class:`IID` by default.
+    validation, test: fractions of every client's rows to set aside.
+    seed: fixes the partition, the splits, the failures and every draw of every task.
+    engine, workers: ``"local"`` runs in this process, ``"processes"`` in ``workers`` others (the
+        number of cores by default).
+    failures: what goes wrong.
+    topology: the shape of the federation; a star by default.
+    features, schema: names and kinds of the columns, or the whole schema.
+    memory: bytes that the clients of one ``many=`` call may hold together.
+    limits: the largest payload that may be sent.
+    """
+    source = _source(X, y, clients, partition, features, schema, seed)
+    if validation or test:
+        if not isinstance(source, FederatedData):
+            raise UsageError("validation and test parts need rows that are not generated lazily")
+        source = source.split(validation=validation, test=test, seed=seed)
+    carrier: LocalEngine | ProcessEngine
+    if engine == "local":
+        if workers is not None:
+            raise UsageError(f"simulate(workers={workers}) needs engine='processes'")
+        carrier = LocalEngine(source, misfortune=failures, memory=memory)
+    elif engine == "processes":
+        carrier = ProcessEngine(source, workers=workers, misfortune=failures, memory=memory)
+    else:
+        raise UsageError.of("simulate", "engine", engine, "must be 'local' or 'processes'")
+    federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
+    federation.data = source
+    return federation
+
+
+def _source(
+    X: Any,
+    y: Any,
+    clients: int | None,
+    partition: Partition | None,
+    features: Sequence[Feature | str] | None,
+    schema: Schema | None,
+    seed: int,
+) -> Source:
+    if hasattr(X, "segments"):
+        if any(option is not None for option in (y, clients, partition, features, schema)):
+            raise UsageError("simulate: data that has its clients already takes no partition")
+        source: Source = X
+        return source
+    X, y = check_rows(X, y)
+    if partition is None:
+        partition = IID()
+    if clients is None and isinstance(partition, IID):
+        clients = 10
+    assignment = partition.assign(X.shape[0], y, X=X, clients=clients, seed=seed)
+    empty = np.flatnonzero(assignment.sizes == 0)
+    if len(empty):
+        named = ", ".join(map(str, empty[:5])) + (" …" if len(empty) > 5 else "")
+        raise DataError(
+            f"{partition!r} leaves {len(empty)} of {assignment.clients} clients without rows: "
+            f"{named}",
+            hint="use fewer clients or a partition with min_rows=1",
+        )
+    return FederatedData.of(X, y, assignment, features=features, schema=schema)
