@@ -1,25 +1,58 @@
-"""Solera: federated learning where the data stays where it is."""
+"""Solera: federated learning where the data stays where it is.
+
+import solera as so
+
+X, y, X_test, y_test = so.datasets.digits()
+fed = so.simulate(X, y, clients=10, partition=so.Dirichlet(0.3), seed=7)
+so.FedLinear(rounds=20).fit(fed).score(X_test, y_test)
+"""
 
 from __future__ import annotations
 
-from solera.core.aggregation import (
-    Aggregation,
-    Collect,
-    Extremes,
-    Fields,
-    Mean,
-    Sum,
-    Union,
-)
+from importlib.metadata import PackageNotFoundError, version
+
+from solera.core import errors
+from solera.core.aggregation import Aggregation, Collect, Extremes, Fields, Mean, Sum, Union
 from solera.core.federation import Federation, PerClient
 from solera.core.payload import Limits
-from solera.core.replies import Stacked
+from solera.core.replies import Failure, Reply, Stacked
 from solera.core.rounds import Callback, EarlyStopping, Selector
+from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.core.topology import Custom, Hierarchy, Peers, Star
+from solera.data import datasets
+from solera.data.adapters import from_huggingface, from_pandas, from_torch
+from solera.data.agreement import agree
 from solera.data.federated import FederatedData, LazyData
-from solera.learn.base import Learner, load
+from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew
+from solera.data.partition_groups import ByCluster, ByGroup, Explicit
+from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
+from solera.data.vertical import TransferSplit, VerticalSplit
+from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
+from solera.learn.evaluation import Evaluation, evaluate
 from solera.learn.linear import FedLinear
+from solera.learn.peers import PeerToPeer
+from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
+from solera.learn.preprocess.pipeline import Pipeline
 from solera.select.uniform import Uniform
+from solera.simulate import pool as steps
 from solera.simulate.failures import Failures
-from solera.simulate.simulation import simulate
+from solera.simulate.pool import pool
+from solera.simulate.simulation import Simulation, simulate
+
+try:
+    __version__ = version("solera")
+except PackageNotFoundError:  # run from a source tree
+    __version__ = "0+source"
+
+__all__ = [
+    "Aggregation", "Averaging", "ByCluster", "ByGroup", "Callback", "ClientWeights", "Collect",
+    "Custom", "Dirichlet", "EarlyStopping", "Evaluation", "Explicit", "Extremes", "Failure",
+    "Failures", "Feature", "FedBins", "FedEncoder", "FedImputer", "FedLinear", "FedScaler",
+    "FederatedData", "Federation", "Fields", "Hierarchy", "IID", "LabelWeights", "LabelsPerClient",
+    "LazyData", "Learner", "Limits", "Mean", "Overlap", "Partition", "PeerToPeer", "Peers",
+    "PerClient", "Pipeline", "Predictor", "QuantitySkew", "Reply", "Schema", "Selector", "Shards",
+    "Simulation", "Stacked", "Star", "Sum", "TransferSplit", "Transformer", "Uniform", "Union",
+    "VerticalSplit", "agree", "datasets", "errors", "evaluate", "from_huggingface", "from_pandas",
+    "from_torch", "load", "pool", "simulate", "steps", "task",
+]  # fmt: skip

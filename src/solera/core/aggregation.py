@@ -145,7 +145,7 @@ class Mean(Aggregation):
 
 
 class Collect(Aggregation):
-    """Every reply, by client id. For rules that need all of them at once; memory grows with them."""
+    """Every reply, by client id, for rules that need all at once; memory grows with them."""
 
     def lift(self, reply: Reply) -> Any:
         return [[reply.client, reply.payload]]

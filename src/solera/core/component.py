@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -68,10 +67,16 @@ class Component:
                 setattr(self, name, value)
         return self
 
+    @classmethod
+    def make(cls, params: Mapping[str, Any]) -> Self:
+        """The component with these parameters; the constructor's ``*name`` is a list among them."""
+        given = dict(params)
+        starred = given.pop(name, ()) if (name := _starred(cls)) else ()
+        return cls(*starred, **given)
+
     def clone(self) -> Self:
         """An equal component that shares nothing mutable and has learned nothing."""
-        copied = {name: _copy(value) for name, value in self.get_params(deep=False).items()}
-        return type(self)(**copied)
+        return self.make({name: _copy(v) for name, v in self.get_params(deep=False).items()})
 
     def __sklearn_clone__(self) -> Self:
         return self.clone()
@@ -79,10 +84,11 @@ class Component:
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        mine, theirs = self.get_params(deep=False), other.get_params(deep=False)  # type: ignore[attr-defined]
+        mine, theirs = self.get_params(deep=False), other.get_params(deep=False)
         return all(_equal(mine[name], theirs[name]) for name in mine)
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return hash(type(self).__name__)
 
     def __repr__(self) -> str:
         signature = inspect.signature(type(self).__init__)
@@ -91,19 +97,27 @@ class Component:
             for name, value in self.get_params(deep=False).items()
             if not _equal(value, signature.parameters[name].default)
         ]
+        if starred := _starred(type(self)):
+            shown = [repr(value) for value in getattr(self, starred)]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-@cache
-def _parameters(cls: type[Component]) -> tuple[str, ...]:
+def _parameters(cls: type[Any]) -> tuple[str, ...]:
     if cls.__init__ is object.__init__:
         return ()
-    names = []
-    for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise TypeError(f"{cls.__name__}: a component names every parameter, no *{name}")
-        names.append(name)
-    return tuple(names)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            raise TypeError(f"{cls.__name__}: a component names every parameter, no **{parameter}")
+    return tuple(parameter.name for parameter in parameters)
+
+
+def _starred(cls: type[Any]) -> str | None:
+    """The name of the constructor's ``*args``, if it has one."""
+    for parameter in inspect.signature(cls.__init__).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL and cls.__init__ is not object.__init__:
+            return parameter.name
+    return None
 
 
 def describe(value: Any) -> Any:
@@ -143,7 +157,7 @@ def build(description: Any) -> Any:
         unknown = sorted(set(params) - set(cls.parameters()))
         if unknown:
             raise UsageError(f"{name} has no parameter {', '.join(unknown)} in this version")
-        return cls(**params)
+        return cls.make(params)
     if isinstance(description, list):
         return [build(v) for v in description]
     return description
@@ -180,4 +194,6 @@ def _equal(a: Any, b: Any) -> bool:
         return type(a) is type(b) and a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
     return bool(a == b)

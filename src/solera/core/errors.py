@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from solera.core.federation import Failure
+    from solera.core.replies import Failure
 
 
 class SoleraError(Exception):

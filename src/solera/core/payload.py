@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 
 from solera.core.errors import PayloadError, PayloadTooLarge
 
-Payload: TypeAlias = None | bool | int | float | str | bytes | NDArray[Any] | list["Payload"] | dict[str, "Payload"]
+Payload: TypeAlias = (
+    bool | int | float | str | bytes | NDArray[Any] | list["Payload"] | dict[str, "Payload"] | None
+)
 
 VERSION = 1
 _MAGIC = b"SOL" + bytes([VERSION])
@@ -99,7 +101,7 @@ def _mark(value: Any, buffers: list[Any], depth: int) -> Any:
             raise PayloadTooLarge("payload is nested too deeply")
         return [_mark(v, buffers, depth - 1) for v in value]
     if isinstance(value, np.ndarray):
-        buffers.append(memoryview(_plain(value)))
+        buffers.append(_plain(value).data)
         return msgspec.msgpack.Ext(_ARRAY, _mark_bytes(value))
     if isinstance(value, np.generic):
         return _mark(_scalar(value), buffers, depth)

@@ -134,7 +134,7 @@ class Batch:
         if isinstance(self.payloads, Stacked):
             payloads: Any = self.payloads.take(kept)
         else:
-            payloads = [self.payloads[i] for i in kept]
+            payloads = [self.payloads[i] for i in kept.tolist()]
         return Batch(self.clients[kept], payloads, self.sizes()[kept]), failures
 
 

@@ -27,6 +27,7 @@ from solera.core.federation import Federation, Replies
 from solera.core.meter import Total
 from solera.core.payload import decode, encode
 from solera.core.replies import Failure
+from solera.core.task import Task
 
 log = logging.getLogger("solera")
 
@@ -76,7 +77,7 @@ class Round:
 
     def ask(
         self,
-        task: str,
+        task: str | Task,
         payload: Any = None,
         *,
         to: ArrayLike | None = None,

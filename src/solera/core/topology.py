@@ -199,7 +199,7 @@ class Custom(Topology):
         owners = np.asarray(self.aggregator_of)
         if len(owners) <= clients.max():
             raise UsageError(
-                f"Custom: aggregator_of names {len(owners)} clients, client {clients.max()} is asked"
+                f"Custom: aggregator_of has no entry for client {clients.max()}, only {len(owners)}"
             )
         for actor in np.unique(owners):
             self.check(0, str(actor))

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from solera.core.clients import IntArray
 
@@ -88,6 +87,8 @@ def group(values: IntArray, owners: IntArray, groups: int) -> tuple[IntArray, In
     A counting sort, which converting to compressed sparse rows is: stable and linear, where a
     comparison sort of twenty million owners takes twice the time.
     """
+    from scipy.sparse import csr_array
+
     table: Any = csr_array(
         (values, (owners, np.arange(len(values)))), shape=(groups, max(len(values), 1))
     )

@@ -139,7 +139,7 @@ class FederatedData:
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
         X, schema = self.X, self.schema
         for step in steps:
-            X, schema = step.transform(X), step.transform_schema(schema)
+            X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
         return FederatedData(
             X,
             self.y,
@@ -153,15 +153,10 @@ class FederatedData:
         """Rows of each class (or positive labels) per client, or None without classes."""
         if self.schema.target not in ("classes", "labels"):
             return None
-        width, sizes = len(self.schema.classes), np.diff(self.offsets)
-        owner = np.repeat(np.arange(self.clients), sizes)
-        if self.schema.target == "labels":
-            rows, labels = np.nonzero(self.y)
-            cells = owner[rows] * width + labels
-        else:
-            cells = owner * width + np.searchsorted(self.schema.classes, self.y)
-        counts = np.bincount(cells, minlength=self.clients * width)
-        return counts.reshape(self.clients, width)
+        from solera.data.summary import class_counts
+
+        everything = np.arange(self.offsets[-1])
+        return class_counts(self.y, everything, self.offsets, classes=self.schema.classes)
 
     def summary(self) -> Summary:
         """Sizes, label entropy and distance from IID."""
@@ -185,9 +180,9 @@ Generate = Callable[[int, np.random.Generator], Any]
 class LazyData:
     """Clients whose rows are generated when a task needs them, and forgotten afterwards.
 
-    ``generate(client, rng)`` returns ``(X, y)``, the same for the same client every time: ``rng`` is
-    derived from the seed and the client. Client 0 shows what the rows look like, unless ``schema``
-    says so.
+    ``generate(client, rng)`` returns ``(X, y)``, the same for the same client every time: ``rng``
+    is derived from the seed and the client. Client 0 shows what the rows look like, unless
+    ``schema`` says so.
     """
 
     def __init__(
@@ -199,12 +194,14 @@ class LazyData:
         self.clients = clients
         self.seed = seed
         self._steps: Sequence[Any] = ()
-        self.schema = infer(*self._rows(0)) if schema is None else schema
+        self._raw = infer(*self._rows(0)) if schema is None else schema
+        self.schema = self._raw
 
     def _rows(self, client: int) -> tuple[Any, Any]:
         X, y = check_rows(*self.generate(client, rng.generator(self.seed, "data", 0, client)))
+        raw = self._raw if self._steps else None
         for step in self._steps:
-            X = step.transform(X)
+            X, raw = step.transform_rows(X, raw), step.transform_schema(raw)
         return X, y
 
     def sizes(self, part: Part = "train") -> IntArray | None:
@@ -222,11 +219,10 @@ class LazyData:
         return Segments(X, y, np.cumsum(sizes) - sizes, sizes)
 
     def prepared(self, steps: Sequence[Any]) -> LazyData:
-        schema = self.schema
-        for step in steps:
-            schema = step.transform_schema(schema)
-        view = LazyData(self.generate, clients=self.clients, seed=self.seed, schema=schema)
+        view = LazyData(self.generate, clients=self.clients, seed=self.seed, schema=self._raw)
         view._steps = (*self._steps, *steps)
+        for step in view._steps:
+            view.schema = step.transform_schema(view.schema)
         return view
 
     def __repr__(self) -> str:

@@ -164,11 +164,8 @@ class QuantitySkew(Partition):
     def _split(
         self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
     ) -> Assignment:
-        alpha, min_rows, count = (
-            self._concentration(),
-            self._whole("min_rows", 0),
-            self._count(clients),
-        )
+        alpha, min_rows = self._concentration(), self._whole("min_rows", 0)
+        count = self._count(clients)
         self._check_enough(rows, count, min_rows)
         sizes = divide(rows, rng.dirichlet(np.full(count, alpha)), rng)
         return Assignment(rng.permutation(rows), offsets_of(at_least(sizes, min_rows, rng)))

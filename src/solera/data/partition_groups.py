@@ -141,7 +141,7 @@ class Explicit(Partition):
     def _lists(self) -> list[NDArray[Any]]:
         given = self.indices
         if isinstance(given, Mapping):
-            if sorted(given) != list(range(len(given))):
+            if set(given) != set(range(len(given))):
                 raise self._refused(
                     f"clients {list(given)[:10]} are not 0 … {len(given) - 1}",
                     "number the clients from 0, leaving none out",

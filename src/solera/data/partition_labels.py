@@ -183,11 +183,8 @@ class Dirichlet(LabelPartition):
     def _split(
         self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
     ) -> Assignment:
-        alpha, min_rows, count = (
-            self._concentration(),
-            self._whole("min_rows", 0),
-            self._count(clients),
-        )
+        alpha, min_rows = self._concentration(), self._whole("min_rows", 0)
+        count = self._count(clients)
         codes, classes = self._classes(y, rows)
         self._check_enough(rows, count, min_rows)
         everyone = np.arange(count)

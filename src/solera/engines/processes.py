@@ -2,9 +2,10 @@
 
 Every worker maps the same rows (pages shared copy-on-write where processes are forked), so any of
 them can serve any block of clients: blocks go to whoever is free, and the work is balanced whatever
-the clients' sizes. Payloads are encoded once into shared memory and read from there by all workers;
-a worker folds its blocks and leaves one partial each in shared memory of its own. Folding follows the
-canonical tree, so the number of workers and the order of arrival change no bit of a result.
+the clients' sizes. Payloads are encoded once into shared memory and read from there by all
+workers; a worker folds its blocks and leaves one partial each in shared memory of its own. Folding
+follows the canonical tree, so the number of workers and the order of arrival change no bit of a
+result.
 
 What clients keep between tasks is held by the engine and travels with a block to its worker and
 back; losing a worker loses nothing but the block it was working on.
@@ -163,7 +164,7 @@ class ProcessEngine:
         result = decode(worker.desk.read(answer["place"]), _UNLIMITED)
         for client in job.clients.tolist():
             self._states.pop(client, None)
-        self._states.update({client: state for client, state in result["states"]})
+        self._states.update(dict(result["states"]))
         return _block_from_payload(result, fold_here)
 
     def _replace(self, worker: _Worker, job: _Job) -> Block:
@@ -235,7 +236,7 @@ def _work(pipe: Connection, runner: Runner) -> None:
                 ask, aggregation = _ask_from_payload(decode(orders.read(order["ask"]), _UNLIMITED))
                 asked = order["ask"]
             assert ask is not None
-            states = {client: state for client, state in order["states"]}
+            states: States = dict(order["states"])
             block = runner.block(ask, order["clients"], states, aggregation)
             place = desk.write(_block_to_payload(block, states))
             pipe.send_bytes(encode({"place": place}))
@@ -265,7 +266,7 @@ class _Buffer:
             self.memory = _allocate(max(1 << 16, 2 * size))
         position = 0
         for piece in pieces:
-            self.memory.buf[position : position + len(piece)] = piece
+            _bytes_of(self.memory)[position : position + len(piece)] = piece
             position += len(piece)
         self.turn += 1
         return [self.memory.name, size, self.turn]
@@ -289,7 +290,7 @@ class _Reader:
         if self.memory is None or self.memory.name != name:
             self.close()
             self.memory = SharedMemory(name)
-        return bytes(self.memory.buf[:size])
+        return bytes(_bytes_of(self.memory)[:size])
 
     def close(self) -> None:
         if self.memory is not None:
@@ -302,6 +303,11 @@ class _Reader:
             with suppress(FileNotFoundError):
                 self.memory.unlink()
         self.close()
+
+
+def _bytes_of(memory: SharedMemory) -> memoryview:
+    assert memory.buf is not None
+    return memory.buf
 
 
 def _allocate(size: int) -> SharedMemory:
@@ -335,11 +341,15 @@ def _ask_to_payload(ask: Ask, aggregation: Any) -> dict[str, Any]:
 
 def _ask_from_payload(message: dict[str, Any]) -> tuple[Ask, Aggregation | None]:
     payload = message["payload"]
+    task, version = message["task"]
+    seed, round = message["draws"]
     ask = Ask(
-        *message["task"],
+        task,
+        version,
         PerClient(dict(payload)) if message["per_client"] else payload,
         np.empty(0, dtype=np.int64),
-        *message["draws"],
+        seed,
+        round,
         message["deadline"],
         tuple(Preparation(description, digest) for digest, description in message["prepare"]),
     )
@@ -347,16 +357,15 @@ def _ask_from_payload(message: dict[str, Any]) -> tuple[Ask, Aggregation | None]
 
 
 def _block_to_payload(block: Block, states: States) -> dict[str, Any]:
-    batch = block.batch
-    stacked = batch is not None and isinstance(batch.payloads, Stacked)
-    replies = None if batch is None else batch.payloads.fields if stacked else list(batch.payloads)
+    replies: Any = None if block.batch is None else block.batch.payloads
+    stacked = isinstance(replies, Stacked)
     return {
         "replied": block.replied,
         "up": block.up,
         "failures": [[f.client, f.kind, f.reason] for f in block.failures],
         "virtual": block.virtual,
         "stacked": stacked,
-        "replies": replies,
+        "replies": replies.fields if stacked else replies,
         "partial": block.partial,
         "states": [[client, state] for client, state in states.items()],
     }
@@ -365,11 +374,11 @@ def _block_to_payload(block: Block, states: States) -> dict[str, Any]:
 def _block_from_payload(message: dict[str, Any], aggregation: Aggregation | None) -> Block:
     """The block a worker sent, folded here if the worker could not."""
     replies, partial = message["replies"], message["partial"]
-    batch = None
+    batch: Batch | None = None
     if replies is not None:
         batch = Batch(message["replied"], Stacked(replies) if message["stacked"] else replies)
-        if aggregation is not None:
-            batch, partial = None, aggregation.fold(batch)
+    if batch is not None and aggregation is not None:
+        partial, batch = aggregation.fold(batch), None
     failures = [Failure(*failure) for failure in message["failures"]]
     return Block(message["replied"], message["up"], failures, message["virtual"], batch, partial)
 

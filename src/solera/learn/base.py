@@ -1,4 +1,4 @@
-"""What all learners share: parameters in the constructor, ``fit`` on a federation, save and load."""
+"""What all learners share: parameters in the constructor, ``fit``, save and load."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.aggregation import Mean
 from solera.core.component import (
     Component,
     build,
@@ -23,6 +24,7 @@ from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
 from solera.core.rounds import Callback, Checkpoint, Round, Rounds, Selector, fingerprint
 from solera.core.schema import Schema
+from solera.core.task import Task
 from solera.data.agreement import agree
 from solera.select.uniform import Uniform
 
@@ -76,16 +78,20 @@ class Learner(Component, abstract=True):
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
 
-    def each_round(self, federation: Federation) -> Iterator[Round]:
-        """The rounds of an iterative learner with parameters ``rounds``, ``per_round``, ``select``.
+    def each_round(
+        self,
+        federation: Federation,
+        *,
+        rounds: int,
+        per_round: int | None = None,
+        select: Selector | None = None,
+    ) -> Iterator[Round]:
+        """The rounds of an iterative learner.
 
-        Selection, evaluation, callbacks, early stopping and checkpoints happen around the body.
+        Selection, callbacks, early stopping and checkpoints happen around the body.
         """
-        params = self.get_params(deep=False)
-        selector = params.get("select")
-        if selector is None:
-            selector = Uniform()
-        elif not isinstance(selector, Selector):
+        selector = Uniform() if select is None else select
+        if not isinstance(selector, Selector):
             raise UsageError.of(
                 self, "select", selector, "must be a selector", hint="for example so.Uniform()"
             )
@@ -97,9 +103,9 @@ class Learner(Component, abstract=True):
             Rounds(
                 federation,
                 self,
-                params["rounds"],
+                rounds,
                 selector.clone(),
-                params.get("per_round"),
+                per_round,
                 self._callbacks,
                 checkpoint,
                 self.history_,
@@ -187,6 +193,48 @@ class Predictor(Learner, abstract=True):
         return evaluate(self, federation, part)
 
 
+class Averaging(Predictor, abstract=True):
+    """A learner whose model is the mean of what clients make of it, round after round.
+
+    The model is a dict of arrays. A subclass says how it starts, what clients are asked, and how it
+    is read from and written to the learner's attributes; the loop is the same for all
+    (McMahan et al. 2017).
+    """
+
+    rounds: int
+    per_round: int | None
+    select: Selector | None
+    update: ClassVar[Task]
+    """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
+
+    @abstractmethod
+    def first_model(self) -> dict[str, Any]:
+        """The model before the first round."""
+
+    @abstractmethod
+    def get_model(self) -> dict[str, Any]:
+        """The current model."""
+
+    @abstractmethod
+    def set_model(self, model: Mapping[str, Any]) -> None:
+        """Make this the current model."""
+
+    @abstractmethod
+    def order(self) -> dict[str, Any]:
+        """What clients are told besides the model."""
+
+    def train(self, federation: Federation) -> None:
+        order = self.order()
+        self.set_model(self.first_model())
+        rounds = self.each_round(
+            federation, rounds=self.rounds, per_round=self.per_round, select=self.select
+        )
+        for r in rounds:
+            mean = r.ask(self.update, {**order, **self.get_model()}).fold(Mean(weight="rows"))
+            self.set_model(mean)
+            r.log(loss=float(mean["loss"]))
+
+
 class Transformer(Learner, abstract=True):
     """A learner that maps rows to rows; clients apply it before the next step of a pipeline."""
 
@@ -195,6 +243,10 @@ class Transformer(Learner, abstract=True):
     @abstractmethod
     def transform(self, X: Any) -> Any:
         """The transformed rows."""
+
+    def transform_rows(self, X: Any, schema: Schema) -> Any:
+        """The transformed rows of a client that describes them by a schema of its own."""
+        return self.transform(X)
 
     def transform_schema(self, schema: Schema) -> Schema:
         """What transformed rows look like."""

@@ -186,4 +186,5 @@ def number_metrics(counts: dict[str, Any]) -> dict[str, float]:
 
 def _ratio(a: Any, b: Any) -> NDArray[np.float64]:
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+    ratio: NDArray[np.float64] = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+    return ratio

@@ -1,8 +1,8 @@
 """FedLinear: linear and logistic regression by federated averaging, in NumPy.
 
-Every round the chosen clients start from the global weights, make some passes of mini-batch gradient
-descent over their own rows and send the weights back; the coordinator averages them by rows
-(McMahan et al. 2017, Algorithm 1):
+Every round the chosen clients start from the global weights, make some passes of mini-batch
+gradient descent over their own rows and send the weights back; the coordinator averages them by
+rows (McMahan et al. 2017, Algorithm 1):
 
     w_k ← w − η ∇L_k(w) per batch,      w ← Σ_k n_k w_k / Σ_k n_k
 
@@ -12,22 +12,21 @@ the squared error for numbers; ``l2`` adds l2/2·‖w‖² (without the intercep
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.aggregation import Mean
 from solera.core.clients import Client, ClientGroup, IntArray
 from solera.core.errors import DataError, Refusal, UsageError
-from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
 from solera.core.rounds import Selector
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.data.agreement import missing_values
-from solera.learn.base import Predictor
+from solera.learn.base import Averaging
 
 Floats = NDArray[np.floating[Any]]
 
@@ -37,8 +36,8 @@ Floats = NDArray[np.floating[Any]]
 def _train_many(group: ClientGroup, ask: Any) -> Stacked:
     """All clients of the group at once: batches are stacked and multiplied together.
 
-    Clients are ordered by their number of rows, so that those who still have batches left are always
-    the first ones, and only the last, shorter batch of a client computes on padding.
+    Clients are ordered by their number of rows, so that those who still have batches left are
+    always the first ones, and only the last, shorter batch of a client computes on padding.
     """
     data = group.data
     _check(int(group.ids[0]), data.X, int(data.sizes.min()), ask)
@@ -124,7 +123,7 @@ def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
     return error, 0.5 * (error**2).sum(axis=-1)
 
 
-def _targets(y: Any, ask: Any) -> NDArray[Any]:
+def _targets(y: Any, ask: Any) -> Any:
     """Class codes, or a matrix of labels or numbers."""
     if ask["loss"] != "softmax":
         return np.asarray(y, dtype=ask["coef"].dtype).reshape(len(y), -1)
@@ -139,11 +138,11 @@ def _targets(y: Any, ask: Any) -> NDArray[Any]:
     return codes
 
 
-def _float(X: Any) -> np.dtype[Any]:
+def _float(X: Any) -> Any:
     return X.dtype if X.dtype.kind == "f" else np.dtype(np.float64)
 
 
-def _dense(X: Any, take: IntArray, kind: np.dtype[Any]) -> Floats:
+def _dense(X: Any, take: IntArray, kind: Any) -> Any:
     """The rows ``take`` of X, shaped as ``take`` with one more axis for the columns."""
     rows = X[take.ravel()]
     rows = rows.toarray() if hasattr(rows, "toarray") else rows
@@ -174,7 +173,7 @@ def _explain(client: Client, X: Any, ask: Any) -> DataError:
 # --- the coordinator's side ---
 
 
-class FedLinear(Predictor):
+class FedLinear(Averaging):
     """Linear regression, logistic regression or one logistic regression per label.
 
     Which one follows from the target: classes, labels or numbers.
@@ -193,6 +192,7 @@ class FedLinear(Predictor):
     coef_, intercept_: weights, columns × outputs, and one intercept per output.
     """
 
+    update = _train
     coef_: Floats
     intercept_: Floats
 
@@ -215,25 +215,28 @@ class FedLinear(Predictor):
         self.l2 = l2
         self.select = select
 
-    def train(self, federation: Federation) -> None:
+    def first_model(self) -> dict[str, Any]:
+        return {
+            "coef": np.zeros((self.schema_.width, self.schema_.outputs)),
+            "intercept": np.zeros(self.schema_.outputs),
+        }
+
+    def get_model(self) -> dict[str, Any]:
+        return {"coef": self.coef_, "intercept": self.intercept_}
+
+    def set_model(self, model: Mapping[str, Any]) -> None:
+        self.coef_, self.intercept_ = model["coef"], model["intercept"]
+
+    def order(self) -> dict[str, Any]:
         self._check_params()
-        loss = _loss_for(self.schema_)
-        self.coef_ = np.zeros((self.schema_.width, self.schema_.outputs))
-        self.intercept_ = np.zeros(self.schema_.outputs)
-        for r in self.each_round(federation):
-            ask = {
-                "coef": self.coef_,
-                "intercept": self.intercept_,
-                "classes": self.schema_.classes,
-                "loss": loss,
-                "lr": float(self.lr),
-                "epochs": self.epochs,
-                "batch_size": self.batch_size,
-                "l2": float(self.l2),
-            }
-            mean = r.ask(_train, ask).fold(Mean(weight="rows"))
-            self.coef_, self.intercept_ = mean["coef"], mean["intercept"]
-            r.log(loss=float(mean["loss"]))
+        return {
+            "classes": self.schema_.classes,
+            "loss": _loss_for(self.schema_),
+            "lr": float(self.lr),
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "l2": float(self.l2),
+        }
 
     def decision_function(self, X: Any) -> Floats:
         """X w + b: one column per class, label or number."""
@@ -246,7 +249,7 @@ class FedLinear(Predictor):
         """Probability of every class or label."""
         z = self.decision_function(X)
         if self.schema_.target == "labels":
-            return 0.5 * (1 + np.tanh(0.5 * z))
+            return np.asarray(0.5 * (1 + np.tanh(0.5 * z)))
         if self.schema_.target == "numbers":
             raise UsageError("FedLinear was fitted to numbers, which have no probabilities")
         p = np.exp(z - z.max(axis=1, keepdims=True))
@@ -256,7 +259,7 @@ class FedLinear(Predictor):
     def predict(self, X: Any) -> NDArray[Any]:
         z = self.decision_function(X)
         if self.schema_.target == "classes":
-            return self.schema_.classes[z.argmax(axis=1)]
+            return np.asarray(self.schema_.classes[z.argmax(axis=1)])
         if self.schema_.target == "labels":
             return (z > 0).astype(np.uint8)
         return z[:, 0] if self.schema_.outputs == 1 else z

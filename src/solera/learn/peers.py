@@ -1,0 +1,67 @@
+"""Averaging without a server: models travel from peer to peer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Mean
+from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.federation import Federation
+from solera.core.rng import generator
+from solera.core.rounds import Round
+from solera.core.topology import Peers
+from solera.learn.base import Averaging, Predictor
+
+
+class PeerToPeer(Predictor):
+    """Train an averaging learner on a federation whose topology is :class:`Peers`.
+
+    Cyclic and random exchange: one model walks from peer to peer, each training it further; a round
+    is K hops. Parallel exchange: all peers train and send to all others, so that after every
+    round each holds the same mean, weighted by rows. Metrics of the whole are computed by
+    a temporary coordinator, :meth:`evaluate`.
+    """
+
+    def __init__(self, learner: Averaging) -> None:
+        self.learner = learner
+
+    def train(self, federation: Federation) -> None:
+        topology = federation.topology
+        if not isinstance(topology, Peers):
+            raise UsageError(
+                f"PeerToPeer needs a federation of peers, not {topology!r}",
+                hint="so.simulate(…, topology=so.Peers('cyclic'))",
+            )
+        if not isinstance(self.learner, Averaging):
+            raise UsageError.of(self, "learner", self.learner, "must be an averaging learner")
+        self.learner_ = self.learner.clone()
+        self.learner_.history_, self.learner_.schema_ = [], self.schema_
+        order = self.learner_.order()
+        self.learner_.set_model(self.learner_.first_model())
+        for r in self.each_round(federation, rounds=self.learner.rounds):
+            draw = generator(federation.seed, "route", r.index)
+            steps = topology.route(len(federation), draw)
+            losses = [self._step(r, clients, order) for clients in steps]
+            known = [loss for loss in losses if loss is not None]
+            if not known:
+                raise NotEnoughReplies(f"no peer replied in round {r.index}", r.failures)
+            copies = len(federation) - 1 if topology.exchange == "parallel" else 1
+            r.log(loss=float(np.mean(known)), messages=len(federation) * copies)
+
+    def _step(self, r: Round, clients: Any, order: dict[str, Any]) -> float | None:
+        """Train at these peers at once and keep the mean; a peer that fails is passed over."""
+        learner = self.learner_
+        replies = r.ask(learner.update, {**order, **learner.get_model()}, to=clients, quorum=0)
+        partial = replies.partial(mean := Mean(weight="rows"))
+        if partial is None:
+            return None
+        model = mean.finish(partial)
+        learner.set_model(model)
+        return float(model["loss"])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        self.check_fitted()
+        return self.learner_.predict(X)

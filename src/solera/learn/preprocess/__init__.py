@@ -1,0 +1,1 @@
+"""Federated preprocessing: what is learned about columns comes from folded counts and moments."""

@@ -1,0 +1,192 @@
+"""Transformers of columns: scale, fill gaps, encode categories, cut into bins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Sum
+from solera.core.clients import Client
+from solera.core.errors import DataError, UsageError
+from solera.core.federation import Federation
+from solera.core.schema import Feature, Schema
+from solera.core.task import task
+from solera.learn.base import Transformer
+from solera.learn.preprocess.moments import Moments, column_moments
+from solera.learn.preprocess.quantiles import quantiles
+
+Floats = NDArray[np.float64]
+
+
+class FedScaler(Transformer):
+    """Columns with mean 0 and variance 1 over all clients; categorical columns stay as they are.
+
+    z = (x − μ) / σ with μ and σ² from folded moments; a constant column is only centred. Gaps stay
+    gaps. Sparse rows are scaled but not centred.
+    """
+
+    mean_: Floats
+    scale_: Floats
+
+    def train(self, federation: Federation) -> None:
+        moments = federation.ask(column_moments).fold(Moments())
+        numeric = np.array([f.kind == "numeric" for f in self.schema_.features])
+        spread = np.sqrt(moments["variance"])
+        tiny = spread <= 1e-12 * np.maximum(np.abs(moments["mean"]), 1)
+        self.mean_ = np.where(numeric, moments["mean"], 0.0)
+        self.scale_ = np.where(numeric & ~tiny, spread, 1.0)
+
+    def transform(self, X: Any) -> Any:
+        X = self.check_rows(X)
+        if hasattr(X, "tocsr"):
+            return X.tocsr().multiply(1 / self.scale_).tocsr()
+        kind = X.dtype if X.dtype.kind == "f" else np.float64
+        flat = X.reshape(len(X), -1)
+        scaled = (flat - self.mean_.astype(kind)) / self.scale_.astype(kind)
+        return scaled.reshape(X.shape)
+
+
+class FedImputer(Transformer):
+    """Fill gaps: numeric columns with their mean or median, categorical ones with the commonest.
+
+    A column in which no client has a value is filled with 0.
+    """
+
+    fill_: Floats
+
+    def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
+        self.strategy = strategy
+
+    def train(self, federation: Federation) -> None:
+        if self.strategy == "mean":
+            fill = federation.ask(column_moments).fold(Moments())["mean"]
+        elif self.strategy == "median":
+            fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
+        else:
+            raise UsageError.of(self, "strategy", self.strategy, "must be 'mean' or 'median'")
+        sizes = [len(f.categories) for f in self.schema_.features]
+        if any(sizes):
+            counts = federation.ask(count_categories, {"sizes": sizes}).fold(Sum())
+            commonest = [float(np.argmax(c)) if len(c) else np.nan for c in counts]
+            fill = np.where(np.isnan(commonest), fill, commonest)
+        self.fill_ = np.nan_to_num(fill)
+
+    def transform(self, X: Any) -> Any:
+        X = self.check_rows(X)
+        if X.dtype.kind != "f":
+            return X
+        if hasattr(X, "tocsr"):
+            raise DataError("FedImputer cannot fill sparse rows", hint="use X.toarray()")
+        return np.where(np.isfinite(X), X, self.fill_.astype(X.dtype).reshape(X.shape[1:]))
+
+
+@task("preprocess.count_categories")
+def count_categories(client: Client, ask: Any) -> list[Any]:
+    """Rows of each category of each categorical column."""
+    counts = []
+    for column, size in zip(client.data.X.T, ask["sizes"], strict=True):
+        codes = column[np.isfinite(column)].astype(np.int64) if size else np.empty(0, np.int64)
+        counts.append(np.bincount(codes, minlength=size))
+    return counts
+
+
+class FedEncoder(Transformer):
+    """Categorical columns as one 0/1 column per category, or as codes all clients agree on.
+
+    Categories are the union over all clients. A gap or an unknown category is all zeros ("onehot")
+    or NaN ("ordinal").
+    """
+
+    def __init__(self, kind: Literal["onehot", "ordinal"] = "onehot") -> None:
+        self.kind = kind
+
+    def train(self, federation: Federation) -> None:
+        if self.kind not in ("onehot", "ordinal"):
+            raise UsageError.of(self, "kind", self.kind, "must be 'onehot' or 'ordinal'")
+
+    def transform(self, X: Any) -> Any:
+        return self.transform_rows(X, self.schema_)
+
+    def transform_rows(self, X: Any, schema: Schema) -> Any:
+        X = self.check_rows(X)
+        if hasattr(X, "tocsr"):
+            raise DataError("FedEncoder needs dense rows", hint="use X.toarray()")
+        columns = []
+        for j, (mine, agreed) in enumerate(
+            zip(schema.features, self.schema_.features, strict=True)
+        ):
+            column = X[:, j]
+            if agreed.kind == "categorical":
+                column = _recode(column, mine.categories, agreed.categories)
+                if self.kind == "onehot":
+                    columns.append(column[:, None] == np.arange(len(agreed.categories)))
+                    continue
+            columns.append(column[:, None])
+        return np.concatenate(columns, axis=1).astype(X.dtype if X.dtype.kind == "f" else float)
+
+    def transform_schema(self, schema: Schema) -> Schema:
+        features: list[Feature] = []
+        for feature in self.schema_.features:
+            if feature.kind == "categorical" and self.kind == "onehot":
+                features += [Feature(f"{feature.name}={c}") for c in feature.categories]
+            else:
+                features.append(feature)
+        return replace(schema, features=tuple(features))
+
+
+def _recode(column: Floats, mine: tuple[str, ...], agreed: tuple[str, ...]) -> Floats:
+    """Codes into the agreed list of categories; NaN where there is none."""
+    place = {name: i for i, name in enumerate(agreed)}
+    table = np.array([place.get(name, np.nan) for name in mine] + [np.nan])
+    known = np.isfinite(column) & (column >= 0) & (column < len(mine))
+    return table[np.where(known, column, len(mine)).astype(np.int64)]
+
+
+class FedBins(Transformer):
+    """Numeric columns cut at their quantiles over all clients into categorical ones.
+
+    ``bins`` intervals of about the same number of rows each; fewer where values repeat. A value x
+    falls into interval i when edge_{i−1} < x ≤ edge_i. Gaps stay gaps.
+    """
+
+    edges_: list[Floats]
+
+    def __init__(self, bins: int = 32) -> None:
+        self.bins = bins
+
+    def train(self, federation: Federation) -> None:
+        if not 2 <= self.bins <= 65536:
+            raise UsageError.of(self, "bins", self.bins, "must be between 2 and 65536")
+        levels = np.arange(1, self.bins) / self.bins
+        found = quantiles(federation, levels, self.schema_.width)
+        self.edges_ = [
+            np.unique(edges[np.isfinite(edges)]) if feature.kind == "numeric" else np.empty(0)
+            for feature, edges in zip(self.schema_.features, found, strict=True)
+        ]
+
+    def transform(self, X: Any) -> Any:
+        X = self.check_rows(X)
+        if hasattr(X, "tocsr"):
+            raise DataError("FedBins needs dense rows", hint="use X.toarray()")
+        binned = np.array(X, dtype=X.dtype if X.dtype.kind == "f" else np.float64)
+        for j, (feature, edges) in enumerate(zip(self.schema_.features, self.edges_, strict=True)):
+            if feature.kind == "numeric":
+                known = np.isfinite(binned[:, j])
+                binned[known, j] = np.searchsorted(edges, binned[known, j], side="left")
+        return binned
+
+    def transform_schema(self, schema: Schema) -> Schema:
+        features = [
+            Feature(f.name, "categorical", _intervals(edges)) if f.kind == "numeric" else f
+            for f, edges in zip(self.schema_.features, self.edges_, strict=True)
+        ]
+        return replace(schema, features=tuple(features))
+
+
+def _intervals(edges: Floats) -> tuple[str, ...]:
+    ends = ["-∞", *(f"{edge:.6g}" for edge in edges), "∞"]
+    return tuple(f"({low}, {high}]" for low, high in pairwise(ends))

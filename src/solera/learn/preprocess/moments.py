@@ -1,0 +1,63 @@
+"""Means and variances of columns, folded without losing digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Aggregation
+from solera.core.clients import Client, ClientGroup
+from solera.core.replies import Reply, Stacked
+from solera.core.task import task
+
+
+def _moments_many(group: ClientGroup, ask: Any) -> Stacked:
+    replies = [_of(group.data[i].X) for i in range(len(group))]
+    return Stacked({key: np.stack([reply[key] for reply in replies]) for key in replies[0]})
+
+
+@task("preprocess.moments", many=_moments_many)
+def column_moments(client: Client, ask: Any) -> dict[str, Any]:
+    """Number, mean and sum of squared deviations of the known values of every column."""
+    return _of(client.data.X)
+
+
+def _of(X: Any) -> dict[str, Any]:
+    if hasattr(X, "tocsr"):
+        mean = np.asarray(X.mean(axis=0)).ravel()
+        squares = np.asarray(X.multiply(X).sum(axis=0)).ravel()
+        rows = np.full(X.shape[1], X.shape[0], dtype=np.float64)
+        return {"rows": rows, "mean": mean, "m2": squares - rows * mean**2}
+    X = X.reshape(len(X), -1).astype(np.float64, copy=False)
+    known = np.isfinite(X)
+    rows = known.sum(axis=0).astype(np.float64)
+    values = np.where(known, X, 0.0)
+    mean = values.sum(axis=0) / np.maximum(rows, 1)
+    m2 = (np.where(known, X - mean, 0.0) ** 2).sum(axis=0)
+    return {"rows": rows, "mean": mean, "m2": m2}
+
+
+class Moments(Aggregation):
+    """Number, mean and M2 = Σ(x − x̄)² of the union of two sets of values.
+
+    With δ = x̄_b − x̄_a and n = n_a + n_b: x̄ = x̄_a + δ n_b/n, M2 = M2_a + M2_b + δ² n_a n_b / n
+    (Chan, Golub & LeVeque 1983), which cancels nothing, unlike Σx² − (Σx)²/n.
+    """
+
+    def lift(self, reply: Reply) -> Any:
+        return {key: np.asarray(reply.payload[key], dtype=float) for key in ("rows", "mean", "m2")}
+
+    def combine(self, a: Any, b: Any) -> Any:
+        n = a["rows"] + b["rows"]
+        share = np.divide(b["rows"], n, out=np.zeros_like(n), where=n > 0)
+        delta = b["mean"] - a["mean"]
+        return {
+            "rows": n,
+            "mean": a["mean"] + delta * share,
+            "m2": a["m2"] + b["m2"] + delta**2 * a["rows"] * share,
+        }
+
+    def finish(self, partial: Any) -> dict[str, Any]:
+        n = np.maximum(partial["rows"], 1)
+        return {"rows": partial["rows"], "mean": partial["mean"], "variance": partial["m2"] / n}

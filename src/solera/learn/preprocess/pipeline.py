@@ -1,0 +1,56 @@
+"""Preprocessing and a learner as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from solera.core.errors import UsageError
+from solera.core.federation import Federation
+from solera.learn.base import Learner, Predictor, Transformer
+
+
+class Pipeline(Predictor):
+    """Transformers, then a learner: ``Pipeline(FedScaler(), FedLinear())``.
+
+    Each transformer is fitted on what the ones before it make of the clients' rows. The whole fits,
+    predicts, saves and loads as one learner.
+    """
+
+    uses_gaps = True
+    steps_: list[Any]
+
+    def __init__(self, *steps: Learner) -> None:
+        self.steps = steps
+
+    def train(self, federation: Federation) -> None:
+        if not self.steps:
+            raise UsageError("Pipeline() has no steps")
+        for step in self.steps[:-1]:
+            if not isinstance(step, Transformer):
+                raise UsageError(f"Pipeline: {step!r} is not a transformer and must come last")
+        callbacks, checkpoint = self._callbacks, self._checkpoint
+        self.steps_ = []
+        for step in self.steps[:-1]:
+            self.steps_.append(step.clone().fit(federation))
+            federation = federation.prepared(self.steps_[-1])
+        last = self.steps[-1].clone()
+        self.steps_.append(last.fit(federation, callbacks=callbacks, checkpoint=checkpoint))
+        self.history_ = last.history_
+
+    def _prepared(self, X: Any) -> Any:
+        self.check_fitted()
+        for step in self.steps_[:-1]:
+            X = step.transform(X)
+        return X
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        X = self._prepared(X)
+        predicted: NDArray[Any] = self.steps_[-1].predict(X)
+        return predicted
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        X = self._prepared(X)
+        probabilities: NDArray[Any] = self.steps_[-1].predict_proba(X)
+        return probabilities
