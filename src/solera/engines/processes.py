@@ -140,7 +140,10 @@ class ProcessEngine:
         self._known_tasks = tasks
         resource_tracker.ensure_running()  # one tracker for all, started before the first fork
         while len(self._crew) < self.workers:
-            self._crew.append(_Worker.start(self.start, self._runner))
+            self._crew.append(self._new_worker())
+
+    def _new_worker(self) -> _Worker:
+        return _Worker.start(self.start, self._runner, [worker.pipe for worker in self._crew])
 
     def _ready(self) -> list[_Worker]:
         busy = {worker.pipe: worker for worker in self._crew if worker.busy}
@@ -170,7 +173,7 @@ class ProcessEngine:
     def _replace(self, worker: _Worker, job: _Job) -> Block:
         worker.dismiss()
         reason = f"its worker process ended with exit code {worker.process.exitcode}"
-        self._crew[self._crew.index(worker)] = _Worker.start(self.start, self._runner)
+        self._crew[self._crew.index(worker)] = self._new_worker()
         failures = [Failure(client, "crashed", reason) for client in job.clients.tolist()]
         none = np.empty(0, dtype=np.int64)
         return Block(none, none, failures, batch=Batch(none, []))
@@ -196,10 +199,11 @@ class _Worker:
         return self.job is not None
 
     @classmethod
-    def start(cls, method: str, runner: Runner) -> _Worker:
+    def start(cls, method: str, runner: Runner, others: list[Connection]) -> _Worker:
         context: Any = multiprocessing.get_context(method)
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, runner), daemon=True)
+        inherited = [ours, *others] if method == "fork" else []
+        process = context.Process(target=_work, args=(theirs, runner, inherited), daemon=True)
         with warnings.catch_warnings():
             # Threads of numerical libraries survive a fork: workers use one thread each.
             warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
@@ -216,10 +220,16 @@ class _Worker:
         self.desk.discard()
 
 
-def _work(pipe: Connection, runner: Runner) -> None:
-    """The life of a worker: read an order, run the block, put the result on the desk."""
+def _work(pipe: Connection, runner: Runner, inherited: list[Connection]) -> None:
+    """The life of a worker: read an order, run the block, put the result on the desk.
+
+    It ends when the engine closes the pipe or dies; a forked worker must let go of the engine's
+    ends of the pipes for that, its own and the other workers'.
+    """
     from threadpoolctl import threadpool_limits
 
+    for connection in inherited:
+        connection.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threadpool_limits(1)
     orders, desk = _Reader(), _Buffer()

@@ -118,7 +118,8 @@ def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
         return p, losses[..., 0]
     if loss == "sigmoid":
         p = 0.5 * (1 + np.tanh(0.5 * z))
-        return p - target, (np.logaddexp(0, z) - target * z).sum(axis=-1)
+        softplus = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
+        return p - target, (softplus - target * z).sum(axis=-1)
     error = z - target
     return error, 0.5 * (error**2).sum(axis=-1)
 

@@ -109,6 +109,7 @@ class FedEncoder(Transformer):
             raise UsageError.of(self, "kind", self.kind, "must be 'onehot' or 'ordinal'")
 
     def transform(self, X: Any) -> Any:
+        self.check_fitted()
         return self.transform_rows(X, self.schema_)
 
     def transform_rows(self, X: Any, schema: Schema) -> Any:

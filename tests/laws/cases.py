@@ -1,0 +1,162 @@
+"""Who must obey the laws, and an example of each.
+
+Everything registered in ``solera`` is enrolled by itself: components by their class, tasks by their
+name. A component whose constructor needs arguments gets its example here; without one the suite
+fails and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis.extra import numpy as hnp
+
+import solera as so
+from solera.core.component import Component
+from solera.core.schema import Feature, Schema, infer_target
+from solera.data.agreement import SchemaAgreement
+from solera.engines.local import LocalEngine
+from solera.engines.processes import ProcessEngine
+from solera.learn.preprocess.moments import Moments
+
+
+def registered(kind: type) -> list[type]:
+    """The concrete classes of a kind that Solera itself defines."""
+    found = [c for c in Component.registry.values() if issubclass(c, kind)]
+    return sorted((c for c in found if c.__module__.startswith("solera.")), key=lambda c: c.__name__)
+
+
+def example(cls: type, examples: dict[type, Callable[[], Any]]) -> Any:
+    """The example of a class, or the class with its defaults."""
+    try:
+        return examples[cls]() if cls in examples else cls()
+    except TypeError as error:
+        raise AssertionError(
+            f"{cls.__name__} needs an example in tests/laws/cases.py: {error}"
+        ) from error
+
+
+# --- aggregations: an instance and replies whose additions are exact in floating point ---
+
+whole = st.integers(-(2**20), 2**20)
+vectors = hnp.arrays(np.float64, 3, elements=st.integers(-1000, 1000).map(float))
+weights = st.integers(0, 8).map(float)
+AGGREGATIONS: dict[type, Callable[[], Any]] = {
+    so.Mean: lambda: so.Mean(weight="rows"),
+    so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
+}
+_sums = st.fixed_dictionaries({"sums": vectors, "rows": whole})
+REPLIES: dict[type, st.SearchStrategy[Any]] = {
+    so.Sum: _sums,
+    so.Mean: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
+    so.Collect: st.one_of(_sums, whole, st.text(max_size=3)),
+    so.Extremes: _sums,
+    so.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
+    so.Fields: _sums,
+    Moments: st.fixed_dictionaries(
+        {
+            "rows": hnp.arrays(np.float64, 3, elements=st.integers(1, 64).map(float)),
+            "mean": vectors,
+            "m2": hnp.arrays(np.float64, 3, elements=st.integers(0, 100).map(float)),
+        }
+    ),
+    SchemaAgreement: st.builds(
+        lambda width, classes, gap, empty: {
+            "features": [[f"x{i}", "numeric", []] for i in range(width)]
+            + [["colour", "categorical", ["red", "blue"][: 1 + gap]]],
+            "target": "classes",
+            "classes": np.array(sorted(classes)),
+            "outputs": len(classes),
+            "gaps": [0] if gap else [],
+            "empty": empty,
+        },
+        st.integers(1, 3),
+        st.sets(st.integers(0, 4), min_size=1),
+        st.integers(0, 1),
+        st.booleans(),
+    ),
+}
+
+# --- partitions ---
+
+ROWS, CLIENTS = 240, 6
+LABELS = np.random.default_rng(0).integers(0, 4, ROWS)
+PARTITIONS: dict[type, Callable[[], Any]] = {
+    so.ClientWeights: lambda: so.ClientWeights([0.1, 0.2, 0.05, 0.3, 0.1, 0.2]),
+    so.LabelWeights: lambda: so.LabelWeights(np.full((CLIENTS, 4), 0.15)),
+    so.LabelsPerClient: lambda: so.LabelsPerClient(2),
+    so.Dirichlet: lambda: so.Dirichlet(0.5),
+    so.ByGroup: lambda: so.ByGroup(np.arange(ROWS) % CLIENTS),
+    so.ByCluster: lambda: so.ByCluster(3),
+    so.Explicit: lambda: so.Explicit(np.array_split(np.arange(ROWS - 3), CLIENTS)),
+    so.Overlap: lambda: so.Overlap(so.IID(), fraction=0.2),
+}
+DUPLICATES = {so.Overlap}
+IGNORES_SEED = {so.Explicit, so.ByGroup}
+
+# --- data for learners ---
+
+
+def rows(target: str, clients: int = 5, seed: int = 3) -> so.FederatedData:
+    """Five unequal clients with numeric and categorical columns, already split."""
+    draw = np.random.default_rng(seed)
+    X = draw.normal(size=(160, 5))
+    X[:, 4] = draw.integers(0, 3, 160)
+    w = draw.normal(size=(5, 3))
+    y: Any = (X @ w).argmax(axis=1)
+    if target == "numbers":
+        y = X @ w[:, 0] + 0.1 * draw.normal(size=160)
+    elif target == "labels":
+        y = (X @ w > 0).astype(np.uint8)
+    features = (*(Feature(f"x{i}") for i in range(4)), Feature("c", "categorical", tuple("abc")))
+    _, classes, outputs = infer_target(y)
+    schema = Schema(features, target, classes, outputs)  # type: ignore[arg-type]
+    sizes = np.array([60, 40, 30, 20, 10])[:clients]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return so.FederatedData(X, y, offsets, schema=schema).split(test=0.2, seed=1)
+
+
+LEARNERS: dict[type, Callable[[], Any]] = {
+    so.FedLinear: lambda: so.FedLinear(rounds=3, per_round=3, epochs=2, batch_size=8),
+    so.Pipeline: lambda: so.Pipeline(
+        so.FedEncoder(), so.FedScaler(), so.FedLinear(rounds=3, per_round=3)
+    ),
+    so.PeerToPeer: lambda: so.PeerToPeer(so.FedLinear(rounds=2)),
+}
+TARGETS: dict[type, tuple[str, ...]] = {so.FedLinear: ("classes", "labels", "numbers")}
+TOPOLOGIES: dict[type, Callable[[], Any]] = {so.PeerToPeer: lambda: so.Peers("random")}
+
+
+def learner_cases() -> Iterator[tuple[str, type, str]]:
+    """(name, class, target) of every learner and every kind of target it is tested on."""
+    for cls in registered(so.Learner):
+        for target in TARGETS.get(cls, ("classes",)):
+            yield f"{cls.__name__}-{target}", cls, target
+
+
+# --- engines ---
+
+
+class Undeclared(LocalEngine):
+    """A local engine that, like a real network, does not know what the rows look like."""
+
+    @property
+    def schema(self) -> Any:
+        return None
+
+
+ENGINES: dict[str, Callable[[Any], Any]] = {
+    "local": LocalEngine,
+    "local-small-memory": lambda source: LocalEngine(source, memory=1),
+    "local-undeclared": Undeclared,
+    "processes-1": lambda source: ProcessEngine(source, workers=1),
+    "processes-3": lambda source: ProcessEngine(source, workers=3),
+}
+
+
+def federation(engine: str, source: Any, learner: type | None = None) -> so.Federation:
+    topology = TOPOLOGIES[learner]() if learner in TOPOLOGIES else None
+    return so.Federation(ENGINES[engine](source), seed=11, topology=topology)

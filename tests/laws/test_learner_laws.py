@@ -1,0 +1,230 @@
+"""Every registered learner on every engine: same result, exact resume, save, clone, bad input."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+import sklearn.base
+from cases import ENGINES, LEARNERS, example, federation, learner_cases, registered, rows
+
+import solera as so
+from solera.core.clients import ClientGroup, Draws
+from solera.core.component import describe_fitted
+from solera.core.errors import DataError, NotFitted, SoleraError, UsageError
+from solera.core.payload import encode, encoded_size
+from solera.core.task import find_task, installed_tasks
+from solera.engines.local import LocalEngine
+
+CASES = {name: (cls, target) for name, cls, target in learner_cases()}
+case = pytest.mark.parametrize(("cls", "target"), CASES.values(), ids=CASES.keys())
+
+
+def fitted(cls, target, engine="local", **options):
+    with federation(engine, rows(target), cls) as fed:
+        return example(cls, LEARNERS).fit(fed, **options)
+
+
+def learned(model):
+    return encode(describe_fitted(model))
+
+
+def outcome(model, X):
+    result = model.transform(X) if isinstance(model, so.Transformer) else model.predict(X)
+    return np.asarray(result, dtype=float)
+
+
+def numbers(state):
+    """All numbers of a state, in order."""
+    if isinstance(state, dict):
+        return np.concatenate([numbers(v) for _, v in sorted(state.items())] or [np.empty(0)])
+    if isinstance(state, list | tuple):
+        return np.concatenate([numbers(v) for v in state] or [np.empty(0)])
+    if isinstance(state, str | bytes) or state is None:
+        return np.empty(0)
+    array = np.asarray(state)
+    return np.ravel(array).astype(float) if array.dtype.kind in "biuf" else np.empty(0)
+
+
+@case
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_agree(cls, target, engine):
+    here, there = fitted(cls, target), fitted(cls, target, engine)
+    np.testing.assert_allclose(
+        numbers(here.get_state()), numbers(there.get_state()), rtol=1e-9, atol=1e-12
+    )
+
+
+@case
+def test_same_seed_same_bytes(cls, target):
+    assert learned(fitted(cls, target)) == learned(fitted(cls, target))
+
+
+@case
+def test_worker_count_changes_no_bit(cls, target):
+    one, three = (fitted(cls, target, f"processes-{n}") for n in (1, 3))
+    assert learned(one) == learned(three)
+
+
+@case
+def test_save_and_load(cls, target, tmp_path):
+    model = fitted(cls, target)
+    model.save(tmp_path / "model.sol")
+    back = so.load(tmp_path / "model.sol")
+    assert learned(back) == learned(model)
+    X = rows(target).X
+    assert np.array_equal(outcome(back, X), outcome(model, X), equal_nan=True)
+    back.save(tmp_path / "again.sol")
+    assert (tmp_path / "again.sol").read_bytes() == (tmp_path / "model.sol").read_bytes()
+
+
+@case
+def test_clone_learns_the_same_from_scratch(cls, target):
+    model = fitted(cls, target)
+    for copy in (model.clone(), sklearn.base.clone(model)):
+        assert copy == model
+        assert not any(name.endswith("_") for name in vars(copy))
+        with federation("local", rows(target), cls) as fed:
+            assert learned(copy.fit(fed)) == learned(model)
+
+
+@case
+def test_fitting_again_forgets(cls, target):
+    model = fitted(cls, target)
+    before = learned(model)
+    with federation("local", rows(target), cls) as fed:
+        assert learned(model.fit(fed)) == before
+
+
+class Interrupt(so.Callback):
+    def __init__(self, at):
+        self.at = at
+
+    def on_round(self, learner, round):
+        if round.index == self.at:
+            raise KeyboardInterrupt
+
+
+@case
+@pytest.mark.parametrize("engine", ["local", "processes-3"])
+def test_interrupted_and_resumed_is_the_same(cls, target, engine, tmp_path):
+    plain = fitted(cls, target, engine)
+    for at in range(len(plain.history_)):
+        file = tmp_path / f"{at}.checkpoint"
+        with pytest.raises(KeyboardInterrupt):
+            fitted(cls, target, engine, checkpoint=file, callbacks=[Interrupt(at)])
+        resumed = fitted(cls, target, engine, checkpoint=file)
+        assert learned(resumed) == learned(plain)
+        assert resumed.history_ == plain.history_
+
+
+@pytest.mark.parametrize("cls", registered(so.Learner), ids=lambda c: c.__name__)
+def test_constructor_stores_its_arguments(cls):
+    model = example(cls, LEARNERS)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    assert all(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters[1:])
+    for name, value in model.get_params(deep=False).items():
+        assert getattr(model, name) is value
+    assert repr(model).startswith(cls.__name__ + "(")
+
+
+@case
+def test_bad_input_is_a_named_error(cls, target):
+    model = example(cls, LEARNERS)
+    X = rows(target).X
+    with pytest.raises(NotFitted, match="fit"):
+        outcome(model, X)
+    with pytest.raises(NotFitted):
+        model.save("nowhere.sol")
+    with pytest.raises(UsageError, match="federation"):
+        model.fit(X)
+    model = fitted(cls, target)
+    with pytest.raises(DataError, match=r"columns"):
+        outcome(model, X[:, :3])
+    with pytest.raises(DataError, match=r"dimension"):
+        outcome(model, X[0])
+
+
+@case
+@pytest.mark.parametrize("engine", ["local", "local-undeclared"])
+def test_missing_values_are_learned_from_or_named(cls, target, engine):
+    data = rows(target)
+    data.X[:8, 1] = np.nan
+    with federation(engine, data, cls) as fed:
+        model = example(cls, LEARNERS)
+        if model.uses_gaps and cls is not so.Pipeline:
+            model.fit(fed)
+            return
+        try:
+            model.set_params(**{p: len(fed) for p in model.get_params() if p.endswith("per_round")})
+            model.fit(fed, callbacks=[_AllMustReply()])
+        except SoleraError as error:
+            assert "x1" in str(error)
+            assert "client 0" in str(error)
+        else:
+            pytest.fail("rows with gaps were used without a word")
+
+
+class _AllMustReply(so.Callback):
+    def on_round(self, learner, round):
+        if round.failures:
+            raise round.failures[0].error or DataError(round.failures[0].reason)
+
+
+@case
+def test_one_class_and_tiny_clients_do_no_harm(cls, target):
+    data = rows(target)
+    if target == "classes":
+        first, second = data.offsets[:2]
+        data.y[first:second] = 0
+    data = so.FederatedData(data.X, data.y, np.array([0, 60, 61, 160]), schema=data.schema)
+    with federation("local", data, cls) as fed:
+        model = example(cls, LEARNERS).fit(fed)
+    assert np.isfinite(numbers(model.get_state())).all()
+
+
+# --- tasks: every ask that any learner sends is answered the same one by one and together ---
+
+
+class Recording(LocalEngine):
+    def __init__(self, source):
+        super().__init__(source)
+        self.asks = []
+
+    def run(self, ask, aggregation):
+        self.asks.append(ask)
+        return super().run(ask, aggregation)
+
+
+def recorded_asks():
+    for cls, target in CASES.values():
+        engine = Recording(rows(target))
+        topology = so.Peers("parallel") if cls is so.PeerToPeer else None
+        fed = so.Federation(engine, seed=11, topology=topology)
+        model = example(cls, LEARNERS).fit(fed)
+        if isinstance(model, so.Predictor):
+            model.evaluate(fed)
+        yield from ((engine, ask) for ask in engine.asks)
+
+
+def test_many_equals_one_by_one():
+    checked = set()
+    for engine, ask in recorded_asks():
+        task = find_task(ask.task)
+        if task.many is None:
+            continue
+        checked.add(task.name)
+        source = engine._runner._source_for(ask)
+        draws = Draws(ask.seed, ask.task, ask.round)
+        ids = np.arange(engine.clients)
+        together = task.many(ClientGroup(ids, source, draws, [{} for _ in ids]), ask.payload)
+        for client, reply in zip(ClientGroup(ids, source, draws, [{} for _ in ids]), together,
+                                 strict=True):  # fmt: skip
+            alone = task.one(client, ask.payload)
+            assert reply.keys() == alone.keys()
+            assert encoded_size(reply) == encoded_size(alone)
+            np.testing.assert_allclose(numbers(reply), numbers(alone), rtol=1e-9, atol=1e-12)
+    with_many = {name for name, task in installed_tasks().items() if task.many is not None}
+    ours = {n for n in with_many if installed_tasks()[n].one.__module__.startswith("solera.")}
+    assert checked == ours, "a task with many= that no learner's law test ever asks"
