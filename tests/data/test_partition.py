@@ -15,7 +15,7 @@ from sklearn.base import clone
 from solera.core.component import build, describe
 from solera.core.errors import DataError, UsageError
 from solera.data.dealing import at_least, divide, draw, even, group
-from solera.data.partition import IID, ClientWeights, Overlap, QuantitySkew
+from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.summary import class_counts, summarise
@@ -24,6 +24,11 @@ ROWS, CLASSES = 300, 5
 Y = np.arange(ROWS) % CLASSES
 X = np.random.default_rng(0).normal(size=(ROWS, 3)) + 8 * (np.arange(ROWS) % 3)[:, None]
 seeds = st.integers(0, 2**32)
+
+
+def named(value):
+    """The class of a partition, or the number of clients."""
+    return type(value).__name__ if isinstance(value, Partition) else repr(value)
 
 
 def blocks_of_fifty(X, y, rng):
@@ -75,7 +80,7 @@ def same(a, b):
     return np.array_equal(a.index, b.index) and np.array_equal(a.offsets, b.offsets)
 
 
-@pytest.mark.parametrize(("partition", "clients"), EVERY, ids=repr)
+@pytest.mark.parametrize(("partition", "clients"), EVERY, ids=named)
 def test_an_assignment_is_well_formed_and_counts_what_it_leaves_over(partition, clients):
     assignment = assign(partition, clients)
     assert assignment.index.dtype == assignment.offsets.dtype == np.int64
@@ -90,20 +95,20 @@ def test_an_assignment_is_well_formed_and_counts_what_it_leaves_over(partition, 
         assert len(np.unique(rows)) == len(rows)
 
 
-@pytest.mark.parametrize(("partition", "clients"), COMPLETE, ids=repr)
+@pytest.mark.parametrize(("partition", "clients"), COMPLETE, ids=named)
 def test_no_row_is_lost_or_doubled(partition, clients):
     assignment = assign(partition, clients)
     assert np.array_equal(np.sort(assignment.index), np.arange(ROWS))
     assert assignment.sizes.min() > 0
 
 
-@pytest.mark.parametrize(("partition", "clients"), INCOMPLETE, ids=repr)
+@pytest.mark.parametrize(("partition", "clients"), INCOMPLETE, ids=named)
 def test_rows_are_left_over_but_never_doubled(partition, clients):
     assignment = assign(partition, clients)
     assert 0 < assignment.left_over == ROWS - len(assignment.index)
 
 
-@pytest.mark.parametrize(("partition", "clients"), EVERY, ids=repr)
+@pytest.mark.parametrize(("partition", "clients"), EVERY, ids=named)
 def test_same_seed_same_rows_other_seed_other_rows(partition, clients):
     first = assign(partition, clients, seed=1)
     assert same(first, assign(partition.clone(), clients, seed=1))
@@ -111,7 +116,7 @@ def test_same_seed_same_rows_other_seed_other_rows(partition, clients):
         assert not same(first, assign(partition, clients, seed=2))
 
 
-@pytest.mark.parametrize(("partition", "clients"), EVERY, ids=repr)
+@pytest.mark.parametrize(("partition", "clients"), EVERY, ids=named)
 def test_partitions_are_components(partition, clients):
     assert clone(partition) == partition
     assert type(partition).__name__ in repr(partition)
@@ -123,7 +128,7 @@ def test_partitions_are_components(partition, clients):
 @pytest.mark.parametrize(
     ("partition", "clients"),
     [case for case in EVERY if not isinstance(case[0], Explicit)],
-    ids=repr,
+    ids=named,
 )
 def test_rows_of_a_client_are_in_random_order(partition, clients):
     assignment = assign(partition, clients)
@@ -131,7 +136,7 @@ def test_rows_of_a_client_are_in_random_order(partition, clients):
     assert 0.3 < rising.mean() < 0.7
 
 
-@pytest.mark.parametrize("partition", [Dirichlet(1e3), LabelsPerClient(5), Shards(50)], ids=repr)
+@pytest.mark.parametrize("partition", [Dirichlet(1e3), LabelsPerClient(5), Shards(50)], ids=named)
 def test_classes_of_a_client_are_mixed(partition):
     labels = Y[assign(partition, 3).rows_of(1)]
     assert np.mean(labels[1:] == labels[:-1]) < 0.4
@@ -454,7 +459,7 @@ def test_contradictions_are_refused(partition, clients, message):
         assign(partition, clients)
 
 
-@pytest.mark.parametrize("partition", LABELLED, ids=repr)
+@pytest.mark.parametrize("partition", LABELLED, ids=named)
 @pytest.mark.parametrize(
     ("y", "message"),
     [
@@ -500,7 +505,7 @@ def test_a_million_clients_take_seconds():
 @pytest.mark.parametrize(
     "partition",
     [IID(), QuantitySkew(), Dirichlet(0.3), LabelsPerClient(2), Shards(), Overlap(IID())],
-    ids=repr,
+    ids=named,
 )
 def test_memory_is_proportional_to_rows_and_clients(partition):
     clients, rows = 100_000, 500_000

@@ -26,7 +26,9 @@ from solera.learn.preprocess.moments import Moments
 def registered(kind: type) -> list[type]:
     """The concrete classes of a kind that Solera itself defines."""
     found = [c for c in Component.registry.values() if issubclass(c, kind)]
-    return sorted((c for c in found if c.__module__.startswith("solera.")), key=lambda c: c.__name__)
+    return sorted(
+        (c for c in found if c.__module__.startswith("solera.")), key=lambda c: c.__name__
+    )
 
 
 def example(cls: type, examples: dict[type, Callable[[], Any]]) -> Any:

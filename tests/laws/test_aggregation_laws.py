@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -112,7 +114,9 @@ def test_partials_and_descriptions_travel(cls, data):
 @given(st.integers(1, 100_000))
 def test_blocks_cover_all_clients_once(asked):
     ranges = list(blocks(asked))
-    assert [p for r in ranges[:3] for p in range(r.start, r.stop)] == list(range(ranges[:3][-1].stop))
+    assert [p for r in ranges[:3] for p in range(r.start, r.stop)] == list(
+        range(ranges[:3][-1].stop)
+    )
     assert ranges[-1].stop == asked
-    assert all(a.stop == b.start for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a.stop == b.start for a, b in pairwise(ranges))
     assert max(r.stop - r.start for r in ranges) == min(block_size(asked), asked) <= 64

@@ -109,7 +109,9 @@ class Mean(Aggregation):
     def lift(self, reply: Reply) -> Any:
         weight, values = self._split(reply.payload, np.float64(1))
         weight = float(weight)
-        return {"weight": weight, "sum": map_leaves(lambda leaf: _wide(leaf) * weight, values)}
+        with np.errstate(over="ignore"):
+            weighted = map_leaves(lambda leaf: _wide(leaf) * weight, values)
+        return {"weight": weight, "sum": weighted}
 
     def combine(self, a: Any, b: Any) -> Any:
         return map_leaves(_add, a, b)

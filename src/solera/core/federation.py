@@ -147,7 +147,8 @@ class Replies:
 
     def fold(self, aggregation: Aggregation) -> Any:
         """The finished result of the aggregation over all replies."""
-        return aggregation.result(self.partial(aggregation))
+        partial = self.partial(aggregation)
+        return aggregation.result(partial)
 
     def partial(self, aggregation: Aggregation) -> Any:
         """The partial over all replies, to be merged with others later; None without replies.
@@ -155,8 +156,8 @@ class Replies:
         Every aggregator of the topology folds the replies of its own clients; their partials are
         merged in order.
         """
-        check_aggregation(aggregation)
         self._send()
+        check_aggregation(aggregation)
         total = None
         groups = self._federation.topology.groups(self.ask.clients)
         for group in groups:

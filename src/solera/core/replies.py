@@ -120,22 +120,63 @@ class Batch:
             return self.payloads.sizes()
         return np.array([encoded_size(payload) for payload in self.payloads], dtype=np.int64)
 
-    def only_finite(self) -> tuple[Batch, list[Failure]]:
-        """The replies free of NaN and infinities, and a failure for each of the others."""
+    def only_finite(
+        self, view: Callable[[Reply], Any] | None = None
+    ) -> tuple[Batch, list[Failure]]:
+        """The replies free of NaN and infinities, and a failure for each of the others.
+
+        With ``view``, what it makes of a reply must be finite as well.
+        """
         if isinstance(self.payloads, Stacked):
             good = self.payloads.finite()
         else:
             good = np.fromiter((is_finite(p) for p in self.payloads), dtype=bool, count=len(self))
+        if view is not None:
+            seen = (is_finite(view(reply)) for reply in self)
+            good &= np.fromiter(seen, dtype=bool, count=len(self))
         if good.all():
             return self, []
-        reason = "the reply holds NaN or infinite numbers"
-        failures = [Failure(int(client), "invalid", reason) for client in self.clients[~good]]
+        reason = "the reply holds NaN, infinite or too large numbers"
+        return self._kept(good), [
+            Failure(c, "invalid", reason) for c in self.clients[~good].tolist()
+        ]
+
+    def _kept(self, good: NDArray[np.bool_]) -> Batch:
         kept = np.flatnonzero(good)
         if isinstance(self.payloads, Stacked):
             payloads: Any = self.payloads.take(kept)
         else:
             payloads = [self.payloads[i] for i in kept.tolist()]
-        return Batch(self.clients[kept], payloads, self.sizes()[kept]), failures
+        return Batch(self.clients[kept], payloads, self.sizes()[kept])
+
+    def alike(self, example: Any) -> tuple[Batch, list[Failure]]:
+        """The replies that look like the example, and a failure for each of the others."""
+        wrong = [unlike(payload, example) for payload in self.payloads]
+        if not any(wrong):
+            return self, []
+        failures = [
+            Failure(client, "invalid", reason)
+            for client, reason in zip(self.clients.tolist(), wrong, strict=True)
+            if reason
+        ]
+        return self._kept(np.array([reason is None for reason in wrong])), failures
+
+
+def unlike(reply: Any, example: Any) -> str | None:
+    """What is wrong with a reply that should look like the example, or None."""
+    try:
+        map_leaves(_check_alike, example, reply)
+    except PayloadError as error:
+        return error.message
+    return None
+
+
+def _check_alike(example: Any, value: Any) -> None:
+    wanted, given = np.asarray(example), np.asarray(value)
+    if given.shape != wanted.shape or given.dtype.kind != wanted.dtype.kind:
+        raise ValueError(
+            f"{given.dtype} of shape {given.shape} instead of {wanted.dtype} of {wanted.shape}"
+        )
 
 
 def map_leaves(function: Callable[..., Any], *trees: Any) -> Any:

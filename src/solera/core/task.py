@@ -20,7 +20,9 @@ class Task:
     """What runs at a client when it is asked for ``name``.
 
     ``many`` serves a group of simulated clients at once and must give the replies ``one`` would
-    give. Replies with NaN or infinite numbers are turned away unless ``finite`` is False.
+    give. The coordinator turns replies away that hold NaN or infinite numbers, unless ``finite`` is
+    False, and those that differ in keys, shapes or types from the example ``like`` makes of the
+    ask's payload.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Task:
     many: Many | None = None
     version: int = 1
     finite: bool = True
+    like: Callable[[Any], Any] | None = None
 
     def __call__(self, client: Client, ask: Any) -> Any:
         return self.one(client, ask)
@@ -38,7 +41,12 @@ _loaded_plugins = False
 
 
 def task(
-    name: str, *, many: Many | None = None, version: int = 1, finite: bool = True
+    name: str,
+    *,
+    many: Many | None = None,
+    version: int = 1,
+    finite: bool = True,
+    like: Callable[[Any], Any] | None = None,
 ) -> Callable[[One], Task]:
     """Install a function ``(client, ask) -> reply`` as the task ``name``.
 
@@ -54,7 +62,7 @@ def task(
                 f"task {name!r} is already installed by {known.one.__module__}",
                 hint="choose another name; names are shared by all packages",
             )
-        _tasks[name] = Task(name, one, many, version, finite)
+        _tasks[name] = Task(name, one, many, version, finite, like)
         return _tasks[name]
 
     return install

@@ -70,9 +70,12 @@ class Runner:
         if faults is not None and self.misfortune is not None:
             batch, failed = self._tamper(ask, batch, clients, faults)
             failures += failed
+        if task.like is not None and not isinstance(batch.payloads, Stacked):
+            batch, failed = batch.alike(task.like(ask.payload))
+            failures += failed
         partial = None if aggregation is None else aggregation.fold(batch)
         if task.finite and (aggregation is None or not is_finite(partial)):
-            batch, failed = batch.only_finite()
+            batch, failed = batch.only_finite(None if aggregation is None else aggregation.lift)
             failures += failed
             if aggregation is not None and failed:
                 partial = aggregation.fold(batch)

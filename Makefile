@@ -1,0 +1,65 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SET_UP := pyproject.toml constraints.txt
+
+# Data sets that are not bundled, where the folder is there (see docs/how-to/partition-data.md).
+ifndef SOLERA_DATA
+ifneq ($(wildcard ../shared/data/.),)
+export SOLERA_DATA := $(abspath ../shared/data)
+endif
+endif
+
+.PHONY: help demo test lint docs bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed  ## install and run the demonstration (writes runs/demo/report.html)
+	$(BIN)/solera demo
+
+test: lint  ## install, check style, types and imports, run all tests
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.installed-dev  ## check style, types and imports
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-docs  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.installed-dev  ## run every benchmark
+	@for file in benchmarks/*.py; do \
+		[ -e "$$file" ] || { echo "no benchmarks yet"; break; }; \
+		echo "== $$file"; $(BIN)/python "$$file" || exit 1; \
+	done
+
+clean:  ## remove the virtual environment, caches and the built site (runs/ is kept)
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
+		.hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was installed from, so that nothing is installed twice.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Solera needs Python 3.11 or later, but '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)"; \
+		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(SET_UP) | $(VENV)/.made
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(SET_UP) | $(VENV)/.made
+	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(SET_UP) | $(VENV)/.made
+	$(PIP) -e '.[docs]'
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,196 @@
+"""``solera data``: look at data sets and at what partitions make of them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from solera.cli.output import print_json, print_partition, print_table, stderr, stdout
+
+if TYPE_CHECKING:
+    from solera.data.dataset import Dataset
+
+app = typer.Typer(no_args_is_help=True, help="Look at data sets and partitions.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+
+
+def complete_data_set(incomplete: str) -> list[tuple[str, str]]:
+    """Names of data sets for the shell."""
+    from solera.data import datasets
+
+    return [(i.name, i.title) for i in datasets.available() if i.name.startswith(incomplete)]
+
+
+def complete_partition(incomplete: str) -> list[tuple[str, str]]:
+    """Names of partitions for the shell."""
+    from solera.data.partition import Partition
+    from solera.study.spec import family
+
+    found = family(Partition).items()
+    return [(name, _first_line(cls)) for name, cls in found if name.startswith(incomplete)]
+
+
+def complete_parameter(ctx: typer.Context, incomplete: str) -> list[str]:
+    """``NAME=`` for every parameter of the partition chosen so far."""
+    from solera.data.partition import Partition
+    from solera.study.spec import family
+
+    cls = family(Partition).get(ctx.params.get("kind") or "")
+    names = () if cls is None else cls.parameters()
+    return [f"{name}=" for name in names if name.startswith(incomplete)]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="A data set of [bold]solera data list[/bold].", autocompletion=complete_data_set
+    ),
+]
+
+
+@app.command("list", epilog="Example: solera data list --json")
+def list_(as_json: AsJson = False) -> None:
+    """All data sets: size, target, licence, and whether they need a download."""
+    from solera.data import datasets
+
+    infos = datasets.available()
+    if as_json:
+        fields = ("name", "title", "rows", "features", "target", "outputs", "licence", "at_hand")
+        print_json([{name: getattr(info, name) for name in fields} for info in infos])
+        return
+    rows = [
+        (
+            info.name,
+            f"{info.rows:,}",
+            f"{info.features:,}",
+            f"{info.outputs:,} {info.target}",
+            "yes" if info.at_hand else ("download" if info.openml else "no"),
+            info.title,
+        )
+        for info in infos
+    ]
+    print_table(["name", ">rows", ">features", ">target", "at hand", "title"], rows)
+
+
+@app.command(epilog="Example: solera data show digits")
+def show(name: Name, as_json: AsJson = False) -> None:
+    """One data set: rows, features, classes and where it was read from."""
+    dataset = _load(name)
+    schema = dataset.schema
+    if not as_json:
+        stdout().print(dataset.summary(), markup=False, soft_wrap=True)
+        return
+    print_json(
+        {
+            "name": dataset.name,
+            "title": dataset.title,
+            "source": dataset.source,
+            "rows": int(dataset.X.shape[0]),
+            "test_rows": int(dataset.X_test.shape[0]),
+            "target": schema.target,
+            "outputs": schema.outputs,
+            "classes": list(dataset.class_names),
+            "features": [
+                {"name": f.name, "kind": f.kind, "categories": list(f.categories)}
+                for f in schema.features
+            ],
+        }
+    )
+
+
+@app.command(
+    epilog="Example: solera data partition digits --clients 20 --kind Dirichlet --param alpha=0.3"
+)
+def partition(
+    name: Name,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="How many, unless the partition itself says so.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option(help="The partition.", autocompletion=complete_partition)
+    ] = "IID",
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A parameter of the partition, with its value as in TOML; may be repeated.",
+            autocompletion=complete_parameter,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, another partition.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Save the picture, for example as out.png or out.svg.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Divide a data set among clients and look at the outcome."""
+    from solera.data.partition import Partition
+    from solera.simulate.simulation import simulate
+    from solera.study.spec import component
+
+    rule = component(Partition, {"kind": kind, **_parameters(param or [])})
+    dataset = _load(name)
+    data = simulate(
+        dataset.X, dataset.y, clients=clients, partition=rule, seed=seed, schema=dataset.schema
+    ).data
+    if plot is not None:
+        _save(data.plot(class_names=dataset.class_names or None), plot)
+    if as_json:
+        counts = data.class_counts()
+        print_json(
+            {
+                "data": name,
+                "partition": repr(rule),
+                "seed": seed,
+                **data.summary().to_dict(),
+                "sizes": data.sizes().tolist(),
+                "class_counts": None if counts is None else counts.tolist(),
+            }
+        )
+        return
+    console = stdout()
+    console.print(f"{name} divided by {rule!r}, seed {seed}", style="bold", markup=False)
+    console.print(str(data.summary()), markup=False, soft_wrap=True)
+    console.print()
+    print_partition(data, dataset.class_names)
+    if plot is not None:
+        console.print(f"\npicture: {plot}", markup=False, soft_wrap=True)
+
+
+def _load(name: str) -> Dataset:
+    from solera.data import datasets
+
+    with stderr().status(f"reading {name}"):
+        return datasets.load(name)
+
+
+def _parameters(pairs: list[str]) -> dict[str, Any]:
+    """``alpha=0.3`` as a name and a TOML value; what is no TOML value is text."""
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"{pair!r} is not of the form NAME=VALUE")
+        try:
+            given[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            given[name] = value
+    return given
+
+
+def _save(figure: Any, path: Path) -> None:
+    from solera.core.errors import UsageError
+
+    formats = figure.canvas.get_supported_filetypes()
+    if path.suffix.lstrip(".").lower() not in formats:
+        raise UsageError(f"cannot save a picture as {path}", hint=f"one of {', '.join(formats)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def _first_line(cls: type) -> str:
+    return (cls.__doc__ or "").strip().split("\n")[0]

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.core.component import Component, build, describe
+from solera.core.errors import PayloadError, UsageError
+from solera.core.payload import decode, encode
+
+
+class Nested(Component):
+    def __init__(self, inner=None, *, size=3):
+        self.inner = inner
+        self.size = size
+
+
+class Listed(Component):
+    def __init__(self, *parts):
+        self.parts = parts
+
+
+def test_parameters_nest_and_print():
+    outer = Nested(Nested(size=5))
+    assert outer.get_params()["inner__size"] == 5
+    assert repr(outer) == "Nested(inner=Nested(size=5))"
+    outer.set_params(inner__size=7, size=1)
+    assert outer.inner.size == 7
+    with pytest.raises(UsageError, match=r"no parameter 'sise' \(it has inner, size\)"):
+        outer.set_params(sise=1)
+
+
+def test_clones_share_nothing():
+    part = Nested([np.zeros(2), {"a": Nested()}])
+    copy = part.clone()
+    assert copy == part
+    copy.inner[0][0] = 1
+    assert copy != part
+    assert part.inner[0][0] == 0
+
+
+def test_starred_parameters():
+    parts = Listed(Nested(), Nested(size=9))
+    assert repr(parts) == "Listed(Nested(), Nested(size=9))"
+    assert parts.clone() == parts
+    assert build(decode(encode(describe(parts)))).parts[1].size == 9
+
+
+def test_only_data_and_known_classes_travel():
+    with pytest.raises(PayloadError, match="Python code"):
+        describe(Nested(len))
+    with pytest.raises(UsageError, match="'Nobody' is not installed"):
+        build({"$component": "Nobody", "params": {}})
+    with pytest.raises(UsageError, match="no parameter colour"):
+        build({"$component": "Nested", "params": {"colour": 1}})
+
+
+def test_a_name_belongs_to_one_class():
+    with pytest.raises(UsageError, match="already defined"):
+        type("FedLinear", (so.Learner,), {"__module__": "elsewhere", "__qualname__": "FedLinear"})

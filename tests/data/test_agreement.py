@@ -1,0 +1,105 @@
+"""Clients agree on features, categories and classes; who differs is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.core.errors import DataError, SchemaError
+from solera.core.schema import Feature, Schema
+from solera.engines.local import LocalEngine
+
+
+class Hospitals:
+    """Clients with rows and schemas of their own, as on a real network."""
+
+    def __init__(self, *datas):
+        self.datas = datas
+
+    clients = property(lambda self: len(self.datas))
+    schema = property(lambda self: None)
+
+    def segments(self, clients, part):
+        return self.datas[int(clients[0])].segments(np.array([0]), part)
+
+    def sizes(self, part):
+        return None
+
+
+class Engine(LocalEngine):
+    def run(self, ask, aggregation):
+        for client in ask.clients.tolist():
+            one = LocalEngine(_Only(self.source.datas[client], client))
+            yield one._runner.block(ask, np.array([client]), {}, aggregation)
+
+
+class _Only:
+    def __init__(self, data, client):
+        self.data, self.client = data, client
+        self.schema = data.schema
+
+    def segments(self, clients, part):
+        return self.data.segments(np.zeros(1, dtype=np.int64), part)
+
+    def sizes(self, part):
+        return None
+
+
+def hospital(names, rows=8, classes=(0, 1), categories=(), gap=None):
+    X = np.random.default_rng(len(names)).normal(size=(rows, len(names)))
+    if gap is not None:
+        X[0, gap] = np.nan
+    y = np.resize(np.array(classes), rows)
+    features = [Feature(n) for n in names]
+    if categories:
+        features[-1] = Feature(names[-1], "categorical", tuple(categories))
+        X[:, -1] = np.arange(rows) % len(categories)
+    schema = Schema(tuple(features), "classes", np.unique(y), len(np.unique(y)))
+    return so.FederatedData(X, y, np.array([0, rows]), schema=schema)
+
+
+def federation(*hospitals):
+    return so.Federation(Engine(Hospitals(*hospitals)))
+
+
+def test_classes_and_categories_are_joined():
+    schema = so.agree(
+        federation(
+            hospital(["age", "blood"], classes=(0, 2), categories=["A", "B"]),
+            hospital(["age", "blood"], classes=(1, 2), categories=["0", "B"]),
+        )
+    )
+    assert schema.classes.tolist() == [0, 1, 2]
+    assert schema.features[1].categories == ("0", "A", "B")
+    assert schema.outputs == 3
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (hospital(["age", "weight"]), r"client 2: column 1 is 'weight' \(numeric\).*'bmi'"),
+        (hospital(["age"]), r"client 2 has 1 columns, others have 2: 'bmi'"),
+        (hospital(["age", "bmi", "iq"]), r"client 2 has 3 columns, others have 2: 'iq'"),
+        (hospital(["age", "bmi"], categories=["low"]), r"column 1 is 'bmi' \(categorical\)"),
+    ],
+)
+def test_a_disagreement_names_client_and_column(odd, message):
+    usual = [hospital(["age", "bmi"]) for _ in range(4)]
+    usual[2] = odd
+    with pytest.raises(SchemaError, match=message):
+        so.agree(federation(*usual))
+
+
+def test_gaps_and_empty_clients_are_named():
+    fed = federation(hospital(["age", "bmi"]), hospital(["age", "bmi"], gap=1))
+    with pytest.raises(DataError, match=r"client 1 has missing .* bmi .*FedImputer"):
+        so.FedLinear().fit(fed)
+    empty = hospital(["age", "bmi"], rows=0)
+    with pytest.raises(DataError, match="client 1 has no rows"):
+        so.FedLinear().fit(federation(hospital(["age", "bmi"]), empty))
+
+
+def test_small_counts_are_not_sent():
+    fed = federation(hospital(["a"], rows=4), hospital(["a"], rows=5))
+    assert [r["rows"] for r in fed.ask("data.describe")] == [None, 5]

@@ -1,0 +1,152 @@
+"""Worker processes: dead ones, late tasks, states, spawn, and no traces left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.engines.processes import ProcessEngine
+
+X = np.arange(400.0).reshape(200, 2)
+
+
+@so.task("test.rows-and-pid")
+def rows_and_pid(client, ask):
+    return {"rows": len(client.data), "pid": os.getpid()}
+
+
+@so.task("test.suicide")
+def suicide(client, ask):
+    if client.id == ask["victim"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"rows": len(client.data)}
+
+
+@so.task("test.big")
+def big(client, ask):
+    return {"echo": ask["x"] + client.id}
+
+
+def simulate(**options):
+    return so.simulate(X, clients=100, engine="processes", workers=2, **options)
+
+
+def test_both_workers_work_and_persist():
+    with simulate() as fed:
+        pids = [{r["pid"] for r in fed.ask("test.rows-and-pid")} for _ in range(3)]
+        assert len(pids[0]) == 2
+        assert pids[0] == pids[1] == pids[2]
+        assert os.getpid() not in pids[0]
+
+
+def test_a_dead_worker_costs_its_block_only():
+    with simulate() as fed:
+        for _ in range(2):
+            replies = fed.ask("test.suicide", {"victim": 50})
+            assert replies.fold(so.Sum())["rows"] == 2 * (100 - len(replies.failures))
+            failed = [f.client for f in replies.failures]
+            assert 50 in failed
+            assert len(failed) <= 13
+            assert all("exit code -9" in f.reason for f in replies.failures)
+        assert fed.ask("test.suicide", {"victim": -1}).fold(so.Sum())["rows"] == 200
+
+
+def test_tasks_defined_after_the_start_are_found():
+    with simulate() as fed:
+        fed.ask("test.rows-and-pid").collect()
+
+        @so.task("test.late")
+        def late(client, ask):
+            return {"x": 1}
+
+        assert fed.ask("test.late").fold(so.Sum()) == {"x": 100}
+
+
+def test_large_payloads_travel_through_shared_memory():
+    with simulate() as fed:
+        for size in (10, 300_000, 1000):
+            x = np.arange(size, dtype=float)
+            total = fed.ask("test.big", {"x": x}, to=range(20)).fold(so.Sum())["echo"]
+            assert np.array_equal(total, 20 * x + sum(range(20)))
+
+
+def test_spawned_workers_give_the_same():
+    data = so.FederatedData(X, np.arange(200) % 2, np.arange(0, 201, 20))
+    engine = ProcessEngine(data, workers=1, start="spawn")
+    with so.Federation(engine, seed=3) as fed:
+        spawned = so.FedLinear(rounds=2, lr=1e-6).fit(fed)
+    here = so.FedLinear(rounds=2, lr=1e-6).fit(
+        so.Federation(ProcessEngine(data, workers=1), seed=3)
+    )
+    assert np.array_equal(spawned.coef_, here.coef_)
+
+
+def test_at_least_one_worker():
+    with pytest.raises(so.errors.UsageError, match="workers"):
+        so.simulate(X, clients=5, engine="processes", workers=0)
+    with pytest.raises(so.errors.UsageError, match="engine"):
+        so.simulate(X, clients=5, engine="cluster")
+    with pytest.raises(so.errors.UsageError, match="processes"):
+        so.simulate(X, clients=5, workers=2)
+
+
+SCRIPT = """
+import os, sys, time
+import numpy as np
+import solera as so
+
+@so.task("script.pid")
+def pid(client, ask):
+    return {"pid": os.getpid()}
+
+fed = so.simulate(np.zeros((20, 2)), clients=20, engine="processes", workers=2)
+print(*{r["pid"] for r in fed.ask("script.pid")})
+desks = [fed.engine._desk, *(worker.desk for worker in fed.engine._crew)]
+print(*[desk.memory.name for desk in desks], flush=True)
+if sys.argv[1] == "hang":
+    time.sleep(60)
+"""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /proc")
+@pytest.mark.parametrize("end", ["normal", "kill"])
+def test_no_process_or_shared_memory_is_left_behind(end, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, str(script), "hang" if end == "kill" else "end"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        pids = [int(p) for p in process.stdout.readline().split()]
+        memory = [Path("/dev/shm", name) for name in process.stdout.readline().split()]
+        assert len(pids) == 2
+        assert len(memory) == 3
+        if end == "kill":
+            process.kill()
+        _, errors = process.communicate(timeout=30)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not any(map(_alive, pids)) and not any(path.exists() for path in memory):
+            break
+        time.sleep(0.05)
+    assert not any(map(_alive, pids))
+    assert not any(path.exists() for path in memory)
+    if end == "normal":
+        assert errors == ""
