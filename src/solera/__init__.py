@@ -12,7 +12,16 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from solera.core import errors
-from solera.core.aggregation import Aggregation, Collect, Extremes, Fields, Mean, Sum, Union
+from solera.core.aggregation import (
+    Aggregation,
+    ByFold,
+    Collect,
+    Extremes,
+    Fields,
+    Mean,
+    Sum,
+    Union,
+)
 from solera.core.federation import Federation, PerClient
 from solera.core.payload import Limits
 from solera.core.replies import Failure, Reply, Stacked
@@ -30,10 +39,13 @@ from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeight
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.evaluation import Evaluation, evaluate
+from solera.learn.heonn.encryption import Encryption
+from solera.learn.heonn.learner import FedHEONN, RandomPatches
 from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
+from solera.privacy import keys
 from solera.select.uniform import Uniform
 from solera.simulate import pool as steps
 from solera.simulate.failures import Failures
@@ -46,13 +58,74 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 __all__ = [
-    "Aggregation", "Averaging", "ByCluster", "ByGroup", "Callback", "ClientWeights", "Collect",
-    "Custom", "Dirichlet", "EarlyStopping", "Evaluation", "Explicit", "Extremes", "Failure",
-    "Failures", "Feature", "FedBins", "FedEncoder", "FedImputer", "FedLinear", "FedScaler",
-    "FederatedData", "Federation", "Fields", "Hierarchy", "IID", "LabelWeights", "LabelsPerClient",
-    "LazyData", "Learner", "Limits", "Mean", "Overlap", "Partition", "PeerToPeer", "Peers",
-    "PerClient", "Pipeline", "Predictor", "QuantitySkew", "Reply", "Schema", "Selector", "Shards",
-    "Simulation", "Stacked", "Star", "Sum", "TransferSplit", "Transformer", "Uniform", "Union",
-    "VerticalSplit", "agree", "datasets", "errors", "evaluate", "from_huggingface", "from_pandas",
-    "from_torch", "load", "pool", "simulate", "steps", "task",
-]  # fmt: skip
+    "Aggregation",
+    "Averaging",
+    "ByCluster",
+    "ByFold",
+    "ByGroup",
+    "Callback",
+    "ClientWeights",
+    "Collect",
+    "Custom",
+    "Dirichlet",
+    "EarlyStopping",
+    "Encryption",
+    "Evaluation",
+    "Explicit",
+    "Extremes",
+    "Failure",
+    "Failures",
+    "Feature",
+    "FedBins",
+    "FedEncoder",
+    "FedHEONN",
+    "FedImputer",
+    "FedLinear",
+    "FedScaler",
+    "FederatedData",
+    "Federation",
+    "Fields",
+    "Hierarchy",
+    "IID",
+    "LabelWeights",
+    "LabelsPerClient",
+    "LazyData",
+    "Learner",
+    "Limits",
+    "Mean",
+    "Overlap",
+    "Partition",
+    "PeerToPeer",
+    "Peers",
+    "PerClient",
+    "Pipeline",
+    "Predictor",
+    "QuantitySkew",
+    "RandomPatches",
+    "Reply",
+    "Schema",
+    "Selector",
+    "Shards",
+    "Simulation",
+    "Stacked",
+    "Star",
+    "Sum",
+    "TransferSplit",
+    "Transformer",
+    "Uniform",
+    "Union",
+    "VerticalSplit",
+    "agree",
+    "datasets",
+    "errors",
+    "evaluate",
+    "from_huggingface",
+    "from_pandas",
+    "from_torch",
+    "keys",
+    "load",
+    "pool",
+    "simulate",
+    "steps",
+    "task",
+]

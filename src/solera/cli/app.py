@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from solera import __version__
 from solera.cli import data, demo, run
 from solera.cli.data import AsJson
 from solera.cli.output import complain, print_json, print_table
@@ -65,9 +66,7 @@ app.command("demo", epilog="Example: solera demo --folder runs/demo")(demo.demo)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from solera.study.runner import package_version
-
-        typer.echo(f"solera {package_version('solera')}")
+        typer.echo(f"solera {__version__}")
         raise typer.Exit
 
 
@@ -86,7 +85,6 @@ def solera(
 @app.command(epilog="Example: solera tasks --json")
 def tasks(as_json: AsJson = False) -> None:
     """The tasks installed here: all that can be asked of a client."""
-    import solera.learn.evaluation  # noqa: F401  installs its task
     from solera.core.task import installed_tasks
 
     found = sorted(installed_tasks().values(), key=lambda task: task.name)

@@ -30,7 +30,7 @@ _BAR = 16
 def stdout() -> Console:
     """Where results go; wide enough for any table when it is no terminal."""
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return Console(width=width, highlight=False)
 
 
 def stderr() -> Console:
@@ -52,16 +52,14 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None
-) -> None:
+def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; columns whose name starts with ``>`` are flushed right."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for name in header:
         right = name.startswith(">")
         table.add_column(name.lstrip(">"), justify="right" if right else "left", header_style="dim")
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     stdout().print(table)
 
 
@@ -77,27 +75,26 @@ def print_partition(data: FederatedData, names: Sequence[str] = ()) -> None:
     short = bool(names) and max(map(len, names)) <= 2
     labels = [names[c] if short else str(c % 100) for c in range(most)]
     header = "".join(f"{label:>2}" for label in labels)
-    console.print(f"{'client':>{margin}} {header}  rows", style="dim")
+    console.print(f"{'client':>{margin}} {header}  rows", style="dim", markup=False)
     for client in shown.tolist():
         line = Text(f"{client:>{margin}} ", no_wrap=True)
         for c in range(most):
             assert counts is not None
             line.append_text(_cell(counts[client, c] / max(counts.max(), 1), console))
         bar = "▇" * round(_BAR * sizes[client] / sizes.max())
-        console.print(
-            line.append(f"  {bar}", style="cyan").append(f" {sizes[client]:,}"), crop=True
-        )
+        line.append(f"  {bar}", style="cyan").append(f" {sizes[client]:,}")
+        console.print(line, crop=True)
     if len(shown) < len(sizes):
         console.print(f"{len(shown)} of {len(sizes):,} clients, evenly spaced", style="dim")
     if counts is not None and most < counts.shape[1]:
         console.print(f"the first {most} of {counts.shape[1]} classes", style="dim")
     elif names and not short:
         legend = "  ".join(f"{c} {name}" for c, name in enumerate(names[:most]))
-        console.print(legend, style="dim")
+        console.print(legend, style="dim", markup=False)
 
 
 def _cell(share: float, console: Console) -> Text:
-    if console.color_system is None:
+    if console.color_system is None or console.no_color:
         return Text(SHADES[0 if share == 0 else 1 + min(int(share * 5), 4)] * 2)
     colour = CIVIDIS[min(int(share * len(CIVIDIS)), len(CIVIDIS) - 1)]
     return Text("  ", style=f"on {colour}")

@@ -114,4 +114,5 @@ class _RoundBar(Callback):
         self.bars.display.update(self.bar, advance=1, detail=self.detail)
 
     def on_end(self, learner: Any) -> None:
-        self.bars.finish(f"{self.title}: {self.rounds} rounds · {self.detail}")
+        details = f" · {self.detail}" if self.detail else ""
+        self.bars.finish(f"{self.title}: {self.rounds} rounds{details}")

@@ -1,8 +1,9 @@
 """What asks and replies carry, and its bytes on the wire.
 
 A payload is None, a bool, an int of 64 bits, a float, text, bytes, a NumPy array, or a list or dict
-(with text keys) of payloads. Tuples become lists and NumPy scalars become Python numbers. Nothing
-else can be encoded: no objects, no code, no pickle.
+(with text keys) of payloads. Tuples become lists, NumPy scalars become Python numbers, and an object
+with a ``to_payload`` method becomes what that returns. Nothing else can be encoded: no other
+objects, no code, no pickle.
 
 A frame is ``SOL`` · version · u32 length · structure (msgpack) · buffers. Arrays and long byte
 strings leave only a mark in the structure; their raw bytes follow, in the order of the marks, each
@@ -111,6 +112,8 @@ def _mark(value: Any, buffers: list[Any], depth: int) -> Any:
             return data
         buffers.append(data)
         return msgspec.msgpack.Ext(_BYTES, struct.pack("<Q", len(data)))
+    if hasattr(value, "to_payload"):
+        return _mark(value.to_payload(), buffers, depth)
     raise PayloadError(
         f"a payload cannot carry {kind.__module__}.{kind.__qualname__}",
         hint="use numbers, text, bytes, NumPy arrays, lists and dicts",
@@ -190,6 +193,8 @@ def _structure_size(value: Any, buffers: list[int]) -> int:
             buffers.append(n)
             return 2 + 8
         return n + (2 if n < 256 else 3)
+    if hasattr(value, "to_payload"):
+        return _structure_size(value.to_payload(), buffers)
     raise PayloadError(f"a payload cannot carry {kind.__module__}.{kind.__qualname__}")
 
 

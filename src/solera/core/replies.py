@@ -149,6 +149,17 @@ class Batch:
             payloads = [self.payloads[i] for i in kept.tolist()]
         return Batch(self.clients[kept], payloads, self.sizes()[kept])
 
+    def liftable(self, lift: Callable[[Reply], Any]) -> tuple[Batch, list[Failure]]:
+        """The replies that an aggregation can take in, and a failure for each of the others."""
+        failures = []
+        for reply in self:
+            try:
+                lift(reply)
+            except PayloadError as error:
+                failures.append(Failure(reply.client, "invalid", error.message, error))
+        bad = np.array([failure.client for failure in failures], dtype=np.int64)
+        return self._kept(~np.isin(self.clients, bad)), failures
+
     def alike(self, example: Any) -> tuple[Batch, list[Failure]]:
         """The replies that look like the example, and a failure for each of the others."""
         wrong = [unlike(payload, example) for payload in self.payloads]

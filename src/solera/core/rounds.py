@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -234,7 +234,7 @@ class Rounds:
     checkpoint: Checkpoint | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Generator[Round, None, None]:
         start = self._restore()
         roster = self._roster()
         for callback in self.callbacks:

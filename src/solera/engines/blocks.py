@@ -73,7 +73,14 @@ class Runner:
         if task.like is not None and not isinstance(batch.payloads, Stacked):
             batch, failed = batch.alike(task.like(ask.payload))
             failures += failed
-        partial = None if aggregation is None else aggregation.fold(batch)
+        partial = None
+        if aggregation is not None:
+            try:
+                partial = aggregation.fold(batch)
+            except PayloadError:
+                batch, failed = batch.liftable(aggregation.lift)
+                failures += failed
+                partial = aggregation.fold(batch)
         if task.finite and (aggregation is None or not is_finite(partial)):
             batch, failed = batch.only_finite(None if aggregation is None else aggregation.lift)
             failures += failed

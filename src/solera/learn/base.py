@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -46,6 +46,7 @@ class Learner(Component, abstract=True):
     history_: list[dict[str, Any]]
     _callbacks: Sequence[Callback] = ()
     _checkpoint: str | os.PathLike[str] | None = None
+    _loop: Generator[Round, None, None] | None = None
 
     def fit(
         self,
@@ -71,7 +72,10 @@ class Learner(Component, abstract=True):
         try:
             self.train(federation)
         finally:
-            del self._callbacks, self._checkpoint
+            if self._loop is not None:
+                self._loop.close()  # callbacks hear of the end before an error goes on
+            for name in ("_callbacks", "_checkpoint", "_loop"):
+                vars(self).pop(name, None)
         return self
 
     @abstractmethod
@@ -97,9 +101,10 @@ class Learner(Component, abstract=True):
             )
         checkpoint = None
         if self._checkpoint is not None:
-            run = fingerprint(describe(self), federation.seed, len(federation))
+            sizes = federation.engine.sizes("train")
+            run = fingerprint(describe(self), federation.seed, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(self._checkpoint, run)
-        return iter(
+        self._loop = iter(
             Rounds(
                 federation,
                 self,
@@ -111,6 +116,7 @@ class Learner(Component, abstract=True):
                 self.history_,
             )
         )
+        return self._loop
 
     # --- what was learned ---
 
@@ -185,6 +191,10 @@ class Predictor(Learner, abstract=True):
             return float(r2_score(y, predicted))
         hits = predicted == y
         return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
+
+    def for_prediction(self) -> Self:
+        """The model without what only further training needs; this is what clients receive."""
+        return self
 
     def evaluate(self, federation: Federation, part: str = "test") -> Any:
         """Metrics over the rows that every client keeps; see :func:`solera.learn.evaluate`."""

@@ -118,7 +118,7 @@ def evaluate(model: Any, federation: Federation, part: str = "test") -> Evaluati
     model.check_fitted()
     if part not in PARTS:
         raise UsageError.of("evaluate", "part", part, f"must be one of {', '.join(PARTS)}")
-    ask = {"model": describe_fitted(model), "part": part}
+    ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     answers = federation.ask(_evaluate, ask).fold(Collect())
     total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
     if not _rows(total):

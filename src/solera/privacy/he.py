@@ -6,8 +6,9 @@ in :mod:`solera.privacy.he_products`, the storage of keys in :mod:`solera.privac
 
 What each role learns
     *Clients* share one key pair. Whoever holds its secret key can read every ciphertext they get
-    hold of, so the coordinator together with any one client can read every client. SEAL has no
-    threshold keys; secure aggregation by masking does not have this weakness.
+    hold of: the sum they are given, and, if the coordinator passes on a single client's ciphertext
+    in its place, that client. So the coordinator together with any one client can read every
+    client. SEAL has no threshold keys; secure aggregation by masking does not have this weakness.
     *The coordinator* holds public keys only. It sees shapes, magnitudes, the number of addends and
     which key was used, and neither an array nor a sum.
     Decrypted numbers must not be sent back to the coordinator: their rounding errors, next to the
@@ -93,8 +94,8 @@ class Label:
     def check(self) -> None:
         """Refuse what no honest sender produces, before anything is computed from it."""
         shape, degree = self.shape, self.parameters.degree
-        if any(type(n) is not int for n in shape) or math.prod(shape) > 1 << 40 or len(shape) > 32:
-            raise PayloadError("damaged ciphertext: its shape is no shape")
+        if len(shape) > 32 or math.prod(shape) > 1 << 40:
+            raise PayloadError(f"damaged ciphertext: shape {shape} is too large")
         if self.layout not in LAYOUTS or not fits(self.layout, shape, degree):
             raise PayloadError(f"damaged ciphertext: no layout {self.layout!r} of shape {shape}")
         least, most = {"flat": (0, 0), "rows": (1, 1)}.get(self.layout, (0, self.parameters.depth))
@@ -192,10 +193,15 @@ class Encrypted:
         fields = {name: payload[name] for name in _FIELDS if name != "sha256"}
         if _digest(fields) != payload["sha256"]:
             raise PayloadError("damaged ciphertext: its checksum is wrong")
-        parameters = Parameters.from_list(fields["parameters"], allow_weak=key is not None)
-        if key is not None and (parameters, fields["pair"]) != (key.parameters, key.fingerprint):
+        numbers, shape = fields["parameters"], tuple(fields["shape"])
+        if any(type(number) is not int for number in (*numbers, *shape)):
+            raise PayloadError("damaged ciphertext: its parameters or shape are no whole numbers")
+        if key is None:
+            parameters = Parameters.from_list(numbers)
+        elif (numbers, fields["pair"]) == (key.parameters.to_list(), key.fingerprint):
+            parameters = key.parameters
+        else:
             raise WrongKey("the ciphertext was made with another key pair")
-        shape = tuple(fields["shape"])
         names = ("pair", "layout", "exponent", "addends", "level")
         label = Label(parameters, shape=shape, **{name: fields[name] for name in names})
         label.check()

@@ -1,8 +1,8 @@
 """Where the numbers of an array sit inside CKKS plaintexts. NumPy only, nothing secret.
 
 A CKKS plaintext is a real polynomial of N coefficients. The canonical embedding takes it to N/2
-complex *slots*, its values at the roots ζ^(3^j), ζ = exp(iπ/N) (Cheon, Kim, Kim, Song 2017, §3.2;
-the generator 3 is SEAL's). Products act slot by slot, or as the negacyclic convolution of the
+complex *slots*, its values at the roots ζ^(3^j), ζ = exp(iπ/N) (Cheon, Kim, Kim, Song 2017; the
+generator 3 is SEAL's). Products act slot by slot, or as the negacyclic convolution of the
 coefficients. Both views hold N real numbers, and each layout takes the one that suits its product:
 
 ``flat``

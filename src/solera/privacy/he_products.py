@@ -1,11 +1,11 @@
-"""Plaintext matrices times encrypted vectors, at a coordinator that can read neither side's result.
+"""Plaintext matrices times encrypted vectors, at a coordinator that cannot read the vectors.
 
 The coordinator knows matrices A_t, has the encrypted sum of vectors m_{t,c}, and returns encrypted
 w_{t,c} = A_t m_{t,c}:
 
 :func:`multiply`
     many systems at once, in the slots of a few ciphertexts, by diagonals with baby-step giant-step
-    rotations (Halevi, Shoup 2014, §4.3; 2018, §4). Needs rotation keys of a key holder.
+    rotations (Halevi, Shoup 2014; 2018). Needs rotation keys of a key holder.
 :func:`multiply_single`
     one matrix, in the coefficients: no rotations and no rotation keys, but one ciphertext back for
     every ⌊N / (C·d)⌋ rows of the matrix, so for small C·d.
@@ -13,7 +13,7 @@ w_{t,c} = A_t m_{t,c}:
     A = U diag(v) Uᵀ as two products, the form of the thesis (eq. 3.20); twice the time.
 
 What each role learns
-    *The coordinator* learns nothing: it handles public keys and ciphertexts only.
+    *The coordinator*, who knew A before, learns nothing: it handles public keys and ciphertexts.
     *Key holders* who decrypt the result learn w, and for each row i of A the power of two next to
     Σ_j |A_ij|·2^e_j, since every row is scaled by its own. Whatever else a product leaves in a
     ciphertext is zero (:func:`multiply`) or covered by uniform masks (:func:`multiply_single`).
@@ -21,8 +21,8 @@ What each role learns
 
 Precision
     Errors of w_i are a fixed fraction of Σ_j |A_ij|·2^e_j. A feature that is 0 at every client has
-    m_j = 0 and, in a ridge inverse, A_jj = 1/λ: set its row and column of A to 0 rather than magnify
-    the noise of an encrypted 0.
+    m_j = 0 and, in a ridge inverse, A_jj = 1/λ: set its row and column of A to 0, or the noise of
+    an encrypted 0 is magnified.
 """
 
 from __future__ import annotations

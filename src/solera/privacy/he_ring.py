@@ -31,7 +31,7 @@ _LIMITS = {
     32768: (881, 611, 476),
 }
 """Most bits of modulus for 128, 192 and 256 bits of security with a ternary secret
-(HomomorphicEncryption.org standard, Albrecht et al. 2018, table 1)."""
+(HomomorphicEncryption.org standard, Albrecht et al. 2018)."""
 
 
 class WeakParameters(UserWarning):
@@ -96,7 +96,7 @@ class Parameters:
                 self,
                 "moduli",
                 self.moduli,
-                f"are {total} bits together, 128-bit security at degree {self.degree} allows {limit}",
+                f"are {total} bits, 128-bit security at degree {self.degree} allows {limit}",
             )
             if not allow_weak:
                 raise error

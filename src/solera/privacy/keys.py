@@ -12,7 +12,7 @@ import re
 import secrets
 import stat
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,23 @@ import numpy as np
 from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import decode, encode
 from solera.privacy.he_packing import Slots
-from solera.privacy.he_ring import CLIENT, Parameters, dump, ring, seal
+from solera.privacy.he_ring import (
+    CLIENT,
+    COMPAT,
+    COORDINATOR,
+    SMALL,
+    SMALL_CLIENT,
+    Parameters,
+    dump,
+    ring,
+    seal,
+)
+
+__all__ = [
+    "CLIENT", "COMPAT", "COORDINATOR", "SMALL", "SMALL_CLIENT", "PublicKey", "Rotations",
+    "SecretKey", "WrongKey", "create", "default_folder", "find", "galois", "generate", "load",
+    "load_public", "store",
+]  # fmt: skip
 
 
 class WrongKey(PayloadError):
@@ -209,6 +225,22 @@ def load(folder: str | Path, name: str) -> SecretKey:
     with open(descriptor, "rb") as file:
         _refuse_open(path, os.fstat(descriptor), "600")
         return SecretKey.from_bytes(file.read())
+
+
+def default_folder() -> Path:
+    """Where this machine keeps its keys: ``$SOLERA_KEYS``, or ``~/.solera/keys``."""
+    return Path(os.environ.get("SOLERA_KEYS") or Path.home() / ".solera" / "keys")
+
+
+def find(name: str) -> SecretKey:
+    """The pair of that name in :func:`default_folder`, read once."""
+    path, _ = _paths(default_folder(), name)
+    return _find(name, path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@lru_cache(maxsize=8)
+def _find(name: str, path: Path, modified: int) -> SecretKey:
+    return load(path.parent, name)
 
 
 def load_public(folder: str | Path, name: str) -> PublicKey:

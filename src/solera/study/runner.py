@@ -14,12 +14,13 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
+import solera
 from solera.core.errors import SoleraError, UsageError
 from solera.core.rounds import Callback
 from solera.data import datasets
@@ -29,6 +30,9 @@ from solera.learn.base import Predictor
 from solera.learn.evaluation import evaluate
 from solera.simulate.simulation import Simulation, simulate
 from solera.study.spec import EngineSpec, Spec, read
+
+if TYPE_CHECKING:
+    from solera.study.report import Section
 
 K = TypeVar("K")
 SCORES = ("accuracy", "subset_accuracy", "r2")
@@ -116,15 +120,17 @@ def finished(folder: str | os.PathLike[str]) -> dict[int, Result]:
 
 
 def write_report(
-    folder: Path, spec: Spec, results: Sequence[Result], dataset: Dataset, extra: Any = ()
-) -> Path:
+    folder: Path,
+    spec: Spec,
+    results: Sequence[Result],
+    dataset: Dataset,
+    extra: Sequence[Section] = (),
+) -> None:
     """Write ``report.html``, with ``extra`` sections after the results."""
     from solera.study.report import report
 
     page = report(spec, results, dataset, divided(spec, dataset, results[0].seed), extra)
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    (folder / "report.html").write_text(page, encoding="utf-8")
 
 
 def divided(spec: Spec, dataset: Dataset, seed: int) -> FederatedData:
@@ -284,17 +290,9 @@ def _write(path: Path, content: Any) -> None:
 
 def environment() -> dict[str, str]:
     """Versions of what results may depend on."""
-    packages = ("solera", "numpy", "scipy", "scikit-learn")
     return {
-        "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        **{package: package_version(package) for package in packages},
+        "python": platform.python_version(),
+        "solera": solera.__version__,
+        **{package: version(package) for package in ("numpy", "scipy", "scikit-learn")},
     }
-
-
-def package_version(package: str) -> str:
-    """The installed version; a checkout that is only on the path has none."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "from source"

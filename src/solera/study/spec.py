@@ -43,8 +43,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import solera.data.partition_groups
-import solera.data.partition_labels  # noqa: F401  both register their partitions
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.data import datasets

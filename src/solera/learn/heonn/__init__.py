@@ -1,0 +1,1 @@
+"""FedHEONN: one-layer networks in closed form, incremental, as ensembles, encrypted."""

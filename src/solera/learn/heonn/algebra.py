@@ -1,0 +1,169 @@
+"""The coordinator's side: folding statistics and solving for the weights."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Aggregation
+from solera.core.errors import PayloadError
+from solera.core.replies import Reply
+from solera.learn.heonn.statistics import pack, triangle, unpack
+
+Floats = NDArray[np.float64]
+Layout = Literal["shared", "classes", "labels", "outputs"]
+
+
+class Grams(Aggregation):
+    """Σ_p G_p of the clients' Gram matrices, whether they come whole or as factors.
+
+    ``keep="gram"`` adds packed matrices. ``keep="factor"`` keeps R with RᵀR = Σ G instead, by a QR
+    decomposition of the factors on top of each other (the incremental SVD of Iwen & Ong 2016 up to
+    a rotation): slower, but it does not square the condition number.
+    """
+
+    def __init__(self, keep: Literal["gram", "factor"] = "gram") -> None:
+        self.keep = keep
+
+    def lift(self, reply: Reply) -> Any:
+        shape = reply.payload
+        if self.keep == "factor":
+            if "factors" not in shape:
+                raise PayloadError("a factor is needed, the client sent Gram matrices")
+            return {"factors": shape["factors"]}
+        if "grams" in shape:
+            return {"grams": shape["grams"]}
+        R = shape["factors"]
+        return {"grams": pack(R.swapaxes(-1, -2) @ R)}
+
+    def combine(self, a: Any, b: Any) -> Any:
+        if self.keep == "gram":
+            if a["grams"].shape != b["grams"].shape:
+                raise PayloadError(f"Gram matrices {a['grams'].shape} and {b['grams'].shape}")
+            return {"grams": a["grams"] + b["grams"]}
+        both = np.concatenate([a["factors"], b["factors"]], axis=-2)
+        if both.shape[-2] > both.shape[-1]:
+            flat = both.reshape(-1, *both.shape[-2:])
+            both = np.stack([triangle(R) for R in flat]).reshape(
+                *both.shape[:-2], -1, both.shape[-1]
+            )
+        return {"factors": both}
+
+
+def gram_of(shape: Any, columns: int) -> Floats:
+    """The full matrices of what :class:`Grams` folded."""
+    if "grams" in shape:
+        return unpack(shape["grams"], columns)
+    R = shape["factors"]
+    return np.asarray(R.swapaxes(-1, -2) @ R)
+
+
+def per_output(stacked: Floats, layout: Layout, u: float, v: float) -> Floats:
+    """Matrices of the outputs from those of the layout, along axis −3 (K → 1 or C).
+
+    Works on Gram matrices and, with K as the third axis from the end, on packed ones alike.
+    """
+    if layout in ("shared", "outputs"):
+        return stacked
+    if layout == "classes":
+        everything, each = stacked.sum(axis=1, keepdims=True), stacked
+    else:
+        everything, each = stacked[:, :1], stacked[:, 1:]
+    return np.asarray(v * everything + (u - v) * each)
+
+
+def solve(G: Floats, m: Floats, lam: float) -> Floats:
+    """w = (G + λI)⁻¹ m for every system: G is T × K × d × d, m is T × d × C, w is T × d × C.
+
+    One Cholesky factorisation serves all outputs that share a Gram matrix. A singular matrix is
+    solved by its eigenvectors, without those whose eigenvalue is below d·ε times the largest.
+    """
+    from scipy.linalg.lapack import dposv
+
+    T, K, d, _ = G.shape
+    w = np.empty_like(m)
+    G = G.copy()
+    diagonal = np.arange(d)
+    G[:, :, diagonal, diagonal] += lam
+    for t in range(T):
+        for k in range(K):
+            outputs = slice(None) if K == 1 else slice(k, k + 1)
+            _, x, info = dposv(G[t, k], m[t, :, outputs])
+            if info or not _trustworthy(G[t, k], lam):
+                x = _by_eigenvectors(G[t, k]) @ m[t, :, outputs]
+            w[t, :, outputs] = x
+    return w
+
+
+def _trustworthy(G: Floats, lam: float) -> bool:
+    """Whether λ alone keeps the smallest eigenvalue above the rounding of the largest."""
+    return bool(lam > G.shape[0] * np.finfo(float).eps * np.trace(G))
+
+
+def _by_eigenvectors(G: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(G)
+    good = values > G.shape[0] * np.finfo(float).eps * values[-1]
+    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=good)
+    return np.asarray((vectors * inverse) @ vectors.T)
+
+
+def inverses(G: Floats, lam: float) -> Floats:
+    """(G + λI)⁻¹, or its pseudo-inverse when singular; for products with encrypted moments.
+
+    A column that is 0 at every client has a moment of 0: its row and column are 0 here, so that the
+    noise of an encrypted 0 is not magnified by 1/λ.
+    """
+    d = G.shape[-1]
+    flat = G.reshape(-1, d, d)
+    found = np.stack([_by_eigenvectors(each + lam * np.eye(d)) for each in flat])
+    absent = np.diagonal(flat, axis1=1, axis2=2) == 0
+    found[absent] = 0
+    found.swapaxes(1, 2)[absent] = 0
+    return found.reshape(G.shape)
+
+
+def solve_path(G: Floats, m: Floats, lams: Floats) -> Floats:
+    """:func:`solve` for several λ from one eigendecomposition: λ × T × d × C."""
+    values, vectors = np.linalg.eigh(G)
+    floor = G.shape[-1] * np.finfo(float).eps * np.maximum(values[..., -1:], 0)
+    found = np.empty((len(lams), *m.shape))
+    turned = vectors.swapaxes(-1, -2) @ _by_system(m, G.shape[1])
+    for i, lam in enumerate(lams):
+        total = values + lam
+        inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > floor)
+        found[i] = _by_member(vectors @ (inverse[..., None] * turned))
+    return found
+
+
+def squared_error(w: Floats, G: Floats, m: Floats, squares: Floats) -> float:
+    """Σ ‖F(d̄ − X w)‖² = wᵀG w − 2 wᵀm + Σ f′² d̄², from statistics alone."""
+    systems = _by_system(w, G.shape[1])
+    quadratic = (systems * (G @ systems)).sum()
+    return float(quadratic - 2 * (w * m).sum() + squares.sum())
+
+
+def _by_system(m: Floats, systems: int) -> Floats:
+    """T × d × C as T × K × d × (C or 1)."""
+    return m[:, None] if systems == 1 else m.swapaxes(1, 2)[..., None]
+
+
+def _by_member(w: Floats) -> Floats:
+    """The inverse of :func:`_by_system`."""
+    return w[:, 0] if w.shape[1] == 1 else w[..., 0].swapaxes(1, 2)
+
+
+def solve_factor(R: Floats, m: Floats, lam: float) -> Floats:
+    """The same from factors: with R = U S Vᵀ, w = V (S² + λ)⁻¹ Vᵀ m, without forming RᵀR."""
+    T, K = R.shape[:2]
+    w = np.empty_like(m)
+    for t in range(T):
+        for k in range(K):
+            outputs = slice(None) if K == 1 else slice(k, k + 1)
+            _, s, Vt = np.linalg.svd(R[t, k], full_matrices=False)
+            total = s**2 + lam
+            good = (s > max(R.shape[-2:]) * np.finfo(float).eps * s[0]) | (lam > 0)
+            inverse = np.divide(1.0, total, out=np.zeros_like(total), where=good & (total > 0))
+            w[t, :, outputs] = Vt.T @ (inverse[:, None] * (Vt @ m[t, :, outputs]))
+    return w

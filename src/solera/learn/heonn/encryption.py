@@ -1,0 +1,159 @@
+"""FedHEONN whose moments, and with them the weights, the coordinator cannot read.
+
+Who sees what, by ``finish``:
+
+=============== ============================================= ===================================
+finish          coordinator                                   key holders (the clients)
+=============== ============================================= ===================================
+``client``      each client's G and rows, [[Σ m]]             Σ G, Σ m and the weights
+``coordinator`` each client's G and rows, [[Σ m]], [[w]]      the weights
+``compat``      as ``coordinator``                            the weights
+=============== ============================================= ===================================
+
+In all of them the G of each client reaches the coordinator in the clear: with fewer rows than
+columns it tells the rows up to a rotation (see ``min_rows``). Clients share one key pair, so the
+coordinator together with any client can read everybody's moments. Decrypted numbers must not be
+sent back to the coordinator (Li & Micciancio 2021).
+"""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solera.core.aggregation import Extremes, Fields, Union
+from solera.core.component import Component
+from solera.core.errors import UsageError
+from solera.core.federation import Federation
+from solera.learn.heonn.algebra import inverses, solve
+from solera.learn.heonn.statistics import agree_key, rotation_keys
+from solera.privacy import he, keys
+from solera.privacy.keys import WrongKey
+
+Floats = NDArray[np.float64]
+GramsOf = Callable[[Any], Floats]
+
+
+class Encryption(Component):
+    """Encrypt the moments under the key pair ``key`` that all clients keep in their key stores.
+
+    Make the pair with ``so.keys.create(folder, name, parameters)``: ``so.keys.CLIENT`` (the
+    default) suits ``finish="client"``, where the coordinator returns the encrypted sum and key
+    holders decrypt and solve; ``so.keys.COORDINATOR`` suits ``finish="coordinator"``, where the
+    coordinator multiplies by (G + λI)⁻¹ under encryption; ``so.keys.COMPAT`` suits ``"compat"``,
+    the two products of the thesis, to compare with. ``so.keys.SMALL`` and ``SMALL_CLIENT`` are for
+    devices.
+    """
+
+    def __init__(
+        self, key: str, *, finish: Literal["client", "coordinator", "compat"] = "client"
+    ) -> None:
+        self.key = key
+        self.finish = finish
+
+    def agree(
+        self, federation: Federation, clients: ArrayLike | None, plan: dict[str, Any]
+    ) -> dict[str, Any]:
+        """What all clients must do alike: the pair, the scaling and the layout of ciphertexts."""
+        if self.finish not in ("client", "coordinator", "compat"):
+            raise UsageError.of(
+                self, "finish", self.finish, "must be 'client', 'coordinator' or 'compat'"
+            )
+        fields = {"fingerprint": Union(), "parameters": Union(), "exponent": Extremes()}
+        told = federation.ask(agree_key, {**plan, "key": self.key}, to=clients).fold(Fields(fields))
+        if len(told["fingerprint"]) != 1:
+            raise WrongKey(
+                f"clients hold {len(told['fingerprint'])} different key pairs named {self.key!r}",
+                hint="give all of them the same secret file",
+            )
+        parameters = he.Parameters.from_list(literal_eval(told["parameters"][0]))
+        exponent = told["exponent"]["max"]
+        patches, outputs = plan["patches"], plan["outputs"]
+        members = 1 if patches is None else len(patches)
+        if patches is not None:
+            exponent = np.concatenate(
+                [np.repeat(exponent[:1], members)[:, None], exponent[1:][patches]], axis=1
+            )
+        columns = exponent.shape[-1]
+        shared = plan["layout"] == "shared"
+        shape = (members, outputs, columns) if shared else (members * outputs, 1, columns)
+        scaling = exponent.reshape(-1, 1, columns)
+        if not shared and patches is not None:
+            scaling = np.repeat(scaling, outputs, axis=0)
+        agreed: dict[str, Any] = {
+            "key": self.key,
+            "fingerprint": bytes.fromhex(told["fingerprint"][0]),
+            "shape": list(shape),
+            "exponent": scaling,
+            "layout": "flat",
+            "rotations": None,
+        }
+        if self.finish == "client":
+            return agreed
+        self._check_depth(parameters)
+        if (
+            self.finish == "coordinator"
+            and shape[0] == 1
+            and outputs * columns <= parameters.degree
+        ):
+            agreed |= {"shape": list(shape[1:]), "exponent": scaling[0]}
+            return agreed
+        holder = federation.clients[:1] if clients is None else np.atleast_1d(clients)[:1]
+        wish = {"key": self.key, "shape": list(shape)}
+        reply = federation.ask(rotation_keys, wish, to=holder).collect()[0]
+        return agreed | {"layout": "systems", "rotations": reply["rotations"]}
+
+    def _check_depth(self, parameters: he.Parameters) -> None:
+        needed = 2 if self.finish == "compat" else 1
+        if parameters.depth < needed:
+            raise UsageError(
+                f"Encryption(finish={self.finish!r}): key {self.key!r} allows {parameters.depth} "
+                f"products, {needed} are needed",
+                hint="make it with so.keys.COORDINATOR, or so.keys.COMPAT for 'compat'",
+            )
+
+    def close(
+        self, told: Any, grams: GramsOf, lam: float, agreed: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The coordinator's last step: what key holders need for the weights."""
+        if self.finish == "client":
+            return {"moments": told["moments"], "shape": told["shape"]}
+        from solera.privacy.he_products import multiply, multiply_factors, multiply_single
+
+        moments = told["moments"]
+        if not isinstance(moments, he.Encrypted):
+            moments = he.Encrypted.from_payload(moments)
+        G = grams(told["shape"])
+        d = G.shape[-1]
+        if agreed["rotations"] is None:
+            return {"weights": multiply_single(moments, inverses(G, lam).reshape(d, d))}
+        rotations = keys.Rotations.from_bytes(agreed["rotations"])
+        if self.finish == "coordinator":
+            return {"weights": multiply(moments, inverses(G, lam).reshape(-1, d, d), rotations)}
+        values, vectors = np.linalg.eigh(G.reshape(-1, d, d))
+        total = np.maximum(values, 0) + lam
+        floor = d * np.finfo(float).eps * total[:, -1:]
+        inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > floor)
+        return {"weights": multiply_factors(moments, vectors, inverse, rotations)}
+
+    def open(self, sealed: Any, grams: GramsOf, lam: float, outputs: int) -> Floats:
+        """A key holder's last step: the weights, T × d × C."""
+        try:
+            pair = keys.find(self.key)
+        except UsageError as error:
+            raise UsageError(
+                f"the weights are encrypted and this process does not hold the key {self.key!r}",
+                hint="predict where the key is kept, or set SOLERA_KEYS to its folder",
+            ) from error
+        inside = sealed["moments"] if self.finish == "client" else sealed["weights"]
+        if not isinstance(inside, he.Encrypted):
+            inside = he.Encrypted.from_payload(inside, pair)
+        plain = he.decrypt(pair, inside)
+        plain = plain.reshape(-1, outputs, plain.shape[-1]).swapaxes(1, 2)
+        if self.finish == "client":
+            return solve(grams(sealed["shape"]), np.ascontiguousarray(plain), lam)
+        return plain

@@ -1,0 +1,410 @@
+"""FedHEONN: the coordinator's side."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
+from solera.core.component import Component
+from solera.core.errors import DataError, UsageError
+from solera.core.federation import Federation
+from solera.core.rng import generator
+from solera.data.agreement import agree
+from solera.learn.base import Predictor
+from solera.learn.heonn.activations import HIGH, activation, levels
+from solera.learn.heonn.algebra import (
+    Grams,
+    Layout,
+    gram_of,
+    per_output,
+    solve,
+    solve_factor,
+    solve_path,
+    squared_error,
+)
+from solera.learn.heonn.encryption import Encryption
+from solera.learn.heonn.hidden import KINDS, hidden
+from solera.learn.heonn.statistics import statistics, with_ones
+from solera.privacy.sums import EncryptedSum
+
+log = logging.getLogger("solera")
+
+Floats = NDArray[np.float64]
+MOST_FOLDS = 20
+"""Clients are left out one by one, or, when there are more, in this many groups."""
+SMALL_LAM = 1e-8
+"""Below this λ a factor of the Gram matrix is kept rather than the matrix."""
+
+
+class RandomPatches(Component):
+    """An ensemble whose members each see some of the rows and some of the features.
+
+    Louppe & Geurts 2012. The coordinator draws the features of each member, the same for all
+    clients; every client draws rows of its own.
+
+    Parameters
+    ----------
+    estimators: number of members T.
+    rows, row_replacement: fraction ρ_s of a client's rows a member sees, drawn with replacement?
+    features, feature_replacement: the same for features, ρ_f.
+    """
+
+    def __init__(
+        self,
+        estimators: int = 50,
+        *,
+        rows: float = 0.2,
+        row_replacement: bool = True,
+        features: float = 0.8,
+        feature_replacement: bool = False,
+    ) -> None:
+        self.estimators = estimators
+        self.rows = rows
+        self.row_replacement = row_replacement
+        self.features = features
+        self.feature_replacement = feature_replacement
+
+    def draw(self, columns: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The features of every member: T × ⌈ρ_f · columns⌉."""
+        if self.estimators < 1:
+            raise UsageError.of(self, "estimators", self.estimators, "must be at least 1")
+        for name in ("rows", "features"):
+            if not 0 < getattr(self, name) <= 1:
+                raise UsageError.of(self, name, getattr(self, name), "must be in (0, 1]")
+        count = max(1, round(self.features * columns))
+        drawn = [
+            rng.choice(columns, count, replace=self.feature_replacement)
+            for _ in range(self.estimators)
+        ]
+        return np.stack(drawn).astype(np.int64)
+
+
+class FedHEONN(Predictor):
+    """A one-layer network trained in closed form from one message of every client.
+
+    For each output, w = (Σ_p X_pᵀ F_p² X_p + λI)⁻¹ Σ_p X_pᵀ F_p² d̄_p with d̄ = f⁻¹(d) and
+    F = diag f′(d̄) (Fontenla-Romero, Guijarro-Berdiñas, Hernández-Pereira & Pérez-Sánchez 2023,
+    *FedHEONN*). The sums do not care how rows are split over clients, in which order clients
+    arrive or when: the result is that of the joined rows.
+
+    Parameters
+    ----------
+    activation: f of the outputs: "logistic", "softplus" (also called "relu") or "linear".
+        Numbers to predict must lie in its range; "linear" takes any.
+    lam: λ > 0, or several: the one with the least error on clients left out is chosen, from the
+        same single message (see :attr:`lam_errors_`).
+    derivative: "exact", or "thesis" for the slip described in :mod:`.activations`.
+    ensemble: None, or :class:`RandomPatches`.
+    vote: how members decide: "majority" of classes or labels (ties to the smaller one), or the
+        "mean" of their outputs. Numbers are always averaged.
+    rule: the class of an output vector: its largest ("argmax"), or the one "nearest" to 0.95.
+    features: None, or random hidden features, "fourier" or "random_layer"; see :mod:`.hidden`.
+    hidden, scale: number of hidden features, and the spread of their weights.
+    representation: what clients send: "gram" matrices, "svd" for a factor of them, "auto" for the
+        smaller of the two. With λ < 1e-8, "auto" and "svd" also solve from the factor, which
+        is better for nearly collinear columns.
+    encrypt: None, or :class:`Encryption` of the moments.
+    min_rows: clients with fewer rows refuse; see :func:`.statistics.statistics` for why.
+
+    Attributes
+    ----------
+    weights_: columns (bias first) × outputs, for an ensemble members × columns × outputs.
+    lam_: the λ in use. lam_errors_: error of each λ that was tried.
+    """
+
+    statistics_: Any
+    agreed_: dict[str, Any]
+    sealed_: dict[str, Any]
+    solution_: Floats
+    patches_: NDArray[np.int64]
+    hidden_: dict[str, Any]
+    lam_: float
+    lam_errors_: dict[str, float]
+
+    def __init__(
+        self,
+        activation: str = "logistic",
+        *,
+        lam: float | Sequence[float] = 0.01,
+        derivative: Literal["exact", "thesis"] = "exact",
+        ensemble: RandomPatches | None = None,
+        vote: Literal["majority", "mean"] = "majority",
+        rule: Literal["argmax", "nearest"] = "argmax",
+        features: Literal["fourier", "random_layer"] | None = None,
+        hidden: int = 1000,
+        scale: float = 1.0,
+        representation: Literal["auto", "gram", "svd"] = "auto",
+        encrypt: Encryption | None = None,
+        min_rows: int = 1,
+    ) -> None:
+        self.activation = activation
+        self.lam = lam
+        self.derivative = derivative
+        self.ensemble = ensemble
+        self.vote = vote
+        self.rule = rule
+        self.features = features
+        self.hidden = hidden
+        self.scale = scale
+        self.representation = representation
+        self.encrypt = encrypt
+        self.min_rows = min_rows
+
+    # --- learning ---
+
+    def train(self, federation: Federation) -> None:
+        self._learn(federation, None)
+
+    def partial_fit(self, federation: Federation, *, clients: ArrayLike | None = None) -> Self:
+        """Add what these clients have to tell (all of the federation by default).
+
+        For clients that come late and for new rows of known ones; the result is that of a fit on
+        all of them. A class that appears only later must be in the schema from the start.
+        """
+        if "statistics_" in vars(self):
+            aggregation = self._aggregation()
+            more = self._ask(federation, clients, aggregation)
+            self.statistics_ = aggregation.merge(self.statistics_, more)
+            self._solve()
+            return self
+        self._forget()
+        self.history_ = []
+        self.schema_ = agree(federation, gaps=self.uses_gaps)
+        self._learn(federation, clients)
+        return self
+
+    def _learn(self, federation: Federation, clients: ArrayLike | None) -> None:
+        self._check_params()
+        if self.features is not None:
+            self.hidden_ = {
+                "kind": self.features,
+                "width": self.hidden,
+                "scale": float(self.scale),
+                "seed": federation.seed,
+            }
+        if self.ensemble is not None:
+            draw = generator(federation.seed, "heonn.patches")
+            self.patches_ = self.ensemble.draw(self._columns - 1, draw)
+        if self.encrypt is not None:
+            self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
+        if isinstance(self.lam, Sequence):
+            folds = min(len(federation), MOST_FOLDS)
+            aggregation = self._aggregation()
+            parts = self._ask(federation, clients, ByFold(aggregation, folds))
+            self.lam_, self.lam_errors_ = self._choose_lam(list(parts.values()))
+            self.statistics_ = reduce(aggregation.merge, parts.values())
+        else:
+            self.lam_ = float(self.lam)
+            self.statistics_ = self._ask(federation, clients, self._aggregation())
+        self._solve()
+
+    @property
+    def _columns(self) -> int:
+        """Columns of the layer below, with the bias."""
+        return 1 + (self.schema_.width if self.features is None else self.hidden)
+
+    @property
+    def _member_columns(self) -> int:
+        return self._columns if self.ensemble is None else 1 + self.patches_.shape[1]
+
+    @property
+    def _layout(self) -> Layout:
+        weight, _ = levels(activation(self.activation, self.derivative))
+        if self.schema_.target == "numbers":
+            return "shared" if self.activation == "linear" else "outputs"
+        if weight[0] == weight[1] or np.isclose(weight[0], weight[1], rtol=1e-12):
+            return "shared"
+        return "classes" if self.schema_.target == "classes" else "labels"
+
+    def _plan(self) -> dict[str, Any]:
+        """What clients are asked."""
+        ensemble = self.ensemble
+        return {
+            "width": self.schema_.width,
+            "columns": self._columns,
+            "outputs": self.schema_.outputs,
+            "target": self.schema_.target,
+            "classes": self.schema_.classes,
+            "layout": self._layout,
+            "activation": self.activation,
+            "derivative": self.derivative,
+            "representation": "svd" if self._by_factor else self.representation,
+            "hidden": vars(self).get("hidden_"),
+            "patches": vars(self).get("patches_"),
+            "row_share": None if ensemble is None else float(ensemble.rows),
+            "row_replacement": None if ensemble is None else ensemble.row_replacement,
+            "min_rows": self.min_rows,
+            "encrypt": self._agreed_with_clients(),
+        }
+
+    def _agreed_with_clients(self) -> dict[str, Any] | None:
+        agreed = vars(self).get("agreed_")
+        return agreed and {key: v for key, v in agreed.items() if key != "rotations"}
+
+    @property
+    def _by_factor(self) -> bool:
+        """Whether the factor is kept to the end, for the sake of precision."""
+        smallest = min(self.lam) if isinstance(self.lam, Sequence) else self.lam
+        tiny = smallest < SMALL_LAM and self.encrypt is None
+        return self.representation == "svd" or (self.representation == "auto" and tiny)
+
+    def _aggregation(self) -> Aggregation:
+        fields: dict[str, Aggregation] = {
+            "shape": Grams("factor" if self._by_factor else "gram"),
+            "rows": Sum(),
+            "few": Sum(),
+        }
+        if self.encrypt is None:
+            return Fields({**fields, "moments": Sum(), "squares": Sum()})
+        return Fields({**fields, "moments": EncryptedSum(self.agreed_["fingerprint"])})
+
+    def _ask(
+        self, federation: Federation, clients: ArrayLike | None, aggregation: Aggregation
+    ) -> Any:
+        replies = federation.ask(statistics, self._plan(), to=clients)
+        told = replies.fold(aggregation)
+        parts = told.values() if isinstance(aggregation, ByFold) else [told]
+        few = sum(part["few"] for part in parts)
+        if few:
+            log.warning(
+                "%d clients have fewer rows than the layer has columns (%d): their Gram matrix "
+                "shows the coordinator their rows up to a rotation; min_rows= turns them away",
+                few,
+                self._member_columns,
+            )
+        return told
+
+    def _grams(self, shape: Any) -> Floats:
+        """One matrix per member and output (or one for all outputs)."""
+        f = activation(self.activation, self.derivative)
+        weight, _ = levels(f)
+        G = gram_of(shape, self._member_columns)
+        return per_output(G, self._layout, u=float(weight[1]), v=float(weight[0]))
+
+    def _solve(self) -> None:
+        if self.encrypt is not None:
+            self.sealed_ = self.encrypt.close(
+                self.statistics_, self._grams, self.lam_, self.agreed_
+            )
+            vars(self).pop("_unsealed", None)
+            return
+        shape, m = self.statistics_["shape"], self.statistics_["moments"]
+        if self._by_factor and self._layout in ("shared", "outputs"):
+            self.solution_ = solve_factor(shape["factors"], m, self.lam_)
+        else:
+            self.solution_ = solve(self._grams(shape), m, self.lam_)
+
+    def path(self, lams: Sequence[float]) -> Floats:
+        """Weights for each of several λ from what clients told once: λ × (members ×) …"""
+        self.check_fitted()
+        if self.encrypt is not None:
+            raise UsageError("path: the moments are encrypted, only key holders can solve")
+        G = self._grams(self.statistics_["shape"])
+        found = solve_path(G, self.statistics_["moments"], np.asarray(lams, dtype=float))
+        return found if self.ensemble is not None else found[:, 0]
+
+    def _choose_lam(self, parts: list[Any]) -> tuple[float, dict[str, float]]:
+        """Leave every part out in turn, solve on the others, and add up the errors on it."""
+        if len(parts) < 2:
+            raise UsageError(
+                "FedHEONN(lam=[…]) chooses λ on clients left out and needs at least two of them"
+            )
+        if self.encrypt is not None:
+            raise UsageError("FedHEONN(lam=[…]) needs moments in the clear; choose lam beforehand")
+        lams = np.asarray(self.lam, dtype=float)
+        grams = [self._grams(part["shape"]) for part in parts]
+        moments = [part["moments"] for part in parts]
+        G, m = sum(grams), sum(moments)
+        errors = np.zeros(len(lams))
+        for gram, moment, part in zip(grams, moments, parts, strict=True):
+            for i, w in enumerate(solve_path(G - gram, m - moment, lams)):
+                errors[i] += squared_error(w, gram, moment, part["squares"])
+        rows = sum(part["rows"] for part in parts)
+        best = float(lams[int(np.argmin(errors))])
+        return best, {
+            repr(float(lam)): float(e / rows) for lam, e in zip(lams, errors, strict=True)
+        }
+
+    # --- predicting ---
+
+    @property
+    def weights_(self) -> Floats:
+        """The optimal weights; with encryption, only where the key is kept."""
+        self.check_fitted()
+        if self.encrypt is None:
+            w = self.solution_
+        else:
+            if "_unsealed" not in vars(self):
+                self._unsealed = self.encrypt.open(
+                    self.sealed_, self._grams, self.lam_, self.schema_.outputs
+                )
+            w = self._unsealed
+        return w if self.ensemble is not None else w[0]
+
+    def for_prediction(self) -> Self:
+        light = self.clone()
+        light.set_state({k: v for k, v in self.get_state().items() if k != "statistics_"})
+        light.history_ = []
+        return light
+
+    def outputs(self, X: Any) -> Any:
+        """f of the layer for every member: members × rows × outputs."""
+        X = self.check_rows(X)
+        Z = with_ones(hidden(X, vars(self).get("hidden_")))
+        f = activation(self.activation)
+        if self.ensemble is None:
+            return f.value(Z @ self.weights_)[None]
+        columns = np.concatenate([np.zeros_like(self.patches_[:, :1]), self.patches_ + 1], axis=1)
+        found = [Z[:, c] @ w for c, w in zip(columns, self.weights_, strict=True)]
+        return f.value(np.stack(found))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        y = self.outputs(X)
+        if self.schema_.target == "numbers":
+            mean = y.mean(axis=0)
+            return mean[:, 0] if self.schema_.outputs == 1 else mean
+        if self.vote == "mean":
+            y = y.mean(axis=0, keepdims=True)
+        if self.schema_.target == "labels":
+            return ((y > 0.5).mean(axis=0) > 0.5).astype(np.uint8)
+        best = y.argmax(axis=2) if self.rule == "argmax" else np.abs(y - HIGH).argmin(axis=2)
+        votes = (best[:, :, None] == np.arange(self.schema_.outputs)).sum(axis=0)
+        return np.asarray(self.schema_.classes[votes.argmax(axis=1)])
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Mean output of the members, scaled to add up to 1 for classes."""
+        if self.schema_.target == "numbers":
+            raise UsageError("FedHEONN was fitted to numbers, which have no probabilities")
+        y = np.clip(self.outputs(X).mean(axis=0), 0, 1)
+        if self.schema_.target == "labels":
+            return y
+        return np.asarray((y + 1e-12) / (y + 1e-12).sum(axis=1, keepdims=True))
+
+    def _check_params(self) -> None:
+        activation(self.activation, self.derivative)
+        lams = self.lam if isinstance(self.lam, Sequence) else [self.lam]
+        if not lams or any(not lam >= 0 for lam in lams):
+            raise UsageError.of(self, "lam", self.lam, "must not be negative")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise UsageError.of(self, name, getattr(self, name), f"must be one of {allowed}")
+        if self.features is not None and self.hidden < 1:
+            raise UsageError.of(self, "hidden", self.hidden, "must be at least 1")
+        if self.schema_.target == "none":
+            raise DataError("FedHEONN needs a target", hint="pass y to so.simulate(X, y)")
+        if self.schema_.target == "classes" and len(self.schema_.classes) < 2:
+            raise DataError("FedHEONN needs at least two classes")
+
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "vote": ("majority", "mean"),
+    "rule": ("argmax", "nearest"),
+    "features": (None, *KINDS),
+    "representation": ("auto", "gram", "svd"),
+}

@@ -1,0 +1,295 @@
+"""The client's side: what a client tells about its rows.
+
+For every output c the layer minimises ‖F_c(d̄_c − X w_c)‖² + λ‖w_c‖² with d̄ = f⁻¹(d) and
+F = diag f′(d̄) (Fontenla-Romero et al. 2021; the thesis, Eq. 3.16–3.18), so all that is needed of a
+client are the Gram matrices G_c = Xᵀ F_c² X and the moments m_c = Xᵀ F_c² d̄_c. Both are sums over
+rows, hence over clients.
+
+How many different G_c there are depends on the target (``layout``):
+
+- ``shared``: f′ is the same for every row and output, one G for all. So it is for the linear
+  activation, and for classes with the logistic, where f′(0.05) = f′(0.95).
+- ``classes``: f′² takes two values, u for the rows of class c and v for the others. Then
+  G_c = v Σ_k H_k + (u − v) H_c with H_k the Gram matrix of the rows of class k alone.
+- ``labels``: the same, but rows may have several labels: H_all first, then one H_c per label.
+- ``outputs``: f′ differs from row to row, one weighted Gram matrix per output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import Client, IntArray, Rows
+from solera.core.errors import DataError, Refusal
+from solera.core.task import task
+from solera.data.agreement import missing_values
+from solera.learn.heonn.activations import activation, levels
+from solera.learn.heonn.hidden import hidden
+from solera.privacy import he, keys
+
+Floats = NDArray[np.float64]
+_CHUNK = 1 << 24
+"""Numbers held at once while rows are turned into features."""
+
+
+@task("heonn.statistics")
+def statistics(client: Client, ask: Any) -> dict[str, Any]:
+    """Gram matrices (or a factor of them, where that is smaller), moments and the number of rows.
+
+    The coordinator sees G. With fewer rows than columns G tells the rows up to a rotation, and with
+    a single row the row itself: ``min_rows`` in the ask, or the client's policy, refuses then.
+    """
+    rows = client.data.part("train")
+    check(client, rows, ask)
+    told = summarise(client, rows, ask)
+    if ask["encrypt"] is not None:
+        del told["squares"]
+        told["moments"] = seal_moments(told["moments"], ask["encrypt"])
+    return told
+
+
+def seal_moments(moments: Floats, agreed: Mapping[str, Any]) -> dict[str, Any]:
+    """Moments, T × d × C, encrypted with the key of this client's store."""
+    pair = keys.find(agreed["key"])
+    if pair.fingerprint != agreed["fingerprint"]:
+        raise keys.WrongKey(f"key {agreed['key']!r} here is not the one the clients agreed on")
+    systems = moments.swapaxes(1, 2).reshape(agreed["shape"])
+    sealed = he.encrypt(pair, systems, magnitude=agreed["exponent"], layout=agreed["layout"])
+    return sealed.to_payload()
+
+
+@task("heonn.agree_key")
+def agree_key(client: Client, ask: Any) -> dict[str, Any]:
+    """Which key pair this client holds, and powers of two above the moments of every column.
+
+    |m_j| ≤ n · max|z_j| · max|f′² d̄|, rounded up to a power of two, is all that is said of them.
+    """
+    rows = client.data.part("train")
+    check(client, rows, ask)
+    pair = keys.find(ask["key"])
+    if ask["hidden"] is None:
+        X = rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X.reshape(len(rows), -1)
+        largest = np.abs(X).max(axis=0)
+    else:
+        largest = np.ones(ask["hidden"]["width"])
+    moment = np.abs(Targets(rows.y, ask).moment).max()
+    bound = np.concatenate([[1.0], largest]) * (len(rows) * moment)
+    return {
+        "fingerprint": [pair.fingerprint.hex()],
+        "parameters": [repr(pair.parameters.to_list())],
+        "exponent": np.frexp(bound)[1].astype(np.int64),
+    }
+
+
+@task("heonn.rotation_keys")
+def rotation_keys(client: Client, ask: Any) -> dict[str, Any]:
+    """What a coordinator needs to multiply ciphertexts of that shape; it cannot decrypt with it."""
+    from solera.privacy.he_products import rotations_for
+
+    return {"rotations": rotations_for(keys.find(ask["key"]), ask["shape"]).to_bytes()}
+
+
+def check(client: Client, rows: Rows, ask: Mapping[str, Any]) -> None:
+    width = int(np.prod(rows.X.shape[1:]))
+    if width != ask["width"]:
+        raise DataError(f"client {client.id} has {width} columns, the model {ask['width']}")
+    least = max(1, ask["min_rows"])
+    if len(rows) < least:
+        raise Refusal(f"client {client.id} has {len(rows)} rows, at least {least} are needed")
+    values = rows.X.data if hasattr(rows.X, "indptr") else rows.X
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        X = rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X.reshape(len(rows), -1)
+        gaps = ~np.isfinite(X).all(axis=0)
+        names = [f.name for f, gap in zip(client.data.schema.features, gaps, strict=True) if gap]
+        raise missing_values(client.id, names)
+
+
+def summarise(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, Any]:
+    """Statistics of all estimators of this client: T × …"""
+    targets = Targets(rows.y, ask)
+    patches = ask["patches"]
+    if patches is None:
+        told = _tell(rows.X, targets, ask)
+        shape = {key: value[None] for key, value in told.items()}
+    else:
+        Z = with_ones(hidden(rows.X, ask["hidden"]))
+        shape = _tell_patches(client, Z, targets, ask)
+    moments, squares = shape.pop("moments"), shape.pop("squares")
+    few = int(len(rows) < ask["columns"])
+    return {
+        "shape": shape,
+        "moments": moments,
+        "squares": squares,
+        "rows": len(rows),
+        "few": few,
+    }
+
+
+def with_ones(Z: Floats) -> Floats:
+    """A column of ones first: weight 0 is the bias."""
+    return np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
+
+
+class Targets:
+    """What f′² and f′² d̄ of every row and output are."""
+
+    def __init__(self, y: Any, ask: Mapping[str, Any]) -> None:
+        self.layout: str = ask["layout"]
+        self.outputs: int = ask["outputs"]
+        f = activation(ask["activation"], ask["derivative"])
+        if ask["target"] == "numbers":
+            d = f.within(np.asarray(y, dtype=np.float64).reshape(len(y), -1), ask["activation"])
+            self.weight = f.slope(d) ** 2
+            self.moment = self.weight * f.inverse(d)
+            self.square = self.moment * f.inverse(d)
+            self.present = np.empty((len(d), 0), dtype=bool)
+            self.scale = 1.0
+            return
+        if ask["target"] == "classes":
+            self.present = class_codes(y, ask["classes"])[:, None] == np.arange(self.outputs)
+        else:
+            self.present = np.asarray(y, dtype=bool)
+        weight, moment = levels(f)
+        self.scale = float(weight[0])
+        self.weight = np.where(self.present, weight[1], weight[0])
+        self.moment = np.where(self.present, moment[1], moment[0])
+        self.square = self.moment**2 / self.weight
+
+    def take(self, chosen: IntArray | slice) -> Targets:
+        part = object.__new__(Targets)
+        part.layout, part.outputs, part.scale = self.layout, self.outputs, self.scale
+        part.weight, part.moment = self.weight[chosen], self.moment[chosen]
+        part.square, part.present = self.square[chosen], self.present[chosen]
+        return part
+
+    def views(self, Z: Floats) -> list[Floats]:
+        """Matrices A_k with A_kᵀ A_k the Gram matrices of the layout, in order."""
+        if self.layout == "shared":
+            return [Z * np.sqrt(self.scale)]
+        if self.layout == "classes":
+            return [Z[rows] for rows in self.present.T]
+        if self.layout == "labels":
+            return [Z, *(Z[rows] for rows in self.present.T)]
+        return [Z * np.sqrt(weight)[:, None] for weight in self.weight.T]
+
+
+def class_codes(y: Any, classes: NDArray[Any]) -> Any:
+    """Positions of labels in the agreed list of classes."""
+    y = np.asarray(y)
+    codes = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+    unknown = classes[codes] != y
+    if unknown.any():
+        raise DataError(
+            f"class {y[unknown][0]!r} is not among the {len(classes)} agreed classes",
+            hint="classes are agreed before the first fit; name all of them in the schema",
+        )
+    return codes
+
+
+def _tell(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]:
+    """Statistics of one estimator over all features, a chunk of rows at a time."""
+    rows = X.shape[0]
+    width = ask["columns"]
+    step = max(width, _CHUNK // width)
+    if rows <= step:
+        return _moments_and_shape(with_ones(hidden(X, ask["hidden"])), targets, ask)
+    total: dict[str, Floats] | None = None
+    for start in range(0, rows, step):
+        chunk = slice(start, min(start + step, rows))
+        Z = with_ones(hidden(X[chunk], ask["hidden"]))
+        part = _moments_and_shape(Z, targets.take(chunk), ask)
+        total = part if total is None else _plus(total, part)
+    assert total is not None
+    return total
+
+
+def _plus(a: dict[str, Floats], b: dict[str, Floats]) -> dict[str, Floats]:
+    sums = {key: a[key] + b[key] for key in a if key != "factors"}
+    if "factors" in a:
+        sums["factors"] = np.stack(
+            [
+                triangle(np.concatenate(pair))
+                for pair in zip(a["factors"], b["factors"], strict=True)
+            ]
+        )
+    return sums
+
+
+def _moments_and_shape(Z: Floats, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]:
+    views = targets.views(Z)
+    told = {"moments": Z.T @ targets.moment, "squares": targets.square.sum(axis=0)}
+    columns = Z.shape[1]
+    if wants_factor(ask["representation"], len(Z), columns):
+        rank = min(len(Z), columns)
+        told["factors"] = np.stack([_padded(triangle(A), rank) for A in views])
+    else:
+        told["grams"] = np.stack([pack(A.T @ A) for A in views])
+    return told
+
+
+def wants_factor(representation: str, rows: int, columns: int) -> bool:
+    """Whether a factor is sent: when asked for, or when it is smaller than half a Gram matrix."""
+    return representation == "svd" or (representation == "auto" and 2 * rows < columns + 1)
+
+
+def triangle(A: Floats) -> Floats:
+    """R with RᵀR = AᵀA, at most as many rows as columns (the R of A = QR; S Vᵀ up to a rotation)."""
+    return np.asarray(np.linalg.qr(A, mode="r")) if len(A) else A
+
+
+def _padded(R: Floats, rows: int) -> Floats:
+    return np.concatenate([R, np.zeros((rows - len(R), R.shape[1]))]) if len(R) < rows else R
+
+
+def pack(G: Floats) -> Floats:
+    """The upper triangle of symmetric matrices as vectors."""
+    i, j = np.triu_indices(G.shape[-1])
+    return G[..., i, j]
+
+
+def unpack(packed: Floats, columns: int) -> Floats:
+    """The symmetric matrices of :func:`pack`."""
+    i, j = np.triu_indices(columns)
+    G = np.empty((*packed.shape[:-1], columns, columns))
+    G[..., i, j] = packed
+    G[..., j, i] = packed
+    return G
+
+
+def _tell_patches(
+    client: Client, Z: Floats, targets: Targets, ask: Mapping[str, Any]
+) -> dict[str, Floats]:
+    """Statistics of T estimators, each on rows this client draws and features all clients share."""
+    features = np.concatenate(
+        [np.zeros((len(ask["patches"]), 1), dtype=np.int64), ask["patches"] + 1], axis=1
+    )
+    count = max(1, round(ask["row_share"] * len(Z)))
+    drawn = np.stack(
+        [client.rng.choice(len(Z), count, replace=ask["row_replacement"]) for _ in features]
+    )
+    columns = features.shape[1]
+    factor = wants_factor(ask["representation"], count, columns)
+    if targets.layout != "shared" or factor:
+        told = [
+            _moments_and_shape(Z[np.ix_(r, c)], targets.take(r), ask)
+            for r, c in zip(drawn, features, strict=True)
+        ]
+        return {key: np.stack([t[key] for t in told]) for key in told[0]}
+    parts = []
+    step = max(1, _CHUNK // (count * columns))
+    for start in range(0, len(features), step):
+        r, c = drawn[start : start + step], features[start : start + step]
+        A = Z[r[:, :, None], c[:, None, :]]
+        transposed = A.transpose(0, 2, 1)
+        parts.append(
+            {
+                "grams": pack(transposed @ A)[:, None] * targets.scale,
+                "moments": transposed @ targets.moment[r],
+                "squares": targets.square[r].sum(axis=1),
+            }
+        )
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
