@@ -118,7 +118,8 @@ def test_tasks() -> None:
     names = [task["name"] for task in listed]
     assert {"linear.train", "learner.evaluate", "data.describe"} <= set(names)
     assert names == sorted(names)
-    assert all(isinstance(task["version"], int) and task["does"] for task in listed)
+    ours = [task for task in listed if task["name"].split(".")[0] in ("data", "linear", "learner")]
+    assert all(isinstance(task["version"], int) and task["does"] for task in ours)
     assert "linear.train" in solera_("tasks").stdout
 
 

@@ -215,7 +215,38 @@ def test_hierarchy_folds_at_the_aggregators(fed):
     fed.topology = so.Hierarchy(3)
     assert (fed.ask("test.sum").fold(so.Sum())["sum"] == X.sum(axis=0)).all()
     assert fed.meter.relayed > 0
-    assert [len(r.clients) for r in fed.meter.records[-3:]] == [4, 3, 3]
+    assert len(fed.meter.records) == 1
+    assert fed.meter.total().up == fed.meter.records[0].up.sum() > 0
+
+
+def test_replies_and_states_that_cannot_travel_fail_alone(fed):
+    @so.task("test.awkward")
+    def awkward(client, ask):
+        if client.id == 1:
+            return {"n": 2**70}
+        if client.id == 2:
+            return {"n": "\ud800"}
+        if client.id == 3:
+            client.state["x"] = object()
+        return {"n": 1}
+
+    replies = fed.ask("test.awkward")
+    assert replies.fold(so.Sum()) == {"n": 7}
+    assert [f.client for f in replies.failures] == [1, 2, 3]
+
+
+def test_unlike_replies_are_turned_away(fed):
+    @so.task("test.odd", like=lambda ask: {"x": np.zeros(ask["n"])})
+    def odd(client, ask):
+        if client.id == 4:
+            return {"y": np.zeros(2)}
+        return {"x": np.ones(3 if client.id == 5 else 2)}
+
+    replies = fed.ask("test.odd", {"n": 2})
+    assert replies.fold(so.Sum())["x"].tolist() == [8, 8]
+    assert [(f.client, f.kind) for f in replies.failures] == [(4, "invalid"), (5, "invalid")]
+    each = fed.ask("test.odd", so.PerClient({k: {"n": 3} for k in range(10)}))
+    assert [r.client for r in each] == [5]
 
 
 def test_custom_aggregations_with_code_work_everywhere(fed):

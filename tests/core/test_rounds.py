@@ -68,7 +68,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     fed = federation()
     again = Remembering().fit(fed, checkpoint=tmp_path / "c")
     assert learned(again) == learned(first)
-    assert fed.meter.total().asks == 0
+    assert fed.meter.total(task="test.remember").asks == 0
 
 
 def test_checkpoints_of_other_runs_and_damaged_ones(tmp_path):
@@ -94,6 +94,25 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk gone"):
         Remembering().fit(federation(), checkpoint=file)
     assert file.read_bytes() == before
+
+
+def test_callbacks_hear_of_the_end_before_the_error_goes_on():
+    heard = []
+
+    class Ears(so.Callback):
+        def on_end(self, learner):
+            heard.append("end")
+
+    class Broken(Remembering):
+        def train(self, federation):
+            for _ in self.each_round(federation, rounds=2):
+                raise ValueError("in the body")
+
+    try:
+        Broken().fit(federation(), callbacks=[Ears()])
+    except ValueError:
+        heard.append("error")
+    assert heard == ["end", "error"]
 
 
 class Fake(so.Callback):

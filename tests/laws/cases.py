@@ -20,7 +20,9 @@ from solera.core.schema import Feature, Schema, infer_target
 from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
+from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
+from solera.privacy.sums import EncryptedSum
 
 
 def registered(kind: type) -> list[type]:
@@ -47,6 +49,7 @@ whole = st.integers(-(2**20), 2**20)
 vectors = hnp.arrays(np.float64, 3, elements=st.integers(-1000, 1000).map(float))
 weights = st.integers(0, 8).map(float)
 AGGREGATIONS: dict[type, Callable[[], Any]] = {
+    so.ByFold: lambda: so.ByFold(so.Sum(), 2),
     so.Mean: lambda: so.Mean(weight="rows"),
     so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
 }
@@ -58,6 +61,13 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Extremes: _sums,
     so.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.Fields: _sums,
+    so.ByFold: _sums,
+    Grams: st.fixed_dictionaries(
+        {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}
+    )
+    | st.fixed_dictionaries(
+        {"factors": hnp.arrays(np.float64, (1, 1, 2, 3), elements=st.integers(-9, 9).map(float))}
+    ),
     Moments: st.fixed_dictionaries(
         {
             "rows": hnp.arrays(np.float64, 3, elements=st.integers(1, 64).map(float)),
@@ -81,6 +91,9 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
         st.booleans(),
     ),
 }
+
+# Ciphertexts need keys and a library; tests/privacy and tests/learn/heonn hold their laws.
+TESTED_ELSEWHERE = {EncryptedSum}
 
 # --- partitions ---
 
@@ -121,22 +134,41 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.FederatedData:
     return so.FederatedData(X, y, offsets, schema=schema).split(test=0.2, seed=1)
 
 
-LEARNERS: dict[type, Callable[[], Any]] = {
-    so.FedLinear: lambda: so.FedLinear(rounds=3, per_round=3, epochs=2, batch_size=8),
-    so.Pipeline: lambda: so.Pipeline(
-        so.FedEncoder(), so.FedScaler(), so.FedLinear(rounds=3, per_round=3)
-    ),
-    so.PeerToPeer: lambda: so.PeerToPeer(so.FedLinear(rounds=2)),
+EVERY = ("classes", "labels", "numbers")
+LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
+    so.FedLinear: [
+        ("", lambda: so.FedLinear(rounds=3, per_round=3, epochs=2, batch_size=8), EVERY),
+    ],
+    so.FedHEONN: [
+        ("", lambda: so.FedHEONN(), ("classes", "labels")),
+        ("linear", lambda: so.FedHEONN("linear", lam=[1e-3, 1.0]), EVERY),
+        ("softplus", lambda: so.FedHEONN("softplus"), ("classes", "labels")),
+        ("thesis", lambda: so.FedHEONN(derivative="thesis", vote="mean"), ("classes",)),
+        ("svd", lambda: so.FedHEONN("linear", representation="svd"), EVERY),
+        ("hidden", lambda: so.FedHEONN("linear", features="fourier", hidden=20), EVERY),
+        ("ensemble", lambda: so.FedHEONN("linear", ensemble=so.RandomPatches(4, rows=0.8)), EVERY),
+    ],
+    so.Pipeline: [
+        (
+            "",
+            lambda: so.Pipeline(
+                so.FedEncoder(), so.FedScaler(), so.FedLinear(rounds=3, per_round=3)
+            ),
+            ("classes",),
+        ),
+    ],
+    so.PeerToPeer: [("", lambda: so.PeerToPeer(so.FedLinear(rounds=2)), ("classes",))],
 }
-TARGETS: dict[type, tuple[str, ...]] = {so.FedLinear: ("classes", "labels", "numbers")}
 TOPOLOGIES: dict[type, Callable[[], Any]] = {so.PeerToPeer: lambda: so.Peers("random")}
 
 
-def learner_cases() -> Iterator[tuple[str, type, str]]:
-    """(name, class, target) of every learner and every kind of target it is tested on."""
+def learner_cases() -> Iterator[tuple[str, Callable[[], Any], str]]:
+    """(name, factory, target) of every learner, variant and kind of target it is tested on."""
     for cls in registered(so.Learner):
-        for target in TARGETS.get(cls, ("classes",)):
-            yield f"{cls.__name__}-{target}", cls, target
+        default = [("", lambda cls=cls: example(cls, {}), ("classes",))]
+        for variant, make, targets in LEARNERS.get(cls, default):
+            for target in targets:
+                yield "-".join(filter(None, (cls.__name__, variant, target))), make, target
 
 
 # --- engines ---
@@ -159,6 +191,6 @@ ENGINES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def federation(engine: str, source: Any, learner: type | None = None) -> so.Federation:
-    topology = TOPOLOGIES[learner]() if learner in TOPOLOGIES else None
+def federation(engine: str, source: Any, learner: Any = None) -> so.Federation:
+    topology = TOPOLOGIES[type(learner)]() if type(learner) in TOPOLOGIES else None
     return so.Federation(ENGINES[engine](source), seed=11, topology=topology)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from cases import AGGREGATIONS, REPLIES, example, registered
+from cases import AGGREGATIONS, REPLIES, TESTED_ELSEWHERE, example, registered
 from hypothesis import given, settings
 
 import solera as so
@@ -16,7 +16,7 @@ from solera.core.component import build, describe
 from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Reply, Stacked
 
-ALL = registered(so.Aggregation)
+ALL = [c for c in registered(so.Aggregation) if c not in TESTED_ELSEWHERE]
 
 
 def close(a, b):

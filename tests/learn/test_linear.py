@@ -106,5 +106,10 @@ def test_bad_data():
     model = so.FedLinear(rounds=1).fit(fed)
     assert model.history_[0]["failures"] == 2
     empty = so.FederatedData(X, y, np.array([0, 200, 200, 400]))
-    replies = so.FedLinear(rounds=1).fit(so.simulate(empty)).history_
-    assert replies[0]["failures"] == 1
+    with pytest.raises(DataError, match="client 1 has no rows"):
+        so.FedLinear(rounds=1).fit(so.simulate(empty))
+    gappy = X.copy()
+    gappy[150, 2] = np.nan
+    data = so.FederatedData(gappy, y, np.array([0, 100, 400]))
+    with pytest.raises(DataError, match=r"client 1 has missing .* x2"):
+        so.FedLinear(rounds=1).fit(so.simulate(data))

@@ -88,7 +88,7 @@ def _failures(fed):
 
 def test_when_everything_fails_the_error_says_so():
     fed = so.simulate(X, Y, clients=10, failures=so.Failures(dropout=1.0))
-    with pytest.raises(so.errors.NotEnoughReplies, match="0 of 10 clients .* not reachable"):
+    with pytest.raises(so.errors.NotEnoughReplies, match=r"0 of 10 clients .* not reachable"):
         so.FedLinear(rounds=1).fit(fed)
 
 

@@ -130,8 +130,10 @@ class Replies:
         self.quorum = quorum
         self.failures: list[Failure] = []
         self._federation = federation
-        self._replied = 0
         self._sent = False
+        self._replied: list[IntArray] = []
+        self._up: list[IntArray] = []
+        self._virtual = 0.0
 
     def __iter__(self) -> Iterator[Reply]:
         """Replies in client order, as their blocks arrive."""
@@ -139,7 +141,7 @@ class Replies:
         for block in self._blocks(self.ask, None):
             assert block.batch is not None
             yield from block.batch
-        self._check_quorum()
+        self._close()
 
     def collect(self) -> list[Reply]:
         """All replies in client order."""
@@ -167,7 +169,7 @@ class Replies:
             if len(groups) > 1:
                 self._federation.meter.relayed += encoded_size(partial)
             total = aggregation.merge(total, partial)
-        self._check_quorum()
+        self._close()
         return total
 
     def _send(self) -> None:
@@ -177,37 +179,43 @@ class Replies:
                 hint="keep the list from collect() to use them twice",
             )
         self._sent = True
+        self._began = time.perf_counter()
 
     def _blocks(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
-        began = time.perf_counter()
-        replied, up, virtual = [], [], 0.0
         for block in self._federation.engine.run(ask, aggregation):
             self.failures += block.failures
-            self._replied += len(block.replied)
-            replied.append(block.replied)
-            up.append(block.up)
-            virtual = max(virtual, block.virtual)
+            self._replied.append(block.replied)
+            self._up.append(block.up)
+            self._virtual = max(self._virtual, block.virtual)
             yield block
-        down = _payload_sizes(ask)
-        record = Record(
-            ask.round,
-            ask.task,
-            ask.clients,
-            down,
-            np.concatenate(replied) if replied else ask.clients[:0],
-            compact(np.concatenate(up)) if up else ask.clients[:0],
-            wall=time.perf_counter() - began,
-            virtual=virtual,
-        )
-        self._federation.meter.add(record)
 
-    def _check_quorum(self) -> None:
+    def _close(self) -> None:
+        """Account for what travelled, and judge whether enough clients replied."""
+        ask = self.ask
+        none = ask.clients[:0]
+        replied = np.concatenate(self._replied) if self._replied else none
+        up = compact(np.concatenate(self._up)) if self._up else none
+        self._federation.meter.add(
+            Record(
+                ask.round,
+                ask.task,
+                ask.clients,
+                _payload_sizes(ask),
+                replied,
+                up,
+                wall=time.perf_counter() - self._began,
+                virtual=self._virtual,
+            )
+        )
+        self._check_quorum(len(replied))
+
+    def _check_quorum(self, replied: int) -> None:
         if self.failures:
             self._log_failures()
-        if self._replied < self.quorum:
+        if replied < self.quorum:
             asked = len(self.ask.clients)
             error = NotEnoughReplies(
-                f"{self._replied} of {asked} clients replied to {self.ask.task!r}, "
+                f"{replied} of {asked} clients replied to {self.ask.task!r}, "
                 f"{self.quorum} are needed: {_first(self.failures)}",
                 self.failures,
             )

@@ -1,9 +1,8 @@
 """What asks and replies carry, and its bytes on the wire.
 
 A payload is None, a bool, an int of 64 bits, a float, text, bytes, a NumPy array, or a list or dict
-(with text keys) of payloads. Tuples become lists, NumPy scalars become Python numbers, and an object
-with a ``to_payload`` method becomes what that returns. Nothing else can be encoded: no other
-objects, no code, no pickle.
+(with text keys) of payloads. Tuples become lists, NumPy scalars Python numbers, and an object with
+a ``to_payload`` method what that returns. Nothing else can be encoded: no code, no pickle.
 
 A frame is ``SOL`` · version · u32 length · structure (msgpack) · buffers. Arrays and long byte
 strings leave only a mark in the structure; their raw bytes follow, in the order of the marks, each
@@ -68,7 +67,11 @@ def encode(payload: Any, limits: Limits = DEFAULT_LIMITS) -> bytes:
 def encode_pieces(payload: Any, limits: Limits = DEFAULT_LIMITS) -> list[Any]:
     """The frame as a list of buffers, for writers that can gather them without a copy."""
     buffers: list[Any] = []
-    structure = _to_msgpack(_mark(payload, buffers, limits.depth))
+    marked = _mark(payload, buffers, limits.depth)
+    try:
+        structure = _to_msgpack(marked)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise PayloadError(f"a payload cannot carry this value: {error}") from None
     if len(structure) > limits.structure:
         raise PayloadTooLarge(
             f"payload structure of {len(structure):,} bytes exceeds {limits.structure:,}",
@@ -165,7 +168,7 @@ def _structure_size(value: Any, buffers: list[int]) -> int:
     if kind is int:
         return int_size(value)
     if kind is str:
-        n = len(value) if value.isascii() else len(value.encode())
+        n = len(value) if value.isascii() else _text_size(value)
         return n + (1 if n < 32 else 2 if n < 256 else 3 if n < 65536 else 5)
     if kind is bool or value is None:
         return 1
@@ -198,8 +201,17 @@ def _structure_size(value: Any, buffers: list[int]) -> int:
     raise PayloadError(f"a payload cannot carry {kind.__module__}.{kind.__qualname__}")
 
 
+def _text_size(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise PayloadError(f"a payload cannot carry this value: {error}") from None
+
+
 def int_size(value: int) -> int:
     """Bytes msgpack spends on an integer."""
+    if not -(2**63) <= value < 2**64:
+        raise PayloadError(f"a payload cannot carry {value}: integers have 64 bits")
     if value >= 0:
         return (
             1 if value < 128 else 2 if value < 256 else 3 if value < 65536 else 5 if value < 2**32

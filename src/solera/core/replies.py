@@ -160,9 +160,9 @@ class Batch:
         bad = np.array([failure.client for failure in failures], dtype=np.int64)
         return self._kept(~np.isin(self.clients, bad)), failures
 
-    def alike(self, example: Any) -> tuple[Batch, list[Failure]]:
-        """The replies that look like the example, and a failure for each of the others."""
-        wrong = [unlike(payload, example) for payload in self.payloads]
+    def alike(self, example_for: Callable[[int], Any]) -> tuple[Batch, list[Failure]]:
+        """The replies that look like the client's example, and a failure for each other one."""
+        wrong = [unlike(reply.payload, example_for(reply.client)) for reply in self]
         if not any(wrong):
             return self, []
         failures = [

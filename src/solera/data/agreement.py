@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.aggregation import Aggregation
-from solera.core.clients import Client
+from solera.core.aggregation import Aggregation, Fields, Union
+from solera.core.clients import Client, ClientGroup, Rows
 from solera.core.errors import DataError, SchemaError
 from solera.core.federation import Federation
 from solera.core.replies import Reply
@@ -30,15 +30,19 @@ def describe(client: Client, ask: Any) -> dict[str, Any]:
         described["classes"] = np.unique(rows.y)
     described["rows"] = len(rows) if len(rows) >= SMALLEST_COUNT else None
     described["empty"] = not len(rows)
+    described["gaps"] = _gaps(rows)
+    return described
+
+
+def _gaps(rows: Rows) -> list[int]:
+    """Columns with values that are missing or infinite."""
     values = rows.X.data if hasattr(rows.X, "indptr") else rows.X
     if values.dtype.kind != "f" or np.isfinite(values).all():
-        described["gaps"] = []
-    elif hasattr(rows.X, "indptr"):
-        described["gaps"] = np.unique(rows.X.indices[~np.isfinite(values)]).tolist()
-    else:
-        columns = ~np.isfinite(rows.X.reshape(len(rows), -1)).all(axis=0)
-        described["gaps"] = np.flatnonzero(columns).tolist()
-    return described
+        return []
+    if hasattr(rows.X, "indptr"):
+        return [int(column) for column in np.unique(rows.X.indices[~np.isfinite(values)])]
+    columns = ~np.isfinite(rows.X.reshape(len(rows), -1)).all(axis=0)
+    return [int(column) for column in np.flatnonzero(columns)]
 
 
 class SchemaAgreement(Aggregation):
@@ -100,24 +104,52 @@ class SchemaAgreement(Aggregation):
         return {"schema": schema, "gaps": partial["gaps"], "empty": partial["empty"]}
 
 
+def _flaws_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
+    rows = group.data.joined()
+    if rows.X.dtype.kind != "f" or np.isfinite(getattr(rows.X, "data", rows.X)).all():
+        return [_flaws(i, [], size) for i, size in zip(group.ids, group.data.sizes, strict=True)]
+    return [find_flaws(client, ask) for client in group]
+
+
+@task("data.flaws", many=_flaws_many)
+def find_flaws(client: Client, ask: Any) -> dict[str, Any]:
+    """Whether this client has no rows, and the first column in which values are missing."""
+    rows = client.data.part("train")
+    names = [client.data.schema.features[column].name for column in _gaps(rows)[:1]]
+    return _flaws(client.id, names, len(rows))
+
+
+def _flaws(client: int, columns: list[str], rows: int) -> dict[str, Any]:
+    return {
+        "gaps": [f"{client:012d} {name}" for name in columns],
+        "empty": [] if rows else [int(client)],
+    }
+
+
 def agree(federation: Federation, *, gaps: bool = True) -> Schema:
     """The schema of a federation: known beforehand in a simulation, asked for otherwise.
 
     A client without rows, a column on which clients disagree and, unless ``gaps`` are welcome, a
-    missing value are errors that name client and column.
+    missing value are errors that name client and column. Clients whose rows are generated lazily
+    are not asked: theirs show when a task meets them.
     """
-    if federation.schema is not None:
-        return federation.schema
-    answer = federation.ask(describe).fold(SchemaAgreement())
-    schema: Schema = answer["schema"]
+    schema = federation.schema
+    if schema is None:
+        answer = federation.ask(describe).fold(SchemaAgreement())
+        schema = answer["schema"]
+        missing = [(client, schema.features[column].name) for client, column in answer["gaps"]]
+    elif federation.engine.sizes("train") is not None:
+        answer = federation.ask(find_flaws).fold(Fields({"gaps": Union(), "empty": Union()}))
+        missing = [(int(gap[:12]), gap[13:]) for gap in answer["gaps"]]
+    else:
+        return schema
     if answer["empty"]:
         raise DataError(
             f"client {answer['empty'][0]} has no rows to train on",
             hint="give it data or leave it out",
         )
-    if answer["gaps"] and not gaps:
-        client, column = answer["gaps"][0]
-        raise missing_values(client, [schema.features[column].name])
+    if missing and not gaps:
+        raise missing_values(missing[0][0], [missing[0][1]])
     return schema
 
 

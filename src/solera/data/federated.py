@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +58,11 @@ class FederatedData:
         self.X = X
         self.y = y
         self.offsets = offsets
+        steps = np.diff(offsets)
+        if not len(steps) or offsets[0] != 0 or offsets[-1] != X.shape[0] or (steps < 0).any():
+            raise DataError(
+                f"offsets must rise from 0 to the {X.shape[0]:,} rows, one more than clients"
+            )
         self.schema = infer(X, y) if schema is None else schema
         self.left_over = left_over
         self._held_out = held_out
@@ -174,6 +179,7 @@ class FederatedData:
         return f"FederatedData({self.clients:,} clients, {self.offsets[-1]:,} rows)"
 
 
+_LOOKED_AT = 16
 Generate = Callable[[int, np.random.Generator], Any]
 
 
@@ -181,8 +187,8 @@ class LazyData:
     """Clients whose rows are generated when a task needs them, and forgotten afterwards.
 
     ``generate(client, rng)`` returns ``(X, y)``, the same for the same client every time: ``rng``
-    is derived from the seed and the client. Client 0 shows what the rows look like, unless
-    ``schema`` says so.
+    is derived from the seed and the client. The first few clients show what the rows look like,
+    unless ``schema`` says so: name it when classes are rare.
     """
 
     def __init__(
@@ -194,7 +200,7 @@ class LazyData:
         self.clients = clients
         self.seed = seed
         self._steps: Sequence[Any] = ()
-        self._raw = infer(*self._rows(0)) if schema is None else schema
+        self._raw = self._look() if schema is None else schema
         self.schema = self._raw
 
     def _rows(self, client: int) -> tuple[Any, Any]:
@@ -203,6 +209,15 @@ class LazyData:
         for step in self._steps:
             X, raw = step.transform_rows(X, raw), step.transform_schema(raw)
         return X, y
+
+    def _look(self) -> Schema:
+        """The columns of client 0 and the classes of the first clients."""
+        first = [self._rows(client) for client in range(min(self.clients, _LOOKED_AT))]
+        schema = infer(*first[0])
+        if schema.target != "classes":
+            return schema
+        classes = np.unique(np.concatenate([y for _, y in first]))
+        return replace(schema, classes=classes, outputs=len(classes))
 
     def sizes(self, part: Part = "train") -> IntArray | None:
         return None

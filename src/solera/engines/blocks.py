@@ -71,7 +71,8 @@ class Runner:
             batch, failed = self._tamper(ask, batch, clients, faults)
             failures += failed
         if task.like is not None and not isinstance(batch.payloads, Stacked):
-            batch, failed = batch.alike(task.like(ask.payload))
+            like = task.like
+            batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
             failures += failed
         partial = None
         if aggregation is not None:
@@ -125,6 +126,8 @@ class Runner:
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
                     f"for {len(clients)} clients"
                 )
+            for state in mine:
+                encoded_size(state)
         except Exception as error:
             batch, failures = self._one_by_one(task, ask, clients, states, source, draws)
             if not failures:
@@ -154,6 +157,7 @@ class Runner:
             try:
                 reply = task.one(Client(client, source, draws, state), ask.payload_for(client))
                 size = encoded_size(reply)
+                encoded_size(state)
             except Refusal as error:
                 failures.append(Failure(client, "refused", str(error), error))
             except SoleraError as error:

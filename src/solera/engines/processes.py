@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -250,8 +251,9 @@ def _work(pipe: Connection, runner: Runner, inherited: list[Connection]) -> None
             block = runner.block(ask, order["clients"], states, aggregation)
             place = desk.write(_block_to_payload(block, states))
             pipe.send_bytes(encode({"place": place}))
-        except SoleraError as error:
-            pipe.send_bytes(encode({"error": str(error)}))
+        except Exception as error:
+            reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
+            pipe.send_bytes(encode({"error": reason}))
     ask = None
     orders.close()
     desk.close()

@@ -102,7 +102,8 @@ class Learner(Component, abstract=True):
         checkpoint = None
         if self._checkpoint is not None:
             sizes = federation.engine.sizes("train")
-            run = fingerprint(describe(self), federation.seed, self.schema_.to_payload(), sizes)
+            seed, clients = federation.seed, len(federation)
+            run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(self._checkpoint, run)
         self._loop = iter(
             Rounds(
@@ -196,11 +197,13 @@ class Predictor(Learner, abstract=True):
         """The model without what only further training needs; this is what clients receive."""
         return self
 
-    def evaluate(self, federation: Federation, part: str = "test") -> Any:
-        """Metrics over the rows that every client keeps; see :func:`solera.learn.evaluate`."""
+    def evaluate(
+        self, federation: Federation, part: str = "test", *, per_client: bool = True
+    ) -> Any:
+        """Metrics over the rows that every client keeps; see :func:`solera.evaluate`."""
         from solera.learn.evaluation import evaluate
 
-        return evaluate(self, federation, part)
+        return evaluate(self, federation, part, per_client=per_client)
 
 
 class Averaging(Predictor, abstract=True):

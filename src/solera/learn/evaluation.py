@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.aggregation import Collect
+from solera.core.aggregation import Collect, Sum
 from solera.core.clients import PARTS, Client, ClientGroup, IntArray, Segments
 from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, UsageError
@@ -108,8 +108,12 @@ class Evaluation:
         return f"Evaluation({shown}; {len(self.clients)} clients)"
 
 
-def evaluate(model: Any, federation: Federation, part: str = "test") -> Evaluation:
+def evaluate(
+    model: Any, federation: Federation, part: str = "test", *, per_client: bool = True
+) -> Evaluation:
     """Ask every client to judge the model on its own rows and fold the counts.
+
+    Without ``per_client`` only the folded counts reach the coordinator.
 
     Classes: accuracy, balanced accuracy, macro precision, recall and F1. Labels: subset accuracy,
     Hamming loss, micro- and macro-F1. Numbers: MSE, MAE and R². Metrics of classes or labels that
@@ -119,8 +123,12 @@ def evaluate(model: Any, federation: Federation, part: str = "test") -> Evaluati
     if part not in PARTS:
         raise UsageError.of("evaluate", "part", part, f"must be one of {', '.join(PARTS)}")
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
-    answers = federation.ask(_evaluate, ask).fold(Collect())
-    total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
+    replies = federation.ask(_evaluate, ask)
+    answers = replies.fold(Collect()) if per_client else {}
+    if per_client:
+        total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
+    else:
+        total = replies.fold(Sum())
     if not _rows(total):
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"

@@ -65,3 +65,9 @@ class PeerToPeer(Predictor):
     def predict(self, X: Any) -> NDArray[Any]:
         self.check_fitted()
         return self.learner_.predict(X)
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Probabilities by the learner that was trained, where it has them."""
+        self.check_fitted()
+        probabilities: NDArray[Any] = self.learner_.predict_proba(X)  # type: ignore[attr-defined]
+        return probabilities

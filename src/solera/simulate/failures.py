@@ -39,6 +39,8 @@ class Failures(Component):
 
     def faults(self, ask: Ask, clients: IntArray) -> Faults:
         dropout, straggle, crash, corrupt, delay = (self._draw(ask, clients, i) for i in range(5))
+        if not self.delay >= 0:
+            raise UsageError.of(self, "delay", self.delay, "must not be negative")
         late = straggle < self._chance("straggle")
         return Faults(
             dropped=dropout < self._chance("dropout"),

@@ -13,6 +13,7 @@ from solera.core.federation import Federation
 from solera.core.payload import DEFAULT_LIMITS, Limits
 from solera.core.schema import Feature, Schema
 from solera.core.topology import Topology
+from solera.data.adapters import from_pandas
 from solera.data.federated import FederatedData, check_rows
 from solera.data.partition import IID, Partition
 from solera.engines.blocks import MEMORY
@@ -49,8 +50,9 @@ def simulate(
 
     Parameters
     ----------
-    X, y: the rows to deal out, or, as ``X`` alone, a :class:`FederatedData` or :class:`LazyData`.
-    clients: how many, unless the partition says so itself; 10 by default.
+    X, y: the rows to deal out (arrays, a CSR matrix or a pandas frame), or, as ``X`` alone, a
+        :class:`FederatedData` or :class:`LazyData`.
+    clients: how many, unless the partition says so itself; 10 by default for :class:`IID`.
     partition: who gets which rows; :class:`IID` by default.
     validation, test: fractions of every client's rows to set aside.
     seed: fixes the partition, the splits, the failures and every draw of every task.
@@ -95,12 +97,16 @@ def _source(
             raise UsageError("simulate: data that has its clients already takes no partition")
         source: Source = X
         return source
+    table = X
+    if hasattr(X, "iloc"):
+        features = from_pandas(X).schema.features if features is None else features
+        X = from_pandas(X).X
     X, y = check_rows(X, y)
     if partition is None:
         partition = IID()
     if clients is None and isinstance(partition, IID):
         clients = 10
-    assignment = partition.assign(X.shape[0], y, X=X, clients=clients, seed=seed)
+    assignment = partition.assign(X.shape[0], y, X=table, clients=clients, seed=seed)
     empty = np.flatnonzero(assignment.sizes == 0)
     if len(empty):
         named = ", ".join(map(str, empty[:5])) + (" …" if len(empty) > 5 else "")

@@ -364,7 +364,7 @@ class FedHEONN(Predictor):
         found = [Z[:, c] @ w for c, w in zip(columns, self.weights_, strict=True)]
         return f.value(np.stack(found))
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Any:
         y = self.outputs(X)
         if self.schema_.target == "numbers":
             mean = y.mean(axis=0)
@@ -377,7 +377,7 @@ class FedHEONN(Predictor):
         votes = (best[:, :, None] == np.arange(self.schema_.outputs)).sum(axis=0)
         return np.asarray(self.schema_.classes[votes.argmax(axis=1)])
 
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: Any) -> Any:
         """Mean output of the members, scaled to add up to 1 for classes."""
         if self.schema_.target == "numbers":
             raise UsageError("FedHEONN was fitted to numbers, which have no probabilities")

@@ -237,7 +237,7 @@ def wants_factor(representation: str, rows: int, columns: int) -> bool:
 
 
 def triangle(A: Floats) -> Floats:
-    """R with RᵀR = AᵀA, at most as many rows as columns (the R of A = QR; S Vᵀ up to a rotation)."""
+    """R with RᵀR = AᵀA, no more rows than columns: the R of A = QR, S Vᵀ up to a rotation."""
     return np.asarray(np.linalg.qr(A, mode="r")) if len(A) else A
 
 
