@@ -32,6 +32,7 @@ from solera.core.topology import Custom, Hierarchy, Peers, Star
 from solera.data import datasets
 from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
+from solera.data.dataset import holdout
 from solera.data.federated import FederatedData, LazyData
 from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
@@ -122,6 +123,7 @@ __all__ = [
     "from_huggingface",
     "from_pandas",
     "from_torch",
+    "holdout",
     "keys",
     "load",
     "pool",

@@ -139,3 +139,13 @@ def test_a_million_clients():
     assert rounds == 20
     assert started < 5
     assert megabytes < 1024
+
+
+def test_rows_are_held_out_by_class_before_dealing():
+    train, _, rest, _, test, y_test = so.holdout(X, Y, validation=0.2, test=0.25, seed=3)
+    assert [len(train), len(rest), len(test)] == [55, 20, 25]
+    assert sorted(np.concatenate([train, rest, test])[:, 0]) == sorted(X[:, 0])
+    assert np.bincount(y_test).tolist() in ([7, 6, 6, 6], [6, 7, 6, 6], [6, 6, 7, 6], [6, 6, 6, 7])
+    assert len(so.holdout(X, test=0.1)) == 4
+    with pytest.raises(UsageError, match="validation"):
+        so.holdout(X, Y, validation=0.8)

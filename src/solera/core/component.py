@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -120,6 +121,21 @@ def _starred(cls: type[Any]) -> str | None:
     return None
 
 
+@cache
+def _load_packages() -> None:
+    """Import the packages that add components through a ``solera.learners`` entry point."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="solera.learners"):
+        entry.load()
+
+
+def installed_components() -> dict[str, type[Component]]:
+    """All components by name, including those of other packages."""
+    _load_packages()
+    return Component.registry
+
+
 def describe(value: Any) -> Any:
     """A payload that :func:`build` turns back into ``value``.
 
@@ -147,7 +163,7 @@ def build(description: Any) -> Any:
         if _COMPONENT not in description:
             return {key: build(v) for key, v in description.items()}
         name = description[_COMPONENT]
-        cls = Component.registry.get(name)
+        cls = Component.registry.get(name) or installed_components().get(name)
         if cls is None:
             raise UsageError(
                 f"component {name!r} is not installed",

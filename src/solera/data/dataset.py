@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from solera.core import rng
 from solera.core.errors import UsageError
-from solera.core.schema import Feature, Schema, Target
+from solera.core.schema import Feature, Schema, Target, infer_target
 
 BoolArray = NDArray[np.bool_]
 
@@ -130,3 +130,24 @@ def held_out(owner: str, y: NDArray[Any], target: Target, test: float, seed: int
     marked = np.zeros(len(y), dtype=np.bool_)
     marked[order[taken]] = True
     return marked
+
+
+def holdout(
+    X: Any, y: Any = None, *, validation: float = 0.0, test: float = 0.25, seed: int = 0
+) -> tuple[Any, ...]:
+    """Set rows aside before they are dealt to clients: ``X, y, X_test, y_test``.
+
+    With ``validation`` > 0: ``X, y, X_validation, y_validation, X_test, y_test``. Rows are drawn at
+    random within each class or label set; numbers and rows without a target plainly at random.
+    """
+    if not 0 <= validation < 1 - test:
+        raise UsageError.of("holdout", "validation", validation, f"must be in [0, {1 - test:g})")
+    target, _, _ = infer_target(y)
+    strata = np.zeros(X.shape[0], dtype=np.int64) if y is None else np.asarray(y)
+    in_test = held_out("holdout", strata, target, test, seed)
+    rest = np.flatnonzero(~in_test)
+    in_validation = held_out("holdout", strata[rest], target, validation / (1 - test), seed)
+    parts = [rest[~in_validation], np.flatnonzero(in_test)]
+    if validation:
+        parts.insert(1, rest[in_validation])
+    return tuple(p for rows in parts for p in (X[rows], None if y is None else strata[rows]))

@@ -38,12 +38,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from difflib import get_close_matches
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from solera.core.component import Component
+from solera.core.component import Component, installed_components
 from solera.core.errors import UsageError
 from solera.data import datasets
 from solera.data.partition import IID, Partition
@@ -136,8 +134,7 @@ def component(base: type[Any], table: Mapping[str, Any], where: Where = ()) -> A
 
 def family(base: type[Any]) -> dict[str, type[Component]]:
     """Installed subclasses by name, those of packages with a ``solera.learners`` entry included."""
-    _load_plugins()
-    found = {n: cls for n, cls in Component.registry.items() if issubclass(cls, base)}
+    found = {n: cls for n, cls in installed_components().items() if issubclass(cls, base)}
     return dict(sorted(found.items()))
 
 
@@ -349,9 +346,3 @@ def _words(hint: Any) -> str:
     if hint in _PLAIN:
         return _PLAIN[hint][1]
     return _TABLE if _is_component(hint) or is_dataclass(hint) else "of the right type"
-
-
-@cache
-def _load_plugins() -> None:
-    for entry in entry_points(group="solera.learners"):
-        entry.load()
