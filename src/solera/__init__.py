@@ -39,7 +39,7 @@ from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
-from solera.learn.evaluation import Evaluation, evaluate
+from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
 from solera.learn.heonn.learner import FedHEONN, RandomPatches
 from solera.learn.linear import FedLinear
@@ -71,6 +71,7 @@ __all__ = [
     "Dirichlet",
     "EarlyStopping",
     "Encryption",
+    "Evaluate",
     "Evaluation",
     "Explicit",
     "Extremes",

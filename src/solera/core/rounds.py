@@ -71,7 +71,7 @@ class Round:
         self.clients = clients
         self.metrics: dict[str, Any] = {}
         self.stopped: str | None = None
-        self._federation = federation
+        self.federation = federation
         self._replies: list[Replies] = []
         self._asked_before = len(federation.meter.records)
 
@@ -85,7 +85,7 @@ class Round:
         quorum: int | float | None = None,
     ) -> Replies:
         """:meth:`Federation.ask` to the clients of this round."""
-        replies = self._federation.ask(
+        replies = self.federation.ask(
             task,
             payload,
             to=self.clients if to is None else to,
@@ -104,7 +104,7 @@ class Round:
     @property
     def traffic(self) -> Total:
         """Bytes and seconds of this round so far."""
-        return self._federation.meter.total(since=self._asked_before)
+        return self.federation.meter.total(since=self._asked_before)
 
     def log(self, **metrics: Any) -> None:
         """Record numbers of this round; they appear in the history and in progress displays."""

@@ -19,6 +19,7 @@ from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked, map_leaves
+from solera.core.rounds import Callback, Round
 from solera.core.schema import Schema
 from solera.core.task import task
 
@@ -196,3 +197,33 @@ def _ratio(a: Any, b: Any) -> NDArray[np.float64]:
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     ratio: NDArray[np.float64] = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
     return ratio
+
+
+class Evaluate(Callback):
+    """Judge the model every so many rounds; the metrics appear in the history.
+
+    ``Evaluate()`` asks the clients that are trained on and logs what :func:`evaluate` finds on the
+    ``part`` they keep; ``Evaluate(X, y)`` logs the ``score`` on rows the driver holds. Put it
+    before an :class:`EarlyStopping` that watches one of these metrics.
+    """
+
+    def __init__(
+        self, X: Any = None, y: Any = None, *, part: str = "validation", every: int = 1
+    ) -> None:
+        if every < 1:
+            raise UsageError.of(self, "every", every, "must be at least 1")
+        if (X is None) != (y is None):
+            raise UsageError("Evaluate needs rows and their target, or neither")
+        self.X = X
+        self.y = y
+        self.part = part
+        self.every = every
+
+    def on_round(self, learner: Any, round: Round) -> None:
+        if (round.index + 1) % self.every:
+            return
+        if self.X is None:
+            found = evaluate(learner, round.federation, self.part, per_client=False)
+            round.log(**found.metrics)
+        else:
+            round.log(score=learner.score(self.X, self.y))
