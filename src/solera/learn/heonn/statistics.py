@@ -192,16 +192,14 @@ def class_codes(y: Any, classes: NDArray[Any]) -> Any:
 
 def _tell(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]:
     """Statistics of one estimator over all features, a chunk of rows at a time."""
-    rows = X.shape[0]
-    width = ask["columns"]
-    step = max(width, _CHUNK // width)
-    if rows <= step:
-        return _moments_and_shape(with_ones(hidden(X, ask["hidden"])), targets, ask)
+    rows, columns = X.shape[0], ask["columns"]
+    factor = wants_factor(ask["representation"], rows, columns)
+    step = max(columns, _CHUNK // columns)
     total: dict[str, Floats] | None = None
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))
         Z = with_ones(hidden(X[chunk], ask["hidden"]))
-        part = _moments_and_shape(Z, targets.take(chunk), ask)
+        part = _moments_and_shape(Z, targets if rows <= step else targets.take(chunk), factor)
         total = part if total is None else _plus(total, part)
     assert total is not None
     return total
@@ -219,12 +217,11 @@ def _plus(a: dict[str, Floats], b: dict[str, Floats]) -> dict[str, Floats]:
     return sums
 
 
-def _moments_and_shape(Z: Floats, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]:
+def _moments_and_shape(Z: Floats, targets: Targets, factor: bool) -> dict[str, Floats]:
     views = targets.views(Z)
     told = {"moments": Z.T @ targets.moment, "squares": targets.square.sum(axis=0)}
-    columns = Z.shape[1]
-    if wants_factor(ask["representation"], len(Z), columns):
-        rank = min(len(Z), columns)
+    if factor:
+        rank = min(Z.shape)
         told["factors"] = np.stack([_padded(triangle(A), rank) for A in views])
     else:
         told["grams"] = np.stack([pack(A.T @ A) for A in views])
@@ -275,7 +272,7 @@ def _tell_patches(
     factor = wants_factor(ask["representation"], count, columns)
     if targets.layout != "shared" or factor:
         told = [
-            _moments_and_shape(Z[np.ix_(r, c)], targets.take(r), ask)
+            _moments_and_shape(Z[np.ix_(r, c)], targets.take(r), factor)
             for r, c in zip(drawn, features, strict=True)
         ]
         return {key: np.stack([t[key] for t in told]) for key in told[0]}
