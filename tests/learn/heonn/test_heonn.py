@@ -14,6 +14,7 @@ import solera as so
 from solera.core.clients import Client, Draws
 from solera.core.errors import DataError, NotEnoughReplies, UsageError
 from solera.learn.heonn.activations import activation
+from solera.learn.heonn.statistics import draw_rows
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(90, 6))
@@ -200,7 +201,8 @@ def test_ensembles_equal_a_slow_reference(derivative, replacement):
         client = Client(k, federation.data, Draws(0, "heonn.statistics", 0), {})
         rows = federation.data.segments(np.array([k]))[0]
         n = round(0.6 * len(rows))
-        picks = [client.rng.choice(len(rows), n, replace=replacement) for _ in range(7)]
+        picks = draw_rows(client.rng, 7, len(rows), n, replacement)
+        assert replacement or all(len(np.unique(p)) == n for p in picks)
         drawn.append([(rows.X[p], rows.y[p]) for p in picks])
     votes = np.zeros((90, 3))
     for t, columns in enumerate(model.patches_):

@@ -14,12 +14,16 @@ In all of them the G of each client reaches the coordinator in the clear: with f
 columns it tells the rows up to a rotation (see ``min_rows``). Clients share one key pair, so the
 coordinator together with any client can read everybody's moments. Decrypted numbers must not be
 sent back to the coordinator (Li & Micciancio 2021).
+
+With a Gram matrix shared by all classes, the moments of the last class are not sent: all of them
+add up to Σ_c m_c = (d̄₊ + (C − 1) d̄₋)·G₀, with G₀ the first row of G, which the coordinator knows.
 """
 
 from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +39,6 @@ from solera.privacy import he, keys
 from solera.privacy.keys import WrongKey
 
 Floats = NDArray[np.float64]
-GramsOf = Callable[[Any], Floats]
 
 
 class Encryption(Component):
@@ -73,6 +76,7 @@ class Encryption(Component):
         parameters = he.Parameters.from_list(literal_eval(told["parameters"][0]))
         exponent = told["exponent"]["max"]
         patches, outputs = plan["patches"], plan["outputs"]
+        outputs -= _spares_one(plan["layout"], plan["target"])
         members = 1 if patches is None else len(patches)
         if patches is not None:
             exponent = np.concatenate(
@@ -88,6 +92,7 @@ class Encryption(Component):
             "key": self.key,
             "fingerprint": bytes.fromhex(told["fingerprint"][0]),
             "shape": list(shape),
+            "outputs": outputs,
             "exponent": scaling,
             "layout": "flat",
             "rotations": None,
@@ -116,31 +121,40 @@ class Encryption(Component):
                 hint="make it with so.keys.COORDINATOR, or so.keys.COMPAT for 'compat'",
             )
 
-    def close(
-        self, told: Any, grams: GramsOf, lam: float, agreed: dict[str, Any]
-    ) -> dict[str, Any]:
+    def close(self, told: Any, problem: Problem, agreed: dict[str, Any]) -> dict[str, Any]:
         """The coordinator's last step: what key holders need for the weights."""
         if self.finish == "client":
             return {"moments": told["moments"], "shape": told["shape"]}
+        G = problem.grams(told["shape"])
+        A = inverses(G, problem.lam)
+        sealed: dict[str, Any] = {
+            "weights": self._multiply(told["moments"], G, A, problem.lam, agreed)
+        }
+        if problem.spares_one:
+            sealed["sum"] = (A[:, 0] @ problem.sum_of_moments(G)[..., None])[..., 0]
+        return sealed
+
+    def _multiply(
+        self, moments: Any, G: Floats, A: Floats, lam: float, agreed: dict[str, Any]
+    ) -> he.Encrypted:
+        """[[A m]] by the product that suits: one system, many, or the two steps of the thesis."""
         from solera.privacy.he_products import multiply, multiply_factors, multiply_single
 
-        moments = told["moments"]
         if not isinstance(moments, he.Encrypted):
             moments = he.Encrypted.from_payload(moments)
-        G = grams(told["shape"])
         d = G.shape[-1]
         if agreed["rotations"] is None:
-            return {"weights": multiply_single(moments, inverses(G, lam).reshape(d, d))}
+            return multiply_single(moments, A.reshape(d, d))
         rotations = keys.Rotations.from_bytes(agreed["rotations"])
         if self.finish == "coordinator":
-            return {"weights": multiply(moments, inverses(G, lam).reshape(-1, d, d), rotations)}
+            return multiply(moments, A.reshape(-1, d, d), rotations)
         values, vectors = np.linalg.eigh(G.reshape(-1, d, d))
         total = np.maximum(values, 0) + lam
         floor = d * np.finfo(float).eps * total[:, -1:]
         inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > floor)
-        return {"weights": multiply_factors(moments, vectors, inverse, rotations)}
+        return multiply_factors(moments, vectors, inverse, rotations)
 
-    def open(self, sealed: Any, grams: GramsOf, lam: float, outputs: int) -> Floats:
+    def open(self, sealed: Any, problem: Problem) -> Floats:
         """A key holder's last step: the weights, T × d × C."""
         try:
             pair = keys.find(self.key)
@@ -153,7 +167,45 @@ class Encryption(Component):
         if not isinstance(inside, he.Encrypted):
             inside = he.Encrypted.from_payload(inside, pair)
         plain = he.decrypt(pair, inside)
-        plain = plain.reshape(-1, outputs, plain.shape[-1]).swapaxes(1, 2)
-        if self.finish == "client":
-            return solve(grams(sealed["shape"]), np.ascontiguousarray(plain), lam)
-        return plain
+        plain = plain.reshape(-1, problem.outputs - problem.spares_one, plain.shape[-1])
+        plain = plain.swapaxes(1, 2)
+        if self.finish != "client":
+            return problem.complete(plain, sealed.get("sum"))
+        G = problem.grams(sealed["shape"])
+        return solve(G, problem.complete(plain, problem.sum_of_moments(G)), problem.lam)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What both last steps need to know of the learner.
+
+    ``inverse_levels`` are f⁻¹ of the targets of an absent and of a present class.
+    """
+
+    grams: Callable[[Any], Floats]
+    lam: float
+    outputs: int
+    layout: str
+    target: str
+    inverse_levels: tuple[float, float]
+
+    @property
+    def spares_one(self) -> bool:
+        return _spares_one(self.layout, self.target)
+
+    def sum_of_moments(self, G: Floats) -> Floats:
+        """Σ_c m_c from the first row of G: T × d."""
+        absent, present = self.inverse_levels
+        return np.asarray(G[:, 0, 0] * (present + (self.outputs - 1) * absent))
+
+    def complete(self, found: Floats, total: Floats | None) -> Floats:
+        """T × d × C with the last output where it was spared: the total less the others."""
+        if not self.spares_one:
+            return np.ascontiguousarray(found)
+        assert total is not None
+        last = total[..., None] - found.sum(axis=2, keepdims=True)
+        return np.concatenate([found, last], axis=2)
+
+
+def _spares_one(layout: str, target: str) -> bool:
+    return layout == "shared" and target == "classes"

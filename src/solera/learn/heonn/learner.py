@@ -17,7 +17,7 @@ from solera.core.federation import Federation
 from solera.core.rng import generator
 from solera.data.agreement import agree
 from solera.learn.base import Predictor
-from solera.learn.heonn.activations import HIGH, activation, levels
+from solera.learn.heonn.activations import HIGH, LOW, activation, levels
 from solera.learn.heonn.algebra import (
     Grams,
     Layout,
@@ -28,7 +28,7 @@ from solera.learn.heonn.algebra import (
     solve_path,
     squared_error,
 )
-from solera.learn.heonn.encryption import Encryption
+from solera.learn.heonn.encryption import Encryption, Problem
 from solera.learn.heonn.hidden import KINDS, hidden
 from solera.learn.heonn.statistics import statistics, with_ones
 from solera.privacy.sums import EncryptedSum
@@ -289,9 +289,7 @@ class FedHEONN(Predictor):
 
     def _solve(self) -> None:
         if self.encrypt is not None:
-            self.sealed_ = self.encrypt.close(
-                self.statistics_, self._grams, self.lam_, self.agreed_
-            )
+            self.sealed_ = self.encrypt.close(self.statistics_, self._problem(), self.agreed_)
             vars(self).pop("_unsealed", None)
             return
         shape, m = self.statistics_["shape"], self.statistics_["moments"]
@@ -299,6 +297,17 @@ class FedHEONN(Predictor):
             self.solution_ = solve_factor(shape["factors"], m, self.lam_)
         else:
             self.solution_ = solve(self._grams(shape), m, self.lam_)
+
+    def _problem(self) -> Problem:
+        absent, present = activation(self.activation).inverse(np.array([LOW, HIGH]))
+        return Problem(
+            self._grams,
+            self.lam_,
+            self.schema_.outputs,
+            self._layout,
+            self.schema_.target,
+            (float(absent), float(present)),
+        )
 
     def path(self, lams: Sequence[float]) -> Floats:
         """Weights for each of several λ from what clients told once: λ × (members ×) …"""
@@ -341,9 +350,7 @@ class FedHEONN(Predictor):
             w = self.solution_
         else:
             if "_unsealed" not in vars(self):
-                self._unsealed = self.encrypt.open(
-                    self.sealed_, self._grams, self.lam_, self.schema_.outputs
-                )
+                self._unsealed = self.encrypt.open(self.sealed_, self._problem())
             w = self._unsealed
         return w if self.ensemble is not None else w[0]
 
