@@ -41,7 +41,8 @@ from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
-from solera.learn.heonn.learner import FedHEONN, RandomPatches
+from solera.learn.heonn.ensemble import RandomPatches
+from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler

@@ -9,6 +9,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.errors import DataError
+
 Kind = Literal["numeric", "categorical"]
 Target = Literal["classes", "labels", "numbers", "none"]
 
@@ -68,6 +70,19 @@ class Schema:
         ) and np.array_equal(self.classes, other.classes)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def class_codes(labels: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
+    """Positions of labels in the agreed, sorted list of classes; an unknown label is an error."""
+    labels = np.asarray(labels)
+    codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    unknown = classes[codes] != labels
+    if unknown.any():
+        raise DataError(
+            f"class {labels[unknown][0]!r} is not among the {len(classes)} agreed classes",
+            hint="classes are agreed before training: fit all clients, or name them in a schema",
+        )
+    return np.asarray(codes, dtype=np.int64)
 
 
 def infer_target(y: Any) -> tuple[Target, NDArray[Any], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
-from solera.core.clients import Client, ClientGroup, Draws, IntArray, Source
+from solera.core.clients import Client, ClientGroup, Draws, IntArray, Part, Source
 from solera.core.component import build_fitted
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.federation import Ask, Block, PerClient
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
 from solera.core.replies import Batch, Failure, Stacked
+from solera.core.schema import Schema
 from solera.core.task import Task, find_task
 
 States = dict[int, dict[str, Any]]
@@ -70,25 +71,7 @@ class Runner:
         if faults is not None and self.misfortune is not None:
             batch, failed = self._tamper(ask, batch, clients, faults)
             failures += failed
-        if task.like is not None and not isinstance(batch.payloads, Stacked):
-            like = task.like
-            batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
-            failures += failed
-        partial = None
-        if aggregation is not None:
-            try:
-                partial = aggregation.fold(batch)
-            except PayloadError:
-                batch, failed = batch.liftable(aggregation.lift)
-                failures += failed
-                partial = aggregation.fold(batch)
-        if task.finite and (aggregation is None or not is_finite(partial)):
-            batch, failed = batch.only_finite(None if aggregation is None else aggregation.lift)
-            failures += failed
-            if aggregation is not None and failed:
-                partial = aggregation.fold(batch)
-        kept = batch if aggregation is None else None
-        return Block(batch.clients, batch.sizes(), failures, virtual, kept, partial)
+        return settle(task, ask, batch, failures, virtual, aggregation)
 
     # --- the task itself ---
 
@@ -221,6 +204,62 @@ class Runner:
             kept.append(reply.client)
             payloads.append(payload)
         return Batch(_ints(kept), payloads), failures
+
+
+class Simulated:
+    """What engines share whose clients live on this machine: their rows and what they keep."""
+
+    def __init__(self, source: Source, misfortune: Misfortune | None, memory: int) -> None:
+        self.source = source
+        self._runner = Runner(source, misfortune, memory)
+        self._states: States = {}
+
+    @property
+    def clients(self) -> int:
+        return self.source.clients
+
+    @property
+    def schema(self) -> Schema:
+        return self.source.schema
+
+    def sizes(self, part: Part) -> IntArray | None:
+        return self.source.sizes(part)
+
+    def states(self) -> dict[int, Any]:
+        return self._states
+
+    def restore(self, states: Mapping[int, Any]) -> None:
+        self._states = {int(client): dict(state) for client, state in states.items()}
+
+
+def settle(
+    task: Task,
+    ask: Ask,
+    batch: Batch,
+    failures: list[Failure],
+    virtual: float,
+    aggregation: Aggregation | None,
+) -> Block:
+    """What the coordinator does with the replies of a block: turn the unsound away, and fold."""
+    if task.like is not None and not isinstance(batch.payloads, Stacked):
+        like = task.like
+        batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
+        failures += failed
+    partial = None
+    if aggregation is not None:
+        try:
+            partial = aggregation.fold(batch)
+        except PayloadError:
+            batch, failed = batch.liftable(aggregation.lift)
+            failures += failed
+            partial = aggregation.fold(batch)
+    if task.finite and (aggregation is None or not is_finite(partial)):
+        batch, failed = batch.only_finite(None if aggregation is None else aggregation.lift)
+        failures += failed
+        if aggregation is not None and failed:
+            partial = aggregation.fold(batch)
+    kept = batch if aggregation is None else None
+    return Block(batch.clients, batch.sizes(), failures, virtual, kept, partial)
 
 
 def _strike(

@@ -20,7 +20,7 @@ import signal
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -32,21 +32,20 @@ from typing import Any, Literal
 import numpy as np
 
 from solera.core.aggregation import Aggregation, blocks
-from solera.core.clients import IntArray, Part, Source
+from solera.core.clients import IntArray, Source
 from solera.core.component import build, describe
 from solera.core.errors import PayloadError, SoleraError, TaskError, UsageError
 from solera.core.federation import Ask, Block, PerClient, Preparation
 from solera.core.payload import Limits, decode, encode, encode_pieces
 from solera.core.replies import Batch, Failure, Stacked
-from solera.core.schema import Schema
 from solera.core.task import installed_tasks
-from solera.engines.blocks import MEMORY, Misfortune, Runner, States
+from solera.engines.blocks import MEMORY, Misfortune, Runner, Simulated, States
 
 _UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
 """Parent and workers trust each other; the limits of the federation were checked before."""
 
 
-class ProcessEngine:
+class ProcessEngine(Simulated):
     """Runs asks in ``workers`` processes (the number of cores by default).
 
     ``start`` is the way processes are made: "fork" where the system has it, so that tasks and data
@@ -62,34 +61,15 @@ class ProcessEngine:
         memory: int = MEMORY,
         start: Literal["fork", "spawn"] | None = None,
     ) -> None:
-        self.source = source
+        super().__init__(source, misfortune, memory)
         self.workers = _cores() if workers is None else workers
         if self.workers < 1:
             raise UsageError.of("simulate", "workers", workers, "must be at least 1")
         methods = multiprocessing.get_all_start_methods()
         self.start = start or ("fork" if "fork" in methods else "spawn")
-        self._runner = Runner(source, misfortune, memory)
-        self._states: States = {}
         self._crew: list[_Worker] = []
         self._known_tasks: dict[str, Any] = {}
         self._desk = _Buffer()
-
-    @property
-    def clients(self) -> int:
-        return self.source.clients
-
-    @property
-    def schema(self) -> Schema:
-        return self.source.schema
-
-    def sizes(self, part: Part) -> IntArray | None:
-        return self.source.sizes(part)
-
-    def states(self) -> dict[int, Any]:
-        return self._states
-
-    def restore(self, states: Mapping[int, Any]) -> None:
-        self._states = {int(client): dict(state) for client, state in states.items()}
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         self._hire()

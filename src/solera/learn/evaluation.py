@@ -20,7 +20,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked, map_leaves
 from solera.core.rounds import Callback, Round
-from solera.core.schema import Schema
+from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 
 
@@ -46,7 +46,8 @@ def _count(model: Any, rows: Segments) -> dict[str, NDArray[Any]]:
     predicted = model.predict(joined.X) if len(joined) else joined.y
     if schema.target == "classes":
         k = len(schema.classes)
-        cells = (owners * k + _codes(schema, joined.y)) * k + _codes(schema, predicted)
+        true, guessed = (class_codes(y, schema.classes) for y in (joined.y, predicted))
+        cells = (owners * k + true) * k + guessed
         counts = np.bincount(cells, minlength=len(rows) * k * k)
         return {"confusion": counts.reshape(len(rows), k, k)}
     truth, guess = _matrix(joined.y), _matrix(predicted)
@@ -66,17 +67,6 @@ def _count(model: Any, rows: Segments) -> dict[str, NDArray[Any]]:
         **{name: _sums(value, owners, len(rows)) for name, value in sums.items()},
         "rows": rows.sizes,
     }
-
-
-def _codes(schema: Schema, labels: NDArray[Any]) -> IntArray:
-    """Positions of labels in the agreed list of classes."""
-    codes = np.minimum(np.searchsorted(schema.classes, labels), len(schema.classes) - 1)
-    unknown = schema.classes[codes] != labels
-    if unknown.any():
-        raise DataError(
-            f"class {labels[unknown][0]!r} is not among the {len(schema.classes)} agreed classes"
-        )
-    return codes
 
 
 def _matrix(y: NDArray[Any]) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
 from solera.core.rounds import Selector
-from solera.core.schema import Schema
+from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.data.agreement import missing_values
 from solera.learn.base import Averaging
@@ -134,15 +134,7 @@ def _targets(y: Any, ask: Any) -> Any:
     """Class codes, or a matrix of labels or numbers."""
     if ask["loss"] != "softmax":
         return np.asarray(y, dtype=ask["coef"].dtype).reshape(len(y), -1)
-    classes = ask["classes"]
-    codes = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
-    unknown = classes[codes] != y
-    if unknown.any():
-        raise DataError(
-            f"class {np.asarray(y)[unknown][0]!r} is not among the agreed classes",
-            hint="fit again with all clients, so that every class is known",
-        )
-    return codes
+    return class_codes(y, ask["classes"])
 
 
 def _float(X: Any) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
-from solera.core.component import Component
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.rng import generator
@@ -29,6 +28,7 @@ from solera.learn.heonn.algebra import (
     squared_error,
 )
 from solera.learn.heonn.encryption import Encryption, Problem
+from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import KINDS, hidden
 from solera.learn.heonn.statistics import statistics, with_ones
 from solera.privacy.sums import EncryptedSum
@@ -40,49 +40,6 @@ MOST_FOLDS = 20
 """Clients are left out one by one, or, when there are more, in this many groups."""
 SMALL_LAM = 1e-8
 """Below this λ a factor of the Gram matrix is kept rather than the matrix."""
-
-
-class RandomPatches(Component):
-    """An ensemble whose members each see some of the rows and some of the features.
-
-    Louppe & Geurts 2012. The coordinator draws the features of each member, the same for all
-    clients; every client draws rows of its own.
-
-    Parameters
-    ----------
-    estimators: number of members T.
-    rows, row_replacement: fraction ρ_s of a client's rows a member sees, drawn with replacement?
-    features, feature_replacement: the same for features, ρ_f.
-    """
-
-    def __init__(
-        self,
-        estimators: int = 50,
-        *,
-        rows: float = 0.2,
-        row_replacement: bool = True,
-        features: float = 0.8,
-        feature_replacement: bool = False,
-    ) -> None:
-        self.estimators = estimators
-        self.rows = rows
-        self.row_replacement = row_replacement
-        self.features = features
-        self.feature_replacement = feature_replacement
-
-    def draw(self, columns: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The features of every member: T × ⌈ρ_f · columns⌉."""
-        if self.estimators < 1:
-            raise UsageError.of(self, "estimators", self.estimators, "must be at least 1")
-        for name in ("rows", "features"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UsageError.of(self, name, getattr(self, name), "must be in (0, 1]")
-        count = max(1, round(self.features * columns))
-        drawn = [
-            rng.choice(columns, count, replace=self.feature_replacement)
-            for _ in range(self.estimators)
-        ]
-        return np.stack(drawn).astype(np.int64)
 
 
 class FedHEONN(Predictor):

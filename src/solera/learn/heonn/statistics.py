@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_limits
 
 from solera.core.clients import Client, IntArray, Rows
 from solera.core.errors import DataError, Refusal
+from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.data.agreement import missing_values
 from solera.learn.heonn.activations import activation, levels
@@ -182,19 +183,6 @@ class Targets:
         if self.layout == "labels":
             return [Z, *(Z[rows] for rows in self.present.T)]
         return [Z * np.sqrt(weight)[:, None] for weight in self.weight.T]
-
-
-def class_codes(y: Any, classes: NDArray[Any]) -> Any:
-    """Positions of labels in the agreed list of classes."""
-    y = np.asarray(y)
-    codes = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
-    unknown = classes[codes] != y
-    if unknown.any():
-        raise DataError(
-            f"class {y[unknown][0]!r} is not among the {len(classes)} agreed classes",
-            hint="classes are agreed before the first fit; name all of them in the schema",
-        )
-    return codes
 
 
 def _tell(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]:
