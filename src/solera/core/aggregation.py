@@ -10,7 +10,8 @@ Partials are payloads, so that they can travel and be stored like everything els
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,17 +210,23 @@ class Fields(Aggregation):
 
 
 class ByFold(Aggregation):
-    """The same aggregation for each of several groups of clients: client k belongs to k mod folds.
+    """The same aggregation for each of several groups of clients, dealt out in turn.
 
-    For leaving clients out without asking twice; the result is a dict from fold to result.
+    For leaving clients out without asking twice; the result is a dict from fold to result. The
+    k-th of ``clients``, a sorted list, belongs to fold k mod ``folds``; without a list, client k.
     """
 
-    def __init__(self, aggregation: Aggregation, folds: int) -> None:
+    def __init__(
+        self, aggregation: Aggregation, folds: int, clients: Sequence[int] | None = None
+    ) -> None:
         self.aggregation = aggregation
         self.folds = folds
+        self.clients = clients
 
     def lift(self, reply: Reply) -> Any:
-        return {str(reply.client % self.folds): self.aggregation.lift(reply)}
+        known = self.clients
+        place = reply.client if known is None else bisect_left(known, reply.client)
+        return {str(place % self.folds): self.aggregation.lift(reply)}
 
     def combine(self, a: Any, b: Any) -> Any:
         return {

@@ -69,9 +69,8 @@ PATCHES = so.RandomPatches(5, rows=0.8)
 VARIANTS = {
     "classes": ({}, Y),
     "numbers": ({"activation": "linear"}, NUMBERS),
-    "two-valued": ({"derivative": "thesis"}, Y),
     "ensemble": ({"ensemble": PATCHES}, Y),
-    "ensemble-two-valued": ({"ensemble": PATCHES, "derivative": "thesis"}, Y),
+    "labels": ({}, (NUMBERS > 0).astype(np.uint8)),
     "hidden": ({"features": "random_layer", "hidden": 12}, Y),
 }
 
@@ -163,6 +162,40 @@ def test_weak_or_unfit_keys_are_refused():
         so.FedHEONN(lam=[0.1, 1], encrypt=so.Encryption("client")).fit(fed())
     with pytest.raises(UsageError, match="encrypted"):
         so.FedHEONN(encrypt=so.Encryption("client")).fit(fed()).path([1.0])
+
+
+@pytest.mark.parametrize("options", [{"derivative": "thesis"}, {"activation": "softplus"}])
+def test_settings_in_which_gram_matrices_tell_the_moments_are_refused(options):
+    """With one Gram matrix per class its first row is the sum of the rows of that class."""
+    plain = so.FedHEONN(**options).fit(fed())
+    sums = plain.statistics_["shape"]["grams"][0, :, :7]
+    assert np.allclose(sums[1, 1:], X[Y == 1].sum(axis=0))
+    with pytest.raises(UsageError, match="hides nothing"):
+        so.FedHEONN(**options, encrypt=so.Encryption("client")).fit(fed())
+
+
+def test_larger_clients_may_come_later_within_the_spare_bits():
+    sizes = (8, 112)
+    for spare, fails in ((6, False), (0, True)):
+        model = so.FedHEONN(encrypt=so.Encryption("client", spare_bits=spare))
+        model.partial_fit(fed(sizes=sizes), clients=[0])
+        if fails:
+            with pytest.raises(NotEnoughReplies, match="spare_bits"):
+                model.partial_fit(fed(sizes=sizes), clients=[1])
+        else:
+            model.partial_fit(fed(sizes=sizes), clients=[1])
+            plain = so.FedHEONN().fit(fed(sizes=sizes))
+            np.testing.assert_allclose(model.weights_, plain.weights_, rtol=1e-5, atol=1e-8)
+
+
+def test_clients_receive_neither_statistics_nor_rotation_keys():
+    secret = so.Encryption("coordinator", finish="coordinator")
+    model = so.FedHEONN(ensemble=PATCHES, encrypt=secret).fit(fed())
+    assert len(encode(describe_fitted(model))) > 1_000_000
+    assert len(encode(describe_fitted(model.for_prediction()))) < 1_000_000
+    pipe = so.Pipeline(so.FedScaler(), so.FedHEONN()).fit(fed())
+    assert "statistics_" not in pipe.for_prediction().steps_[-1].get_state()
+    assert np.array_equal(pipe.for_prediction().predict(X), pipe.predict(X))
 
 
 def test_a_changed_key_is_noticed(store):

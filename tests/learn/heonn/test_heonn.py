@@ -176,6 +176,13 @@ def test_lambda_is_chosen_on_clients_left_out():
     close(model.weights_, slow(X, coded(Y), lam=model.lam_))
 
 
+def test_lambdas_as_an_array_and_of_some_clients():
+    array = so.FedHEONN(lam=np.logspace(-3, 1, 4)).fit(fed())
+    assert array.lam_ in np.logspace(-3, 1, 4)
+    some = so.FedHEONN(lam=[0.01, 1.0]).partial_fit(fed(sizes=[2] * 45), clients=[0, 20, 40])
+    assert len(some.lam_errors_) == 2
+
+
 def test_path_needs_no_further_message():
     federation = fed()
     model = so.FedHEONN().fit(federation)
@@ -268,6 +275,9 @@ def test_clients_with_few_rows_are_warned_about_or_refuse(caplog):
     with caplog.at_level(logging.WARNING, logger="solera"):
         so.FedHEONN().fit(fed())
     assert "1 clients have fewer rows than the layer has columns (7)" in caplog.text
+    with caplog.at_level(logging.WARNING, logger="solera"):
+        so.FedHEONN(ensemble=so.RandomPatches(3, rows=0.2, features=1.0)).fit(fed(sizes=(60, 30)))
+    assert "1 clients have fewer rows than the layer has columns (7)" in caplog.text.split("\n")[-2]
     federation = fed()
     model = so.FedHEONN(min_rows=10).fit(federation)
     assert model.statistics_["rows"] == 80

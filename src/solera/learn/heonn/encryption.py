@@ -49,14 +49,20 @@ class Encryption(Component):
     holders decrypt and solve; ``so.keys.COORDINATOR`` suits ``finish="coordinator"``, where the
     coordinator multiplies by (G + λI)⁻¹ under encryption; ``so.keys.COMPAT`` suits ``"compat"``,
     the two products of the thesis, to compare with. ``so.keys.SMALL`` and ``SMALL_CLIENT`` are for
-    devices.
+    devices. ``spare_bits`` leave room for clients that join later with up to 2^spare_bits times as
+    many rows as the largest of the first; each costs a bit of precision.
     """
 
     def __init__(
-        self, key: str, *, finish: Literal["client", "coordinator", "compat"] = "client"
+        self,
+        key: str,
+        *,
+        finish: Literal["client", "coordinator", "compat"] = "client",
+        spare_bits: int = 4,
     ) -> None:
         self.key = key
         self.finish = finish
+        self.spare_bits = spare_bits
 
     def agree(
         self, federation: Federation, clients: ArrayLike | None, plan: dict[str, Any]
@@ -74,7 +80,7 @@ class Encryption(Component):
                 hint="give all of them the same secret file",
             )
         parameters = he.Parameters.from_list(literal_eval(told["parameters"][0]))
-        exponent = told["exponent"]["max"]
+        exponent = told["exponent"]["max"] + self.spare_bits
         patches, outputs = plan["patches"], plan["outputs"]
         outputs -= _spares_one(plan["layout"], plan["target"])
         members = 1 if patches is None else len(patches)

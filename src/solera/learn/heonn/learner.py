@@ -54,7 +54,7 @@ class FedHEONN(Predictor):
     ----------
     activation: f of the outputs: "logistic", "softplus" (also called "relu") or "linear".
         Numbers to predict must lie in its range; "linear" takes any.
-    lam: λ > 0, or several: the one with the least error on clients left out is chosen, from the
+    lam: λ ≥ 0, or several: the one with the least error on clients left out is chosen, from the
         same single message (see :attr:`lam_errors_`).
     derivative: "exact", or "thesis" for the slip described in :mod:`.activations`.
     ensemble: None, or :class:`RandomPatches`.
@@ -150,14 +150,15 @@ class FedHEONN(Predictor):
             self.patches_ = self.ensemble.draw(self._columns - 1, draw)
         if self.encrypt is not None:
             self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
-        if isinstance(self.lam, Sequence):
-            folds = min(len(federation), MOST_FOLDS)
+        if np.ndim(self.lam):
+            asked = np.unique(federation.clients if clients is None else clients)
+            folds = min(len(asked), MOST_FOLDS)
             aggregation = self._aggregation()
-            parts = self._ask(federation, clients, ByFold(aggregation, folds))
+            parts = self._ask(federation, clients, ByFold(aggregation, folds, asked.tolist()))
             self.lam_, self.lam_errors_ = self._choose_lam(list(parts.values()))
             self.statistics_ = reduce(aggregation.merge, parts.values())
         else:
-            self.lam_ = float(self.lam)
+            self.lam_ = float(self.lam)  # type: ignore[arg-type]
             self.statistics_ = self._ask(federation, clients, self._aggregation())
         self._solve()
 
@@ -207,8 +208,7 @@ class FedHEONN(Predictor):
     @property
     def _by_factor(self) -> bool:
         """Whether the factor is kept to the end, for the sake of precision."""
-        smallest = min(self.lam) if isinstance(self.lam, Sequence) else self.lam
-        tiny = smallest < SMALL_LAM and self.encrypt is None
+        tiny = np.min(self.lam) < SMALL_LAM and self.encrypt is None
         return self.representation == "svd" or (self.representation == "auto" and tiny)
 
     def _aggregation(self) -> Aggregation:
@@ -281,8 +281,6 @@ class FedHEONN(Predictor):
             raise UsageError(
                 "FedHEONN(lam=[…]) chooses λ on clients left out and needs at least two of them"
             )
-        if self.encrypt is not None:
-            raise UsageError("FedHEONN(lam=[…]) needs moments in the clear; choose lam beforehand")
         lams = np.asarray(self.lam, dtype=float)
         grams = [self._grams(part["shape"]) for part in parts]
         moments = [part["moments"] for part in parts]
@@ -313,7 +311,8 @@ class FedHEONN(Predictor):
 
     def for_prediction(self) -> Self:
         light = self.clone()
-        light.set_state({k: v for k, v in self.get_state().items() if k != "statistics_"})
+        kept = {k: v for k, v in self.get_state().items() if k not in ("statistics_", "agreed_")}
+        light.set_state(kept)
         light.history_ = []
         return light
 
@@ -350,11 +349,23 @@ class FedHEONN(Predictor):
             return y
         return np.asarray((y + 1e-12) / (y + 1e-12).sum(axis=1, keepdims=True))
 
+    def _check_encryption(self) -> None:
+        if np.ndim(self.lam):
+            raise UsageError("FedHEONN(lam=[…]) needs moments in the clear; choose lam beforehand")
+        if self._layout in ("classes", "labels"):
+            raise UsageError(
+                f"FedHEONN(encrypt=…) hides nothing with activation={self.activation!r} and "
+                f"derivative={self.derivative!r}: the Gram matrix of each class tells its moments",
+                hint="use the exact derivative of 'logistic', or 'linear'",
+            )
+
     def _check_params(self) -> None:
         activation(self.activation, self.derivative)
-        lams = self.lam if isinstance(self.lam, Sequence) else [self.lam]
-        if not lams or any(not lam >= 0 for lam in lams):
+        lams = np.atleast_1d(np.asarray(self.lam, dtype=float))
+        if not lams.size or not (lams >= 0).all():
             raise UsageError.of(self, "lam", self.lam, "must not be negative")
+        if self.encrypt is not None:
+            self._check_encryption()
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise UsageError.of(self, name, getattr(self, name), f"must be one of {allowed}")

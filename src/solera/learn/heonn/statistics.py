@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from solera.core.clients import Client, IntArray, Rows
-from solera.core.errors import DataError, Refusal
+from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.data.agreement import missing_values
@@ -66,7 +66,13 @@ def seal_moments(moments: Floats, agreed: Mapping[str, Any]) -> dict[str, Any]:
     if pair.fingerprint != agreed["fingerprint"]:
         raise keys.WrongKey(f"key {agreed['key']!r} here is not the one the clients agreed on")
     systems = moments.swapaxes(1, 2)[:, : agreed["outputs"]].reshape(agreed["shape"])
-    sealed = he.encrypt(pair, systems, magnitude=agreed["exponent"], layout=agreed["layout"])
+    try:
+        sealed = he.encrypt(pair, systems, magnitude=agreed["exponent"], layout=agreed["layout"])
+    except UsageError as error:
+        raise DataError(
+            f"the moments are larger than the first clients agreed on: {error.message}",
+            hint="fit again with all clients, or leave more room with Encryption(spare_bits=…)",
+        ) from error
     return sealed.to_payload()
 
 
@@ -127,7 +133,10 @@ def summarise(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, A
         Z = with_ones(hidden(rows.X, ask["hidden"]))
         shape = _tell_patches(client, Z, targets, ask)
     moments, squares = shape.pop("moments"), shape.pop("squares")
-    few = int(len(rows) < ask["columns"])
+    if patches is None:
+        few = int(len(rows) < ask["columns"])
+    else:
+        few = int(round(ask["row_share"] * len(rows)) <= patches.shape[1])
     return {
         "shape": shape,
         "moments": moments,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
@@ -38,6 +38,13 @@ class Pipeline(Predictor):
         last = self.steps[-1].clone()
         self.steps_.append(last.fit(federation, callbacks=callbacks, checkpoint=checkpoint))
         self.history_ = last.history_
+
+    def for_prediction(self) -> Self:
+        light = self.clone()
+        light.set_state(self.get_state())
+        light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]
+        light.history_ = []
+        return light
 
     def _prepared(self, X: Any) -> Any:
         self.check_fitted()

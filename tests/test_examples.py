@@ -1,0 +1,94 @@
+"""Every example runs as a user would run it, and shows what it says it shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import solera as so
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+ENCRYPTED = {"encrypted_ensemble_digits", "on_device"}
+FILES = {"carbon_nanotubes_regression": "carbon_nanotubes.csv.gz"}
+SHOWS = {
+    "carbon_nanotubes_regression": r"chosen\n(.*\n)*MSE on 2,680 other rows: \d\.\d+e-05",
+    "encrypted_ensemble_digits": r"finish=coordinator +0\.9(.*\n)*without the key: .*not hold",
+    "incremental_hospitals": r"all at once +0\.9\d\d\n.*weights: \d+e[-+]\d\d",
+    "non_iid_by_label": r"one class +0\.9\d\d +\de-1\d",
+    "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
+}
+SECONDS = 60
+needs_tenseal = pytest.mark.skipif(
+    importlib.util.find_spec("tenseal") is None, reason="the extra 'he' (tenseal) is not installed"
+)
+
+
+def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    package = str(Path(so.__file__).parents[1])
+    paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, str(path)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8", **environment},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=needs_tenseal if path.stem in ENCRYPTED else ())
+        for path in EXAMPLES
+    ],
+    ids=lambda path: path.stem,
+)
+def test_example_runs(path, tmp_path, request):
+    if path.stem in FILES:
+        request.getfixturevalue("shared_data")
+        if not (Path(os.environ["SOLERA_DATA"]) / FILES[path.stem]).is_file():
+            pytest.skip(f"{FILES[path.stem]} is not in SOLERA_DATA")
+    done = run(path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(SHOWS[path.stem], done.stdout), done.stdout
+    assert "fewer rows" not in done.stderr, "an example follows its own advice"
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
+def test_a_missing_file_is_named(tmp_path):
+    nowhere = {"SOLERA_DATA": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "SOLERA_OFFLINE": "1"}
+    done = run(ROOT / "examples" / "carbon_nanotubes_regression.py", tmp_path, **nowhere)
+    assert done.returncode == 1
+    assert "put carbon_nanotubes.csv.gz into" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_readme_lists_every_example():
+    text = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    listed = {link for link in re.findall(r"\]\(([^)]+)\)", text) if link.endswith(".py")}
+    assert listed == {path.name for path in EXAMPLES}
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        assert (ROOT / "examples" / link).exists(), link
+
+
+@needs_tenseal
+def test_the_page_on_encryption_runs(tmp_path, monkeypatch):
+    """Its blocks are fenced with ```py since they need an extra; here they run, in order."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOLERA_KEYS", str(tmp_path / "keys"))
+    page = ROOT / "docs" / "how-to" / "encrypt.md"
+    text = page.read_text(encoding="utf-8")
+    blocks = list(re.finditer(r"^```py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    assert blocks
+    namespace = {"__name__": "example"}
+    for block in blocks:
+        line = text.count("\n", 0, block.start(1))
+        exec(compile("\n" * line + block[1], page, "exec"), namespace)
