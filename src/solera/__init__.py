@@ -38,6 +38,7 @@ from solera.data.partition import IID, ClientWeights, Overlap, Partition, Quanti
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
+from solera.engines.http import connect
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
@@ -119,6 +120,7 @@ __all__ = [
     "Union",
     "VerticalSplit",
     "agree",
+    "connect",
     "datasets",
     "errors",
     "evaluate",

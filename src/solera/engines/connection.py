@@ -1,0 +1,121 @@
+"""A connection to a coordinator: requests with back-off, and blobs in pieces that resume."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from solera.core.errors import MissingExtra, PayloadError, SoleraError
+
+CHUNK = 1 << 20
+_PATIENCE = 60.0
+
+
+class CoordinatorError(SoleraError):
+    """The coordinator refused a request, or cannot be reached."""
+
+
+class Connection:
+    """HTTPS to one coordinator. ``headers(method, path, body)`` authenticates every request.
+
+    Requests that fail for want of a connection are repeated with growing pauses for a minute: a
+    coordinator that restarts is not an error. All requests may be repeated without harm.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Callable[[str, str, bytes], Mapping[str, str]],
+        *,
+        ca: str | None = None,
+        patience: float = _PATIENCE,
+    ) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtra.of("a network connection", "serve") from error
+        import ssl
+
+        verify: Any = True if ca is None else ssl.create_default_context(cafile=ca)
+        self._http = httpx.Client(base_url=url, verify=verify, timeout=httpx.Timeout(60.0))
+        self._lost = (httpx.TransportError,)
+        self._headers = headers
+        self.patience = patience
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The response, or a :class:`CoordinatorError` that says what the coordinator said."""
+        from json import dumps
+
+        content = body if json is None else dumps(json).encode()
+        kind = "application/octet-stream" if json is None else "application/json"
+        headers = {"Content-Type": kind, **(headers or {})}
+        deadline = time.monotonic() + self.patience
+        pause = 0.05
+        while True:
+            try:
+                signed = self._headers(method, path, content)
+                response = self._http.request(
+                    method, path, content=content, headers={**headers, **signed}
+                )
+            except self._lost as error:
+                problem: str = f"{type(error).__name__}: {error}"
+            else:
+                if response.status_code < 500:
+                    return self._checked(response, method, path)
+                problem = f"status {response.status_code}"
+            if time.monotonic() + pause > deadline:
+                raise CoordinatorError(
+                    f"{method} {path}: no answer from {self._http.base_url} ({problem})",
+                    hint="is the coordinator running, and is the address right?",
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    def _checked(self, response: Any, method: str, path: str) -> Any:
+        if response.status_code < 400:
+            return response
+        try:
+            said = response.json()["detail"]
+        except (ValueError, KeyError, TypeError):
+            said = response.text[:200]
+        raise CoordinatorError(f"{method} {path}: {said} (status {response.status_code})")
+
+    def upload(self, frame: bytes) -> str:
+        """Store bytes at the coordinator under their digest; goes on where it stopped."""
+        digest = hashlib.sha256(frame).hexdigest()
+        state = self.request("GET", f"/v1/uploads/{digest}").json()
+        if state["done"]:
+            return digest
+        sent = int(state["received"])
+        while sent < len(frame):
+            piece = frame[sent : sent + CHUNK]
+            path = f"/v1/uploads/{digest}?offset={sent}"
+            sent = int(self.request("PUT", path, body=piece).json()["received"])
+        self.request("POST", f"/v1/uploads/{digest}")
+        return digest
+
+    def download(self, digest: str) -> bytes:
+        """The bytes with that digest, in pieces, verified."""
+        found = bytearray()
+        total = None
+        while total is None or len(found) < total:
+            wanted = {"Range": f"bytes={len(found)}-{len(found) + CHUNK - 1}"}
+            response = self.request("GET", f"/v1/blobs/{digest}", headers=wanted)
+            total = int(response.headers["Solera-Size"])
+            found += response.content
+        if hashlib.sha256(found).hexdigest() != digest:
+            raise PayloadError(f"what the coordinator sent is not {digest[:12]}…")
+        return bytes(found)
+
+    def close(self) -> None:
+        self._http.close()

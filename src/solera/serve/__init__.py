@@ -1,0 +1,1 @@
+"""A federation across real machines: coordinator, client agent, and what lets them trust."""

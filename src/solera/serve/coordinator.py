@@ -1,0 +1,107 @@
+"""A running coordinator: its store, its blobs, who is asking, and who waits for what."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import HTTPException, Request
+from starlette.concurrency import run_in_threadpool
+
+from solera.serve.blobs import Blobs, NoBlob
+from solera.serve.identity import NonceCache, Unauthorised, check_request, token_hash
+from solera.serve.store import Store
+from solera.serve.tables import Client
+
+LONGEST_WAIT = 30.0
+
+
+class Bell:
+    """Wakes those who wait for something to change."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def until(self, ready: Callable[[], Any], seconds: float) -> Any:
+        """The first true result of ``ready`` (run in a thread), or its last one when time is up."""
+        end = time.monotonic() + min(seconds, LONGEST_WAIT)
+        while True:
+            event = self._event
+            found = await run_in_threadpool(ready)
+            left = end - time.monotonic()
+            if found or left <= 0:
+                return found
+            try:
+                await asyncio.wait_for(event.wait(), left)
+            except TimeoutError:
+                return await run_in_threadpool(ready)
+
+
+class Coordinator:
+    """Store, blobs and bells of a running coordinator."""
+
+    def __init__(self, store: Store, blobs: Blobs, admin: bytes) -> None:
+        self.store = store
+        self.blobs = blobs
+        self.admin = admin
+        """Hash of the token of drivers and administrators."""
+        self.nonces = NonceCache()
+        self.bell = Bell()
+
+    # --- who is asking ---
+
+    async def driver(self, request: Request) -> None:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(token_hash(token), self.admin):
+            raise await self.refusal("driver", "wrong token")
+
+    async def key(self, request: Request) -> bytes:
+        """The key that signed this request."""
+        body = hashlib.sha256(await request.body()).hexdigest()
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        try:
+            return check_request(
+                request.headers, request.method, path, body, time.time(), self.nonces
+            )
+        except Unauthorised as error:
+            raise await self.refusal("client", error.message) from None
+
+    async def client(self, request: Request) -> Client:
+        """The enrolled client that signed this request."""
+        key = await self.key(request)
+        found = await run_in_threadpool(self.store.client_by_key, key)
+        if found is None:
+            raise await self.refusal("client", "unknown key")
+        if found.revoked is not None:
+            raise await self.refusal(f"client {found.name}", f"revoked: {found.reason}")
+        return found
+
+    async def anyone(self, request: Request) -> Client | None:
+        """A client, or None for a driver."""
+        if "Authorization" in request.headers:
+            await self.driver(request)
+            return None
+        return await self.client(request)
+
+    async def refusal(self, who: str, reason: str) -> HTTPException:
+        """A refusal, logged."""
+        await run_in_threadpool(
+            self.store.log, "", None, None, "refused", f"{who}: {reason}", time.time()
+        )
+        return HTTPException(401, f"refused: {reason}")
+
+    def has(self, digest: str) -> bool:
+        """Whether a blob is here, whole."""
+        try:
+            self.blobs.size(digest)
+        except NoBlob:
+            return False
+        return True

@@ -1,0 +1,356 @@
+"""Who is speaking: a client's keys, signed requests and replies, one-time tokens.
+
+An :class:`Identity` is an Ed25519 key to sign with and an X25519 key to receive with. Both are made
+at the client and stay there; the coordinator enrols only the public halves. Everything signed is
+one payload frame that begins with its purpose, so that no two messages share their bytes and a
+signature made for one purpose is worth nothing for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import hmac
+import math
+import os
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from solera.core.errors import MissingExtra, PayloadError, SoleraError, UsageError
+from solera.core.payload import decode, encode
+from solera.privacy.sealed import open_sealed
+
+try:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+except ImportError:
+    raise MissingExtra.of("a client's identity", "serve") from None
+
+__all__ = [
+    "Identity", "NonceCache", "Unauthorised", "check_request", "new_token", "read_private",
+    "reply_message", "sign_request", "signed_message", "sync_folder", "token_hash",
+    "token_matches", "verify", "write_file",
+]  # fmt: skip
+
+FILE: Final = "identity.key"
+
+
+class Unauthorised(SoleraError):
+    """A request that does not prove who sent it.
+
+    ``reason`` is one word for logs and counters: ``header``, ``time``, ``replay``, ``signature``,
+    ``unknown`` or ``busy``.
+    """
+
+    def __init__(self, reason: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class Identity:
+    """A client's two key pairs. The private halves can be used through it, not taken out."""
+
+    def __init__(self, sign: Ed25519PrivateKey, seal: X25519PrivateKey) -> None:
+        self._sign = sign
+        self._seal = seal
+        self.sign_key: Final = sign.public_key().public_bytes_raw()
+        self.seal_key: Final = seal.public_key().public_bytes_raw()
+
+    def __repr__(self) -> str:
+        return f"Identity({self.sign_key.hex()[:16]}…)"
+
+    @classmethod
+    def create(cls, folder: str | Path) -> Identity:
+        """New keys in ``folder`` (0700), in one file (0600), so that no crash leaves half a pair.
+
+        Keys that exist are never replaced: they are what the coordinator has enrolled.
+        """
+        path = Path(folder) / FILE
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_open(path.parent, path.parent.stat(), "700")
+        identity = cls(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+        fields = {
+            "kind": "solera identity 1",
+            "sign": identity._sign.private_bytes_raw(),
+            "seal": identity._seal.private_bytes_raw(),
+            "public": identity.sign_key + identity.seal_key,
+        }
+        write_file(path, encode(fields), 0o600, overwrite=False)
+        return identity
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Identity:
+        """The keys in ``folder``; refused when others can read them or a byte has changed."""
+        path = Path(folder) / FILE
+        if path.parent.is_dir():
+            _refuse_open(path.parent, path.parent.stat(), "700")
+        data = read_private(path)
+        try:
+            fields = decode(data)
+            sign = Ed25519PrivateKey.from_private_bytes(fields["sign"])
+            identity = cls(sign, X25519PrivateKey.from_private_bytes(fields["seal"]))
+            expected = ("solera identity 1", identity.sign_key + identity.seal_key)
+            intact = (fields["kind"], fields["public"]) == expected
+        except (LookupError, TypeError, ValueError):
+            intact = False
+        if not intact:
+            raise UsageError(
+                f"{path} is damaged", hint="restore it from a copy, or join again with a new token"
+            )
+        return identity
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes that only this client can make for this message."""
+        return self._sign.sign(message)
+
+    def open(self, data: bytes, *, context: bytes) -> bytes:
+        """What another client sealed to :attr:`seal_key`; see :mod:`solera.privacy.sealed`."""
+        return open_sealed(self._seal, data, context=context)
+
+
+def verify(sign_key: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether the owner of ``sign_key`` signed ``message``; False whatever the bytes are."""
+    try:
+        Ed25519PublicKey.from_public_bytes(sign_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def signed_message(purpose: str, *parts: str | int | bytes) -> bytes:
+    """The only bytes that mean these parts for this purpose."""
+    return encode([f"solera {purpose} 1", *parts])
+
+
+def reply_message(
+    federation: str, job: str, seq: int, client: str, status: str, digest: str, size: int
+) -> bytes:
+    """What a client signs with a reply.
+
+    It names the ask and the client beside the content, so that a reply cannot be moved to another
+    job, ask or client, turned from a refusal into an answer, or given other bytes.
+    """
+    return signed_message("reply", federation, job, seq, client, status, digest, size)
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+_HEADERS: Final = {
+    "Solera-Key": re.compile(r"[0-9a-f]{64}"),
+    "Solera-Time": re.compile(r"[0-9]{1,12}\.[0-9]{3}"),
+    "Solera-Nonce": re.compile(r"[0-9a-f]{32}"),
+    "Solera-Signature": re.compile(r"[0-9a-f]{128}"),
+}
+"""Each value has one spelling, so a signed request cannot be sent again in another."""
+
+
+def sign_request(
+    identity: Identity, method: str, path: str, body_digest: str, now: float, *, audience: str = ""
+) -> dict[str, str]:
+    """Headers that prove who sends this request, for about two minutes and for one use.
+
+    ``path`` includes the query. ``audience`` names the coordinator or federation: without it,
+    a coordinator could pass the request on to another one that has enrolled the same key.
+    """
+    time, nonce = f"{now:.3f}", secrets.token_hex(16)
+    message = signed_message("request", audience, method, path, body_digest, time, nonce)
+    values = identity.sign_key.hex(), time, nonce, identity.sign(message).hex()
+    return dict(zip(_HEADERS, values, strict=True))
+
+
+def check_request(
+    headers: Mapping[str, str],
+    method: str,
+    path: str,
+    body_digest: str,
+    now: float,
+    seen: NonceCache,
+    window: float = 120,
+    *,
+    audience: str = "",
+    known: Callable[[bytes], bool] | None = None,
+) -> bytes:
+    """The public key that signed this request, or :class:`Unauthorised`.
+
+    ``body_digest`` is of the body that arrived. ``known`` says whether a key is enrolled; with it,
+    strangers cost no memory in ``seen``. A nonce counts as used only after the signature holds, so
+    nobody can use up another's.
+    """
+    key_hex, time, nonce, signature = _parse(headers)
+    key, sent = bytes.fromhex(key_hex), float(time)
+    if not abs(now - sent) <= window:
+        raise Unauthorised(
+            "time",
+            f"the request was signed {abs(now - sent):.0f} s {'ago' if sent < now else 'ahead'}, "
+            f"at most {window:g} s are allowed",
+            hint="set the clocks of client and coordinator by NTP",
+        )
+    if known is not None and not known(key):
+        raise Unauthorised("unknown", f"key {key_hex[:16]}… is not enrolled or was revoked")
+    try:
+        message = signed_message("request", audience, method, path, body_digest, time, nonce)
+    except PayloadError:
+        raise Unauthorised("header", "the request's path is not text") from None
+    if not verify(key, message, bytes.fromhex(signature)):
+        raise Unauthorised("signature", f"the signature is not of key {key_hex[:16]}…")
+    seen.use(key, nonce, sent, now - window)
+    return key
+
+
+def _parse(headers: Mapping[str, str]) -> list[str]:
+    """The four values; each exactly once and in its one spelling."""
+    given: dict[str, list[str]] = {name.lower(): [] for name in _HEADERS}
+    for name, value in headers.items():
+        given.get(name.lower(), []).append(value)
+    values = []
+    for name, pattern in _HEADERS.items():
+        found = given[name.lower()]
+        if len(found) != 1:
+            raise Unauthorised("header", f"{name} is {'repeated' if found else 'missing'}")
+        if not pattern.fullmatch(found[0]):
+            raise Unauthorised("header", f"{name} is malformed")
+        values.append(found[0])
+    return values
+
+
+@dataclass(slots=True)
+class _Used:
+    """One client's nonces; what is older than ``floor`` is refused without being remembered."""
+
+    floor: float = -math.inf
+    latest: float = -math.inf
+    nonces: set[str] = field(default_factory=set)
+    by_time: list[tuple[float, str]] = field(default_factory=list)
+
+    def forget_oldest(self) -> None:
+        self.floor, nonce = heapq.heappop(self.by_time)
+        self.nonces.remove(nonce)
+
+
+class NonceCache:
+    """Requests already seen, so that none is taken twice; bounded and safe between threads.
+
+    A client with more than ``per_client`` requests in the window gets a shorter window: the oldest
+    is forgotten and everything as old is refused. It can so hurt no one but itself, and a full
+    cache never lets a replay through. It lives in memory: after a restart, what makes a repeated
+    request harmless is that asks and replies are stored under their (job, sequence) keys.
+    """
+
+    def __init__(self, clients: int = 10_000, per_client: int = 1024) -> None:
+        if clients < 1 or per_client < 1:
+            raise UsageError("NonceCache: clients and per_client must be at least 1")
+        self.clients = clients
+        self.per_client = per_client
+        self._used: dict[bytes, _Used] = {}
+        self._sweep_at = -math.inf
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(len(used.nonces) for used in self._used.values())
+
+    def use(self, key: bytes, nonce: str, sent: float, oldest: float) -> None:
+        """Mark a nonce as used; requests sent before ``oldest`` need no memory any more."""
+        with self._lock:
+            used = self._of(key, oldest)
+            if nonce in used.nonces or sent <= used.floor:
+                raise Unauthorised("replay", f"request {nonce} was seen before, or came too late")
+            while used.by_time and used.by_time[0][0] < oldest:
+                used.forget_oldest()
+            heapq.heappush(used.by_time, (sent, nonce))
+            used.nonces.add(nonce)
+            used.latest = max(used.latest, sent)
+            if len(used.nonces) > self.per_client:
+                used.forget_oldest()
+
+    def _of(self, key: bytes, oldest: float) -> _Used:
+        if oldest >= self._sweep_at or (key not in self._used and len(self._used) >= self.clients):
+            self._used = {k: used for k, used in self._used.items() if used.latest >= oldest}
+            self._sweep_at = oldest + 60
+        if key not in self._used:
+            if len(self._used) >= self.clients:
+                raise Unauthorised("busy", f"more than {self.clients:,} clients at once")
+            self._used[key] = _Used()
+        return self._used[key]
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+def new_token() -> str:
+    """A one-time invitation: 256 random bits, safe in a URL."""
+    return secrets.token_urlsafe(32)
+
+
+def token_hash(token: str) -> bytes:
+    """What the coordinator stores: a copy of its database invites nobody."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def token_matches(token: str, stored: bytes) -> bool:
+    """Compared in constant time, so that answering times tell nothing about the token."""
+    return hmac.compare_digest(token_hash(token), stored)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def read_private(path: Path) -> bytes:
+    """A file for its owner alone. One that others can read is refused: it may be secret no more."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    with open(descriptor, "rb") as file:
+        _refuse_open(path, os.fstat(descriptor), "600")
+        return file.read()
+
+
+def write_file(path: Path, data: bytes, mode: int, *, overwrite: bool) -> None:
+    """The whole file, on the disk, or nothing of it; with its mode from the start."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            os.replace(fresh, path)
+        else:
+            os.link(fresh, path)  # unlike a rename, this fails when the path exists
+    except FileExistsError:
+        raise UsageError(
+            f"{path} exists", hint="it is not replaced; choose another place"
+        ) from None
+    finally:
+        fresh.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in ``folder`` survive a power cut."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _refuse_open(path: Path, status: os.stat_result, mode: str) -> None:
+    """Modes mean nothing on Windows, where the user's profile protects the file."""
+    if os.name == "posix" and (stat.S_IMODE(status.st_mode) & 0o077):
+        raise UsageError(
+            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o})",
+            hint=f"chmod {mode} '{path}', and consider the key known if others had access",
+        )

@@ -1,0 +1,64 @@
+"""What clients and drivers may send, and how it is checked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from solera.serve.tables import Kind, State, Status
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class Join(BaseModel):
+    token: str = Field(max_length=200)
+    sign_key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    seal_key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    tasks: dict[str, int] = Field(max_length=1000)
+
+
+class NewJob(BaseModel):
+    id: Name
+    kind: Kind
+    spec: Digest
+    seed: int = Field(ge=0, lt=2**63)
+    owner: str = Field(max_length=200)
+    seconds: float | None = Field(default=None, gt=0)
+
+
+class NewAsk(BaseModel):
+    task: str = Field(max_length=200)
+    version: int = Field(ge=0, lt=2**31)
+    payload: Digest | dict[int, Digest]
+    prepare: Digest | None = None
+    round: int = Field(ge=0, lt=2**31)
+    seconds: float | None = Field(default=None, gt=0)
+    clients: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=1)
+
+
+class NewReply(BaseModel):
+    status: Status
+    digest: Digest | None = None
+    size: int = Field(ge=0, lt=2**50)
+    reason: str = Field(default="", max_length=2000)
+    signature: str = Field(pattern=r"^[0-9a-f]{128}$")
+
+
+class NewState(BaseModel):
+    state: State
+    reason: str = Field(default="", max_length=2000)
+
+
+class Reason(BaseModel):
+    reason: str = Field(default="", max_length=2000)
+
+
+class NewCheckpoint(BaseModel):
+    sequence: int = Field(ge=0, lt=2**31)
+    digest: Digest
+
+
+class NewInvite(BaseModel):
+    name: Name

@@ -1,0 +1,346 @@
+"""Who takes part: federations, invites, clients, the coordinator's log, and leaving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from solera.core.errors import UsageError
+from solera.serve.store_base import Base, Conflict, Denied, NotFound, plain, row_of
+from solera.serve.tables import (
+    OPEN,
+    Client,
+    Event,
+    Federation,
+    Invite,
+    approvals,
+    asks,
+    checkpoints,
+    clients,
+    deliveries,
+    events,
+    federations,
+    invites,
+    jobs,
+)
+
+_LONGEST_NAME = 200
+
+
+class Members(Base):
+    """Federations, invites, clients and events."""
+
+    # --- federations and invites ---
+
+    def add_federation(self, name: str) -> Federation:
+        """Open a federation; opening it again changes nothing."""
+        _check_name("add_federation", name)
+        with self._write() as connection:
+            self._add(connection, federations, name=name, next_client=0, created=time.time())
+            return _federation(connection, name)
+
+    def federations(self) -> list[Federation]:
+        """All federations by name."""
+        with self._read() as connection:
+            rows = connection.execute(select(federations).order_by(federations.c.name))
+            return [row_of(Federation, row) for row in rows]
+
+    def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> Invite:
+        """Let one client join under this name, once, until ``expires``."""
+        _check_name("add_invite", name)
+        row = Invite(token_hash, federation, name, expires, None)
+        values = {"federation": federation, "name": name, "expires": expires, "used": None}
+        with self._write() as connection:
+            _federation(connection, federation)
+            if not self._add(connection, invites, token_hash=token_hash, **values):
+                raise Conflict("this token was given out already", hint="draw a new one")
+        return row
+
+    def use_invite(self, token_hash: bytes, now: float) -> Invite:
+        """The invite of this token, which is now used up."""
+        with self._write() as connection:
+            return _use_invite(connection, token_hash, now)
+
+    # --- clients ---
+
+    def enrol(
+        self,
+        federation: str,
+        name: str,
+        sign_key: bytes,
+        seal_key: bytes,
+        tasks: Mapping[str, int],
+        *,
+        token_hash: bytes | None = None,
+    ) -> Client:
+        """Take in a client under the next free number; the same client again gets its number back.
+
+        With ``token_hash`` the invite is used up in the same transaction, so that neither a crash
+        nor a lost answer costs the client its invite.
+        """
+        _check_name("enrol", name)
+        now = time.time()
+        with self._write() as connection:
+            number = _federation(connection, federation, lock=True).next_client
+            taken = or_(
+                clients.c.sign_key == sign_key,
+                and_(clients.c.federation == federation, clients.c.name == name),
+            )
+            for found in connection.execute(select(clients).where(taken)):
+                return _same_client(row_of(Client, found), federation, name, sign_key, seal_key)
+            if token_hash is not None:
+                invite = _use_invite(connection, token_hash, now)
+                if (invite.federation, invite.name) != (federation, name):
+                    raise Denied(
+                        f"the invite is for {invite.name!r} of {invite.federation!r}, "
+                        f"not for {name!r} of {federation!r}"
+                    )
+            client = Client(
+                federation, number, name, sign_key, seal_key, dict(tasks), now, None, None, ""
+            )
+            values = {field: getattr(client, field) for field in clients.c.keys()}  # noqa: SIM118
+            if not self._add(connection, clients, **values):
+                raise Conflict(f"the key of client {name!r} is enrolled in another federation")
+            connection.execute(
+                update(federations)
+                .where(federations.c.name == federation)
+                .values(next_client=number + 1)
+            )
+            return client
+
+    def client(self, federation: str, id: int) -> Client:
+        """One client, revoked or not."""
+        with self._read() as connection:
+            return find_client(connection, federation, id)
+
+    def clients(self, federation: str) -> list[Client]:
+        """All clients of a federation in the order of their numbers."""
+        chosen = select(clients).where(clients.c.federation == federation).order_by(clients.c.id)
+        with self._read() as connection:
+            return [row_of(Client, row) for row in connection.execute(chosen)]
+
+    def client_by_key(self, sign_key: bytes) -> Client | None:
+        """Whose key this is; look at ``revoked`` before trusting it."""
+        with self._read() as connection:
+            row = connection.execute(select(clients).where(clients.c.sign_key == sign_key)).first()
+            return None if row is None else row_of(Client, row)
+
+    def seen(
+        self, federation: str, id: int, now: float, tasks: Mapping[str, int] | None = None
+    ) -> None:
+        """The client was heard from; it may bring the tasks it has installed by now."""
+        values: dict[str, object] = {"seen": now}
+        if tasks is not None:
+            values["tasks"] = dict(tasks)
+        with self._write() as connection:
+            changed = connection.execute(update(clients).where(_is(federation, id)).values(values))
+            if not changed.rowcount:
+                raise _no_client(federation, id)
+
+    def revoke(self, federation: str, id: int, reason: str) -> Client:
+        """Shut a client out at once; what it still owes counts as failed."""
+        now = time.time()
+        with self._write() as connection:
+            _lock_jobs(connection, federation)
+            connection.execute(
+                update(clients)
+                .where(_is(federation, id), clients.c.revoked.is_(None))
+                .values(revoked=now, reason=plain(reason))
+            )
+            connection.execute(
+                update(deliveries)
+                .where(_delivered_to(federation, id), deliveries.c.status == OPEN)
+                .values(status="failed", reason=plain(f"revoked: {reason}"), time=now)
+            )
+            return find_client(connection, federation, id)
+
+    # --- the log ---
+
+    def log(
+        self,
+        federation: str,
+        job: str | None,
+        client: int | None,
+        event: str,
+        reason: str,
+        now: float,
+    ) -> int:
+        """Note what happened, above all every refusal and failure; the number of the event."""
+        row = {
+            "federation": plain(federation),
+            "job": None if job is None else plain(job),
+            "client": client,
+            "event": plain(event),
+            "reason": plain(reason),
+            "time": now,
+        }
+        with self._write() as connection:
+            result = connection.execute(insert(events).values(row).returning(events.c.id))
+            return int(result.scalar_one())
+
+    def events(
+        self,
+        federation: str | None = None,
+        job: str | None = None,
+        client: int | None = None,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+    ) -> list[Event]:
+        """Events in order, from the one after number ``after``."""
+        chosen = select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
+        wanted = {"federation": federation, "job": job, "client": client}
+        for column, value in wanted.items():
+            if value is not None:
+                chosen = chosen.where(events.c[column] == value)
+        with self._read() as connection:
+            return [row_of(Event, row) for row in connection.execute(chosen)]
+
+    # --- leaving ---
+
+    def held(self, federation: str, client: int | None = None) -> dict[str, int]:
+        """How many rows of each table are held for a federation or for one client of it."""
+        with self._read() as connection:
+            return {
+                table.name: connection.execute(
+                    select(func.count()).select_from(table).where(where)
+                ).scalar_one()
+                for table, where in _holdings(federation, client)
+            }
+
+    def forget_client(self, federation: str, id: int) -> dict[str, int]:
+        """Delete everything held for a client; rows per table.
+
+        Of its deliveries the bare numbers stay, without reply and signature, so that a running job
+        sees a client that failed. Its number is never given out again.
+        """
+        now = time.time()
+        gone: dict[str, int] = {}
+        with self._write() as connection:
+            find_client(connection, federation, id)
+            _lock_jobs(connection, federation)
+            for table, where in _holdings(federation, id):
+                change = (
+                    update(table)
+                    .where(where)
+                    .values(status="failed", payload=None, digest=None, size=0, signature=None,
+                            reason="left the federation", time=now)
+                    if table is deliveries
+                    else delete(table).where(where)
+                )  # fmt: skip
+                gone[table.name] = connection.execute(change).rowcount
+        return gone
+
+    def forget_federation(self, name: str) -> dict[str, int]:
+        """Delete everything held for a federation; rows per table."""
+        with self._write() as connection:
+            _federation(connection, name, lock=True)
+            _lock_jobs(connection, name)
+            return {
+                table.name: connection.execute(delete(table).where(where)).rowcount
+                for table, where in _holdings(name, None)
+            }
+
+
+def find_client(connection: Connection, federation: str, id: int) -> Client:
+    """The client of that number."""
+    row = connection.execute(select(clients).where(_is(federation, id))).first()
+    if row is None:
+        raise _no_client(federation, id)
+    return row_of(Client, row)
+
+
+def _holdings(federation: str, client: int | None) -> list[tuple[Table, ColumnElement[bool]]]:
+    """What belongs to a federation or a client: tables, those that refer to others first."""
+    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    if client is None:
+        by_job: list[tuple[Table, ColumnElement[bool]]] = [
+            (table, table.c.job.in_(ours)) for table in (deliveries, asks, approvals, checkpoints)
+        ]
+        by_name: list[tuple[Table, ColumnElement[bool]]] = [
+            (table, table.c.federation == federation) for table in (events, jobs, invites, clients)
+        ]
+        return [*by_job, *by_name, (federations, federations.c.name == federation)]
+    content = or_(deliveries.c.status == OPEN, deliveries.c.signature.is_not(None))
+    invited = exists().where(_is(federation, client), clients.c.name == invites.c.name)
+    return [
+        (deliveries, and_(_delivered_to(federation, client), content)),
+        (approvals, and_(approvals.c.job.in_(ours), approvals.c.client == client)),
+        (events, and_(events.c.federation == federation, events.c.client == client)),
+        (invites, and_(invites.c.federation == federation, invited)),
+        (clients, _is(federation, client)),
+    ]
+
+
+def _lock_jobs(connection: Connection, federation: str) -> None:
+    """Whoever changes deliveries of many asks holds their jobs, so that nobody waits in a ring."""
+    ours = select(jobs.c.id).where(jobs.c.federation == federation).order_by(jobs.c.id)
+    connection.execute(ours.with_for_update()).all()
+
+
+def _delivered_to(federation: str, id: int) -> ColumnElement[bool]:
+    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    return and_(deliveries.c.client == id, deliveries.c.job.in_(ours))
+
+
+def _is(federation: str, id: int) -> ColumnElement[bool]:
+    return and_(clients.c.federation == federation, clients.c.id == id)
+
+
+def _federation(connection: Connection, name: str, *, lock: bool = False) -> Federation:
+    chosen = select(federations).where(federations.c.name == name)
+    row = connection.execute(chosen.with_for_update() if lock else chosen).first()
+    if row is None:
+        raise NotFound(f"no federation {name!r}")
+    return row_of(Federation, row)
+
+
+def _use_invite(connection: Connection, token_hash: bytes, now: float) -> Invite:
+    this = invites.c.token_hash == token_hash
+    valid = and_(this, invites.c.used.is_(None), invites.c.expires > now)
+    row = connection.execute(update(invites).where(valid).values(used=now).returning(invites))
+    found = row.first()
+    if found is not None:
+        return row_of(Invite, found)
+    found = connection.execute(select(invites).where(this)).first()
+    if found is None:
+        raise Denied("no such invite", hint="ask the coordinator for a token")
+    why = "was used already" if found.used is not None else "has expired"
+    raise Denied(f"the invite of {found.name!r} {why}", hint="ask the coordinator for a new token")
+
+
+def _same_client(
+    found: Client, federation: str, name: str, sign_key: bytes, seal_key: bytes
+) -> Client:
+    """The client found, if it is the one that enrols again."""
+    if (found.federation, found.name) != (federation, name):
+        raise Conflict(f"the key of client {name!r} belongs to another client")
+    if (found.sign_key, found.seal_key) != (sign_key, seal_key):
+        raise Conflict(f"a client {name!r} of {federation!r} exists", hint="choose another name")
+    if found.revoked is not None:
+        raise Denied(f"client {name!r} of {federation!r} was revoked: {found.reason}")
+    return found
+
+
+def _no_client(federation: str, id: int) -> NotFound:
+    return NotFound(f"no client {id} in {federation!r}")
+
+
+def _check_name(where: str, name: str) -> None:
+    if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        rule = f"must be 1 to {_LONGEST_NAME} printable characters"
+        raise UsageError.of(where, "name", name[:_LONGEST_NAME], rule)

@@ -1,0 +1,284 @@
+"""The tables of the coordinator's database, and the rows it hands out.
+
+Times are seconds since 1970, UTC. A digest names a blob; a row never holds a payload itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from solera.core.replies import FailureKind
+
+Kind: TypeAlias = Literal["driven", "managed", "standing"]
+State: TypeAlias = Literal[
+    "created", "waiting", "running", "finished", "failed", "cancelled", "expired"
+]
+Status: TypeAlias = Literal["ok", "refused", "failed"]
+"""What a client says of its own reply."""
+
+NEXT: dict[str, tuple[str, ...]] = {
+    "created": ("waiting", "running"),
+    "waiting": ("running", "cancelled", "expired"),
+    "running": ("finished", "failed", "cancelled", "expired"),
+    "finished": (),
+    "failed": (),
+    "cancelled": (),
+    "expired": (),
+}
+"""The states a job may go to from each state; those without a way out are final."""
+
+OPEN = "open"
+"""Status of a delivery that has no reply yet."""
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    name: str
+    next_client: int
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    token_hash: bytes
+    federation: str
+    name: str
+    expires: float
+    used: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A data owner; ``tasks`` are the names and versions it has installed."""
+
+    federation: str
+    id: int
+    name: str
+    sign_key: bytes
+    seal_key: bytes
+    tasks: dict[str, int]
+    enrolled: float
+    seen: float | None
+    revoked: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``spec`` is the digest of its description, ``hash`` what people approve."""
+
+    id: str
+    federation: str
+    kind: Kind
+    spec: str
+    hash: str
+    seed: int
+    owner: str
+    deadline: float | None
+    state: State
+    reason: str
+    created: float
+    changed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    job: str
+    client: int
+    person: str
+    hash: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """``payload`` is None where each client has one of its own."""
+
+    job: str
+    seq: int
+    task: str
+    version: int
+    payload: str | None
+    prepare: str | None
+    round: int
+    deadline: float | None
+    clients: list[int]
+    created: float
+    pruned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRow:
+    """The closed delivery of an ask; ``digest`` is None without a payload and once pruned."""
+
+    job: str
+    seq: int
+    client: int
+    status: Literal["ok"] | FailureKind
+    digest: str | None
+    size: int
+    reason: str
+    signature: bytes | None
+    time: float
+    pruned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    id: int
+    federation: str
+    job: str | None
+    client: int | None
+    event: str
+    reason: str
+    time: float
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+federations = Table(
+    "federations",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("next_client", BigInteger, nullable=False),
+    Column("created", Double, nullable=False),
+)
+
+invites = Table(
+    "invites",
+    metadata,
+    Column("token_hash", LargeBinary, primary_key=True),
+    Column("federation", ForeignKey("federations.name"), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("expires", Double, nullable=False),
+    Column("used", Double),
+)
+
+clients = Table(
+    "clients",
+    metadata,
+    Column("federation", ForeignKey("federations.name"), primary_key=True),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("sign_key", LargeBinary, nullable=False, unique=True),
+    Column("seal_key", LargeBinary, nullable=False),
+    Column("tasks", JSON, nullable=False),
+    Column("enrolled", Double, nullable=False),
+    Column("seen", Double),
+    Column("revoked", Double),
+    Column("reason", Text, nullable=False),
+    UniqueConstraint("federation", "name"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("federation", ForeignKey("federations.name"), nullable=False, index=True),
+    Column("kind", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("deadline", Double),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("changed", Double, nullable=False),
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("client", BigInteger, primary_key=True, autoincrement=False),
+    Column("person", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("time", Double, nullable=False),
+)
+
+asks = Table(
+    "asks",
+    metadata,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("task", Text, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("payload", Text),
+    Column("prepare", Text),
+    Column("round", BigInteger, nullable=False),
+    Column("deadline", Double),
+    Column("clients", JSON, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("pruned", Boolean, nullable=False),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("job", Text, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("client", BigInteger, primary_key=True, autoincrement=False),
+    Column("payload", Text),
+    Column("status", Text, nullable=False),
+    Column("digest", Text),
+    Column("size", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("signature", LargeBinary),
+    Column("time", Double),
+    Column("pruned", Boolean, nullable=False),
+    ForeignKeyConstraint(["job", "seq"], ["asks.job", "asks.seq"]),
+    Index("ix_deliveries_client", "client", "status"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("time", Double, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("federation", Text, nullable=False, index=True),
+    Column("job", Text, index=True),
+    Column("client", BigInteger),
+    Column("event", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("time", Double, nullable=False),
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,133 @@
+"""A coordinator and agents as real processes on loopback, with TLS, to be killed at will."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import solera as so
+from solera.core.payload import encode
+from solera.engines.connection import Connection
+from solera.engines.http import connect
+from solera.serve import tls
+from solera.serve.run import driver_token
+
+COORDINATOR = """
+import sys
+from solera.serve.run import serve
+folder, port, certificate, key = sys.argv[1:]
+serve(folder, port=int(port), certificate=certificate, key=key)
+"""
+AGENT = """
+import sys
+import solera as so
+from solera.core.payload import decode
+from solera.core.schema import Schema
+from solera.serve.agent import Agent
+from solera.serve.policy import Policy
+from solera.serve.worker import Worker
+folder, data, policy = sys.argv[1:]
+held = decode(open(data, "rb").read())
+schema = Schema.from_payload(held["schema"])
+rows = so.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
+agent = Agent(folder, Worker(rows), Policy.read(policy))
+agent.run(wait=5)
+"""
+POLICY = """
+[[task]]
+name = "*"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Network:
+    """One federation of real processes under a folder."""
+
+    def __init__(self, folder: Path, federation: str = "cardio") -> None:
+        self.folder = folder
+        self.federation = federation
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.ca = str(tls.make_ca(folder / "tls"))
+        self.certificate = tls.issue(folder / "tls", "coordinator", ["127.0.0.1"])
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self.coordinator: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        certificate, key = map(str, self.certificate)
+        home = str(self.folder / "coordinator")
+        self.coordinator = _python(COORDINATOR, home, str(self.port), certificate, key)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                probe.settimeout(0.2)
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+        raise TimeoutError("the coordinator did not start")
+
+    @property
+    def token(self) -> str:
+        return driver_token(self.folder / "coordinator")
+
+    def driver(self) -> Connection:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return Connection(self.url, lambda *_: headers, ca=self.ca, patience=20)
+
+    def enrol(self, name: str) -> Path:
+        """Invite a client and let it join; its folder."""
+        from solera.serve.agent import Agent
+
+        path = f"/v1/federations/{self.federation}/invites"
+        driver = self.driver()
+        token = driver.request("POST", path, json={"name": name}).json()["token"]
+        driver.close()
+        home = self.folder / name
+        Agent.join(home, self.url, token, ca=self.ca)
+        return home
+
+    def give(self, name: str, data: so.FederatedData, client: int, policy: str = POLICY) -> None:
+        """Put one client's rows and policy into its folder."""
+        rows = data.segments(np.array([client]))[0]
+        held = {"X": rows.X, "y": rows.y, "offsets": np.array([0, len(rows)])}
+        frame = encode({**held, "schema": data.schema.to_payload()})
+        (self.folder / f"{name}.rows").write_bytes(frame)
+        (self.folder / f"{name}.toml").write_text(policy)
+
+    def work(self, name: str) -> None:
+        """Start (or restart) a client's agent."""
+        files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]
+        self.agents[name] = _python(AGENT, str(self.folder / name), *files)
+
+    def connect(self, job: str | None = None, seed: int = 0) -> so.Federation:
+        return connect(
+            self.url, federation=self.federation, token=self.token, ca=self.ca, job=job, seed=seed
+        )
+
+    def close(self) -> None:
+        for process in (*self.agents.values(), self.coordinator):
+            if process is not None:
+                kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """kill -9, as a power cut would."""
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _python(program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program, *arguments])

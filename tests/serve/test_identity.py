@@ -1,0 +1,320 @@
+"""Who is speaking: keys that stay, requests that count once, replies bound to their ask."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("cryptography", reason="the extra 'serve' (cryptography) is not installed")
+
+from solera.core.errors import PayloadError, UsageError
+from solera.core.payload import encode
+from solera.privacy.sealed import OtherContext, seal
+from solera.serve import identity as ids
+from solera.serve.identity import Identity, NonceCache, Unauthorised
+
+posix = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
+NOW = 1_800_000_000.0
+REQUEST = ("POST", "/v1/replies?job=7", "ab" * 32)
+GOOD = {
+    "Solera-Key": "ab" * 32,
+    "Solera-Time": "1800000000.000",
+    "Solera-Nonce": "ab" * 16,
+    "Solera-Signature": "ab" * 64,
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: Any) -> Identity:
+    return Identity.create(tmp_path_factory.mktemp("client") / "keys")
+
+
+def refused(headers: Any, *request: Any, seen: NonceCache | None = None, **options: Any) -> str:
+    """The reason for which a request is refused."""
+    method, path, digest, now = request if request else (*REQUEST, NOW)
+    with pytest.raises(Unauthorised) as caught:
+        ids.check_request(headers, method, path, digest, now, seen or NonceCache(), **options)
+    return caught.value.reason
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@posix
+def test_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
+    made = Identity.create(tmp_path / "keys")
+    file = tmp_path / "keys" / "identity.key"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert [path.name for path in file.parent.iterdir()] == ["identity.key"]
+    loaded = Identity.load(tmp_path / "keys")
+    assert (loaded.sign_key, loaded.seal_key) == (made.sign_key, made.seal_key)
+    assert len(made.sign_key) == len(made.seal_key) == 32
+
+    file.chmod(0o640)
+    with pytest.raises(UsageError, match=r"open to other users \(mode 640\)"):
+        Identity.load(tmp_path / "keys")
+    file.chmod(0o600)
+    file.parent.chmod(0o755)
+    with pytest.raises(UsageError, match="mode 755"):
+        Identity.load(tmp_path / "keys")
+    with pytest.raises(UsageError, match="mode 755"):
+        Identity.create(tmp_path / "keys")
+
+
+def test_keys_are_never_replaced(tmp_path: Path) -> None:
+    made = Identity.create(tmp_path / "keys")
+    with pytest.raises(UsageError, match="exists"):
+        Identity.create(tmp_path / "keys")
+    assert Identity.load(tmp_path / "keys").sign_key == made.sign_key
+    with pytest.raises(UsageError, match="No such file"):
+        Identity.load(tmp_path / "nowhere")
+
+
+@posix
+def test_a_link_in_place_of_the_key_is_refused(tmp_path: Path) -> None:
+    Identity.create(tmp_path / "keys")
+    (tmp_path / "other").mkdir(mode=0o700)
+    (tmp_path / "other" / "identity.key").symlink_to(tmp_path / "keys" / "identity.key")
+    with pytest.raises(UsageError):
+        Identity.load(tmp_path / "other")
+
+
+def test_a_damaged_key_file_is_named(tmp_path: Path) -> None:
+    Identity.create(tmp_path / "keys")
+    file = tmp_path / "keys" / "identity.key"
+    whole = file.read_bytes()
+    damaged = [whole[:i] + bytes([whole[i] ^ 0x10]) + whole[i + 1 :] for i in range(len(whole))]
+    for data in [*damaged, b"", whole[:-1], encode([1]), encode({}), encode("x"), encode(None)]:
+        file.write_bytes(data)
+        with pytest.raises(UsageError, match="is damaged"):
+            Identity.load(tmp_path / "keys")
+
+
+def test_private_keys_do_not_travel(client: Identity) -> None:
+    with pytest.raises(PayloadError):
+        encode({"key": client})
+    with pytest.raises(TypeError):
+        pickle.dumps(client)
+    assert client.sign_key.hex()[:16] in repr(client)
+
+
+def test_signatures(client: Identity, tmp_path: Path) -> None:
+    signature = client.sign(b"message")
+    assert ids.verify(client.sign_key, b"message", signature)
+    assert not ids.verify(client.sign_key, b"massage", signature)
+    assert not ids.verify(Identity.create(tmp_path / "k").sign_key, b"message", signature)
+    for i in range(64):
+        changed = signature[:i] + bytes([signature[i] ^ 1]) + signature[i + 1 :]
+        assert not ids.verify(client.sign_key, b"message", changed)
+
+
+@given(st.binary(max_size=70), st.binary(max_size=10), st.binary(max_size=70))
+def test_any_bytes_verify_to_false(key: bytes, message: bytes, signature: bytes) -> None:
+    assert not ids.verify(key, message, signature)
+
+
+def test_sealed_messages_open_with_the_identity(client: Identity) -> None:
+    box = seal(client.seal_key, b"for you", context=b"ask 3")
+    assert client.open(box, context=b"ask 3") == b"for you"
+    with pytest.raises(OtherContext):
+        client.open(box, context=b"ask 4")
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+def test_a_signed_request_names_its_sender(client: Identity) -> None:
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    assert ids.check_request(headers, *REQUEST, NOW + 60, NonceCache()) == client.sign_key
+    lower = {name.lower(): value for name, value in headers.items()}
+    assert ids.check_request(lower, *REQUEST, NOW, NonceCache()) == client.sign_key
+
+
+def test_every_part_of_a_request_is_signed(client: Identity) -> None:
+    headers = ids.sign_request(client, *REQUEST, NOW, audience="cardio")
+    method, path, digest = REQUEST
+    for other in [("PUT", path, digest), (method, path + "1", digest), (method, path, "cd" * 32)]:
+        assert refused(headers, *other, NOW, audience="cardio") == "signature"
+    assert refused(headers) == "signature"
+    assert refused(headers, audience="oncology") == "signature"
+    shifted = ids.sign_request(client, "POST/", "v1", "ab", NOW)
+    assert refused(shifted, "POST", "/v1", "ab", NOW) == "signature"
+
+
+def test_every_header_is_signed(client: Identity, tmp_path: Path) -> None:
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    other = ids.sign_request(Identity.create(tmp_path / "k"), *REQUEST, NOW + 1)
+    for name in headers:
+        assert refused(headers | {name: other[name]}) == "signature"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Solera-Key", ""),
+        ("Solera-Key", "AB" * 32),
+        ("Solera-Key", "ab" * 33),
+        ("Solera-Key", "０" * 64),
+        ("Solera-Time", "1800000000"),
+        ("Solera-Time", "1800000000.000\n"),
+        ("Solera-Time", "+1800000000.000"),
+        ("Solera-Time", "nan"),
+        ("Solera-Time", "inf"),
+        ("Solera-Time", "1e9"),
+        ("Solera-Time", "9" * 400 + ".000"),
+        ("Solera-Time", "١٨٠٠٠٠٠٠٠٠.000"),
+        ("Solera-Nonce", "00"),
+        ("Solera-Nonce", "ab" * 100_000),
+        ("Solera-Signature", "zz" * 64),
+        ("Solera-Signature", " " + "ab" * 64),
+    ],
+)
+def test_odd_headers_are_refused(client: Identity, name: str, value: str) -> None:
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    assert refused(headers | {name: value}) == "header"
+    del headers[name]
+    assert refused(headers) == "header"
+
+
+def test_repeated_headers_and_paths_that_are_not_text_are_refused(client: Identity) -> None:
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    assert refused(headers | {"solera-nonce": "ab" * 16}) == "header"
+    assert refused(headers, "GET", "/\udcff", "", NOW) == "header"
+
+
+@settings(max_examples=200)
+@given(
+    st.dictionaries(st.sampled_from([*GOOD, "Host"]), st.sampled_from([*GOOD.values()]) | st.text())
+)
+def test_hostile_headers_never_crash(headers: dict[str, str]) -> None:
+    assert refused(headers) in {"header", "time", "signature"}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_clock_skew(client: Identity, sign: int) -> None:
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    for skew in (0, 1, 119, 120):
+        assert ids.check_request(headers, *REQUEST, NOW + sign * skew, NonceCache())
+    for skew in (121, 1e6, 1e300, float("inf"), float("nan")):
+        assert refused(headers, *REQUEST, NOW + sign * skew) == "time"
+
+
+def test_a_replayed_request_is_refused(client: Identity) -> None:
+    seen = NonceCache()
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    ids.check_request(headers, *REQUEST, NOW, seen)
+    for later in (0, 1, 60, 120):
+        assert refused(headers, *REQUEST, NOW + later, seen=seen) == "replay"
+    assert refused(headers, *REQUEST, NOW + 121, seen=seen) == "time"
+    ids.check_request(ids.sign_request(client, *REQUEST, NOW), *REQUEST, NOW, seen)
+
+
+def test_a_forged_request_uses_up_no_nonce(client: Identity) -> None:
+    seen = NonceCache()
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    forged = headers | {"Solera-Signature": "00" * 64}
+    assert refused(forged, seen=seen) == "signature"
+    assert len(seen) == 0
+    assert ids.check_request(headers, *REQUEST, NOW, seen) == client.sign_key
+
+
+def test_a_revoked_key_is_refused_at_once_and_costs_nothing(client: Identity) -> None:
+    seen, enrolled = NonceCache(), {client.sign_key}
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    ids.check_request(headers, *REQUEST, NOW, seen, known=enrolled.__contains__)
+    enrolled.clear()
+    headers = ids.sign_request(client, *REQUEST, NOW)
+    assert refused(headers, seen=seen, known=enrolled.__contains__) == "unknown"
+    assert len(seen) == 1
+
+
+def test_a_full_cache_lets_no_replay_through(client: Identity) -> None:
+    seen = NonceCache(per_client=5)
+    requests = [ids.sign_request(client, *REQUEST, NOW + i) for i in range(20)]
+    for headers in requests:
+        ids.check_request(headers, *REQUEST, NOW + 20, seen)
+        assert len(seen) <= 5
+    for headers in requests:
+        assert refused(headers, *REQUEST, NOW + 20, seen=seen) == "replay"
+
+
+def test_a_busy_client_does_not_hurt_another(client: Identity, tmp_path: Path) -> None:
+    seen = NonceCache(per_client=2)
+    for i in range(10):
+        ids.check_request(ids.sign_request(client, *REQUEST, NOW + 100 + i), *REQUEST, NOW, seen)
+    other = Identity.create(tmp_path / "other")
+    assert ids.check_request(ids.sign_request(other, *REQUEST, NOW), *REQUEST, NOW, seen)
+
+
+def test_the_cache_is_bounded_in_clients_and_forgets_them() -> None:
+    seen = NonceCache(clients=3)
+    for i in range(3):
+        seen.use(bytes([i]), "n", sent=100 + i, oldest=0)
+    with pytest.raises(Unauthorised) as caught:
+        seen.use(b"more", "n", sent=103, oldest=0)
+    assert caught.value.reason == "busy"
+    seen.use(b"more", "n", sent=230, oldest=102)
+    assert len(seen) == 2
+    with pytest.raises(UsageError):
+        NonceCache(clients=0)
+
+
+def test_of_many_threads_one_wins() -> None:
+    seen, won, start = NonceCache(), [], threading.Barrier(8)
+
+    def use() -> None:
+        start.wait()
+        for i in range(200):
+            try:
+                seen.use(b"key", str(i), sent=float(i), oldest=-1)
+                won.append(i)
+            except Unauthorised:
+                pass
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == list(range(200))
+
+
+# --- replies and tokens --------------------------------------------------------------------------
+
+REPLY = ("cardio", "job", 3, "north", "ok", "ab" * 32, 1000)
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+replies = st.tuples(names, names, st.integers(0, 2**40), names, names, names, st.integers(0, 2**40))
+
+
+@given(replies, replies)
+def test_two_replies_never_share_their_bytes(one: Any, other: Any) -> None:
+    assert (ids.reply_message(*one) == ids.reply_message(*other)) == (one == other)
+
+
+@pytest.mark.parametrize("i", range(7))
+def test_a_reply_is_bound_to_job_ask_client_and_content(client: Identity, i: int) -> None:
+    signature = client.sign(ids.reply_message(*REPLY))
+    changed: list[Any] = list(REPLY)
+    changed[i] = changed[i] + 1 if isinstance(changed[i], int) else changed[i] + "x"
+    assert ids.verify(client.sign_key, ids.reply_message(*REPLY), signature)
+    assert not ids.verify(client.sign_key, ids.reply_message(*changed), signature)
+
+
+def test_tokens() -> None:
+    token = ids.new_token()
+    assert len(token) == 43
+    assert token != ids.new_token()
+    stored = ids.token_hash(token)
+    assert len(stored) == 32
+    assert ids.token_matches(token, stored)
+    for wrong in ("", token[:-1], token + "x", "\udcff", "é"):
+        assert not ids.token_matches(wrong, stored)

@@ -1,0 +1,149 @@
+"""The same learners over a real network: processes, TLS, signatures, policies, kill -9."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.core.component import describe_fitted
+from solera.core.errors import NotEnoughReplies
+from solera.core.payload import encode
+from solera.engines.connection import CoordinatorError
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+from network import Network, kill  # noqa: E402
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(120, 4))
+Y = (X @ rng.normal(size=(4, 3))).argmax(axis=1)
+NAMES = ("north", "south", "west")
+
+
+def data():
+    return so.FederatedData(X, Y, np.array([0, 50, 90, 120]))
+
+
+@pytest.fixture
+def network(tmp_path):
+    here = Network(tmp_path)
+    here.start()
+    for k, name in enumerate(NAMES):
+        here.enrol(name)
+        here.give(name, data(), k)
+        here.work(name)
+    yield here
+    here.close()
+
+
+def learned(model):
+    return encode(describe_fitted(model))
+
+
+LEARNERS = [
+    lambda: so.FedLinear(rounds=3, epochs=2, batch_size=8),
+    lambda: so.FedHEONN(),
+    lambda: so.Pipeline(so.FedScaler(), so.FedHEONN(derivative="thesis")),
+]
+
+
+def test_learners_give_the_same_as_in_simulation_and_repeat_bit_for_bit(network):
+    for number, make in enumerate(LEARNERS):
+        here = make().fit(so.simulate(data(), seed=7))
+        there = make().fit(network.connect(f"job-{number}", seed=7))
+        again = make().fit(network.connect(f"again-{number}", seed=7))
+        np.testing.assert_allclose(
+            there.predict_proba(X), here.predict_proba(X), rtol=1e-9, atol=1e-12
+        )
+        assert learned(again) == learned(there)
+
+
+def test_a_driver_that_is_run_again_gets_the_stored_replies(network):
+    first = so.FedLinear(rounds=3).fit(network.connect("once", seed=1))
+    for process in network.agents.values():
+        kill(process)
+    again = so.FedLinear(rounds=3).fit(network.connect("once", seed=1))
+    assert learned(again) == learned(first)
+    with pytest.raises(CoordinatorError, match=r"409|another|else"):
+        so.FedLinear(rounds=3, lr=0.5).fit(network.connect("once", seed=1))
+
+
+@pytest.mark.parametrize("victim", ["coordinator", "north"])
+def test_kill_and_restart_gives_the_same_model(network, victim):
+    expected = learned(so.FedLinear(rounds=12).fit(network.connect("calm", seed=3)))
+    stop = threading.Event()
+
+    kills = []
+
+    def chaos():
+        while len(kills) < 3 and not stop.wait(0.4):
+            kills.append(time.monotonic())
+            if victim == "coordinator":
+                kill(network.coordinator)
+                network.start()
+            else:
+                kill(network.agents[victim])
+                network.work(victim)
+                stop.wait(1.5)
+
+    trouble = threading.Thread(target=chaos)
+    trouble.start()
+    try:
+        model = so.FedLinear(rounds=12).fit(network.connect("stormy", seed=3))
+    finally:
+        stop.set()
+        trouble.join()
+    assert kills
+    assert learned(model) == expected
+
+
+def test_a_policy_refuses_and_the_reason_arrives(network):
+    kill(network.agents["west"])
+    network.give("west", data(), 2, '[[task]]\nname = "data.*"\n')
+    network.work("west")
+    fed = network.connect()
+    replies = fed.ask("linear.train", {"coef": np.zeros((4, 3))}, quorum=0)
+    assert {r.client for r in replies} <= {0, 1}
+    reasons = {f.client: f for f in replies.failures}
+    assert reasons[2].kind == "refused"
+    assert "does not allow task 'linear.train'" in reasons[2].reason
+
+
+def test_a_dead_client_cannot_hang_an_ask(network):
+    kill(network.agents["south"])
+    fed = network.connect()
+    replies = fed.ask("data.describe", deadline=1.5)
+    assert [r.client for r in replies] == [0, 2]
+    assert replies.failures[0].kind == "late"
+    with pytest.raises(NotEnoughReplies):
+        fed.ask("data.describe", to=[1], deadline=0.5).collect()
+
+
+def test_wrong_tokens_and_revoked_clients_are_refused(network):
+    from solera.engines.http import connect
+
+    with pytest.raises(CoordinatorError, match="refused"):
+        connect(network.url, federation="cardio", token="wrong", ca=network.ca)
+    driver = network.driver()
+    driver.request("POST", "/v1/federations/cardio/clients/1/revoke", json={"reason": "left"})
+    fed = network.connect()
+    assert len(fed) == 2
+    assert [r.client for r in fed.ask("data.describe")] == [0, 1]
+    with pytest.raises(CoordinatorError, match="401"):
+        driver.request("GET", "/v1/work")
+
+
+def test_a_no_op_round_is_quick(network):
+    fed = network.connect()
+    fed.ask("data.flaws").collect()
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        fed.ask("data.flaws").collect()
+        times.append(time.perf_counter() - began)
+    assert sorted(times)[3] < 1.0
