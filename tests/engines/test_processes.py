@@ -70,6 +70,22 @@ def test_tasks_defined_after_the_start_are_found():
         assert fed.ask("test.late").fold(so.Sum()) == {"x": 100}
 
 
+@so.task("test.slow-some")
+def slow_some(client, ask):
+    time.sleep(0.01 * ((client.id * ask["stride"]) % 7))
+    return {"x": client.rng.normal(size=50)}
+
+
+def test_who_answers_first_changes_no_bit():
+    with simulate() as fed:
+        sums = [
+            fed.ask("test.slow-some", {"stride": stride}).fold(so.Sum())["x"].tobytes()
+            for stride in (1, 3, 5)
+        ]
+    here = so.simulate(X, clients=100).ask("test.slow-some", {"stride": 0}).fold(so.Sum())
+    assert sums == [here["x"].tobytes()] * 3
+
+
 def test_large_payloads_travel_through_shared_memory():
     with simulate() as fed:
         for size in (10, 300_000, 1000):
