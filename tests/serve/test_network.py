@@ -114,6 +114,32 @@ def test_a_policy_refuses_and_the_reason_arrives(network):
     assert "does not allow task 'linear.train'" in reasons[2].reason
 
 
+def test_a_held_job_runs_once_a_named_person_approves_it(network):
+    from datetime import datetime
+
+    from solera.serve.approvals import Approvals
+
+    kill(network.agents["west"])
+    rules = '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n[[task]]\nname = "*"\n'
+    network.give("west", data(), 2, rules)
+    network.work("west")
+    fed = network.connect("held", seed=4)
+    job = network.driver().request("GET", "/v1/jobs/held").json()
+    replies = fed.ask("data.describe")
+    answered = []
+    reader = threading.Thread(target=lambda: answered.extend(replies))
+    reader.start()
+    time.sleep(2.0)
+    assert reader.is_alive()
+    approvals = Approvals(network.folder / "west" / "approvals.json", ["dr.garcia"])
+    approvals.approve("0" * 64, "dr.garcia", datetime.now())
+    time.sleep(1.5)
+    assert reader.is_alive(), "the approval of another job must not count"
+    approvals.approve(job["hash"], "dr.garcia", datetime.now())
+    reader.join(timeout=15)
+    assert sorted(r.client for r in answered) == [0, 1, 2]
+
+
 def test_a_dead_client_cannot_hang_an_ask(network):
     kill(network.agents["south"])
     fed = network.connect()

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from solera import __version__
-from solera.cli import data, demo, run
+from solera.cli import client, data, demo, run, serve
 from solera.cli.data import AsJson
 from solera.cli.output import complain, print_json, print_table
 from solera.core.errors import SoleraError
@@ -62,6 +62,24 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.command("run", epilog="Example: solera run digits.toml --folder runs/digits")(run.run)
 app.command("demo", epilog="Example: solera demo --folder runs/demo")(demo.demo)
+app.add_typer(serve.tls, name="tls")
+app.command("serve", epilog="Example: solera serve --certificate tls/coordinator.pem --key …")(
+    serve.serve
+)
+app.command("invite", epilog="Example: solera invite north --federation cardio")(serve.invite)
+app.command("clients", epilog="Example: solera clients --federation cardio")(serve.clients)
+app.command("revoke", epilog="Example: solera revoke 3 -f cardio --reason 'lost laptop'")(
+    serve.revoke
+)
+app.command(
+    "join",
+    epilog="Example: solera join https://fl.org:8443 --token … --data a.csv --policy policy.toml",
+)(client.join)
+app.command("approve", epilog="Example: solera approve HASH --person ana --policy policy.toml")(
+    client.approve
+)
+app.command("policy", epilog="Example: solera policy policy.toml")(client.policy)
+app.add_typer(client.audit, name="audit")
 
 
 def _version(wanted: bool) -> None:

@@ -34,6 +34,7 @@ log = logging.getLogger("solera.agent")
 
 _PLACE = "place.json"
 _MEMORY = "memory.sol"
+_HELD_SECONDS = 1.0
 
 
 class Agent:
@@ -56,6 +57,7 @@ class Agent:
         self.audit = AuditLog(self.folder / "audit.log", self.identity)
         self.connection = _connection(self.identity, self.place, patience)
         self.stop = threading.Event()
+        self._held = False
 
     # --- joining ---
 
@@ -92,8 +94,11 @@ class Agent:
         pause = 0.1
         while not self.stop.is_set():
             try:
+                self._held = False
                 self.step(wait)
                 pause = 0.1
+                if self._held:  # an ask that waits for approval is looked at now and then
+                    self.stop.wait(_HELD_SECONDS)
             except CoordinatorError as error:
                 log.warning("%s", error)
                 self.stop.wait(pause)
@@ -111,6 +116,7 @@ class Agent:
                 memory = self._work(order, memory["state"])
             except NeedsApproval as error:
                 log.info("held: %s", error)
+                self._held = True
                 return 0
             self._remember(memory)
         self._send(order, memory)

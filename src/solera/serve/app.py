@@ -188,7 +188,13 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
     @app.get("/v1/jobs/{job}", dependencies=[driver])
     def show_job(job: Name) -> dict[str, Any]:
         found = store.job(job)
-        return {"id": found.id, "kind": found.kind, "state": found.state, "reason": found.reason}
+        return {
+            "id": found.id,
+            "kind": found.kind,
+            "hash": found.hash,
+            "state": found.state,
+            "reason": found.reason,
+        }
 
     @app.post("/v1/jobs/{job}/state", dependencies=[driver])
     def set_state(job: Name, new: NewState) -> dict[str, str]:

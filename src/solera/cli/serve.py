@@ -1,0 +1,302 @@
+"""``solera serve`` and what the people who run a coordinator do: certificates, invitations."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from solera.cli.data import AsJson
+from solera.cli.output import print_json, print_table
+from solera.core.errors import MissingExtra, UsageError
+
+tls = typer.Typer(no_args_is_help=True, help="Make certificates for a small federation.")
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PATIENCE = 5.0
+"""Seconds to wait for a coordinator: a person sits in front of this."""
+
+FederationName = Annotated[
+    str, typer.Option("--federation", "-f", metavar="NAME", help="The federation.")
+]
+Url = Annotated[str, typer.Option(envvar="SOLERA_URL", help="The coordinator's address.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        envvar="SOLERA_TOKEN",
+        show_envvar=True,
+        help="The driver's token, from driver.token in the coordinator's folder. Better set in "
+        "the environment, where others do not see it.",
+    ),
+]
+Authority = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        envvar="SOLERA_CA",
+        help="The authority to trust, ca.pem of [bold]solera tls init[/bold]; the system's "
+        "authorities by default.",
+    ),
+]
+_HERE = "https://127.0.0.1:8443"
+
+
+@contextmanager
+def extra(what: str) -> Iterator[None]:
+    """Imports in this block come with the extra 'serve'."""
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error, MissingExtra) or (error.name or "").startswith("solera"):
+            raise
+        raise MissingExtra.of(what, "serve") from None
+
+
+def check_url(url: str) -> str:
+    """An address that tokens may be sent to."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(f"{url!r} is not an address", hint=f"write it like {_HERE}")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise UsageError(
+            f"{url}: without TLS everyone on the way could read the token", hint="use https://"
+        )
+    return url.rstrip("/")
+
+
+def check_ca(ca: Path | None) -> str | None:
+    """The authority's file as an absolute path, if it is one."""
+    if ca is None:
+        return None
+    try:
+        ssl.create_default_context(cafile=str(ca))
+    except OSError as error:
+        reason = "not a PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        raise UsageError(f"the authority {ca} cannot be used: {reason}") from None
+    return str(ca.resolve())
+
+
+# --- certificates ---
+
+
+@tls.command("init", epilog="Example: solera tls init --host fl.hospital.org --host 10.0.0.5")
+def tls_init(
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name or address that clients reach the coordinator by; repeatable."),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path("tls"),
+    name: Annotated[str, typer.Option(help="The name of the certificate's files.")] = "coordinator",
+    as_json: AsJson = False,
+) -> None:
+    """Make an authority and a certificate for the coordinator.
+
+    Clients get ca.pem and compare its fingerprint over the telephone. An authority that is in the
+    folder already is kept and signs one more certificate. Without --host the certificate is good
+    for 127.0.0.1.
+    """
+    with extra("making certificates"):
+        from solera.serve.tls import fingerprint, issue, make_ca
+    ca = folder / "ca.pem"
+    if not ca.exists():
+        make_ca(folder)
+    certificate, key = issue(folder, name, host or ["127.0.0.1"])
+    made = {
+        "authority": str(ca),
+        "authority key": str(folder / "ca.key"),
+        "certificate": str(certificate),
+        "key": str(key),
+        "fingerprint": fingerprint(ca),
+    }
+    if as_json:
+        print_json({name.replace(" ", "_"): value for name, value in made.items()})
+        return
+    use = (
+        "for every client",
+        "keep it offline",
+        "for solera serve",
+        "for solera serve",
+        "of ca.pem",
+    )
+    rows = [[name, value, what] for (name, value), what in zip(made.items(), use, strict=True)]
+    print_table(["what", "where", "use"], rows)
+
+
+# --- the coordinator ---
+
+
+def serve(
+    folder: Annotated[
+        Path, typer.Option(help="Where database, blobs and the driver's token live.")
+    ] = Path("coordinator"),
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8443,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="An SQLAlchemy URL; SQLite in the folder by default."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="The certificate, PEM; needed unless on loopback.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
+) -> None:
+    """Run a coordinator until it is interrupted.
+
+    It stores asks and replies and never sees a row. Everything is kept in the folder: started
+    again, it goes on where it was. [bold]solera tls init[/bold] makes a certificate.
+    """
+    with extra("a coordinator"):
+        import uvicorn  # noqa: F401  serve() needs it only later
+
+        from solera.serve import run
+    if (certificate is None) != (key is None):
+        raise UsageError("--certificate and --key belong together", hint="give both, or neither")
+    if certificate is not None and key is not None:
+        _check_pair(certificate, key)
+    if certificate is not None or host in LOOPBACK:
+        _check_free(host, port)
+        scheme = "https" if certificate else "http"
+        name = f"[{host}]" if ":" in host else host
+        typer.echo(f"coordinator: {scheme}://{name}:{port}")
+        typer.echo(f"driver's token: in {folder / 'driver.token'}")
+    run.serve(
+        folder,
+        host=host,
+        port=port,
+        database=database,
+        certificate=None if certificate is None else str(certificate),
+        key=None if key is None else str(key),
+    )
+    raise KeyboardInterrupt  # what else ends a server
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    for path in (certificate, key):
+        path.open("rb").close()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError:
+        raise UsageError(f"{key} is not the key of a certificate in {certificate}") from None
+
+
+def _check_free(host: str, port: int) -> None:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on port {port} of {host}: {error.strerror}",
+            hint="choose others with --host and --port",
+        ) from None
+
+
+# --- who takes part ---
+
+
+def invite(
+    name: Annotated[str, typer.Argument(help="What the client will be called.")],
+    federation: FederationName,
+    url: Url = _HERE,
+    token: Token = None,
+    ca: Authority = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a token with which one client may join, once, within a week.
+
+    The federation begins with its first invitation. Send the token in confidence: whoever has it
+    first is the client.
+    """
+    _check_name("NAME", name)
+    told = _ask("POST", federation, "invites", {"name": name}, url, token, ca)
+    if as_json:
+        print_json({"federation": federation, "name": name, "token": told["token"]})
+    else:
+        typer.echo(told["token"])
+
+
+def clients(
+    federation: FederationName,
+    url: Url = _HERE,
+    token: Token = None,
+    ca: Authority = None,
+    as_json: AsJson = False,
+) -> None:
+    """Who takes part in a federation, and when each was last heard of."""
+    found = _ask("GET", federation, "", None, url, token, ca)["clients"]
+    if as_json:
+        print_json(found)
+        return
+    rows = [[c["id"], c["name"], c["status"], _moment(c["seen"]), len(c["tasks"])] for c in found]
+    print_table([">id", "name", "status", "last seen", ">tasks"], rows)
+
+
+def revoke(
+    client: Annotated[int, typer.Argument(metavar="ID", min=0, help="Its number in the list.")],
+    federation: FederationName,
+    reason: Annotated[str, typer.Option(help="Why; it is written down.")],
+    url: Url = _HERE,
+    token: Token = None,
+    ca: Authority = None,
+) -> None:
+    """Shut a client out of a federation, at once and for good.
+
+    [bold]solera clients[/bold] lists the numbers.
+    """
+    _ask("POST", federation, f"clients/{client}/revoke", {"reason": reason}, url, token, ca)
+    typer.echo(f"client {client} of {federation} is revoked")
+
+
+def _ask(
+    method: str,
+    federation: str,
+    what: str,
+    content: dict[str, str] | None,
+    url: str,
+    token: str | None,
+    ca: Path | None,
+) -> Any:
+    """What the coordinator says to a driver."""
+    from solera.engines.connection import Connection
+
+    _check_name("--federation", federation)
+    if not token:
+        raise UsageError(
+            "no driver's token",
+            hint="set SOLERA_TOKEN to what is in driver.token of the coordinator's folder",
+        )
+    authorised = {"Authorization": f"Bearer {token.strip()}"}
+    connection = Connection(
+        check_url(url), lambda *_: authorised, ca=check_ca(ca), patience=_PATIENCE
+    )
+    try:
+        path = f"/v1/federations/{federation}/{what}".rstrip("/")
+        return connection.request(method, path, json=content).json()
+    finally:
+        connection.close()
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{what} {name!r} is not a name",
+            hint="letters, digits, '.', '_' and '-', at most 64, a letter or digit first",
+        )
+
+
+def _moment(seen: float | None) -> str:
+    if seen is None:
+        return "never"
+    return datetime.fromtimestamp(seen, UTC).astimezone().isoformat(" ", "seconds")

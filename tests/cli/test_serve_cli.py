@@ -1,0 +1,249 @@
+"""A real federation from the command line: certificates, a coordinator, an owner's agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import solera as so
+import solera.cli
+from solera.cli.app import app
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "pandas"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+SOURCE = str(Path(solera.cli.__file__).parents[2])
+POLICY = """
+[approval]
+mode = "auto"
+approvers = ["ana"]
+[data]
+columns = ["age", "bmi"]
+[[task]]
+name = "data.*"
+"""
+HASH = "ab" * 32
+FEDERATION = ("--federation", "cardio")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SOLERA_TOKEN", "SOLERA_CA", "SOLERA_URL", "SOLERA_TRACEBACK"):
+        monkeypatch.delenv(name, raising=False)
+    Path("policy.toml").write_text(POLICY)
+    rows = np.random.default_rng(0).integers(20, 80, (30, 3))
+    lines = [f"{age},{bmi},{secret},{age % 2}" for age, bmi, secret in rows.tolist()]
+    Path("rows.csv").write_text("\n".join(["age,bmi,secret,ill", *lines]))
+
+
+def solera_(*arguments: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, list(arguments), prog_name="solera")
+    assert result.exit_code == code, result.output
+    return result
+
+
+def complaint(*arguments: str) -> str:
+    """What a command that fails says, without a traceback."""
+    said = str(solera_(*arguments, code=1).stderr)
+    assert said.startswith("error: ") and "unexpected" not in said, said
+    assert len(said.splitlines()) <= 2, said
+    return said
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join([SOURCE, os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "solera.cli.app", *arguments],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(process: subprocess.Popen[str], number: int | None = None) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr, after a signal if one is given."""
+    if number is not None:
+        process.send_signal(number)
+    try:
+        out, err = process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def url(_in_a_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a running ``solera serve``; token and authority are in the environment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    solera_("tls", "init", "--host", "127.0.0.1")
+    pair = ("--certificate", "tls/coordinator.pem", "--key", "tls/coordinator.key")
+    process = start("serve", "--port", str(port), *pair)
+    try:
+        deadline = time.monotonic() + 20
+        while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        address = f"https://127.0.0.1:{port}"
+        monkeypatch.setenv("SOLERA_URL", address)
+        monkeypatch.setenv("SOLERA_CA", "tls/ca.pem")
+        monkeypatch.setenv("SOLERA_TOKEN", Path("coordinator/driver.token").read_text())
+        assert "cannot listen" in complaint("serve", "--port", str(port))
+        yield address
+    finally:
+        code, out, err = end(process, signal.SIGINT)
+    assert (code, err) == (130, "error: interrupted\n")
+    assert f"https://127.0.0.1:{port}" in out and "coordinator/driver.token" in out
+    assert Path("coordinator/driver.token").read_text() not in out
+
+
+def test_a_federation_from_invitation_to_audit(url: str) -> None:
+    token = solera_("invite", "north", *FEDERATION).stdout.strip()
+    assert token.startswith("cardio/north/")
+    rows = ("--data", "rows.csv", "--target", "ill", "--policy", "policy.toml")
+    code, out, err = end(start("join", url, "--token", token, *rows, "--once", "--wait", "0"))
+    assert code == 0, err
+    assert "north, of federation cardio" in out and "30 rows" in out and "answered 0 asks" in out
+
+    (client,) = json.loads(solera_("clients", *FEDERATION, "--json").stdout)
+    assert client["name"] == "north" and client["status"] == "active"
+    assert "north" in solera_("clients", *FEDERATION).stdout
+
+    replies: list[Any] = []
+    federation = so.connect(url, federation="cardio")
+    asking = threading.Thread(
+        target=lambda: replies.extend(federation.ask("data.describe", deadline=20).collect())
+    )
+    asking.start()
+    code, out, err = end(start("join", url, *rows, "--once"))
+    asking.join(20)
+    federation.close()
+    assert code == 0 and "answered 1 ask\n" in out, err
+    assert [reply.client for reply in replies] == [0]
+    assert "age" in str(replies[0].payload) and "secret" not in str(replies[0].payload)
+
+    _check_audit(Path("agent/audit.log"))
+
+    agent = start("join", url, *rows)
+    assert agent.stdout is not None
+    assert "north" in agent.stdout.readline() and "rows" in agent.stdout.readline()
+    assert end(agent, signal.SIGINT)[0] == 130
+
+    assert "has joined" in complaint("join", "https://127.0.0.1:1", *rows)
+    solera_("revoke", str(client["id"]), *FEDERATION, "--reason", "moved away")
+    (client,) = json.loads(solera_("clients", *FEDERATION, "--json").stdout)
+    assert client["status"] == "revoked"
+    assert "status 40" in complaint("clients", *FEDERATION, "--token", "wrong")
+    assert "status 404" in complaint("clients", "--federation", "nobody")
+
+
+def _check_audit(log: Path) -> None:
+    assert "1 lines" in solera_("audit", "verify", str(log)).stdout
+    from solera.serve.identity import Identity
+
+    key = Identity.load("agent").sign_key.hex()
+    report = json.loads(solera_("audit", "verify", str(log), "--key", key, "--json").stdout)
+    assert report["ok"] and report["lines"] == 1
+    assert "not a public key" in complaint("audit", "verify", str(log), "--key", "abc")
+    assert not json.loads(
+        solera_("audit", "verify", str(log), "--key", "00" * 32, "--json", code=1).stdout
+    )["ok"]
+    whole = log.read_bytes()
+    log.write_bytes(whole.replace(b"data.describe", b"data.nothing!"))
+    assert "NOT OK" in solera_("audit", "verify", str(log), code=1).stdout
+    log.write_bytes(whole)
+
+
+def test_what_is_wrong_is_said_before_a_token_is_spent() -> None:
+    join = ("join", "https://127.0.0.1:1", "--policy", "policy.toml")
+    assert "--token" in complaint(*join, "--data", "rows.csv")
+    assert "absent.csv" in complaint(*join, "--data", "absent.csv", "--token", "t")
+    rows = ("--data", "rows.csv", "--token", "t")
+    assert "absent.pem" in complaint(*join, *rows, "--ca", "absent.pem")
+    assert "PEM" in complaint(*join, *rows, "--ca", "rows.csv")
+    assert "https://" in complaint("join", "http://example.org", *join[2:], *rows)
+    assert "not an address" in complaint("join", "example.org", *join[2:], *rows)
+    assert not Path("agent").exists()
+    assert "SOLERA_TOKEN" in complaint("invite", "north", *FEDERATION)
+    assert "not a name" in complaint("invite", "../north", *FEDERATION, "--token", "t")
+
+
+def test_tls_init() -> None:
+    made = json.loads(solera_("tls", "init", "--host", "localhost", "--json").stdout)
+    assert len(made["fingerprint"]) == 64
+    assert all(Path(made[name]).is_file() for name in ("authority", "certificate", "key"))
+    assert Path(made["key"]).stat().st_mode & 0o077 == 0
+    assert "exists" in complaint("tls", "init")
+    other = solera_("tls", "init", "--name", "second", "--host", "10.0.0.5").stdout
+    assert "tls/second.pem" in other and made["fingerprint"] in other
+    pair = ("--certificate", made["certificate"], "--key", "tls/second.key")
+    assert "not the key" in complaint("serve", *pair)
+    assert "belong together" in complaint("serve", *pair[:2])
+    assert "needs TLS" in complaint("serve", "--host", "0.0.0.0")
+
+
+def test_policy() -> None:
+    said = solera_("policy", "policy.toml").stdout
+    assert "what is not listed is refused" in said and "columns: age, bmi" in said
+    Path("policy.toml").write_text("[dta]\n")
+    assert "policy.toml:1" in complaint("policy", "policy.toml")
+    assert "absent.toml" in complaint("policy", "absent.toml")
+
+
+def test_approve() -> None:
+    approve = ("approve", HASH, "--policy", "policy.toml", "--person")
+    assert "no folder" in complaint(*approve, "ana")
+    Path("agent").mkdir(mode=0o700)
+    said = complaint(*approve, "stranger")
+    assert "'stranger' may not approve" in said and "the policy names ana" in said
+    assert not Path("agent/approvals.json").exists()
+    assert "ana approved" in solera_(*approve, "ana").stdout
+    (line,) = Path("agent/approvals.json").read_text().split("\n")[1:-1]
+    assert json.loads(line)["job"] == HASH
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tls", "init"),
+        ("serve",),
+        ("join", "https://127.0.0.1:1", "--data", "a", "--policy", "policy.toml", "--token", "t"),
+        ("invite", "north", *FEDERATION, "--token", "t"),
+        ("audit", "verify", "audit.log"),
+    ],
+)
+def test_without_the_extra(arguments: tuple[str, ...]) -> None:
+    program = (
+        "import sys\n"
+        "for name in ('fastapi', 'uvicorn', 'httpx', 'sqlalchemy', 'cryptography'):\n"
+        "    sys.modules[name] = None\n"
+        "from solera.cli.app import main\nmain()\n"
+    )
+    path = os.pathsep.join([SOURCE, os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.returncode == 1
+    assert "needs the extra 'serve'" in done.stderr and "pip install" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
