@@ -59,7 +59,8 @@ def solera_(*arguments: str, code: int = 0) -> Any:
 def complaint(*arguments: str) -> str:
     """What a command that fails says, without a traceback."""
     said = str(solera_(*arguments, code=1).stderr)
-    assert said.startswith("error: ") and "unexpected" not in said, said
+    assert said.startswith("error: "), said
+    assert "unexpected" not in said, said
     assert len(said.splitlines()) <= 2, said
     return said
 
@@ -87,6 +88,11 @@ def end(process: subprocess.Popen[str], number: int | None = None) -> tuple[int,
     return process.returncode, out, err
 
 
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture
 def url(_in_a_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a running ``solera serve``; token and authority are in the environment."""
@@ -98,7 +104,7 @@ def url(_in_a_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     process = start("serve", "--port", str(port), *pair)
     try:
         deadline = time.monotonic() + 20
-        while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < deadline:
+        while not answers(port) and time.monotonic() < deadline:
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
         address = f"https://127.0.0.1:{port}"
@@ -110,7 +116,8 @@ def url(_in_a_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     finally:
         code, out, err = end(process, signal.SIGINT)
     assert (code, err) == (130, "error: interrupted\n")
-    assert f"https://127.0.0.1:{port}" in out and "coordinator/driver.token" in out
+    assert f"https://127.0.0.1:{port}" in out
+    assert "coordinator/driver.token" in out
     assert Path("coordinator/driver.token").read_text() not in out
 
 
@@ -120,10 +127,13 @@ def test_a_federation_from_invitation_to_audit(url: str) -> None:
     rows = ("--data", "rows.csv", "--target", "ill", "--policy", "policy.toml")
     code, out, err = end(start("join", url, "--token", token, *rows, "--once", "--wait", "0"))
     assert code == 0, err
-    assert "north, of federation cardio" in out and "30 rows" in out and "answered 0 asks" in out
+    assert "north, of federation cardio" in out
+    assert "30 rows" in out
+    assert "answered 0 asks" in out
 
     (client,) = json.loads(solera_("clients", *FEDERATION, "--json").stdout)
-    assert client["name"] == "north" and client["status"] == "active"
+    assert client["name"] == "north"
+    assert client["status"] == "active"
     assert "north" in solera_("clients", *FEDERATION).stdout
 
     replies: list[Any] = []
@@ -135,15 +145,18 @@ def test_a_federation_from_invitation_to_audit(url: str) -> None:
     code, out, err = end(start("join", url, *rows, "--once"))
     asking.join(20)
     federation.close()
-    assert code == 0 and "answered 1 ask\n" in out, err
+    assert code == 0, err
+    assert "answered 1 ask\n" in out
     assert [reply.client for reply in replies] == [0]
-    assert "age" in str(replies[0].payload) and "secret" not in str(replies[0].payload)
+    assert "age" in str(replies[0].payload)
+    assert "secret" not in str(replies[0].payload)
 
     _check_audit(Path("agent/audit.log"))
 
     agent = start("join", url, *rows)
     assert agent.stdout is not None
-    assert "north" in agent.stdout.readline() and "rows" in agent.stdout.readline()
+    assert "north" in agent.stdout.readline()
+    assert "rows" in agent.stdout.readline()
     assert end(agent, signal.SIGINT)[0] == 130
 
     assert "has joined" in complaint("join", "https://127.0.0.1:1", *rows)
@@ -160,7 +173,8 @@ def _check_audit(log: Path) -> None:
 
     key = Identity.load("agent").sign_key.hex()
     report = json.loads(solera_("audit", "verify", str(log), "--key", key, "--json").stdout)
-    assert report["ok"] and report["lines"] == 1
+    assert report["ok"]
+    assert report["lines"] == 1
     assert "not a public key" in complaint("audit", "verify", str(log), "--key", "abc")
     assert not json.loads(
         solera_("audit", "verify", str(log), "--key", "00" * 32, "--json", code=1).stdout
@@ -192,7 +206,8 @@ def test_tls_init() -> None:
     assert Path(made["key"]).stat().st_mode & 0o077 == 0
     assert "exists" in complaint("tls", "init")
     other = solera_("tls", "init", "--name", "second", "--host", "10.0.0.5").stdout
-    assert "tls/second.pem" in other and made["fingerprint"] in other
+    assert "tls/second.pem" in other
+    assert made["fingerprint"] in other
     pair = ("--certificate", made["certificate"], "--key", "tls/second.key")
     assert "not the key" in complaint("serve", *pair)
     assert "belong together" in complaint("serve", *pair[:2])
@@ -201,7 +216,8 @@ def test_tls_init() -> None:
 
 def test_policy() -> None:
     said = solera_("policy", "policy.toml").stdout
-    assert "what is not listed is refused" in said and "columns: age, bmi" in said
+    assert "what is not listed is refused" in said
+    assert "columns: age, bmi" in said
     Path("policy.toml").write_text("[dta]\n")
     assert "policy.toml:1" in complaint("policy", "policy.toml")
     assert "absent.toml" in complaint("policy", "absent.toml")
@@ -212,7 +228,8 @@ def test_approve() -> None:
     assert "no folder" in complaint(*approve, "ana")
     Path("agent").mkdir(mode=0o700)
     said = complaint(*approve, "stranger")
-    assert "'stranger' may not approve" in said and "the policy names ana" in said
+    assert "'stranger' may not approve" in said
+    assert "the policy names ana" in said
     assert not Path("agent/approvals.json").exists()
     assert "ana approved" in solera_(*approve, "ana").stdout
     (line,) = Path("agent/approvals.json").read_text().split("\n")[1:-1]
@@ -245,5 +262,6 @@ def test_without_the_extra(arguments: tuple[str, ...]) -> None:
         timeout=20,
     )
     assert done.returncode == 1
-    assert "needs the extra 'serve'" in done.stderr and "pip install" in done.stderr
+    assert "needs the extra 'serve'" in done.stderr
+    assert "pip install" in done.stderr
     assert len(done.stderr.splitlines()) == 2

@@ -125,6 +125,11 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
 
     # --- blobs ---
 
+    @app.post("/v1/blobs")
+    async def put(request: Request, who: Annotated[Any, Depends(here.anyone)]) -> dict[str, str]:
+        """A small blob in one piece."""
+        return {"digest": await run_in_threadpool(blobs.put, await request.body())}
+
     @app.get("/v1/uploads/{digest}")
     async def received(digest: Digest, who: Annotated[Any, Depends(here.anyone)]) -> dict[str, Any]:
         """How much of a blob is here."""

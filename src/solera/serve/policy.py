@@ -286,7 +286,7 @@ class Policy:
             raise Refusal(f"it is {moment:%H:%M}, the policy allows tasks {self.hours}")
         if self.approval.mode == "ask" and not approved:
             raise NeedsApproval(
-                f"job {job.hash[:12]} ({job.kind}, of {job.owner}) is not approved",
+                f"job {job.hash} ({job.kind}, of {job.owner}) is not approved",
                 hint=f"{' or '.join(self.approval.approvers)} can approve it",
             )
 
