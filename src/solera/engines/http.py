@@ -120,7 +120,7 @@ class HttpEngine:
                 failures.append(Failure(client, kind, row["reason"]))
             else:
                 try:
-                    frame = self.connection.download(row["digest"])
+                    frame = self.connection.download(row["digest"], row.get("frame"))
                     payloads.append(decode(frame))
                 except PayloadError as error:
                     failures.append(Failure(client, "corrupt", error.message))

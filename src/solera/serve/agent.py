@@ -13,6 +13,7 @@ import json
 import logging
 import threading
 import time
+from base64 import b64encode
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from solera.core.errors import PayloadError, Refusal, UsageError
 from solera.core.federation import Ask, Preparation
 from solera.core.payload import decode, encode
 from solera.core.task import installed_tasks
-from solera.engines.connection import Connection, CoordinatorError
+from solera.engines.connection import INLINE, Connection, CoordinatorError
 from solera.serve.approvals import Approvals
 from solera.serve.audit import AuditLog
 from solera.serve.identity import Identity, reply_message, sign_request, write_file
@@ -165,7 +166,7 @@ class Agent:
         return Ask(
             order["task"],
             order["version"],
-            decode(self.connection.download(order["payload"])),
+            decode(self.connection.download(order["payload"], order.get("frame"))),
             np.array([self.place["client"]], dtype=np.int64),
             order["seed"],
             order["round"],
@@ -189,7 +190,8 @@ class Agent:
             bytes=len(frame),
             reason=done["reason"],
         )
-        if status == "ok":
+        small = len(frame) <= INLINE
+        if status == "ok" and not small:
             self.connection.upload(frame)
         message = reply_message(
             self.place["federation"],
@@ -207,6 +209,7 @@ class Agent:
                 "status": status,
                 "digest": digest or None,
                 "size": len(frame),
+                "frame": b64encode(frame).decode() if status == "ok" and small else None,
                 "reason": done["reason"][:2000],
                 "signature": self.identity.sign(message).hex(),
             },

@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import PayloadError, SoleraError, UsageError
+from solera.engines.connection import INLINE
 from solera.serve.blobs import Blobs
 from solera.serve.coordinator import Bell, Coordinator
 from solera.serve.identity import new_token, reply_message, token_hash, verify
@@ -33,6 +34,7 @@ from solera.serve.store import Store
 from solera.serve.store_base import Conflict, Denied, NotFound
 from solera.serve.tables import Client
 
+_MOST_INLINE = 1 << 20
 _INVITE_SECONDS = 7 * 24 * 3600.0
 _STATUS = {Conflict: 409, Denied: 403, NotFound: 404}
 
@@ -239,6 +241,7 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
             if ask.deadline is not None and now > ask.deadline:
                 store.fail_open(job, sequence, "late", "no reply before the deadline", now)
             rows = store.replies(job, sequence)
+            share = min(INLINE, _MOST_INLINE // max(1, len(rows)))
             complete = len(rows) == len(ask.clients)
             if len(rows) <= known and not complete:
                 return None
@@ -251,6 +254,7 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
                         "digest": r.digest,
                         "size": r.size,
                         "reason": r.reason,
+                        "frame": here.inline(r.digest, share),
                     }
                     for r in rows
                 ],
@@ -296,6 +300,7 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
                         "task": ask.task,
                         "version": ask.version,
                         "payload": ask.payload,
+                        "frame": here.inline(ask.payload),
                         "prepare": ask.prepare,
                         "round": ask.round,
                         "deadline": ask.deadline,
@@ -318,6 +323,8 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
             raise await here.refusal(f"client {who.name}", "a reply that it did not sign")
 
         def add() -> bool:
+            if new.digest is not None and new.frame is not None:
+                here.keep(new.digest, new.frame)
             if new.status == "ok" and (new.digest is None or not here.has(new.digest)):
                 raise UsageError("the reply's blob was not uploaded")
             now = time.time()

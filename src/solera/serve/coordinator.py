@@ -6,12 +6,15 @@ import asyncio
 import hashlib
 import hmac
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
+from solera.core.errors import UsageError
+from solera.engines.connection import INLINE
 from solera.serve.blobs import Blobs, NoBlob
 from solera.serve.identity import NonceCache, Unauthorised, check_request, token_hash
 from solera.serve.store import Store
@@ -97,6 +100,21 @@ class Coordinator:
             self.store.log, "", None, None, "refused", f"{who}: {reason}", time.time()
         )
         return HTTPException(401, f"refused: {reason}")
+
+    def inline(self, digest: str | None, most: int = INLINE) -> str | None:
+        """A small blob as text, to be sent along with the message that names it."""
+        if digest is None or self.blobs.size(digest) > most:
+            return None
+        return b64encode(self.blobs.read(digest)).decode()
+
+    def keep(self, digest: str, frame: str) -> None:
+        """Store a blob that was sent along with a message."""
+        try:
+            stored = self.blobs.put(b64decode(frame, validate=True))
+        except ValueError:
+            raise UsageError("the reply's blob is not base64") from None
+        if stored != digest:
+            raise UsageError("the reply's blob is not the one it names")
 
     def has(self, digest: str) -> bool:
         """Whether a blob is here, whole."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from solera.engines.connection import INLINE
 from solera.serve.tables import Kind, State, Status
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -42,6 +43,7 @@ class NewReply(BaseModel):
     status: Status
     digest: Digest | None = None
     size: int = Field(ge=0, lt=2**50)
+    frame: str | None = Field(default=None, max_length=2 * INLINE)
     reason: str = Field(default="", max_length=2000)
     signature: str = Field(pattern=r"^[0-9a-f]{128}$")
 
