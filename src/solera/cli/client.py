@@ -115,7 +115,7 @@ def _place(folder: Path, url: str, token: str | None) -> dict[str, Any] | None:
 
 def _trust(folder: Path, place: dict[str, Any], authority: str | None) -> None:
     """The owner names another authority, as when the old one has expired."""
-    from solera.serve.identity import write_file
+    from solera.core.private_files import write_file
 
     content = json.dumps(place | {"ca": authority}).encode()
     write_file(folder / _PLACE, content, 0o600, overwrite=True)

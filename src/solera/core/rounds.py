@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -26,6 +27,7 @@ from solera.core.errors import CheckpointError, PayloadError, UsageError
 from solera.core.federation import Federation, Replies
 from solera.core.meter import Total
 from solera.core.payload import decode, encode
+from solera.core.private_files import write_file
 from solera.core.replies import Failure
 from solera.core.task import Task
 
@@ -55,9 +57,9 @@ class Roster:
 class Selector(Component, abstract=True):
     """Decides which clients take part in a round."""
 
+    @abstractmethod
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
         """Ids of the clients of this round."""
-        raise NotImplementedError
 
     def observe(self, round: Round) -> None:
         """Learn from what the chosen clients reported."""
@@ -185,14 +187,9 @@ class Checkpoint:
 
     def write(self, content: dict[str, Any]) -> None:
         """Replace the file in one step, so that a crash leaves the old or the new one."""
-        frame = encode({"run": self.fingerprint, **content})
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(self.path.name + ".new")
-        with open(temporary, "wb") as file:
-            file.write(frame)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        frame = encode({"run": self.fingerprint, **content})
+        write_file(self.path, frame, 0o600, overwrite=True)
 
     def read(self) -> dict[str, Any] | None:
         """What was written last, or None when there is nothing yet."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
-import stat
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 
 from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import decode, encode
+from solera.core.private_files import read_private, refuse_open, write_file
 from solera.privacy.he_packing import Slots
 from solera.privacy.he_ring import (
     CLIENT,
@@ -205,26 +204,19 @@ def store(folder: str | Path, name: str, pair: SecretKey, *, overwrite: bool = F
     """
     secret, public = _paths(folder, name)
     secret.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _refuse_open(secret.parent, secret.parent.stat(), "700")
-    try:
-        _write(secret, pair.to_bytes(), 0o600, overwrite)
-    except FileExistsError:
+    refuse_open(secret.parent, secret.parent.stat(), "700")
+    if secret.exists() and not overwrite:
         raise UsageError(
             f"store(name={name!r}): {secret} exists", hint="overwrite=True replaces it for good"
-        ) from None
-    _write(public, pair.public.to_bytes(), 0o644, overwrite=True)
+        )
+    write_file(secret, pair.to_bytes(), 0o600, overwrite=overwrite)
+    write_file(public, pair.public.to_bytes(), 0o644, overwrite=True)
 
 
 def load(folder: str | Path, name: str) -> SecretKey:
     """A stored pair. A secret file that others can read is refused: it may be secret no more."""
     path, _ = _paths(folder, name)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-    except OSError as error:
-        raise UsageError(f"load(name={name!r}): {path}: {error.strerror}") from None
-    with open(descriptor, "rb") as file:
-        _refuse_open(path, os.fstat(descriptor), "600")
-        return SecretKey.from_bytes(file.read())
+    return SecretKey.from_bytes(read_private(path))
 
 
 def default_folder() -> Path:
@@ -256,28 +248,3 @@ def _paths(folder: str | Path, name: str) -> tuple[Path, Path]:
     if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
         raise UsageError(f"key name {name!r}: only letters, digits, '_', '.' and '-' are allowed")
     return Path(folder) / f"{name}.secret", Path(folder) / f"{name}.public"
-
-
-def _refuse_open(path: Path, status: os.stat_result, mode: str) -> None:
-    """Modes mean nothing on Windows, where the user's profile protects the file."""
-    if os.name == "posix" and (stat.S_IMODE(status.st_mode) & 0o077):
-        raise UsageError(
-            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o})",
-            hint=f"chmod {mode} '{path}', and consider the key known if others had access",
-        )
-
-
-def _write(path: Path, data: bytes, mode: int, overwrite: bool) -> None:
-    """The whole file or nothing of it, with its mode from the start."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if overwrite:
-            os.replace(fresh, path)
-        else:
-            os.link(fresh, path)  # unlike a rename, this fails when the path exists
-    finally:
-        fresh.unlink(missing_ok=True)

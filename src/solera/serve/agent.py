@@ -23,11 +23,12 @@ import numpy as np
 from solera.core.errors import PayloadError, Refusal, UsageError
 from solera.core.federation import Ask, Preparation
 from solera.core.payload import decode, encode
+from solera.core.private_files import write_file
 from solera.core.task import installed_tasks
 from solera.engines.connection import INLINE, Connection, CoordinatorError
 from solera.serve.approvals import Approvals
 from solera.serve.audit import AuditLog
-from solera.serve.identity import Identity, reply_message, sign_request, write_file
+from solera.serve.identity import Identity, reply_message, sign_request
 from solera.serve.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.worker import Worker
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from solera.core.errors import SoleraError, UsageError
+from solera.core.private_files import sync_folder, write_file
 from solera.serve import identity as ids
 
 __all__ = ["AuditDamaged", "AuditLog", "Head", "Report", "verify"]
@@ -112,7 +113,7 @@ class AuditLog:
         head_path, key = _head_path(self.path), self.identity.sign_key
         if last is None and not os.fstat(log).st_size and not head_path.exists():
             self._write_head(_EMPTY)
-            ids.sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         try:
             head = _read_head(head_path, key)
         except AuditDamaged as error:
@@ -146,7 +147,7 @@ class AuditLog:
     def _write_head(self, head: Head) -> None:
         signature = self.identity.sign(_head_message(head)).hex()
         data = _json(head._asdict() | {"signature": signature}) + b"\n"
-        ids.write_file(_head_path(self.path), data, 0o600, overwrite=True)
+        write_file(_head_path(self.path), data, 0o600, overwrite=True)
 
 
 # --- verifying -----------------------------------------------------------------------------------

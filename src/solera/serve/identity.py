@@ -12,10 +12,8 @@ import hashlib
 import heapq
 import hmac
 import math
-import os
 import re
 import secrets
-import stat
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +22,7 @@ from typing import Final
 
 from solera.core.errors import MissingExtra, PayloadError, SoleraError, UsageError
 from solera.core.payload import decode, encode
+from solera.core.private_files import read_private, refuse_open, write_file
 from solera.privacy.sealed import open_sealed
 
 try:
@@ -37,9 +36,8 @@ except ImportError:
     raise MissingExtra.of("a client's identity", "serve") from None
 
 __all__ = [
-    "Identity", "NonceCache", "Unauthorised", "check_request", "new_token", "read_private",
-    "reply_message", "sign_request", "signed_message", "sync_folder", "token_hash",
-    "token_matches", "verify", "write_file",
+    "Identity", "NonceCache", "Unauthorised", "check_request", "new_token", "reply_message",
+    "sign_request", "signed_message", "token_hash", "token_matches", "verify",
 ]  # fmt: skip
 
 FILE: Final = "identity.key"
@@ -77,7 +75,7 @@ class Identity:
         """
         path = Path(folder) / FILE
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _refuse_open(path.parent, path.parent.stat(), "700")
+        refuse_open(path.parent, path.parent.stat(), "700")
         identity = cls(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
         fields = {
             "kind": "solera identity 1",
@@ -93,7 +91,7 @@ class Identity:
         """The keys in ``folder``; refused when others can read them or a byte has changed."""
         path = Path(folder) / FILE
         if path.parent.is_dir():
-            _refuse_open(path.parent, path.parent.stat(), "700")
+            refuse_open(path.parent, path.parent.stat(), "700")
         data = read_private(path)
         try:
             fields = decode(data)
@@ -300,57 +298,3 @@ def token_hash(token: str) -> bytes:
 def token_matches(token: str, stored: bytes) -> bool:
     """Compared in constant time, so that answering times tell nothing about the token."""
     return hmac.compare_digest(token_hash(token), stored)
-
-
-# --- files ---------------------------------------------------------------------------------------
-
-
-def read_private(path: Path) -> bytes:
-    """A file for its owner alone. One that others can read is refused: it may be secret no more."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    with open(descriptor, "rb") as file:
-        _refuse_open(path, os.fstat(descriptor), "600")
-        return file.read()
-
-
-def write_file(path: Path, data: bytes, mode: int, *, overwrite: bool) -> None:
-    """The whole file, on the disk, or nothing of it; with its mode from the start."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if overwrite:
-            os.replace(fresh, path)
-        else:
-            os.link(fresh, path)  # unlike a rename, this fails when the path exists
-    except FileExistsError:
-        raise UsageError(
-            f"{path} exists", hint="it is not replaced; choose another place"
-        ) from None
-    finally:
-        fresh.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name in ``folder`` survive a power cut."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _refuse_open(path: Path, status: os.stat_result, mode: str) -> None:
-    """Modes mean nothing on Windows, where the user's profile protects the file."""
-    if os.name == "posix" and (stat.S_IMODE(status.st_mode) & 0o077):
-        raise UsageError(
-            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o})",
-            hint=f"chmod {mode} '{path}', and consider the key known if others had access",
-        )

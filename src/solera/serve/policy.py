@@ -49,13 +49,23 @@ from dataclasses import MISSING, asdict, dataclass, field
 from datetime import datetime, time
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Ask
+from solera.serve.policy_rules import (
+    ApprovalRules,
+    Budget,
+    DataRules,
+    Hours,
+    OutputRules,
+    Range,
+    TaskRule,
+    value_at,
+)
 from solera.study.spec import Problem, Where, line_of, nearest
 
 
@@ -75,137 +85,6 @@ class JobFacts:
 def job_hash(description: bytes) -> str:
     """The name an approval is bound to: another byte, another job."""
     return blake2b(description, digest_size=32).hexdigest()
-
-
-# --- what a file may say ---
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """What one parameter may be; no limits: anything. Limits hold for every element of a list."""
-
-    min: float | None = None
-    max: float | None = None
-    among: tuple[str | int | float | bool, ...] | None = None
-    max_length: Count | None = None
-    optional: bool = False
-
-    def allows(self, value: Any) -> bool:
-        if value is None:
-            return self.optional
-        items = _items(value)
-        length = len(value if isinstance(value, str | bytes | Mapping) else items)
-        if self.max_length is not None and length > self.max_length:
-            return False
-        if self.among is not None:
-            return all(any(_same(item, known) for known in self.among) for item in items)
-        return (self.min is None and self.max is None) or all(map(self._in_range, items))
-
-    def _in_range(self, item: Any) -> bool:
-        if isinstance(item, bool | np.bool_) or not isinstance(item, int | float | np.number):
-            return False
-        if self.min is not None and not item >= self.min:  # NaN is in no range
-            return False
-        return self.max is None or bool(item <= self.max)
-
-    def __str__(self) -> str:
-        said = [
-            None if self.min is None else f"at least {self.min:g}",
-            None if self.max is None else f"at most {self.max:g}",
-            None if self.among is None else f"one of {', '.join(map(repr, self.among))}",
-            None if self.max_length is None else f"no longer than {self.max_length}",
-            "or absent" if self.optional else None,
-        ]
-        return " ".join(filter(None, said)) or "anything"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRule:
-    """[[task]]"""
-
-    name: str
-    version: int | None = None
-    where: Mapping[str, Range] = field(default_factory=dict)
-    counts: tuple[str, ...] = ()
-    small: Literal["refuse", "zero"] = "refuse"
-    only: bool = False
-
-    def covers(self, task: str) -> bool:
-        if self.name.endswith("*"):
-            return task.startswith(self.name[:-1])
-        return task == self.name
-
-    def objection(self, version: int, payload: Any) -> str | None:
-        """What this entry has against a task, or None."""
-        if self.version not in (None, version):
-            return f"version {version}, only with version {self.version}"
-        for name, allowed in self.where.items():
-            value = _at(payload, name)
-            if not allowed.allows(value):
-                return f"{name} = {_short(value)}, which must be {allowed}"
-        given = payload if isinstance(payload, Mapping) else {"payload": payload}
-        known = {name.partition(".")[0] for name in self.where}
-        if self.only and payload is not None and (others := [n for n in given if n not in known]):
-            return f"{others[0]!r}, which it does not name"
-        return None
-
-    def __str__(self) -> str:
-        version = "" if self.version is None else f" version {self.version}"
-        said = [f"{name} {allowed}" for name, allowed in self.where.items()]
-        said += ["nothing else"] if self.only else []
-        done = "refused" if self.small == "refuse" else "set to 0"
-        said += [f"small counts in {', '.join(self.counts)} {done}"] if self.counts else []
-        return f"{self.name}{version}" + (f": {'; '.join(said)}" if said else "")
-
-
-@dataclass(frozen=True, slots=True)
-class DataRules:
-    """[data]"""
-
-    min_rows: Count = 0
-    columns: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalRules:
-    """[approval]"""
-
-    mode: Literal["auto", "ask"] = "auto"
-    approvers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Hours:
-    """[hours]: from ``start`` until just before ``end``, perhaps of the next day."""
-
-    start: time
-    end: time
-
-    def __contains__(self, moment: time) -> bool:
-        if self.start < self.end:
-            return self.start <= moment < self.end
-        return moment >= self.start or moment < self.end
-
-    def __str__(self) -> str:
-        return f"from {self.start:%H:%M} to {self.end:%H:%M}"
-
-
-@dataclass(frozen=True, slots=True)
-class OutputRules:
-    """[output]"""
-
-    max_bytes: Count | None = None
-    min_count: Count = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """[privacy]"""
-
-    epsilon: Annotated[float, msgspec.Meta(gt=0)]
-    delta: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +189,7 @@ class Policy:
         """The reply with small counts set to 0, where the task's entry says ``small = "zero"``."""
         for rule in self._rules(task):
             for name in rule.counts if rule.small == "zero" else ():
-                value = _at(reply, name)
+                value = value_at(reply, name)
                 if value is not None and (small := self._small(value)).any():
                     zeroed = np.where(small, np.zeros_like(value), value)
                     whole = isinstance(value, np.ndarray)
@@ -323,7 +202,7 @@ class Policy:
         if most is not None and payload_size > most:
             raise Refusal(f"the reply to {task!r} has {payload_size:,} bytes, max_bytes = {most:,}")
         for name in dict.fromkeys(name for rule in self._rules(task) for name in rule.counts):
-            value = _at(reply, name, _NOTHING)
+            value = value_at(reply, name, _NOTHING)
             if value is _NOTHING:
                 raise Refusal(f"the reply to {task!r} has no {name!r}, whose counts are limited")
             if value is not None and self._small(value).any():
@@ -377,33 +256,9 @@ def _components(tree: Any) -> Iterator[tuple[Any, Any]]:
             yield from _components(value)
 
 
-def _at(tree: Any, name: str, default: Any = None) -> Any:
-    """What lies at ``"a.b"`` in nested tables."""
-    for key in name.split("."):
-        if not isinstance(tree, Mapping) or key not in tree:
-            return default
-        tree = tree[key]
-    return tree
-
-
 def _with(tree: Any, keys: Sequence[str], value: Any) -> Any:
     """The tree with another value at these keys."""
     return {**tree, keys[0]: _with(tree[keys[0]], keys[1:], value)} if keys else value
-
-
-def _items(value: Any) -> Sequence[Any]:
-    if isinstance(value, np.ndarray):
-        return list(value.flat)
-    return value if isinstance(value, list | tuple) else (value,)
-
-
-def _same(item: Any, known: Any) -> bool:
-    return isinstance(item, bool | np.bool_) == isinstance(known, bool) and bool(item == known)
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _exactness(name: str) -> tuple[bool, int]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from solera.core.private_files import read_private, write_file
 from solera.serve.app import create_app
 from solera.serve.blobs import Blobs
-from solera.serve.identity import new_token, read_private, token_hash, write_file
+from solera.serve.identity import new_token, token_hash
 from solera.serve.store import Store
 
 

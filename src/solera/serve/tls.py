@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from solera.core.errors import MissingExtra, UsageError
-from solera.serve.identity import read_private, write_file
+from solera.core.private_files import read_private, write_file
 
 try:
     from cryptography import x509
