@@ -141,9 +141,10 @@ def test_a_held_job_runs_once_a_named_person_approves_it(network):
 
 
 def test_a_dead_client_cannot_hang_an_ask(network):
-    kill(network.agents["south"])
     fed = network.connect()
-    replies = fed.ask("data.describe", deadline=1.5)
+    fed.ask("data.describe").collect()  # all agents are up
+    kill(network.agents["south"])
+    replies = fed.ask("data.describe", deadline=3.0)
     assert [r.client for r in replies] == [0, 2]
     assert replies.failures[0].kind == "late"
     with pytest.raises(NotEnoughReplies):

@@ -5,11 +5,12 @@ is acknowledged before it is stored. Waiting requests hold no thread and no data
 """
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -34,6 +35,8 @@ from solera.serve.store import Store
 from solera.serve.store_base import Conflict, Denied, NotFound
 from solera.serve.tables import Client
 
+LARGEST_BODY = 8 << 20
+_NO_BODY = ("GET", "HEAD", "OPTIONS", "DELETE")
 _MOST_INLINE = 1 << 20
 _INVITE_SECONDS = 7 * 24 * 3600.0
 _STATUS = {Conflict: 409, Denied: 403, NotFound: 404}
@@ -51,10 +54,28 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
     app = FastAPI(title="Solera coordinator", version="1", lifespan=lifespan)
     app.state.coordinator = here
 
+    @app.middleware("http")
+    async def bounded(
+        request: Request, go_on: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        """Turn large bodies away before a byte of them is read: blobs come in pieces."""
+        size = request.headers.get("Content-Length", "0" if request.method in _NO_BODY else "")
+        if not size.isdecimal() or int(size) > LARGEST_BODY:
+            wanted = f"a body of known length, at most {LARGEST_BODY:,} bytes"
+            return JSONResponse({"detail": f"the request needs {wanted}"}, status_code=413)
+        return await go_on(request)
+
     @app.exception_handler(SoleraError)
     async def named(request: Request, error: SoleraError) -> Response:
         status = _STATUS.get(type(error), 400)
         return JSONResponse({"detail": str(error)}, status_code=status)
+
+    @app.exception_handler(RequestValidationError)
+    async def unclear(request: Request, error: RequestValidationError) -> Response:
+        """What is wrong and where; what was sent is not repeated, it may be anything."""
+        wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        said = "; ".join(wrong)[:1000].encode("ascii", "replace").decode()
+        return JSONResponse({"detail": said}, status_code=422)
 
     driver = Depends(here.driver)
 
@@ -194,7 +215,7 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
 
     @app.get("/v1/jobs/{job}", dependencies=[driver])
     def show_job(job: Name) -> dict[str, Any]:
-        found = store.job(job)
+        found = here.expire(job, time.time())
         return {
             "id": found.id,
             "kind": found.kind,
@@ -236,13 +257,11 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
         """Replies so far; waits for more than ``known``."""
 
         def look() -> dict[str, Any] | None:
-            ask = store.ask(job, sequence)
-            now = time.time()
-            if ask.deadline is not None and now > ask.deadline:
-                store.fail_open(job, sequence, "late", "no reply before the deadline", now)
+            asked = len(store.ask(job, sequence).clients)
+            here.close_late(job, sequence, time.time())
             rows = store.replies(job, sequence)
             share = min(INLINE, _MOST_INLINE // max(1, len(rows)))
-            complete = len(rows) == len(ask.clients)
+            complete = len(rows) == asked
             if len(rows) <= known and not complete:
                 return None
             return {
@@ -261,9 +280,9 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
             }
 
         ask = await run_in_threadpool(store.ask, job, sequence)
-        limit = (
-            wait if ask.deadline is None else min(wait, max(0, ask.deadline - time.time()) + 0.01)
-        )
+        of = await run_in_threadpool(store.job, job)
+        ends = [end - time.time() for end in (ask.deadline, of.deadline) if end is not None]
+        limit = min([wait, *(max(0.0, left) + 0.01 for left in ends)])
         found = await here.bell.until(look, limit)
         return found or {"complete": False, "replies": []}
 
@@ -349,6 +368,6 @@ def _range(header: str) -> tuple[int, int]:
         first, last = (int(part) for part in header.removeprefix("bytes=").split("-"))
     except ValueError:
         return 0, most - 1
-    if first < 0 or last < first:
+    if not 0 <= first <= last < 2**62:
         raise PayloadError(f"range {header!r} makes no sense")
     return first, min(last, first + most - 1)

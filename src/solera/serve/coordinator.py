@@ -18,7 +18,7 @@ from solera.engines.connection import INLINE
 from solera.serve.blobs import Blobs, NoBlob
 from solera.serve.identity import NonceCache, Unauthorised, check_request, token_hash
 from solera.serve.store import Store
-from solera.serve.tables import Client
+from solera.serve.tables import Client, Job
 
 LONGEST_WAIT = 30.0
 
@@ -35,7 +35,7 @@ class Bell:
 
     async def until(self, ready: Callable[[], Any], seconds: float) -> Any:
         """The first true result of ``ready`` (run in a thread), or its last one when time is up."""
-        end = time.monotonic() + min(seconds, LONGEST_WAIT)
+        end = time.monotonic() + (min(seconds, LONGEST_WAIT) if seconds > 0 else 0.0)
         while True:
             event = self._event
             found = await run_in_threadpool(ready)
@@ -115,6 +115,22 @@ class Coordinator:
             raise UsageError("the reply's blob is not base64") from None
         if stored != digest:
             raise UsageError("the reply's blob is not the one it names")
+
+    def expire(self, job: str, now: float) -> Job:
+        """The job, ended if its time is up."""
+        found = self.store.job(job)
+        if found.deadline is not None and now > found.deadline and found.state == "running":
+            return self.store.set_job_state(job, "expired", "its deadline has passed", now)
+        return found
+
+    def close_late(self, job: str, sequence: int, now: float) -> None:
+        """End an ask whose time is up, or whose job's is; say in the log who was late."""
+        of, ask = self.expire(job, now), self.store.ask(job, sequence)
+        over = of.state == "expired"
+        if over or (ask.deadline is not None and now > ask.deadline):
+            reason = f"no reply before the deadline of the {'job' if over else 'ask'}"
+            for client in self.store.fail_open(job, sequence, "late", reason, now):
+                self.store.log(of.federation, job, client, "late", reason, now)
 
     def has(self, digest: str) -> bool:
         """Whether a blob is here, whole."""
