@@ -82,11 +82,6 @@ class JobFacts:
     kind: str
 
 
-def job_hash(description: bytes) -> str:
-    """The name an approval is bound to: another byte, another job."""
-    return blake2b(description, digest_size=32).hexdigest()
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What an owner allows; an empty one allows nothing."""
