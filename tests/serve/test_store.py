@@ -436,9 +436,9 @@ def test_a_checkpoint_lets_go_of_earlier_blobs(store, job, tmp_path):
         add_ask(store, seq, payload=digest(f"model {seq}"))
         reply(store, 0, seq)
     reply(store, 1)
-    assert store.checkpoint(job) is None
-    store.save_checkpoint(job, 1, digest("state"), NOW)
-    assert store.checkpoint(job) == (1, digest("state"))
+    assert store.checkpoint(job, 0) is None
+    store.save_checkpoint(job, 0, 1, digest("state"), NOW)
+    assert store.checkpoint(job, 0) == (1, digest("state"))
     kept = {digest(name) for name in ("spec", "model 1", (1, 0), "state")}
     assert store.digests() == kept
     assert blobs.collect(store.digests(), grace=-1) == 4
@@ -451,10 +451,10 @@ def test_a_checkpoint_lets_go_of_earlier_blobs(store, job, tmp_path):
     assert reply(store, 1) is False
     assert [a.seq for a in store.pending("cardio", 2, 9)] == [1]
     with pytest.raises(Conflict, match="later than 0"):
-        store.save_checkpoint(job, 0, digest("old"), NOW)
+        store.save_checkpoint(job, 0, 0, digest("old"), NOW)
     with pytest.raises(Conflict, match="running"):
         store.prune(job)
-    store.save_checkpoint(job, 2, digest("final"), NOW)
+    store.save_checkpoint(job, 0, 2, digest("final"), NOW)
     store.set_job_state(job, "finished", "", NOW)
     store.prune(job)
     assert store.digests() == {digest("spec"), digest("final")}
@@ -470,7 +470,7 @@ def test_leaving_deletes_what_is_listed(store, job):
     store.log("cardio", job, 1, "refused", "policy", NOW)
     store.log("cardio", job, 0, "refused", "policy", NOW)
     held = store.held("cardio", 1)
-    assert held == {"deliveries": 2, "approvals": 1, "events": 1, "invites": 1, "clients": 1}
+    assert held == {"deliveries": 2, "approvals": 1, "events": 3, "invites": 1, "clients": 1}
     assert store.forget_client("cardio", 1) == held
     assert set(store.held("cardio", 1).values()) == {0}
     assert digest((0, 1)) not in store.digests()
@@ -490,12 +490,12 @@ def test_a_federation_can_be_forgotten_and_others_stay(store, job):
     other = store.held("other")
     add_ask(store)
     reply(store, 0)
-    store.save_checkpoint(job, 0, digest("state"), NOW)
+    store.save_checkpoint(job, 0, 0, digest("state"), NOW)
     store.log("cardio", job, 0, "refused", "policy", NOW)
     held = store.held("cardio")
     assert held == {
-        "deliveries": 3, "asks": 1, "approvals": 0, "checkpoints": 1, "events": 1, "jobs": 1,
-        "invites": 0, "clients": 4, "federations": 1,
+        "deliveries": 3, "asks": 1, "approvals": 0, "checkpoints": 1, "events": 8, "jobs": 1,
+        "invites": 0, "clients": 4, "federations": 1, "questions": 0, "models": 0,
     }  # fmt: skip
     assert store.forget_federation("cardio") == held
     assert set(store.held("cardio").values()) == {0}

@@ -129,8 +129,7 @@ class Coordinator:
         over = of.state == "expired"
         if over or (ask.deadline is not None and now > ask.deadline):
             reason = f"no reply before the deadline of the {'job' if over else 'ask'}"
-            for client in self.store.fail_open(job, sequence, "late", reason, now):
-                self.store.log(of.federation, job, client, "late", reason, now)
+            self.store.fail_open(job, sequence, "late", reason, now)
 
     def has(self, digest: str) -> bool:
         """Whether a blob is here, whole."""

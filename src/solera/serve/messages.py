@@ -57,9 +57,36 @@ class Reason(BaseModel):
     reason: str = Field(default="", max_length=2000)
 
 
+Sequence = Annotated[int, Field(ge=0, lt=2**31)]
+
+
 class NewCheckpoint(BaseModel):
-    sequence: int = Field(ge=0, lt=2**31)
+    """What the driver knows after the asks from ``first`` to before ``sequence``."""
+
+    first: Sequence
+    sequence: Sequence
     digest: Digest
+
+
+class NewQuestion(BaseModel):
+    task: str = Field(max_length=200)
+    version: int = Field(ge=0, lt=2**31)
+    payload: Digest
+    prepare: Digest | None = None
+
+
+class NewModel(BaseModel):
+    """A model, and the asks it was made from, by client."""
+
+    digest: Digest
+    contributions: dict[int, Sequence] = Field(default_factory=dict)
+
+
+class NewProblem(BaseModel):
+    """Something is wrong with what a client replied."""
+
+    client: Sequence
+    reason: str = Field(max_length=2000)
 
 
 class NewInvite(BaseModel):

@@ -15,12 +15,13 @@ from solera.serve.store_asks import Asks
 from solera.serve.store_base import Conflict, Denied, NotFound
 from solera.serve.store_jobs import Jobs
 from solera.serve.store_members import Members
-from solera.serve.tables import asks, checkpoints, deliveries, jobs
+from solera.serve.store_models import Models
+from solera.serve.tables import asks, checkpoints, deliveries, jobs, models, questions
 
 __all__ = ["Conflict", "Denied", "NotFound", "Store"]
 
 
-class Store(Members, Jobs, Asks):
+class Store(Members, Jobs, Asks, Models):
     """The durable state of a coordinator; payloads themselves lie in the blobs."""
 
     def digests(self) -> set[str]:
@@ -33,6 +34,9 @@ class Store(Members, Jobs, Asks):
             select(deliveries.c.payload).where(deliveries.c.pruned == false()),
             select(deliveries.c.digest),
             select(checkpoints.c.digest),
+            select(questions.c.payload),
+            select(questions.c.prepare),
+            select(models.c.digest),
         ]
         with self._read() as connection:
             found = set(connection.execute(union(*sources)).scalars())

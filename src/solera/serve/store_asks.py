@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, insert, or_, select, update
 
 from solera.core.errors import UsageError
 from solera.core.replies import FailureKind
 from solera.serve.blobs import check_digest
-from solera.serve.store_base import Base, Conflict, Denied, NotFound, plain, row_of
+from solera.serve.store_base import Base, Conflict, Denied, NotFound, note, plain, row_of
 from solera.serve.store_jobs import find_job
 from solera.serve.store_members import find_client
 from solera.serve.tables import (
     OPEN,
     Ask,
+    Job,
     ReplyRow,
     Status,
     asks,
@@ -23,6 +24,7 @@ from solera.serve.tables import (
     deliveries,
     federations,
     jobs,
+    models,
 )
 
 _REPLY_COLUMNS = [column for column in deliveries.c if column.name != "payload"]
@@ -67,14 +69,8 @@ class Asks(Base):
             if stored is not None:
                 _check_same(connection, stored, asked, own)
                 return stored
-            if state.state != "running":
-                raise Conflict(f"job {job!r} is {state.state}: it cannot ask")
             ask = Ask(job=job, seq=seq, deadline=deadline, created=now, pruned=False, **asked)
-            values = {name: getattr(ask, name) for name in asks.c.keys()}  # noqa: SIM118
-            connection.execute(insert(asks).values(values))
-            rows = _new_deliveries(connection, state.federation, ask, own, now)
-            if rows:
-                connection.execute(insert(deliveries), rows)
+            insert_ask(connection, state, ask, own)
             return ask
 
     def ask(self, job: str, seq: int) -> Ask:
@@ -100,6 +96,45 @@ class Asks(Base):
         )
         with self._read() as connection:
             return [row_of(Ask, row) for row in connection.execute(chosen)]
+
+    def progress(self, job: str) -> dict[str, Any]:
+        """How many asks a job has made, and how far the last one is."""
+        chosen = select(asks).where(asks.c.job == job).order_by(asks.c.seq.desc()).limit(1)
+        with self._read() as connection:
+            row = connection.execute(chosen).first()
+            if row is None:
+                return {"asks": 0}
+            counted = (
+                select(deliveries.c.status, func.count())
+                .where(deliveries.c.job == job, deliveries.c.seq == row.seq)
+                .group_by(deliveries.c.status)
+            )
+            states = {row[0]: row[1] for row in connection.execute(counted)}
+        return {"asks": row.seq + 1, "task": row.task, "round": row.round, "deliveries": states}
+
+    def may_read(self, federation: str, client: int, digest: str) -> bool:
+        """Whether a blob is part of what a client is asked, or a model of its federation."""
+        open_asks = (
+            select(asks.c.job)
+            .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
+            .join(jobs, jobs.c.id == asks.c.job)
+            .where(deliveries.c.client == client, deliveries.c.status == OPEN)
+            .where(jobs.c.federation == federation, jobs.c.state == "running")
+            .where(
+                or_(
+                    func.coalesce(deliveries.c.payload, asks.c.payload) == digest,
+                    asks.c.prepare == digest,
+                    jobs.c.spec == digest,
+                )
+            )
+        )
+        published = (
+            select(models.c.job)
+            .join(jobs, jobs.c.id == models.c.job)
+            .where(jobs.c.federation == federation, models.c.digest == digest)
+        )
+        with self._read() as connection:
+            return any(connection.execute(c.limit(1)).first() for c in (open_asks, published))
 
     # --- replies ---
 
@@ -136,6 +171,16 @@ class Asks(Base):
                 .values(said | {"signature": signature, "time": now})
             )
             if changed.rowcount:
+                note(
+                    connection,
+                    "replied" if status == "ok" else status,
+                    now,
+                    federation=of.federation,
+                    job=job,
+                    client=client,
+                    reason=reason,
+                    facts={"seq": seq, "digest": digest, "bytes": size},
+                )
                 return True
             row = connection.execute(select(deliveries).where(this)).first()
             if row is None:
@@ -178,7 +223,7 @@ class Asks(Base):
         if status not in _FAILURES:
             raise UsageError.of("fail_open", "status", status, f"must be in {_FAILURES}")
         with self._write() as connection:
-            find_job(connection, job, lock=True)
+            of = find_job(connection, job, lock=True)
             failed = connection.execute(
                 update(deliveries)
                 .where(deliveries.c.job == job, deliveries.c.seq == seq)
@@ -186,7 +231,34 @@ class Asks(Base):
                 .values(status=status, reason=plain(reason), time=now)
                 .returning(deliveries.c.client)
             )
-            return sorted(failed.scalars())
+            given_up = sorted(failed.scalars())
+            for client in given_up:
+                note(
+                    connection,
+                    status,
+                    now,
+                    federation=of.federation,
+                    job=job,
+                    client=client,
+                    reason=reason,
+                    facts={"seq": seq},
+                )
+            return given_up
+
+
+def insert_ask(connection: Connection, of: Job, ask: Ask, own: Mapping[int, str]) -> None:
+    """Store a new ask of a running job and its deliveries; ``own`` payloads by client, if any."""
+    if of.state != "running":
+        raise Conflict(f"job {of.id!r} is {of.state}: it cannot ask")
+    values = {name: getattr(ask, name) for name in asks.c.keys()}  # noqa: SIM118
+    connection.execute(insert(asks).values(values))
+    rows = _new_deliveries(connection, of.federation, ask, own, ask.created)
+    if rows:
+        connection.execute(insert(deliveries), rows)
+    facts = {"seq": ask.seq, "task": ask.task, "version": ask.version, "clients": ask.clients}
+    carried = {"payload": ask.payload or sorted(own.values()), "prepare": ask.prepare}
+    about = facts | carried
+    note(connection, "asked", ask.created, federation=of.federation, job=of.id, facts=about)
 
 
 def _payloads(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -11,11 +11,12 @@ from typing import Any, Self, TypeVar
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, Row, Table, create_engine, event, make_url, text
+from sqlalchemy import Connection, Row, Table, create_engine, event, insert, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, StatementError
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.tables import events
 
 T = TypeVar("T")
 
@@ -109,6 +110,30 @@ class Base:
         insert = sqlite.insert if self._sqlite else postgresql.insert
         statement = insert(table).values(**values).on_conflict_do_nothing()
         return connection.execute(statement.returning(*table.primary_key)).first() is not None
+
+
+def note(
+    connection: Connection,
+    event: str,
+    now: float,
+    *,
+    federation: str = "",
+    job: str | None = None,
+    client: int | None = None,
+    reason: str = "",
+    facts: Mapping[str, Any] | None = None,
+) -> int:
+    """Write down what happens, in the transaction in which it happens; the number of the event."""
+    row = {
+        "federation": plain(federation),
+        "job": None if job is None else plain(job),
+        "client": client,
+        "event": plain(event),
+        "reason": plain(reason),
+        "time": now,
+        "facts": None if facts is None else dict(facts),
+    }
+    return int(connection.execute(insert(events).values(row).returning(events.c.id)).scalar_one())
 
 
 def row_of(kind: type[T], row: Row[Any]) -> T:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, delete, false, insert, select, true, up
 
 from solera.core.errors import UsageError
 from solera.serve.blobs import check_digest
-from solera.serve.store_base import Base, Conflict, Denied, NotFound, plain, row_of
+from solera.serve.store_base import Base, Conflict, Denied, NotFound, note, plain, row_of
 from solera.serve.store_members import find_client
 from solera.serve.tables import (
     NEXT,
@@ -21,6 +21,7 @@ from solera.serve.tables import (
     approvals,
     asks,
     checkpoints,
+    clients,
     deliveries,
     federations,
     jobs,
@@ -82,8 +83,23 @@ class Jobs(Base):
                 .values(state=new_state, reason=plain(reason), changed=now)
             )
             job = find_job(connection, id)
-            if not changed.rowcount and job.state != new_state:
-                raise Conflict(f"job {id!r} is {job.state} and cannot become {new_state}")
+            if not changed.rowcount:
+                if job.state != new_state:
+                    raise Conflict(f"job {id!r} is {job.state} and cannot become {new_state}")
+                return job
+            note(
+                connection,
+                new_state,
+                now,
+                federation=job.federation,
+                job=id,
+                reason=reason,
+                facts={"kind": job.kind, "hash": job.hash, "owner": job.owner},
+            )
+            if new_state == "running":
+                present = _present(connection, job.federation)
+                connection.execute(update(jobs).where(jobs.c.id == id).values(clients=present))
+                return find_job(connection, id)
             return job
 
     # --- approvals ---
@@ -113,23 +129,27 @@ class Jobs(Base):
 
     # --- checkpoints ---
 
-    def save_checkpoint(self, job: str, seq: int, digest: str, now: float) -> None:
-        """From now on a replay begins at ask ``seq``: blobs of earlier asks are let go."""
+    def save_checkpoint(self, job: str, first: int, seq: int, digest: str, now: float) -> None:
+        """A replay of the loop that began with ask ``first`` goes on at ask ``seq``.
+
+        The blobs of the asks between them are let go.
+        """
         check_digest(digest)
         with self._write() as connection:
             find_job(connection, job, lock=True)
-            this = checkpoints.c.job == job
+            this = and_(checkpoints.c.job == job, checkpoints.c.first == first)
             last = connection.execute(select(checkpoints.c.seq).where(this)).scalar()
             if last is not None and last > seq:
                 raise Conflict(f"job {job!r} has a checkpoint at ask {last}, later than {seq}")
             connection.execute(delete(checkpoints).where(this))
-            row = {"job": job, "seq": seq, "digest": digest, "time": now}
+            row = {"job": job, "first": first, "seq": seq, "digest": digest, "time": now}
             connection.execute(insert(checkpoints).values(row))
-            _prune(connection, job, before=seq, now=now)
+            _prune(connection, job, range(first, seq), now)
 
-    def checkpoint(self, job: str) -> tuple[int, str] | None:
-        """Where a replay begins, and the digest of what the driver knew there."""
-        chosen = select(checkpoints.c.seq, checkpoints.c.digest).where(checkpoints.c.job == job)
+    def checkpoint(self, job: str, first: int) -> tuple[int, str] | None:
+        """Where a replay of that loop goes on, and the digest of what the driver knew there."""
+        this = and_(checkpoints.c.job == job, checkpoints.c.first == first)
+        chosen = select(checkpoints.c.seq, checkpoints.c.digest).where(this)
         with self._read() as connection:
             row = connection.execute(chosen).first()
             return None if row is None else (row.seq, row.digest)
@@ -140,7 +160,13 @@ class Jobs(Base):
             state = find_job(connection, job, lock=True).state
             if NEXT[state]:
                 raise Conflict(f"job {job!r} is {state}: a replay may need its replies")
-            _prune(connection, job, before=None, now=time.time())
+            _prune(connection, job, range(2**62), time.time())
+
+
+def _present(connection: Connection, federation: str) -> list[int]:
+    ours = select(clients.c.id).where(clients.c.federation == federation)
+    here = ours.where(clients.c.revoked.is_(None)).order_by(clients.c.id)
+    return list(connection.execute(here).scalars())
 
 
 def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
@@ -152,11 +178,11 @@ def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
     return row_of(Job, row)
 
 
-def _prune(connection: Connection, job: str, before: int | None, now: float) -> None:
-    """Forget the digests of early asks; whoever still owes a reply to them is let off."""
+def _prune(connection: Connection, job: str, sequence: range, now: float) -> None:
+    """Forget the digests of some asks; whoever still owes a reply to them is let off."""
     for table in (asks, deliveries):
-        early = true() if before is None else table.c.seq < before
-        due = and_(table.c.job == job, early, table.c.pruned == false())
+        these = table.c.seq.between(sequence.start, sequence.stop - 1)
+        due = and_(table.c.job == job, these, table.c.pruned == false())
         if table is deliveries:
             given_up = {"status": "dropped", "reason": "no longer needed", "time": now}
             connection.execute(update(table).where(due, table.c.status == OPEN).values(given_up))

@@ -13,14 +13,13 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    insert,
     or_,
     select,
     update,
 )
 
 from solera.core.errors import UsageError
-from solera.serve.store_base import Base, Conflict, Denied, NotFound, plain, row_of
+from solera.serve.store_base import Base, Conflict, Denied, NotFound, note, plain, row_of
 from solera.serve.tables import (
     OPEN,
     Client,
@@ -36,6 +35,8 @@ from solera.serve.tables import (
     federations,
     invites,
     jobs,
+    models,
+    questions,
 )
 
 _LONGEST_NAME = 200
@@ -120,6 +121,14 @@ class Members(Base):
                 .where(federations.c.name == federation)
                 .values(next_client=number + 1)
             )
+            note(
+                connection,
+                "joined",
+                now,
+                federation=federation,
+                client=number,
+                facts={"name": name, "key": sign_key.hex()},
+            )
             return client
 
     def client(self, federation: str, id: int) -> Client:
@@ -166,6 +175,7 @@ class Members(Base):
                 .where(_delivered_to(federation, id), deliveries.c.status == OPEN)
                 .values(status="failed", reason=plain(f"revoked: {reason}"), time=now)
             )
+            note(connection, "revoked", now, federation=federation, client=id, reason=reason)
             return find_client(connection, federation, id)
 
     # --- the log ---
@@ -180,17 +190,10 @@ class Members(Base):
         now: float,
     ) -> int:
         """Note what happened, above all every refusal and failure; the number of the event."""
-        row = {
-            "federation": plain(federation),
-            "job": None if job is None else plain(job),
-            "client": client,
-            "event": plain(event),
-            "reason": plain(reason),
-            "time": now,
-        }
         with self._write() as connection:
-            result = connection.execute(insert(events).values(row).returning(events.c.id))
-            return int(result.scalar_one())
+            return note(
+                connection, event, now, federation=federation, job=job, client=client, reason=reason
+            )
 
     def events(
         self,
@@ -269,7 +272,8 @@ def _holdings(federation: str, client: int | None) -> list[tuple[Table, ColumnEl
     ours = select(jobs.c.id).where(jobs.c.federation == federation)
     if client is None:
         by_job: list[tuple[Table, ColumnElement[bool]]] = [
-            (table, table.c.job.in_(ours)) for table in (deliveries, asks, approvals, checkpoints)
+            (table, table.c.job.in_(ours))
+            for table in (deliveries, asks, approvals, checkpoints, questions, models)
         ]
         by_name: list[tuple[Table, ColumnElement[bool]]] = [
             (table, table.c.federation == federation) for table in (events, jobs, invites, clients)

@@ -6,7 +6,7 @@ Times are seconds since 1970, UTC. A digest names a blob; a row never holds a pa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
     JSON,
@@ -70,7 +70,11 @@ class Invite:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A data owner; ``tasks`` are the names and versions it has installed."""
+    """A data owner; ``tasks`` are the names and versions it has installed.
+
+    ``doing`` is the task it works on, ``head`` the line number and hash at the end of its audit
+    log, as it said last.
+    """
 
     federation: str
     id: int
@@ -82,11 +86,16 @@ class Client:
     seen: float | None
     revoked: float | None
     reason: str
+    doing: str | None = None
+    head: list[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``spec`` is the digest of its description, ``hash`` what people approve."""
+    """``spec`` is the digest of its description, ``hash`` what people approve.
+
+    ``clients`` are those that take part, fixed when the job begins to run: a replay asks the same.
+    """
 
     id: str
     federation: str
@@ -100,6 +109,30 @@ class Job:
     reason: str
     created: float
     changed: float
+    clients: list[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a standing job asks every client that contributes, in asks from ``first`` on."""
+
+    job: str
+    first: int
+    task: str
+    version: int
+    payload: str
+    prepare: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The latest model of a job; ``contributions``: for each client, the ask it was made from."""
+
+    job: str
+    version: int
+    digest: str
+    contributions: dict[str, int]
+    time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +186,7 @@ class Event:
     event: str
     reason: str
     time: float
+    facts: dict[str, Any] | None
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -197,6 +231,8 @@ clients = Table(
     Column("seen", Double),
     Column("revoked", Double),
     Column("reason", Text, nullable=False),
+    Column("doing", Text),
+    Column("head", JSON(none_as_null=True)),
     UniqueConstraint("federation", "name"),
 )
 
@@ -215,6 +251,7 @@ jobs = Table(
     Column("reason", Text, nullable=False),
     Column("created", Double, nullable=False),
     Column("changed", Double, nullable=False),
+    Column("clients", JSON(none_as_null=True)),
 )
 
 approvals = Table(
@@ -265,8 +302,30 @@ checkpoints = Table(
     "checkpoints",
     metadata,
     Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("first", BigInteger, primary_key=True, autoincrement=False),
     Column("seq", BigInteger, nullable=False),
     Column("digest", Text, nullable=False),
+    Column("time", Double, nullable=False),
+)
+
+questions = Table(
+    "questions",
+    metadata,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("first", BigInteger, nullable=False),
+    Column("task", Text, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("prepare", Text),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("contributions", JSON, nullable=False),
     Column("time", Double, nullable=False),
 )
 
@@ -280,5 +339,6 @@ events = Table(
     Column("event", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("time", Double, nullable=False),
+    Column("facts", JSON(none_as_null=True)),
     sqlite_autoincrement=True,
 )
