@@ -69,6 +69,10 @@ class Network:
         certificate, key = map(str, self.certificate)
         home = str(self.folder / "coordinator")
         self.coordinator = _python(COORDINATOR, home, str(self.port), certificate, key)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until the coordinator can be reached."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with socket.socket() as probe:
@@ -110,6 +114,12 @@ class Network:
         """Start (or restart) a client's agent."""
         files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]
         self.agents[name] = _python(AGENT, str(self.folder / name), *files)
+
+    def contribute(self, name: str, job: str) -> int:
+        """A client has something new to tell a standing job; the number of its contribution."""
+        from solera.serve.contributing import contribute
+
+        return contribute(self.folder / name, job)
 
     def connect(self, job: str | None = None, seed: int = 0) -> so.Federation:
         return connect(

@@ -90,10 +90,13 @@ def test_an_upload_resumes_after_a_restart(blobs):
     again = Blobs(blobs.folder, max_size=1 << 20)
     assert again.uploaded(DIGEST) == 3000
     assert DIGEST not in again
-    for offset in (0, 2999, 3001, -1):
+    for offset in (3001, -1):
         with pytest.raises(UsageError, match="3000 is next"):
             again.append(DIGEST, offset, b"x")
-    assert again.append(DIGEST, 3000, DATA[3000:]) == len(DATA)
+    for first, last in ((0, 1000), (2000, 3000), (0, 3000)):
+        assert again.append(DIGEST, first, DATA[first:last]) == 3000, "sent again"
+    assert again.append(DIGEST, 2500, DATA[2500:3500]) == 3500
+    assert again.append(DIGEST, 3500, DATA[3500:]) == len(DATA)
     assert again.finish(DIGEST) == again.finish(DIGEST) == len(DATA)
     assert again.read(DIGEST) == DATA
     assert again.append(DIGEST, 0, b"late chunk") == len(DATA)

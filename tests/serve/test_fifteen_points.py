@@ -1,7 +1,7 @@
 """What a hospital's reviewer tests, point by point, against a coordinator and agents that run.
 
-Still to come, with what they test: 5 (the privacy ledger), 13 (leaving and deleting) and 15 (a
-thousand clients). Point 7 is short here; ``test_network.py`` kills coordinator and agents often.
+Still to come, with what they test: 5 (the privacy ledger) and 15 (a thousand clients). Point 13 is
+in ``test_leaving.py``. Point 7 is short here: ``test_network.py`` kills both sides often.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ class Hand:
 
     def headers(self, method, path, body):
         digest = hashlib.sha256(body).hexdigest()
-        return sign_request(self.identity, method, path, digest, time.time())
+        federation = self.network.federation
+        return sign_request(self.identity, federation, method, path, digest, time.time())
 
     def orders(self, wait=5):
         return self.connection.request("GET", f"/v1/work?wait={wait}").json()["asks"]

@@ -37,11 +37,13 @@ def client(tmp_path_factory: Any) -> Identity:
     return Identity.create(tmp_path_factory.mktemp("client") / "keys")
 
 
-def refused(headers: Any, *request: Any, seen: NonceCache | None = None, **options: Any) -> str:
+def refused(
+    headers: Any, *request: Any, seen: NonceCache | None = None, audience: str = "cardio"
+) -> str:
     """The reason for which a request is refused."""
     method, path, digest, now = request if request else (*REQUEST, NOW)
     with pytest.raises(Unauthorised) as caught:
-        ids.check_request(headers, method, path, digest, now, seen or NonceCache(), **options)
+        ids.check_request(headers, audience, method, path, digest, now, seen or NonceCache())
     return caught.value.reason
 
 
@@ -133,26 +135,26 @@ def test_sealed_messages_open_with_the_identity(client: Identity) -> None:
 
 
 def test_a_signed_request_names_its_sender(client: Identity) -> None:
-    headers = ids.sign_request(client, *REQUEST, NOW)
-    assert ids.check_request(headers, *REQUEST, NOW + 60, NonceCache()) == client.sign_key
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
+    assert ids.check_request(headers, "cardio", *REQUEST, NOW + 60, NonceCache()) == client.sign_key
     lower = {name.lower(): value for name, value in headers.items()}
-    assert ids.check_request(lower, *REQUEST, NOW, NonceCache()) == client.sign_key
+    assert ids.check_request(lower, "cardio", *REQUEST, NOW, NonceCache()) == client.sign_key
 
 
 def test_every_part_of_a_request_is_signed(client: Identity) -> None:
-    headers = ids.sign_request(client, *REQUEST, NOW, audience="cardio")
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
     method, path, digest = REQUEST
     for other in [("PUT", path, digest), (method, path + "1", digest), (method, path, "cd" * 32)]:
-        assert refused(headers, *other, NOW, audience="cardio") == "signature"
-    assert refused(headers) == "signature"
-    assert refused(headers, audience="oncology") == "signature"
-    shifted = ids.sign_request(client, "POST/", "v1", "ab", NOW)
+        assert refused(headers, *other, NOW) == "signature"
+    for audience in ("", "oncology", "cardio "):
+        assert refused(headers, audience=audience) == "signature"
+    shifted = ids.sign_request(client, "cardio", "POST/", "v1", "ab", NOW)
     assert refused(shifted, "POST", "/v1", "ab", NOW) == "signature"
 
 
 def test_every_header_is_signed(client: Identity, tmp_path: Path) -> None:
-    headers = ids.sign_request(client, *REQUEST, NOW)
-    other = ids.sign_request(Identity.create(tmp_path / "k"), *REQUEST, NOW + 1)
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
+    other = ids.sign_request(Identity.create(tmp_path / "k"), "cardio", *REQUEST, NOW + 1)
     for name in headers:
         assert refused(headers | {name: other[name]}) == "signature"
 
@@ -179,14 +181,14 @@ def test_every_header_is_signed(client: Identity, tmp_path: Path) -> None:
     ],
 )
 def test_odd_headers_are_refused(client: Identity, name: str, value: str) -> None:
-    headers = ids.sign_request(client, *REQUEST, NOW)
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
     assert refused(headers | {name: value}) == "header"
     del headers[name]
     assert refused(headers) == "header"
 
 
 def test_repeated_headers_and_paths_that_are_not_text_are_refused(client: Identity) -> None:
-    headers = ids.sign_request(client, *REQUEST, NOW)
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
     assert refused(headers | {"solera-nonce": "ab" * 16}) == "header"
     assert refused(headers, "GET", "/\udcff", "", NOW) == "header"
 
@@ -201,47 +203,64 @@ def test_hostile_headers_never_crash(headers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_clock_skew(client: Identity, sign: int) -> None:
-    headers = ids.sign_request(client, *REQUEST, NOW)
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
     for skew in (0, 1, 119, 120):
-        assert ids.check_request(headers, *REQUEST, NOW + sign * skew, NonceCache())
+        assert ids.check_request(headers, "cardio", *REQUEST, NOW + sign * skew, NonceCache())
     for skew in (121, 1e6, 1e300, float("inf"), float("nan")):
         assert refused(headers, *REQUEST, NOW + sign * skew) == "time"
 
 
 def test_a_replayed_request_is_refused(client: Identity) -> None:
     seen = NonceCache()
-    headers = ids.sign_request(client, *REQUEST, NOW)
-    ids.check_request(headers, *REQUEST, NOW, seen)
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
+    ids.check_request(headers, "cardio", *REQUEST, NOW, seen)
     for later in (0, 1, 60, 120):
         assert refused(headers, *REQUEST, NOW + later, seen=seen) == "replay"
     assert refused(headers, *REQUEST, NOW + 121, seen=seen) == "time"
-    ids.check_request(ids.sign_request(client, *REQUEST, NOW), *REQUEST, NOW, seen)
+    ids.check_request(
+        ids.sign_request(client, "cardio", *REQUEST, NOW), "cardio", *REQUEST, NOW, seen
+    )
 
 
 def test_a_forged_request_uses_up_no_nonce(client: Identity) -> None:
     seen = NonceCache()
-    headers = ids.sign_request(client, *REQUEST, NOW)
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
     forged = headers | {"Solera-Signature": "00" * 64}
     assert refused(forged, seen=seen) == "signature"
     assert len(seen) == 0
-    assert ids.check_request(headers, *REQUEST, NOW, seen) == client.sign_key
+    assert ids.check_request(headers, "cardio", *REQUEST, NOW, seen) == client.sign_key
 
 
-def test_a_revoked_key_is_refused_at_once_and_costs_nothing(client: Identity) -> None:
-    seen, enrolled = NonceCache(), {client.sign_key}
-    headers = ids.sign_request(client, *REQUEST, NOW)
-    ids.check_request(headers, *REQUEST, NOW, seen, known=enrolled.__contains__)
-    enrolled.clear()
-    headers = ids.sign_request(client, *REQUEST, NOW)
-    assert refused(headers, seen=seen, known=enrolled.__contains__) == "unknown"
-    assert len(seen) == 1
+def test_whose_key_a_request_claims_is_known_before_it_is_checked(client: Identity) -> None:
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
+    assert ids.claimed_key(headers) == client.sign_key
+    for odd in (headers | {"Solera-Key": "ab"}, headers | {"Solera-Nonce": ""}, {}):
+        with pytest.raises(Unauthorised):
+            ids.claimed_key(odd)
+
+
+def test_a_request_that_does_no_harm_when_repeated_needs_no_memory(client: Identity) -> None:
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
+    for _ in range(2):
+        assert ids.check_request(headers, "cardio", *REQUEST, NOW, None) == client.sign_key
+    forged = headers | {"Solera-Signature": "00" * 64}
+    with pytest.raises(Unauthorised):
+        ids.check_request(forged, "cardio", *REQUEST, NOW, None)
+
+
+def test_a_seal_key_is_vouched_for_in_one_federation(client: Identity) -> None:
+    signature = client.sign(ids.seal_key_message("cardio", client.seal_key))
+    message = ids.seal_key_message
+    assert ids.verify(client.sign_key, message("cardio", client.seal_key), signature)
+    assert not ids.verify(client.sign_key, message("oncology", client.seal_key), signature)
+    assert not ids.verify(client.sign_key, message("cardio", client.sign_key), signature)
 
 
 def test_a_full_cache_lets_no_replay_through(client: Identity) -> None:
     seen = NonceCache(per_client=5)
-    requests = [ids.sign_request(client, *REQUEST, NOW + i) for i in range(20)]
+    requests = [ids.sign_request(client, "cardio", *REQUEST, NOW + i) for i in range(20)]
     for headers in requests:
-        ids.check_request(headers, *REQUEST, NOW + 20, seen)
+        ids.check_request(headers, "cardio", *REQUEST, NOW + 20, seen)
         assert len(seen) <= 5
     for headers in requests:
         assert refused(headers, *REQUEST, NOW + 20, seen=seen) == "replay"
@@ -250,9 +269,12 @@ def test_a_full_cache_lets_no_replay_through(client: Identity) -> None:
 def test_a_busy_client_does_not_hurt_another(client: Identity, tmp_path: Path) -> None:
     seen = NonceCache(per_client=2)
     for i in range(10):
-        ids.check_request(ids.sign_request(client, *REQUEST, NOW + 100 + i), *REQUEST, NOW, seen)
+        headers = ids.sign_request(client, "cardio", *REQUEST, NOW + 100 + i)
+        ids.check_request(headers, "cardio", *REQUEST, NOW, seen)
     other = Identity.create(tmp_path / "other")
-    assert ids.check_request(ids.sign_request(other, *REQUEST, NOW), *REQUEST, NOW, seen)
+    assert ids.check_request(
+        ids.sign_request(other, "cardio", *REQUEST, NOW), "cardio", *REQUEST, NOW, seen
+    )
 
 
 def test_the_cache_is_bounded_in_clients_and_forgets_them() -> None:

@@ -2,137 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
-import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
+from store_rows import NOW, add_ask, add_job, digest, enrol, reply
 
 from solera.core.errors import SoleraError, UsageError
 from solera.serve.blobs import Blobs
 from solera.serve.store import Conflict, Denied, NotFound, Store
 from solera.serve.tables import NEXT, metadata
-
-NOW = 1_800_000_000.0
-
-
-def digest(name: object) -> str:
-    return hashlib.sha256(str(name).encode()).hexdigest()
-
-
-# --- databases -----------------------------------------------------------------------------------
-
-
-def binaries() -> Path | None:
-    """The newest PostgreSQL server installed."""
-    found = [p.parent for p in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    if on_path := shutil.which("initdb"):
-        found.append(Path(on_path).parent)
-    return max(found, default=None, key=lambda p: [int(s) for s in p.parts if s.isdigit()])
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    """URL of a private cluster that lives as long as the tests."""
-    bin = binaries()
-    if bin is None:
-        pytest.skip("PostgreSQL is not installed")
-    as_root = os.geteuid() == 0
-    if as_root and not shutil.which("runuser"):
-        pytest.skip("PostgreSQL does not run as root, and runuser is not installed")
-    user = ["runuser", "-u", "postgres", "--"] if as_root else []
-    folder = Path(tempfile.mkdtemp(prefix="solera-pg-"))
-    if as_root:
-        shutil.chown(folder, "postgres")
-
-    def call(*arguments: object) -> None:
-        subprocess.run(
-            [*user, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL, cwd="/"
-        )
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    data = folder / "data"
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -k {folder}"
-    try:
-        call(bin / "initdb", "-D", data, "-U", "solera", "-A", "trust", "-E", "UTF8", "-N")
-        control = (bin / "pg_ctl", "-D", data, "-w", "-l", folder / "log")
-        call(*control, "-o", options, "start")
-        try:
-            yield f"postgresql+psycopg://solera@127.0.0.1:{port}/"
-        finally:
-            call(*control, "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'store.db'}"
-    server = request.getfixturevalue("postgres")
-    name = f"t{uuid.uuid4().hex}"
-    admin = create_engine(server + "postgres", isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    admin.dispose()
-    return server + name
-
-
-@pytest.fixture
-def store(url):
-    with Store(url) as store:
-        store.add_federation("cardio")
-        yield store
-
-
-@pytest.fixture
-def job(store):
-    """A running job of a federation of four clients."""
-    enrol(store, 4)
-    add_job(store)
-    store.set_job_state("j", "running", "", NOW)
-    return "j"
-
-
-def enrol(store, count, federation="cardio"):
-    for i in range(count):
-        key = f"{federation} {i}".encode()
-        store.enrol(federation, f"site {i}", key, key + b" seal", {"data.describe": 1})
-
-
-def add_job(store, id="j", federation="cardio", **other):
-    values = {"kind": "driven", "spec": digest("spec"), "hash": "h", "seed": 7, "owner": "ana"}
-    return store.add_job(id, federation, **(values | {"deadline": None, "now": NOW} | other))
-
-
-def add_ask(store, seq=0, **other):
-    values = {"task": "heonn.fit", "version": 1, "payload": digest("model"), "prepare": None}
-    values |= {"round": 0, "deadline": NOW + 60, "clients": [0, 1, 2], "now": NOW + seq}
-    return store.add_ask("j", seq, **(values | other))
-
-
-def reply(store, client, seq=0, **other):
-    values = {"status": "ok", "digest": digest((seq, client)), "size": 10, "reason": ""}
-    return store.add_reply(
-        "j", seq, client, **(values | {"signature": b"s", "now": NOW + 9} | other)
-    )
-
 
 # --- schema --------------------------------------------------------------------------------------
 
@@ -172,87 +59,6 @@ def test_other_databases_are_refused(url):
     with pytest.raises(UsageError, match="sqlite:///path") as error:
         Store(url)
     assert "secret" not in str(error.value)
-
-
-# --- members -------------------------------------------------------------------------------------
-
-
-def test_an_invite_works_once(store):
-    store.add_invite("cardio", "north", b"t", NOW + 10)
-    store.add_invite("cardio", "south", b"u", NOW + 10)
-    assert store.use_invite(b"t", NOW).name == "north"
-    for token, now, why in [(b"t", NOW, "used"), (b"u", NOW + 10, "expired"), (b"?", NOW, "no su")]:
-        with pytest.raises(Denied, match=why):
-            store.use_invite(token, now)
-    with pytest.raises(Conflict):
-        store.add_invite("cardio", "west", b"t", NOW)
-    with pytest.raises(NotFound, match="'cardoi'"):
-        store.add_invite("cardoi", "west", b"v", NOW)
-
-
-def test_only_one_of_many_uses_an_invite(store):
-    store.add_invite("cardio", "north", b"t", NOW)
-
-    def use(_: int) -> bool:
-        try:
-            return bool(store.use_invite(b"t", NOW - 1))
-        except Denied:
-            return False
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(use, range(16))) == 1
-
-
-def test_client_numbers_count_up_and_are_never_reused(store):
-    with ThreadPoolExecutor(8) as pool:
-        keys = [f"key {i}".encode() for i in range(20)]
-        made = list(pool.map(lambda k: store.enrol("cardio", k.decode(), k, k, {"t": 1}), keys))
-    assert sorted(c.id for c in made) == list(range(20))
-    assert store.clients("cardio") == sorted(made, key=lambda c: c.id)
-    store.forget_client("cardio", 19)
-    assert store.enrol("cardio", "new", b"new", b"new", {}).id == 20
-    with pytest.raises(NotFound):
-        store.client("cardio", 19)
-
-
-def test_enrolling_again_is_harmless_and_stealing_a_name_is_not(store):
-    store.add_invite("cardio", "north", b"t", 4e9)
-    first = store.enrol("cardio", "north", b"k", b"s", {"t": 1}, token_hash=b"t")
-    assert store.enrol("cardio", "north", b"k", b"s", {"t": 1}, token_hash=b"t") == first
-    assert store.client_by_key(b"k") == first
-    assert store.client_by_key(b"other") is None
-    for name, sign, seal in [("north", b"x", b"s"), ("north", b"k", b"x"), ("south", b"k", b"s")]:
-        with pytest.raises(Conflict):
-            store.enrol("cardio", name, sign, seal, {})
-    store.add_invite("cardio", "south", b"u", 4e9)
-    with pytest.raises(Denied, match="'south'"):
-        store.enrol("cardio", "west", b"w", b"w", {}, token_hash=b"u")
-    assert store.use_invite(b"u", NOW).used == NOW
-    store.revoke("cardio", first.id, "lost laptop")
-    with pytest.raises(Denied, match="lost laptop"):
-        store.enrol("cardio", "north", b"k", b"s", {})
-    assert len(store.clients("cardio")) == 1
-
-
-def test_a_client_is_seen_with_its_tasks(store):
-    enrol(store, 1)
-    store.seen("cardio", 0, NOW)
-    store.seen("cardio", 0, NOW + 1, {"t": 2})
-    assert (store.client("cardio", 0).seen, store.client("cardio", 0).tasks) == (NOW + 1, {"t": 2})
-    with pytest.raises(NotFound):
-        store.seen("cardio", 1, NOW)
-
-
-def test_revoking_takes_effect_at_once(store, job):
-    add_ask(store)
-    reply(store, 0)
-    assert store.revoke("cardio", 1, "stolen key").revoked
-    assert store.pending("cardio", 1, 10) == []
-    assert store.open_deliveries(job, 0) == [2]
-    with pytest.raises(Denied, match="stolen key"):
-        reply(store, 1)
-    add_ask(store, 1)
-    assert [(r.client, r.status) for r in store.replies(job, 1)] == [(1, "failed")]
 
 
 # --- jobs ----------------------------------------------------------------------------------------
@@ -422,99 +228,6 @@ def test_sixteen_threads_lose_no_reply_and_count_none_twice(store):
     assert new == Counter(range(64))
     assert [r.client for r in store.replies("j", 0)] == list(range(64))
     assert store.open_deliveries("j", 0) == []
-
-
-# --- pruning and leaving -------------------------------------------------------------------------
-
-
-def test_a_checkpoint_lets_go_of_earlier_blobs(store, job, tmp_path):
-    blobs = Blobs(tmp_path / "blobs")
-    names = ["spec", "model 0", "model 1", (0, 0), (0, 1), (1, 0), "state", "final"]
-    for name in names:
-        blobs.put(str(name).encode())
-    for seq in (0, 1):
-        add_ask(store, seq, payload=digest(f"model {seq}"))
-        reply(store, 0, seq)
-    reply(store, 1)
-    assert store.checkpoint(job, 0) is None
-    store.save_checkpoint(job, 0, 1, digest("state"), NOW)
-    assert store.checkpoint(job, 0) == (1, digest("state"))
-    kept = {digest(name) for name in ("spec", "model 1", (1, 0), "state")}
-    assert store.digests() == kept
-    assert blobs.collect(store.digests(), grace=-1) == 4
-    assert all(name in blobs for name in kept)
-    assert [(r.status, r.digest, r.pruned) for r in store.replies(job, 0)] == [
-        ("ok", None, True),
-        ("ok", None, True),
-        ("dropped", None, True),
-    ]
-    assert reply(store, 1) is False
-    assert [a.seq for a in store.pending("cardio", 2, 9)] == [1]
-    with pytest.raises(Conflict, match="later than 0"):
-        store.save_checkpoint(job, 0, 0, digest("old"), NOW)
-    with pytest.raises(Conflict, match="running"):
-        store.prune(job)
-    store.save_checkpoint(job, 0, 2, digest("final"), NOW)
-    store.set_job_state(job, "finished", "", NOW)
-    store.prune(job)
-    assert store.digests() == {digest("spec"), digest("final")}
-
-
-def test_leaving_deletes_what_is_listed(store, job):
-    store.add_invite("cardio", "site 1", b"t", NOW)
-    add_ask(store)
-    add_ask(store, 1)
-    reply(store, 1)
-    reply(store, 0)
-    store.approve(job, 1, "dr. b", "h")
-    store.log("cardio", job, 1, "refused", "policy", NOW)
-    store.log("cardio", job, 0, "refused", "policy", NOW)
-    held = store.held("cardio", 1)
-    assert held == {"deliveries": 2, "approvals": 1, "events": 3, "invites": 1, "clients": 1}
-    assert store.forget_client("cardio", 1) == held
-    assert set(store.held("cardio", 1).values()) == {0}
-    assert digest((0, 1)) not in store.digests()
-    assert store.replies(job, 0)[1].reason == "left the federation"
-    assert add_ask(store).clients == [0, 1, 2]
-    add_ask(store, 2)
-    assert store.open_deliveries(job, 2) == [0, 2]
-    with pytest.raises(NotFound):
-        store.forget_client("cardio", 1)
-
-
-def test_a_federation_can_be_forgotten_and_others_stay(store, job):
-    store.add_federation("other")
-    enrol(store, 2, "other")
-    add_job(store, "o", "other")
-    store.log("other", "o", None, "started", "", NOW)
-    other = store.held("other")
-    add_ask(store)
-    reply(store, 0)
-    store.save_checkpoint(job, 0, 0, digest("state"), NOW)
-    store.log("cardio", job, 0, "refused", "policy", NOW)
-    held = store.held("cardio")
-    assert held == {
-        "deliveries": 3, "asks": 1, "approvals": 0, "checkpoints": 1, "events": 8, "jobs": 1,
-        "invites": 0, "clients": 4, "federations": 1, "questions": 0, "models": 0,
-    }  # fmt: skip
-    assert store.forget_federation("cardio") == held
-    assert set(store.held("cardio").values()) == {0}
-    assert store.held("other") == other
-    assert [f.name for f in store.federations()] == ["other"]
-    with pytest.raises(NotFound):
-        store.forget_federation("cardio")
-
-
-def test_events_are_kept_in_order_and_filtered(store):
-    first = store.log("cardio", None, None, "opened", "", NOW)
-    second = store.log("cardio", "j", 3, "refused", "nul \0 in a reason", NOW + 1)
-    third = store.log("other", "j", None, "failed", "", NOW + 2)
-    assert [e.id for e in store.events()] == [first, second, third]
-    assert [e.id for e in store.events(after=first, limit=1)] == [second]
-    assert [e.id for e in store.events("cardio")] == [first, second]
-    assert [e.id for e in store.events(job="j")] == [second, third]
-    (event,) = store.events("cardio", "j", 3)
-    assert (event.event, event.reason, event.time) == ("refused", "nul � in a reason", NOW + 1)
 
 
 # --- kill -9 -------------------------------------------------------------------------------------

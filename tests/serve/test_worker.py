@@ -335,7 +335,7 @@ def read_nothing():
 def test_the_process_reads_the_rows_itself():
     with Worker(functools.partial(read_rows, 4)) as worker:
         assert worker.rows == 4
-        worker._load = read_nothing
+        worker._source = read_nothing
         worker.run(ask("worker.die", {"code": 1}), CLIENT, {})
         outcome = worker.run(ask("worker.pid"), CLIENT, {})
         assert (outcome.kind, outcome.reason) == ("failed", "the file is gone")

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from solera import __version__
-from solera.cli import client, data, demo, run, serve
+from solera.cli import client, data, demo, jobs, run, serve
 from solera.cli.data import AsJson
 from solera.cli.output import complain, print_json, print_table
 from solera.core.errors import SoleraError
@@ -71,13 +71,22 @@ app.command("clients", epilog="Example: solera clients --federation cardio")(ser
 app.command("revoke", epilog="Example: solera revoke 3 -f cardio --reason 'lost laptop'")(
     serve.revoke
 )
+app.command("jobs", epilog="Example: solera jobs --federation cardio")(jobs.jobs)
+app.add_typer(jobs.job, name="job")
+app.command("logs", epilog="The same as solera job logs.")(jobs.logs)
+app.command("cancel", epilog="The same as solera job cancel.")(jobs.cancel)
 app.command(
     "join",
     epilog="Example: solera join https://fl.org:8443 --token … --data a.csv --policy policy.toml",
 )(client.join)
+app.command("contribute", epilog="Example: solera contribute readmission --folder agent")(
+    jobs.contribute
+)
 app.command("approve", epilog="Example: solera approve HASH --person ana --policy policy.toml")(
     client.approve
 )
+app.command("held", epilog="Example: solera held --policy policy.toml")(client.held)
+app.command("leave", epilog="Example: solera leave --folder agent --delete")(client.leave)
 app.command("policy", epilog="Example: solera policy policy.toml")(client.policy)
 app.add_typer(client.audit, name="audit")
 

@@ -1,26 +1,29 @@
-"""``solera join`` and what the owners of data do: policies, approvals, the audit log."""
+"""``solera join`` and what the owners of data do: policies, approvals, the audit log, leaving."""
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
+import re
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import complain, print_json
+from solera.cli.output import complain, print_json, print_table
 from solera.cli.serve import Authority, check_ca, check_url, extra
 from solera.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from solera.serve.leaving import Holdings
 
 audit = typer.Typer(no_args_is_help=True, help="Check what a client has written down.")
 
 Folder = Annotated[Path, typer.Option(help="The client's folder: its keys, state and log.")]
 _FOLDER = Path("agent")
-_PLACE = "place.json"
 
 
 def join(
@@ -55,7 +58,8 @@ def join(
     """Take part in a federation with data that stays here, until interrupted.
 
     The first time, keys are made and enrolled with the invitation. Later the same command goes on
-    where it stopped. It only ever connects outwards; what leaves is in audit.log in the folder.
+    where it stopped, and waits for rows that cannot be read yet. It only ever connects outwards;
+    what leaves is in audit.log in the folder. SIGTERM ends it in good order.
     """
     with extra("taking part in a federation"):
         from solera.serve.agent import Agent
@@ -67,8 +71,9 @@ def join(
     rules = Policy.read(policy)
     columns = rules.data.columns or None
     _log_to_stderr()
+    source = functools.partial(open_source, data, target=target, columns=columns)
     # Before the token is used up: data that cannot be read is found out first.
-    worker = Worker(functools.partial(open_source, data, target=target, columns=columns))
+    worker = Worker(source, begin=place is None or once)
     try:
         if place is None:
             place = Agent.join(folder, url, token or "", ca=authority)
@@ -82,7 +87,7 @@ def join(
         typer.echo(
             f"client {place['client']}, {place['name']}, of federation {place['federation']}"
         )
-        typer.echo(f"{worker.rows:,} rows, policy {rules.hash()[:12]}")
+        typer.echo(f"policy {rules.hash()[:12]}")
         if once:
             done = agent.step(wait)
             typer.echo(f"answered {done} {'ask' if done == 1 else 'asks'}")
@@ -94,18 +99,15 @@ def join(
 
 def _place(folder: Path, url: str, token: str | None) -> dict[str, Any] | None:
     """Where this folder's client has joined, if it has."""
-    try:
-        place: dict[str, Any] = json.loads((folder / _PLACE).read_text())
-    except FileNotFoundError:
-        if not token:
-            raise UsageError(
-                f"no client in {folder} has joined yet",
-                hint="pass --token with an invitation, made with `solera invite`",
-            ) from None
-        return None
-    except ValueError:
-        raise UsageError(f"{folder / _PLACE} is damaged", hint="restore it from a copy") from None
-    if place["url"] != url:
+    from solera.serve.home import read_place
+
+    place = read_place(folder)
+    if place is None and not token:
+        raise UsageError(
+            f"no client in {folder} has joined yet",
+            hint="pass --token with an invitation, made with `solera invite`",
+        )
+    if place is not None and place["url"] != url:
         raise UsageError(
             f"the client in {folder} has joined {place['url']}",
             hint="give that address, or another --folder to join a second coordinator",
@@ -115,10 +117,9 @@ def _place(folder: Path, url: str, token: str | None) -> dict[str, Any] | None:
 
 def _trust(folder: Path, place: dict[str, Any], authority: str | None) -> None:
     """The owner names another authority, as when the old one has expired."""
-    from solera.core.private_files import write_file
+    from solera.serve.home import write_place
 
-    content = json.dumps(place | {"ca": authority}).encode()
-    write_file(folder / _PLACE, content, 0o600, overwrite=True)
+    write_place(folder, place | {"ca": authority})
 
 
 def _log_to_stderr() -> None:
@@ -155,11 +156,101 @@ def approve(
     from solera.serve.policy import Policy
 
     rules = Policy.read(policy)
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", hint="--folder names the client's folder")
+    _check_folder(folder)
     approvals = Approvals(folder / "approvals.json", rules.approval.approvers)
     approvals.approve(job, person, datetime.now().astimezone())
     typer.echo(f"{person} approved job {job[:12]}")
+
+
+def held(
+    folder: Folder = _FOLDER,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Leave out what people it names have approved."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The jobs that wait for approval here, and what each of them is.
+
+    As of the agent's last look; no connection is needed. The hash is of the description that is
+    shown: [bold]solera approve[/bold] approves exactly that.
+    """
+    with extra("looking at jobs"):
+        from solera.serve.approvals import Approvals
+        from solera.serve.held import HeldJobs
+        from solera.serve.policy import Policy
+
+    _check_folder(folder)
+    jobs = HeldJobs(folder / "held.json").read()
+    if policy is not None:
+        approvers = Policy.read(policy).approval.approvers
+        approvals = Approvals(folder / "approvals.json", approvers)
+        jobs = [job for job in jobs if not approvals.approved(job.hash)]
+    if as_json:
+        print_json([{name: getattr(job, name) for name in job.__struct_fields__} for job in jobs])
+        return
+    for job in jobs:
+        typer.echo(job.hash)
+        about = f"{job.job}, {job.kind}, of {job.owner}; asks for {job.task}; since {job.since}"
+        for line in (about, *job.description.splitlines()):
+            typer.echo("    " + "".join(c if c.isprintable() else "�" for c in line))
+    if not jobs:
+        typer.echo("no job waits for approval")
+
+
+def leave(
+    folder: Folder = _FOLDER,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete it, there and here; there is no way back.")
+    ] = False,
+    log: Annotated[
+        bool, typer.Option("--log", help="With --delete: delete the audit log, too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List everything that is held for this client, at the coordinator and here; or delete it.
+
+    Deleted are the client's rows and blobs at the coordinator, and its keys, state and approvals
+    here. The audit log stays: it proves what has left. Models that were trained stay, too.
+    """
+    with extra("leaving a federation"):
+        from solera.serve import leaving
+        from solera.serve.identity import Identity
+
+    if log and not delete:
+        raise UsageError("--log says what to delete as well", hint="give --delete with it")
+    found = leaving.holdings(folder)
+    if as_json:
+        print_json({"deleted": delete, **asdict(found)})
+    else:
+        _print_holdings(folder, found)
+    if not delete:
+        return
+    key = None if found.place is None else Identity.load(folder).sign_key.hex()
+    leaving.leave(folder, log=log)
+    if as_json:
+        return
+    typer.echo("all of it was deleted" if log else "all of it was deleted but the audit log")
+    if key is not None and not log:
+        typer.echo(f"check the log with: solera audit verify {folder / 'audit.log'} --key {key}")
+
+
+def _print_holdings(folder: Path, found: Holdings) -> None:
+    if found.place is not None:
+        there = f"{found.place['name']} of {found.place['federation']} at {found.place['url']}"
+        if found.rows is None:
+            typer.echo(f"{there}: the coordinator knows this client no more")
+        else:
+            rows: list[list[Any]] = [[there, name, n, ""] for name, n in found.rows.items()]
+            rows.append([there, "blobs", found.blobs, f"{found.bytes:,}"])
+            print_table(["where", "what", ">number", ">bytes"], rows)
+    files = [[str(folder), name, f"{size:,}"] for name, size in found.files.items()]
+    print_table(["where", "what", ">bytes"], files)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", hint="--folder names the client's folder")
 
 
 def policy(
@@ -179,16 +270,27 @@ def audit_verify(
         str | None,
         typer.Option(metavar="HEX", help="The client's public key, instead of its folder."),
     ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N:HASH",
+            help="A line that the log must hold: its number and hash, from whoever remembers them.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that no line of an audit log was changed, removed or added by others.
 
-    Exit code 1 says that the log is not what the client wrote.
+    Who cuts off the end of a log and puts back the head of that time is caught by --head: the
+    coordinator keeps what it heard last, see [bold]solera clients --json[/bold]. Exit code 1 says
+    that the log is not what the client wrote.
     """
     with extra("checking an audit log"):
         from solera.serve.audit import verify
         from solera.serve.identity import Identity
-    report = verify(log, Identity.load(folder).sign_key if key is None else _public_key(key))
+    anchor = None if head is None else _head(head)
+    signer = Identity.load(folder).sign_key if key is None else _public_key(key)
+    report = verify(log, signer, anchor)
     if as_json:
         content = {"lines": report.head.n, "head": report.head.hash, "torn": report.torn}
         print_json({"ok": report.ok, **content, "problems": report.problems})
@@ -211,3 +313,12 @@ def _public_key(text: str) -> bytes:
     if len(key) != 32:
         raise UsageError(f"--key {text!r} is not a public key: 64 hexadecimal digits")
     return key
+
+
+def _head(text: str) -> tuple[int, str]:
+    found = re.fullmatch(r"([0-9]{1,15}):([0-9a-f]{64})", text)
+    if found is None:
+        raise UsageError(
+            f"--head {text!r} is no line of a log", hint="write its number, a colon and its hash"
+        )
+    return int(found[1]), found[2]

@@ -51,12 +51,28 @@ class Outcome(NamedTuple):
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where results go.")] = Path("runs/demo"),
+    folder: Annotated[
+        Path | None, typer.Option(help="Where results go; runs/demo by default.")
+    ] = None,
+    network: Annotated[
+        bool,
+        typer.Option(
+            "--network",
+            help="A coordinator and three clients as real processes with TLS instead: encrypted "
+            "FedHEONN, then averaging while the coordinator is killed and started again.",
+        ),
+    ] = False,
 ) -> None:
     """Watch 20 clients learn to read digits together without sharing one.
 
     Shows how unlike their data is, trains, and compares learning alone, federated and centralised.
     """
+    if network:
+        from solera.cli.demo_network import demo_network
+
+        demo_network(folder or Path("runs/demo-network"))
+        return
+    folder = folder or Path("runs/demo")
     from solera.cli.progress import Bars
     from solera.data import datasets
     from solera.study import runner, spec

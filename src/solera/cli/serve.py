@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -17,6 +17,7 @@ import typer
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.core.errors import MissingExtra, UsageError
+from solera.engines.connection import Connection
 
 tls = typer.Typer(no_args_is_help=True, help="Make certificates for a small federation.")
 
@@ -47,7 +48,7 @@ Authority = Annotated[
         "authorities by default.",
     ),
 ]
-_HERE = "https://127.0.0.1:8443"
+HERE = "https://127.0.0.1:8443"
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def check_url(url: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise UsageError(f"{url!r} is not an address", hint=f"write it like {_HERE}")
+        raise UsageError(f"{url!r} is not an address", hint=f"write it like {HERE}")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         raise UsageError(
             f"{url}: without TLS everyone on the way could read the token", hint="use https://"
@@ -152,6 +153,9 @@ def serve(
         Path | None, typer.Option(help="The certificate, PEM; needed unless on loopback.")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.")] = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="How the log on standard error is written.")
+    ] = "text",
 ) -> None:
     """Run a coordinator until it is interrupted.
 
@@ -179,6 +183,7 @@ def serve(
         database=database,
         certificate=None if certificate is None else str(certificate),
         key=None if key is None else str(key),
+        log_format=log_format,
     )
     raise KeyboardInterrupt  # what else ends a server
 
@@ -209,7 +214,7 @@ def _check_free(host: str, port: int) -> None:
 def invite(
     name: Annotated[str, typer.Argument(help="What the client will be called.")],
     federation: FederationName,
-    url: Url = _HERE,
+    url: Url = HERE,
     token: Token = None,
     ca: Authority = None,
     as_json: AsJson = False,
@@ -219,7 +224,7 @@ def invite(
     The federation begins with its first invitation. Send the token in confidence: whoever has it
     first is the client.
     """
-    _check_name("NAME", name)
+    check_name("NAME", name)
     told = _ask("POST", federation, "invites", {"name": name}, url, token, ca)
     if as_json:
         print_json({"federation": federation, "name": name, "token": told["token"]})
@@ -229,25 +234,31 @@ def invite(
 
 def clients(
     federation: FederationName,
-    url: Url = _HERE,
+    url: Url = HERE,
     token: Token = None,
     ca: Authority = None,
     as_json: AsJson = False,
 ) -> None:
-    """Who takes part in a federation, and when each was last heard of."""
+    """Who takes part in a federation, when each was last heard of, and what it was doing.
+
+    --json also tells where each client's audit log ended.
+    """
     found = _ask("GET", federation, "", None, url, token, ca)["clients"]
     if as_json:
         print_json(found)
         return
-    rows = [[c["id"], c["name"], c["status"], _moment(c["seen"]), len(c["tasks"])] for c in found]
-    print_table([">id", "name", "status", "last seen", ">tasks"], rows)
+    rows = [
+        [c["id"], c["name"], c["status"], moment(c["seen"]), c["doing"] or "-", len(c["tasks"])]
+        for c in found
+    ]
+    print_table([">id", "name", "status", "last seen", "doing", ">tasks"], rows)
 
 
 def revoke(
     client: Annotated[int, typer.Argument(metavar="ID", min=0, help="Its number in the list.")],
     federation: FederationName,
     reason: Annotated[str, typer.Option(help="Why; it is written down.")],
-    url: Url = _HERE,
+    url: Url = HERE,
     token: Token = None,
     ca: Authority = None,
 ) -> None:
@@ -268,10 +279,16 @@ def _ask(
     token: str | None,
     ca: Path | None,
 ) -> Any:
-    """What the coordinator says to a driver."""
-    from solera.engines.connection import Connection
+    """What the coordinator says to a driver about a federation."""
+    check_name("--federation", federation)
+    path = f"/v1/federations/{federation}/{what}".rstrip("/")
+    with coordinator(url, token, ca) as connection:
+        return connection.request(method, path, json=content).json()
 
-    _check_name("--federation", federation)
+
+@contextmanager
+def coordinator(url: str, token: str | None, ca: Path | None) -> Iterator[Connection]:
+    """A driver's connection to the coordinator."""
     if not token:
         raise UsageError(
             "no driver's token",
@@ -282,13 +299,12 @@ def _ask(
         check_url(url), lambda *_: authorised, ca=check_ca(ca), patience=_PATIENCE
     )
     try:
-        path = f"/v1/federations/{federation}/{what}".rstrip("/")
-        return connection.request(method, path, json=content).json()
+        yield connection
     finally:
         connection.close()
 
 
-def _check_name(what: str, name: str) -> None:
+def check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{what} {name!r} is not a name",
@@ -296,7 +312,7 @@ def _check_name(what: str, name: str) -> None:
         )
 
 
-def _moment(seen: float | None) -> str:
+def moment(seen: float | None) -> str:
     if seen is None:
         return "never"
     return datetime.fromtimestamp(seen, UTC).astimezone().isoformat(" ", "seconds")

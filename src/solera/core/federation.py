@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol, Self
@@ -88,6 +88,16 @@ class Block:
     partial: Any = None
 
 
+class Keeper(Protocol):
+    """Something that keeps the state of a loop, to go on from after an interruption."""
+
+    def read(self) -> bytes | None:
+        """What was kept last, or None."""
+
+    def write(self, content: Callable[[], bytes]) -> None:
+        """Keep new content, or decide that what is kept will do for now."""
+
+
 class Engine(Protocol):
     """How messages travel."""
 
@@ -113,6 +123,9 @@ class Engine(Protocol):
 
     def restore(self, states: Mapping[int, Any]) -> None:
         """Put back what :meth:`states` returned."""
+
+    def keeper(self) -> Keeper | None:
+        """Where the state of a loop that begins now is kept, if the engine keeps it."""
 
     def close(self) -> None:
         """Give back processes and memory."""

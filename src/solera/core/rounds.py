@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +24,7 @@ from solera.core import rng
 from solera.core.clients import IntArray
 from solera.core.component import Component
 from solera.core.errors import CheckpointError, PayloadError, UsageError
-from solera.core.federation import Federation, Replies
+from solera.core.federation import Federation, Keeper, Replies
 from solera.core.meter import Total
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
@@ -178,37 +178,54 @@ class EarlyStopping(Callback):
         self.best_state = state["best_state"]
 
 
-class Checkpoint:
-    """The file from which an interrupted run goes on."""
+class File:
+    """Keeps the state of a loop in a file, replaced in one step."""
 
-    def __init__(self, path: str | os.PathLike[str], fingerprint: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read(self) -> bytes | None:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, content: Callable[[], bytes]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self.path, content(), 0o600, overwrite=True)
+
+
+class Checkpoint:
+    """Where an interrupted run goes on: its state, kept somewhere, and the run it belongs to."""
+
+    def __init__(self, keeper: Keeper, fingerprint: str) -> None:
+        self.keeper = keeper
         self.fingerprint = fingerprint
 
-    def write(self, content: dict[str, Any]) -> None:
-        """Replace the file in one step, so that a crash leaves the old or the new one."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        frame = encode({"run": self.fingerprint, **content})
-        write_file(self.path, frame, 0o600, overwrite=True)
+    def write(self, content: Callable[[], dict[str, Any]]) -> None:
+        """Replace what is kept, so that a crash leaves the old or the new state."""
+        self.keeper.write(lambda: encode({"run": self.fingerprint, **content()}))
 
     def read(self) -> dict[str, Any] | None:
         """What was written last, or None when there is nothing yet."""
-        try:
-            frame = self.path.read_bytes()
-        except FileNotFoundError:
+        frame = self.keeper.read()
+        if frame is None:
             return None
         try:
             content = decode(frame)
         except PayloadError as error:
             raise CheckpointError(
-                f"checkpoint {self.path} is damaged: {error.message}",
+                f"checkpoint {self.keeper} is damaged: {error.message}",
                 hint="delete it to start from the first round",
             ) from error
         if not isinstance(content, dict) or content.get("run") != self.fingerprint:
             raise CheckpointError(
-                f"checkpoint {self.path} belongs to another run",
+                f"checkpoint {self.keeper} belongs to another run",
                 hint="the learner's parameters, the seed or the clients have changed; "
-                "use another file or delete this one",
+                "use another file or job, or delete this one",
             )
         return content
 
@@ -281,7 +298,7 @@ class Rounds:
         self.history.append(round.metrics)
         self.learner.history_ = self.history
         if self.checkpoint is not None:
-            self.checkpoint.write(self._content(round))
+            self.checkpoint.write(lambda: self._content(round))
 
     @property
     def _stateful(self) -> list[Stateful]:

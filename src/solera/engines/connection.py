@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from solera.core.errors import MissingExtra, PayloadError, SoleraError
+from solera.core.payload import DEFAULT_LIMITS
 
 CHUNK = 1 << 20
 INLINE = 1 << 16
@@ -23,6 +24,9 @@ class CoordinatorError(SoleraError):
 class Connection:
     """HTTPS to one coordinator. ``headers(method, path, body)`` authenticates every request.
 
+    ``ca`` is a file of authorities to trust; ``pin`` is the file of the one certificate that the
+    coordinator must show, under whatever name it is reached.
+
     Requests that fail for want of a connection are repeated with growing pauses for a minute: a
     coordinator that restarts is not an error. All requests may be repeated without harm.
     """
@@ -33,17 +37,17 @@ class Connection:
         headers: Callable[[str, str, bytes], Mapping[str, str]],
         *,
         ca: str | None = None,
+        pin: str | None = None,
         patience: float = _PATIENCE,
     ) -> None:
         try:
             import httpx
         except ImportError as error:
             raise MissingExtra.of("a network connection", "serve") from error
-        import ssl
-
-        verify: Any = True if ca is None else ssl.create_default_context(cafile=ca)
-        self._http = httpx.Client(base_url=url, verify=verify, timeout=httpx.Timeout(60.0))
-        self._lost = (httpx.TransportError,)
+        self._http = httpx.Client(
+            base_url=url, verify=_verify(ca, pin), timeout=httpx.Timeout(60.0)
+        )
+        self._lost = (httpx.RequestError,)
         self._headers = headers
         self.patience = patience
 
@@ -112,12 +116,20 @@ class Connection:
 
     def download(self, digest: str, inline: str | None = None) -> bytes:
         """The bytes with that digest, verified: those sent along as ``inline``, or in pieces."""
-        found = bytearray(b"" if inline is None else b64decode(inline))
+        try:
+            found = bytearray(b"" if inline is None else b64decode(inline, validate=True))
+        except ValueError:
+            raise PayloadError(f"what the coordinator sent as {digest[:12]}… is no text") from None
         total = None if inline is None else len(found)
         while total is None or len(found) < total:
             wanted = {"Range": f"bytes={len(found)}-{len(found) + CHUNK - 1}"}
             response = self.request("GET", f"/v1/blobs/{digest}", headers=wanted)
-            total = int(response.headers["Solera-Size"])
+            size = response.headers.get("Solera-Size", "")
+            total = int(size) if size.isdecimal() and len(size) < 20 else -1
+            if not len(found) + len(response.content) <= total <= DEFAULT_LIMITS.size:
+                raise PayloadError(f"the coordinator says that {digest[:12]}… has {size} bytes")
+            if not response.content and len(found) < total:
+                raise PayloadError(f"the coordinator sends {digest[:12]}… only in part")
             found += response.content
         if hashlib.sha256(found).hexdigest() != digest:
             raise PayloadError(f"what the coordinator sent is not {digest[:12]}…")
@@ -125,3 +137,15 @@ class Connection:
 
     def close(self) -> None:
         self._http.close()
+
+
+def _verify(ca: str | None, pin: str | None) -> Any:
+    import ssl
+
+    if ca is None and pin is None:
+        return True
+    context = ssl.create_default_context(cafile=pin or ca)
+    if pin is not None:
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,23 +28,28 @@ from solera.engines.blocks import settle
 from solera.engines.connection import Connection
 
 _WAIT = 20
+_ALL_AT_ONCE = 64
+"""Up to this many replies are fetched together; of more, a block as soon as it may be there."""
+SAVE_SECONDS = 5.0
+"""How often the state of a loop is kept at the coordinator."""
 _KINDS: dict[str, FailureKind] = {"refused": "refused", "failed": "failed", "late": "late"}
 
 
 class HttpEngine:
     """Carries asks of one job to the clients of one federation.
 
-    Clients are known by their enrolment numbers; ``active`` are those that have not been revoked.
+    Clients are known by their enrolment numbers; ``active`` are those that took part when the job
+    began, so that a replay asks the same ones.
     """
 
-    def __init__(self, connection: Connection, federation: str, job: str) -> None:
+    def __init__(self, connection: Connection, job: str) -> None:
         self.connection = connection
-        self.federation = federation
         self.job = job
         self._sequence = 0
-        told = connection.request("GET", f"/v1/federations/{federation}").json()
-        self.names: dict[int, str] = {c["id"]: c["name"] for c in told["clients"]}
-        self.active = sorted(c["id"] for c in told["clients"] if c["status"] == "active")
+        told = connection.request("GET", f"/v1/jobs/{job}").json()
+        self.active: list[int] = told["clients"]
+        of = connection.request("GET", f"/v1/federations/{told['federation']}").json()
+        self.names: dict[int, str] = {c["id"]: c["name"] for c in of["clients"]}
 
     @property
     def clients(self) -> int:
@@ -63,6 +69,9 @@ class HttpEngine:
     def restore(self, states: Mapping[int, Any]) -> None:
         self._sequence = int(states[-1]["sequence"])
 
+    def keeper(self) -> CoordinatorKeeper:
+        return CoordinatorKeeper(self)
+
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         path = self._post(ask)
         task = find_task(ask.task, ask.version)
@@ -70,13 +79,24 @@ class HttpEngine:
         complete = False
         for positions in blocks(len(ask.clients)):
             clients = ask.clients[positions]
+            enough = len(ask.clients) if len(ask.clients) <= _ALL_AT_ONCE else positions.stop
             while not complete and any(self.active[c] not in rows for c in clients.tolist()):
-                query = f"{path}/replies?known={len(rows)}&wait={_WAIT}"
+                known = max(len(rows), enough - 1)
+                query = f"{path}/replies?known={known}&wait={_WAIT}"
                 told = self.connection.request("GET", query).json()
-                rows = {row["client"]: row for row in told["replies"]}
+                rows = {row["client"]: row for row in told["replies"]} or rows
                 complete = told["complete"]
             batch, failures = self._read(clients, rows)
-            yield settle(task, ask, batch, failures, 0.0, aggregation)
+            block = settle(task, ask, batch, failures, 0.0, aggregation)
+            self._report(path, block.failures)
+            yield block
+
+    def _report(self, path: str, failures: list[Failure]) -> None:
+        """Replies that came and are of no use: only the driver can tell, all should know."""
+        for failure in failures:
+            if failure.kind in ("corrupt", "invalid"):
+                found = {"client": self.active[failure.client], "reason": failure.reason[:2000]}
+                self.connection.request("POST", f"{path}/problems", json=found)
 
     def _post(self, ask: Ask) -> str:
         """Store the ask at the coordinator; the same one again is the same ask."""
@@ -140,6 +160,40 @@ class HttpEngine:
         self.connection.close()
 
 
+class CoordinatorKeeper:
+    """Keeps the state of a loop at the coordinator, which then lets go of the replies before it.
+
+    Not after every round: a replay from an earlier state gets the replies since then back, and
+    ends the same.
+    """
+
+    def __init__(self, engine: HttpEngine) -> None:
+        self._engine = engine
+        self._first = engine._sequence
+        self._path = f"/v1/jobs/{engine.job}/checkpoint"
+        self._saved = time.monotonic()
+
+    def __str__(self) -> str:
+        return f"of job {self._engine.job!r}"
+
+    def read(self) -> bytes | None:
+        request = self._engine.connection.request
+        told = request("GET", f"{self._path}?first={self._first}").json()
+        return self._engine.connection.download(told["digest"]) if told else None
+
+    def write(self, content: Callable[[], bytes]) -> None:
+        if time.monotonic() - self._saved >= SAVE_SECONDS:
+            self.save(content())
+
+    def save(self, content: bytes) -> None:
+        """Keep this now."""
+        connection = self._engine.connection
+        digest = connection.upload(content)
+        reached = {"first": self._first, "sequence": self._engine._sequence, "digest": digest}
+        connection.request("PUT", self._path, json=reached)
+        self._saved = time.monotonic()
+
+
 def connect(
     url: str,
     *,
@@ -184,4 +238,4 @@ def connect(
             "seconds": deadline,
         },
     )
-    return Federation(HttpEngine(connection, federation, name), seed=seed, topology=topology)
+    return Federation(HttpEngine(connection, name), seed=seed, topology=topology)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from solera.core.aggregation import Mean
+from solera.core.aggregation import Aggregation, Mean
 from solera.core.component import (
     Component,
     build,
@@ -22,7 +22,7 @@ from solera.core.component import (
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
-from solera.core.rounds import Callback, Checkpoint, Round, Rounds, Selector, fingerprint
+from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, Selector, fingerprint
 from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.data.agreement import agree
@@ -58,7 +58,8 @@ class Learner(Component, abstract=True):
         """Learn from the clients of a federation.
 
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
-        round, and a run that was interrupted goes on where it stopped.
+        round, and a run that was interrupted goes on where it stopped. Over a network the
+        coordinator keeps the state of named jobs by itself.
         """
         if not isinstance(federation, Federation):
             raise UsageError(
@@ -100,11 +101,12 @@ class Learner(Component, abstract=True):
                 self, "select", selector, "must be a selector", hint="for example so.Uniform()"
             )
         checkpoint = None
-        if self._checkpoint is not None:
+        keeper = federation.engine.keeper() if self._checkpoint is None else File(self._checkpoint)
+        if keeper is not None:
             sizes = federation.engine.sizes("train")
             seed, clients = federation.seed, len(federation)
             run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
-            checkpoint = Checkpoint(self._checkpoint, run)
+            checkpoint = Checkpoint(keeper, run)
         self._loop = iter(
             Rounds(
                 federation,
@@ -164,11 +166,14 @@ class Learner(Component, abstract=True):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""
-        self.check_fitted()
-        frame = encode({**describe_fitted(self), "history": self.history_}, _FILE_LIMITS)
         path = Path(path)
-        path.write_bytes(frame)
+        path.write_bytes(self.to_bytes())
         return path
+
+    def to_bytes(self) -> bytes:
+        """Parameters and everything learned, as :meth:`save` writes it."""
+        self.check_fitted()
+        return encode({**describe_fitted(self), "history": self.history_}, _FILE_LIMITS)
 
 
 class Predictor(Learner, abstract=True):
@@ -204,6 +209,30 @@ class Predictor(Learner, abstract=True):
         from solera.learn.evaluation import evaluate
 
         return evaluate(self, federation, part, per_client=per_client)
+
+
+class Additive(Predictor, abstract=True):
+    """A learner that needs one message of every client, and adds them up.
+
+    Who comes when does not matter, so clients may also contribute to it one by one, as in the
+    standing jobs of a coordinator.
+    """
+
+    @abstractmethod
+    def prepare(self, federation: Federation, clients: ArrayLike | None = None) -> None:
+        """Settle all that must be the same for everyone; ``schema_`` is known already."""
+
+    @abstractmethod
+    def question(self) -> tuple[Task, Any]:
+        """What every client is asked."""
+
+    @abstractmethod
+    def aggregation(self) -> Aggregation:
+        """How the answers are added up."""
+
+    @abstractmethod
+    def conclude(self, total: Any) -> None:
+        """Learn from the sum of the answers."""
 
 
 class Averaging(Predictor, abstract=True):
@@ -268,8 +297,13 @@ class Transformer(Learner, abstract=True):
 
 def load(path: str | os.PathLike[str]) -> Any:
     """A learner written by :meth:`Learner.save`."""
+    return from_bytes(Path(path).read_bytes(), str(path))
+
+
+def from_bytes(frame: bytes, path: str = "this") -> Any:
+    """A learner from what :meth:`Learner.to_bytes` gave; ``path`` is named in errors."""
     try:
-        content = decode(Path(path).read_bytes(), _FILE_LIMITS)
+        content = decode(frame, _FILE_LIMITS)
         learner = build_fitted(content)
         learner.history_ = content["history"]
     except PayloadError as error:

@@ -9,34 +9,47 @@ a task never counts twice.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import signal
 import threading
-import time
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from solera.core.errors import PayloadError, Refusal, UsageError
+from solera.core.errors import (
+    DataError,
+    PayloadError,
+    Refusal,
+    SoleraError,
+    UsageError,
+    WorkerDied,
+)
 from solera.core.federation import Ask, Preparation
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
 from solera.core.task import installed_tasks
 from solera.engines.connection import INLINE, Connection, CoordinatorError
+from solera.serve import home
 from solera.serve.approvals import Approvals
 from solera.serve.audit import AuditLog
-from solera.serve.identity import Identity, reply_message, sign_request
+from solera.serve.heartbeat import Heartbeat
+from solera.serve.held import HeldJob, HeldJobs, describe
+from solera.serve.identity import Identity, reply_message, seal_key_message
+from solera.serve.orders import Order, read_enrolled, read_orders
 from solera.serve.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.worker import Worker
 
 log = logging.getLogger("solera.agent")
 
-_PLACE = "place.json"
-_MEMORY = "memory.sol"
 _HELD_SECONDS = 1.0
+_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_NOTHING: dict[str, Any] = {"job": None, "sequence": None, "state": {}}
+_REMEMBERED = {"job", "sequence", "status", "reason", "frame", "state"}
 
 
 class Agent:
@@ -54,12 +67,27 @@ class Agent:
         self.worker = worker
         self.policy = policy
         self.identity = Identity.load(self.folder)
-        self.place: dict[str, Any] = json.loads((self.folder / _PLACE).read_text())
-        self.approvals = Approvals(self.folder / "approvals.json", policy.approval.approvers)
-        self.audit = AuditLog(self.folder / "audit.log", self.identity)
-        self.connection = _connection(self.identity, self.place, patience)
+        place = home.read_place(self.folder)
+        if place is None:
+            raise UsageError(f"no client in {self.folder} has joined yet")
+        self.place = place
+        self._memory()  # a damaged one is found out now
+        self.approvals = Approvals(self.folder / home.APPROVALS, policy.approval.approvers)
+        self.audit = AuditLog(self.folder / home.LOG, self.identity)
+        self._lock = home.Lock(self.folder)
+        self.head = self.audit.head()
+        self.held = HeldJobs(self.folder / home.HELD)
+        self.connection = self._connect(patience)
         self.stop = threading.Event()
-        self._held = False
+        self.doing = ""
+        self._held: dict[tuple[str, int], Order] = {}
+        self._listed: set[str] | None = None
+
+    def _connect(self, patience: float) -> Connection:
+        place = self.place
+        return home.connection_of(
+            self.identity, place["url"], place["ca"], place["federation"], patience
+        )
 
     # --- joining ---
 
@@ -71,9 +99,9 @@ class Agent:
             identity = Identity.load(folder)
         except UsageError:
             identity = Identity.create(folder)
-        place: dict[str, Any] = {"url": url, "ca": ca}
-        connection = _connection(identity, place, 10.0)
-        tasks = {name: task.version for name, task in installed_tasks().items()}
+        federation = token.partition("/")[0]
+        connection = home.connection_of(identity, url, ca, federation, 10.0)
+        vouched = identity.sign(seal_key_message(federation, identity.seal_key))
         told = connection.request(
             "POST",
             "/v1/join",
@@ -81,54 +109,82 @@ class Agent:
                 "token": token,
                 "sign_key": identity.sign_key.hex(),
                 "seal_key": identity.seal_key.hex(),
-                "tasks": tasks,
+                "seal_signature": vouched.hex(),
+                "tasks": {name: task.version for name, task in installed_tasks().items()},
             },
-        ).json()
+        )
         connection.close()
-        place |= told
-        write_file(folder / _PLACE, json.dumps(place).encode(), 0o600, overwrite=True)
+        enrolled = read_enrolled(told.content)
+        place = {
+            "url": url,
+            "ca": ca,
+            "client": enrolled.client,
+            "name": enrolled.name,
+            "federation": federation,
+        }
+        home.write_place(folder, place)
         return place
 
     # --- working ---
 
     def run(self, wait: float = 20.0) -> None:
-        """Work until :attr:`stop` is set; a coordinator that is away is waited for."""
-        pause = 0.1
-        while not self.stop.is_set():
-            try:
-                self._held = False
-                self.step(wait)
-                pause = 0.1
-                if self._held:  # an ask that waits for approval is looked at now and then
-                    self.stop.wait(_HELD_SECONDS)
-            except CoordinatorError as error:
-                log.warning("%s", error)
-                self.stop.wait(pause)
-                pause = min(2 * pause, 10.0)
+        """Work until :attr:`stop` is set or the process is told to end (SIGTERM).
+
+        A coordinator that is away is waited for, and so are rows that cannot be read and a disk
+        that is full.
+        """
+        pause = _PAUSE
+        with (
+            Heartbeat(self._connect(0.0), self._news),
+            suppress(_Terminated),
+            _terminated_by_signal(),
+        ):
+            while not self.stop.is_set():
+                try:
+                    self.worker.begin()
+                    self.doing = ""
+                    self.step(wait)
+                    pause = _PAUSE
+                    if self._held:  # an ask that waits for approval is looked at now and then
+                        self.stop.wait(_HELD_SECONDS)
+                except (CoordinatorError, DataError, WorkerDied, OSError) as error:
+                    log.warning("%s", error)
+                    if not isinstance(error, CoordinatorError):
+                        self.doing = f"cannot work: {error}"
+                    self.stop.wait(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _news(self) -> dict[str, Any]:
+        return {"doing": self.doing[:200], "head": list(self.head)}
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""
-        asks = self.connection.request("GET", f"/v1/work?wait={wait:g}").json()["asks"]
-        return sum(self._answer(order) for order in asks)
+        orders = read_orders(self.connection.request("GET", f"/v1/work?wait={wait:g}").content)
+        held = {(o.job, o.sequence): o for o in orders if not self._answer(o)}
+        self._hold(held)
+        return len(orders) - len(held)
 
-    def _answer(self, order: dict[str, Any]) -> int:
+    def _answer(self, order: Order) -> bool:
+        """Do what is asked and send the reply; False if it must wait for an approval."""
+        key = (order.job, order.sequence)
+        if self._held.get(key) == order and not self.approvals.approved(order.hash):
+            return False
         memory = self._memory()
-        if (memory["job"], memory["sequence"]) != (order["job"], order["sequence"]):
+        if (memory["job"], memory["sequence"]) != key:
             try:
                 memory = self._work(order, memory["state"])
             except NeedsApproval as error:
                 log.info("held: %s", error)
-                self._held = True
-                return 0
-            self._remember(memory)
+                return False
+            memory = self._remember(memory)
         self._send(order, memory)
-        return 1
+        return True
 
-    def _work(self, order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    def _work(self, order: Order, state: dict[str, Any]) -> dict[str, Any]:
         """What this client answers, and what it keeps."""
         done: dict[str, Any] = {
-            "job": order["job"],
-            "sequence": order["sequence"],
+            "job": order.job,
+            "sequence": order.sequence,
             "status": "ok",
             "reason": "",
             "frame": b"",
@@ -136,15 +192,17 @@ class Agent:
         }
         try:
             ask = self._ask(order)
-            job = JobFacts(order["hash"], order["owner"], order["kind"])
-            approved = self.approvals.approved(order["hash"])
+            job = JobFacts(order.hash, order.owner, order.kind)
+            approved = self.approvals.approved(order.hash)
             client = self.place["client"]
             self.policy.check_ask(
                 job, ask, client, self.worker.rows, datetime.now(), approved=approved
             )
+            self.doing = order.task
             outcome = self.worker.run(ask, client, state)
-            if outcome.kind == "refused":
-                return done | {"status": "refused", "reason": outcome.reason}
+            self.doing = ""
+            if outcome.kind in ("refused", "failed"):
+                return done | {"status": outcome.kind, "reason": outcome.reason}
             if outcome.reply is None:
                 return done | {"status": "failed", "reason": f"{outcome.kind}: {outcome.reason}"}
             reply = self.policy.suppress(ask.task, decode(outcome.reply))
@@ -158,34 +216,33 @@ class Agent:
         except PayloadError as error:
             return done | {"status": "failed", "reason": str(error)}
 
-    def _ask(self, order: dict[str, Any]) -> Ask:
-        prepare = []
-        if order["prepare"]:
-            for description in decode(self.connection.download(order["prepare"])):
-                digest = hashlib.sha256(encode(description)).hexdigest()
-                prepare.append(Preparation(description, digest))
+    def _ask(self, order: Order) -> Ask:
+        steps = decode(self.connection.download(order.prepare)) if order.prepare else []
+        if not isinstance(steps, list):
+            raise PayloadError("the preparation is not a list of transformers")
+        prepare = [Preparation(step, hashlib.sha256(encode(step)).hexdigest()) for step in steps]
         return Ask(
-            order["task"],
-            order["version"],
-            decode(self.connection.download(order["payload"], order.get("frame"))),
+            order.task,
+            order.version,
+            decode(self.connection.download(order.payload, order.frame)),
             np.array([self.place["client"]], dtype=np.int64),
-            order["seed"],
-            order["round"],
+            order.seed,
+            order.round,
             None,
             tuple(prepare),
         )
 
-    def _send(self, order: dict[str, Any], done: dict[str, Any]) -> None:
+    def _send(self, order: Order, done: dict[str, Any]) -> None:
         frame: bytes = done["frame"]
         status = done["status"]
         digest = hashlib.sha256(frame).hexdigest() if status == "ok" else ""
-        self.audit.append(
+        self.head = self.audit.append(
             "reply",
-            job=order["job"],
-            sequence=order["sequence"],
-            hash=order["hash"],
-            owner=order["owner"],
-            task=order["task"],
+            job=order.job,
+            sequence=order.sequence,
+            hash=order.hash,
+            owner=order.owner,
+            task=order.task,
             status=status,
             digest=digest,
             bytes=len(frame),
@@ -196,8 +253,8 @@ class Agent:
             self.connection.upload(frame)
         message = reply_message(
             self.place["federation"],
-            order["job"],
-            order["sequence"],
+            order.job,
+            order.sequence,
             str(self.place["client"]),
             status,
             digest,
@@ -205,7 +262,7 @@ class Agent:
         )
         self.connection.request(
             "POST",
-            f"/v1/jobs/{order['job']}/asks/{order['sequence']}/reply",
+            f"/v1/jobs/{order.job}/asks/{order.sequence}/reply",
             json={
                 "status": status,
                 "digest": digest or None,
@@ -216,27 +273,78 @@ class Agent:
             },
         )
 
+    # --- holding ---
+
+    def _hold(self, orders: dict[tuple[str, int], Order]) -> None:
+        """Write down which jobs wait for an approval, when that has changed."""
+        self._held = orders
+        jobs = {order.hash: order for order in orders.values()}
+        if jobs.keys() == self._listed:
+            return
+        known = {job.hash: job for job in self.held.read()}
+        self.held.write([known.get(h) or self._described(order) for h, order in jobs.items()])
+        self._listed = set(jobs)
+
+    def _described(self, order: Order) -> HeldJob:
+        try:
+            text = describe(self.connection.download(order.hash))
+        except SoleraError as error:
+            text = f"not shown by the coordinator: {error}"
+        since = datetime.now().astimezone().isoformat(timespec="seconds")
+        return HeldJob(order.hash, order.job, order.owner, order.kind, order.task, since, text)
+
     # --- remembering ---
 
     def _memory(self) -> dict[str, Any]:
+        path = self.folder / home.MEMORY
         try:
-            found: dict[str, Any] = decode((self.folder / _MEMORY).read_bytes())
+            found = decode(path.read_bytes())
         except FileNotFoundError:
-            return {"job": None, "sequence": None, "state": {}}
+            return _NOTHING
+        except PayloadError:
+            found = None
+        if not isinstance(found, dict) or found.keys() != _REMEMBERED:
+            raise UsageError(
+                f"{path} is damaged, which holds what this client keeps from task to task",
+                hint="restore it from a copy, or delete it to begin without",
+            )
         return found
 
-    def _remember(self, memory: dict[str, Any]) -> None:
-        """State and reply in one file, replaced in one step."""
-        write_file(self.folder / _MEMORY, encode(memory), 0o600, overwrite=True)
+    def _remember(self, memory: dict[str, Any]) -> dict[str, Any]:
+        """State and reply in one file, replaced in one step; what may be sent afterwards.
+
+        What cannot be written does not leave: it could not be told again.
+        """
+        try:
+            write_file(self.folder / home.MEMORY, encode(memory), 0o600, overwrite=True)
+        except OSError as error:
+            reason = f"the client cannot keep its reply: {error.strerror}"
+            log.error("%s: %s", reason, self.folder)
+            return memory | {"status": "failed", "reason": reason, "frame": b""}
+        return memory
 
     def close(self) -> None:
         self.stop.set()
         self.worker.close()
         self.connection.close()
+        self._lock.release()
 
 
-def _connection(identity: Identity, place: dict[str, Any], patience: float) -> Connection:
-    def headers(method: str, path: str, body: bytes) -> dict[str, str]:
-        return sign_request(identity, method, path, hashlib.sha256(body).hexdigest(), time.time())
+class _Terminated(BaseException):
+    """The process was told to end; whatever was going on is safe to leave, as by a power cut."""
 
-    return Connection(place["url"], headers, ca=place["ca"], patience=patience)
+
+@contextmanager
+def _terminated_by_signal() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

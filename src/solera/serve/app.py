@@ -4,17 +4,20 @@ Clients sign every request with their Ed25519 key; drivers and administrators sh
 is acknowledged before it is stored. Waiting requests hold no thread and no database connection.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 
 from solera.core.errors import SoleraError
 from solera.serve.blobs import Blobs
 from solera.serve.coordinator import Bell, Coordinator
+from solera.serve.door import Door
+from solera.serve.metrics import CONTENT_TYPE, Metrics
 from solera.serve.routes_asks import asks_of
 from solera.serve.routes_blobs import blobs_of
 from solera.serve.routes_jobs import jobs_of
@@ -23,33 +26,34 @@ from solera.serve.routes_work import work_of
 from solera.serve.store import Store
 from solera.serve.store_base import Conflict, Denied, NotFound
 
-LARGEST_BODY = 8 << 20
-_NO_BODY = ("GET", "HEAD", "OPTIONS", "DELETE")
 _STATUS = {Conflict: 409, Denied: 403, NotFound: 404}
 
 
-def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
-    """The service over a store; ``admin`` is the hash of the driver's token."""
+def create_app(
+    store: Store,
+    blobs: Blobs,
+    admin: bytes,
+    background: Callable[[Coordinator], Coroutine[Any, Any, None]] | None = None,
+) -> FastAPI:
+    """The service over a store; ``admin`` is the hash of the driver's token.
+
+    ``background`` is what the coordinator does beside answering.
+    """
     here = Coordinator(store, blobs, admin)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         here.bell = Bell()
+        beside = asyncio.create_task(background(here)) if background is not None else None
         yield
+        if beside is not None:
+            beside.cancel()
+            await asyncio.wait([beside])
 
     app = FastAPI(title="Solera coordinator", version="1", lifespan=lifespan)
     app.state.coordinator = here
-
-    @app.middleware("http")
-    async def bounded(
-        request: Request, go_on: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        """Turn large bodies away before a byte of them is read: blobs come in pieces."""
-        size = request.headers.get("Content-Length", "0" if request.method in _NO_BODY else "")
-        if not size.isdecimal() or int(size) > LARGEST_BODY:
-            wanted = f"a body of known length, at most {LARGEST_BODY:,} bytes"
-            return JSONResponse({"detail": f"the request needs {wanted}"}, status_code=413)
-        return await go_on(request)
+    metrics = Metrics(here)
+    app.add_middleware(Door, metrics=metrics)
 
     @app.exception_handler(SoleraError)
     async def named(request: Request, error: SoleraError) -> Response:
@@ -63,15 +67,20 @@ def create_app(store: Store, blobs: Blobs, admin: bytes) -> FastAPI:
         said = "; ".join(wrong)[:1000].encode("ascii", "replace").decode()
         return JSONResponse({"detail": said}, status_code=422)
 
-    @app.get("/healthz")
+    @app.get("/healthz", tags=["health"])
     async def health() -> dict[str, str]:
         """Alive."""
         return {"status": "ok"}
 
-    @app.get("/readyz")
+    @app.get("/readyz", tags=["health"])
     def ready() -> dict[str, Any]:
         """Alive, and the database answers."""
         return {"status": "ok", "federations": len(store.federations())}
+
+    @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
+    def numbers() -> Response:
+        """Numbers for Prometheus. They name no client, no job and no federation."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     for routes in (members(here), blobs_of(here), jobs_of(here), asks_of(here), work_of(here)):
         app.include_router(routes)

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -82,20 +82,33 @@ class AuditLog:
 
     def append(self, event: str, /, **facts: Any) -> Head:
         """Write one line; on return it is on the disk. Bytes among the facts become hex."""
-        if event == TORN:
-            raise UsageError(f"append(event={event!r}): this name is for the log's own use")
-        try:
-            text = json.dumps([event, facts], default=_hex, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"append(event={event!r}): a fact is not JSON: {error}") from None
-        if len(text) > _LONGEST // 2:
-            raise UsageError(f"append(event={event!r}): {len(text):,} characters are too many")
+        return self.extend([(event, facts)])
+
+    def extend(self, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> Head:
+        """Write several lines at once; on return they are on the disk."""
+        for event, facts in entries:
+            _check_entry(event, facts)
         with self._locked() as log:
             head, end = self._last(log)
             size = os.fstat(log).st_size
             if size > end:
                 head = self._sign_for_torn(log, head, os.pread(log, size - end, end))
-            return self._write(log, head, event, facts)
+            for event, facts in entries:
+                head = self._write(log, head, event, facts)
+            os.fsync(log)
+            self._write_head(head)
+            return head
+
+    def head(self) -> Head:
+        """Where the log ends; an error if it is not what was written."""
+        with self._locked() as log:
+            return self._last(log)[0]
+
+    def last(self) -> dict[str, Any] | None:
+        """The facts of the last line, if there is one."""
+        with self._locked() as log:
+            last, _ = _last_line(log, self.identity.sign_key)
+            return None if last is None else last.facts
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -119,10 +132,24 @@ class AuditLog:
         except AuditDamaged as error:
             raise _refused(self.path, error.message) from None
         here = Head(last.n, last.hash) if last else _EMPTY
-        written_after = last is not None and Head(last.n - 1, last.previous) == head
-        if here != head and not written_after:
+        if here != head and not self._leads_to(head, here):
             raise _refused(self.path, f"it ends at line {here.n}, its head is at line {head.n}")
         return here, end
+
+    def _leads_to(self, head: Head, here: Head) -> bool:
+        """Whether lines after ``head`` lead up to ``here``: a crash came before the new head."""
+        at = _EMPTY
+        with open(self.path, "rb") as file:
+            while line := file.readline(_LONGEST):
+                entry = _parse(line, self.identity.sign_key)
+                if entry is None:
+                    continue
+                if at.n >= head.n and (entry.n, entry.previous) != (at.n + 1, at.hash):
+                    return False
+                at = Head(entry.n, entry.hash)
+                if at.n == head.n and at != head:
+                    return False
+        return at == here and here.n > head.n
 
     def _sign_for_torn(self, log: int, head: Head, torn: bytes) -> Head:
         if not torn.endswith(b"\n"):
@@ -131,7 +158,7 @@ class AuditLog:
         facts = {"bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()}
         return self._write(log, head, TORN, facts)
 
-    def _write(self, log: int, head: Head, event: str, facts: dict[str, Any]) -> Head:
+    def _write(self, log: int, head: Head, event: str, facts: Mapping[str, Any]) -> Head:
         moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="microseconds")
         fields = {"n": head.n + 1, "time": moment, "event": event, "facts": facts}
         body = _json(fields | {"previous": head.hash})
@@ -139,15 +166,23 @@ class AuditLog:
         signature = self.identity.sign(_line_message(digest)).hex()
         tail = f',"hash":"{digest}","signature":"{signature}"}}\n'
         _write_all(log, body[:-1] + tail.encode())
-        os.fsync(log)
-        head = Head(head.n + 1, digest)
-        self._write_head(head)
-        return head
+        return Head(head.n + 1, digest)
 
     def _write_head(self, head: Head) -> None:
         signature = self.identity.sign(_head_message(head)).hex()
         data = _json(head._asdict() | {"signature": signature}) + b"\n"
         write_file(_head_path(self.path), data, 0o600, overwrite=True)
+
+
+def _check_entry(event: str, facts: Mapping[str, Any]) -> None:
+    if event == TORN:
+        raise UsageError(f"append(event={event!r}): this name is for the log's own use")
+    try:
+        text = json.dumps([event, facts], default=_hex, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"append(event={event!r}): a fact is not JSON: {error}") from None
+    if len(text) > _LONGEST // 2:
+        raise UsageError(f"append(event={event!r}): {len(text):,} characters are too many")
 
 
 # --- verifying -----------------------------------------------------------------------------------

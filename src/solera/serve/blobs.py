@@ -110,22 +110,27 @@ class Blobs:
             return _size(self._part(digest))
 
     def append(self, digest: str, offset: int, chunk: bytes) -> int:
-        """Add a chunk at ``offset``, which is where the upload stands; bytes received so far."""
+        """Add a chunk that begins where the upload stands; bytes received so far.
+
+        Of a chunk that begins earlier the rest is added: it was sent again because nobody
+        acknowledged it, or two clients send the same blob. :meth:`finish` checks the whole.
+        """
         path, part = self.path(digest), self._part(digest)
         with self._lock(digest):
             if path.exists():
                 _touch(path)
                 return path.stat().st_size
             have = _size(part)
-            if offset != have:
+            if not 0 <= offset <= have:
                 raise UsageError(
                     f"upload of {digest}: a chunk for byte {offset} came, {have} is next",
                     hint="ask where the upload stands and continue there",
                 )
-            self._check_size(have + len(chunk))
+            rest = memoryview(chunk)[have - offset :]
+            self._check_size(have + len(rest))
             with part.open("ab") as file:
-                file.write(chunk)
-            return have + len(chunk)
+                file.write(rest)
+            return have + len(rest)
 
     def finish(self, digest: str) -> int:
         """Check an upload and make it a blob; its size. A wrong upload is thrown away."""
@@ -150,13 +155,22 @@ class Blobs:
 
     # --- housekeeping ---
 
-    def collect(self, keep: Set[str], grace: float = 3600.0) -> int:
+    def collect(
+        self, keep: Set[str], grace: float = 3600.0, *, among: Set[str] | None = None
+    ) -> int:
         """Delete blobs not in ``keep`` and parts, unless used in the last ``grace`` seconds.
 
         The grace period covers the time between storing a blob and storing the row that names it.
+        With ``among`` no others are looked at.
         """
         before = time.time() - grace
         gone = 0
+        if among is not None:
+            for digest in among - keep:
+                with self._lock(digest):
+                    gone += _delete_older(self.path(digest), before)
+                    gone += _delete_older(self._part(digest), before)
+            return gone
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             digest = path.parent.name + path.name
             if digest not in keep and _DIGEST.fullmatch(digest):

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from fastapi import HTTPException, Request
@@ -16,7 +16,14 @@ from starlette.concurrency import run_in_threadpool
 from solera.core.errors import UsageError
 from solera.engines.connection import INLINE
 from solera.serve.blobs import Blobs, NoBlob
-from solera.serve.identity import NonceCache, Unauthorised, check_request, token_hash
+from solera.serve.identity import (
+    UNKNOWN_KEY,
+    NonceCache,
+    Unauthorised,
+    check_request,
+    claimed_key,
+    token_hash,
+)
 from solera.serve.store import Store
 from solera.serve.tables import Client, Job
 
@@ -24,28 +31,37 @@ LONGEST_WAIT = 30.0
 
 
 class Bell:
-    """Wakes those who wait for something to change."""
+    """Wakes those who wait for news of a topic: of a client's work, or of a job."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._events: dict[Hashable, asyncio.Event] = {}
+        self.waiting = 0
+        """How many wait now."""
 
-    def ring(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
+    def ring(self, *topics: Hashable) -> None:
+        """There is news of these topics; without any, of all."""
+        for topic in topics or list(self._events):
+            event = self._events.pop(topic, None)
+            if event is not None:
+                event.set()
 
-    async def until(self, ready: Callable[[], Any], seconds: float) -> Any:
+    async def until(self, topic: Hashable, ready: Callable[[], Any], seconds: float) -> Any:
         """The first true result of ``ready`` (run in a thread), or its last one when time is up."""
         end = time.monotonic() + (min(seconds, LONGEST_WAIT) if seconds > 0 else 0.0)
         while True:
-            event = self._event
+            event = self._events.setdefault(topic, asyncio.Event())
             found = await run_in_threadpool(ready)
             left = end - time.monotonic()
             if found or left <= 0:
                 return found
+            self.waiting += 1
             try:
                 await asyncio.wait_for(event.wait(), left)
             except TimeoutError:
+                self.ring(topic)  # no event is kept for those who are gone
                 return await run_in_threadpool(ready)
+            finally:
+                self.waiting -= 1
 
 
 class Coordinator:
@@ -58,6 +74,9 @@ class Coordinator:
         """Hash of the token of drivers and administrators."""
         self.nonces = NonceCache()
         self.bell = Bell()
+        self.heard: dict[tuple[str, int], float] = {}
+        """When clients were heard of, until it is written down."""
+        self._clients: dict[bytes, Client] = {}
 
     # --- who is asking ---
 
@@ -65,27 +84,44 @@ class Coordinator:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(token_hash(token), self.admin):
             raise await self.refusal("driver", "wrong token")
+        request.state.who = "driver"
 
-    async def key(self, request: Request) -> bytes:
-        """The key that signed this request."""
+    async def signed(self, request: Request, audience: str, seen: NonceCache | None) -> bytes:
+        """The key that signed this request for a federation."""
         body = hashlib.sha256(await request.body()).hexdigest()
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         try:
             return check_request(
-                request.headers, request.method, path, body, time.time(), self.nonces
+                request.headers, audience, request.method, path, body, time.time(), seen
             )
         except Unauthorised as error:
             raise await self.refusal("client", error.message) from None
 
     async def client(self, request: Request) -> Client:
         """The enrolled client that signed this request."""
-        key = await self.key(request)
-        found = await run_in_threadpool(self.store.client_by_key, key)
+        try:
+            key = claimed_key(request.headers)
+        except Unauthorised as error:
+            raise await self.refusal("client", error.message) from None
+        found = self._clients.get(key) or await run_in_threadpool(self._find, key)
         if found is None:
-            raise await self.refusal("client", "unknown key")
+            raise await self.refusal("client", UNKNOWN_KEY)
+        await self.signed(request, found.federation, self.nonces)
         if found.revoked is not None:
             raise await self.refusal(f"client {found.name}", f"revoked: {found.reason}")
+        request.state.who = f"{found.federation}/{found.id}"
         return found
+
+    def _find(self, key: bytes) -> Client | None:
+        found = self.store.client_by_key(key)
+        if found is not None:
+            self._clients[key] = found
+        return found
+
+    def forget_clients(self) -> None:
+        """Who takes part has changed: look again, and wake everybody."""
+        self._clients.clear()
+        self.bell.ring()
 
     async def anyone(self, request: Request) -> Client | None:
         """A client, or None for a driver."""
@@ -100,6 +136,12 @@ class Coordinator:
             self.store.log, "", None, None, "refused", f"{who}: {reason}", time.time()
         )
         return HTTPException(401, f"refused: {reason}")
+
+    def write_heard(self) -> None:
+        """Write down when clients were heard of."""
+        heard, self.heard = self.heard, {}
+        if heard:
+            self.store.seen_all(heard)
 
     def inline(self, digest: str | None, most: int = INLINE) -> str | None:
         """A small blob as text, to be sent along with the message that names it."""

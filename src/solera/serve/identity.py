@@ -15,7 +15,7 @@ import math
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,18 +36,21 @@ except ImportError:
     raise MissingExtra.of("a client's identity", "serve") from None
 
 __all__ = [
-    "Identity", "NonceCache", "Unauthorised", "check_request", "new_token", "reply_message",
-    "sign_request", "signed_message", "token_hash", "token_matches", "verify",
+    "Identity", "NonceCache", "Unauthorised", "check_request", "claimed_key", "new_token",
+    "reply_message", "seal_key_message", "sign_request", "signed_message", "token_hash",
+    "token_matches", "verify",
 ]  # fmt: skip
 
 FILE: Final = "identity.key"
+UNKNOWN_KEY: Final = "unknown key"
+"""What a coordinator says to a client that it does not know, or knows no more."""
 
 
 class Unauthorised(SoleraError):
     """A request that does not prove who sent it.
 
-    ``reason`` is one word for logs and counters: ``header``, ``time``, ``replay``, ``signature``,
-    ``unknown`` or ``busy``.
+    ``reason`` is one word for logs and counters: ``header``, ``time``, ``replay``, ``signature``
+    or ``busy``.
     """
 
     def __init__(self, reason: str, message: str, *, hint: str | None = None) -> None:
@@ -141,6 +144,11 @@ def reply_message(
     return signed_message("reply", federation, job, seq, client, status, digest, size)
 
 
+def seal_key_message(federation: str, seal_key: bytes) -> bytes:
+    """What a client signs when it joins: messages for it in this federation go to this key."""
+    return signed_message("seal key", federation, seal_key)
+
+
 # --- requests ------------------------------------------------------------------------------------
 
 _HEADERS: Final = {
@@ -153,12 +161,12 @@ _HEADERS: Final = {
 
 
 def sign_request(
-    identity: Identity, method: str, path: str, body_digest: str, now: float, *, audience: str = ""
+    identity: Identity, audience: str, method: str, path: str, body_digest: str, now: float
 ) -> dict[str, str]:
     """Headers that prove who sends this request, for about two minutes and for one use.
 
-    ``path`` includes the query. ``audience`` names the coordinator or federation: without it,
-    a coordinator could pass the request on to another one that has enrolled the same key.
+    ``path`` includes the query. ``audience`` names the federation: without it, a coordinator could
+    pass the request on to another one that has enrolled the same key.
     """
     time, nonce = f"{now:.3f}", secrets.token_hex(16)
     message = signed_message("request", audience, method, path, body_digest, time, nonce)
@@ -166,23 +174,28 @@ def sign_request(
     return dict(zip(_HEADERS, values, strict=True))
 
 
+def claimed_key(headers: Mapping[str, str]) -> bytes:
+    """Whose key a request says it is signed with. Only :func:`check_request` tells if it is.
+
+    Who does not know the key need not check further, so that strangers cost no memory.
+    """
+    return bytes.fromhex(_parse(headers)[0])
+
+
 def check_request(
     headers: Mapping[str, str],
+    audience: str,
     method: str,
     path: str,
     body_digest: str,
     now: float,
-    seen: NonceCache,
+    seen: NonceCache | None,
     window: float = 120,
-    *,
-    audience: str = "",
-    known: Callable[[bytes], bool] | None = None,
 ) -> bytes:
     """The public key that signed this request, or :class:`Unauthorised`.
 
-    ``body_digest`` is of the body that arrived. ``known`` says whether a key is enrolled; with it,
-    strangers cost no memory in ``seen``. A nonce counts as used only after the signature holds, so
-    nobody can use up another's.
+    ``body_digest`` is of the body that arrived. A nonce counts as used only after the signature
+    holds, so nobody can use up another's. ``seen`` is None where a repeated request does no harm.
     """
     key_hex, time, nonce, signature = _parse(headers)
     key, sent = bytes.fromhex(key_hex), float(time)
@@ -193,15 +206,14 @@ def check_request(
             f"at most {window:g} s are allowed",
             hint="set the clocks of client and coordinator by NTP",
         )
-    if known is not None and not known(key):
-        raise Unauthorised("unknown", f"key {key_hex[:16]}… is not enrolled or was revoked")
     try:
         message = signed_message("request", audience, method, path, body_digest, time, nonce)
     except PayloadError:
         raise Unauthorised("header", "the request's path is not text") from None
     if not verify(key, message, bytes.fromhex(signature)):
         raise Unauthorised("signature", f"the signature is not of key {key_hex[:16]}…")
-    seen.use(key, nonce, sent, now - window)
+    if seen is not None:
+        seen.use(key, nonce, sent, now - window)
     return key
 
 

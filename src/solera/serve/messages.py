@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -17,7 +17,15 @@ class Join(BaseModel):
     token: str = Field(max_length=200)
     sign_key: str = Field(pattern=r"^[0-9a-f]{64}$")
     seal_key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    seal_signature: str = Field(pattern=r"^[0-9a-f]{128}$")
     tasks: dict[str, int] = Field(max_length=1000)
+
+
+class Heartbeat(BaseModel):
+    """What a client is doing, and the line number and hash at the end of its audit log."""
+
+    doing: str = Field(default="", max_length=200)
+    head: tuple[Annotated[int, Field(ge=0, lt=2**53)], Digest]
 
 
 class NewJob(BaseModel):
@@ -80,6 +88,13 @@ class NewModel(BaseModel):
 
     digest: Digest
     contributions: dict[int, Sequence] = Field(default_factory=dict)
+
+
+class NewNote(BaseModel):
+    """What a learner has to say of itself."""
+
+    event: Literal["round", "evaluated"]
+    facts: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(max_length=100)
 
 
 class NewProblem(BaseModel):

@@ -17,8 +17,8 @@
     min_count = 5                # smallest count, other than 0, that a reply may hold
 
     [privacy]
-    epsilon = 4.0                # the budget that the ledger will keep
-    delta = 1e-6
+    epsilon = 4.0                # the budget that a ledger will keep, over all jobs
+    delta = 1e-6                 # until it does, tasks that spend of it are refused
 
     [[task]]
     name = "linear.train"        # or a prefix: "preprocess.*"
@@ -34,13 +34,15 @@
 
 Where several entries name a task the most exact name counts; among entries of one name it is enough
 that one allows. A transformer that clients pass their rows through first is allowed as a task
-``prepare.<its class>``. Refusals travel to the coordinator, so they never tell a small number.
+``prepare.<its class>``. An ask says by a ``privacy`` table in its payload that it spends of the
+budget. Refusals travel to the coordinator, so they never tell a small number.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import tomllib
@@ -54,8 +56,10 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import numpy as np
 
+from solera.core.component import installed_components
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Ask
+from solera.learn.base import Transformer
 from solera.serve.policy_rules import (
     ApprovalRules,
     Budget,
@@ -132,6 +136,7 @@ class Policy:
         for step in ask.prepare:
             for name, params in _components(step.description):
                 self._check_task(f"prepare.{name}", 1, params)
+            _check_transformer(step.description)
         self.check(
             job, ask.task, ask.version, ask.payload_for(client), rows, now, approved=approved
         )
@@ -153,6 +158,8 @@ class Policy:
         time unless it carries a time zone.
         """
         self._check_task(task, version, payload)
+        if value_at(payload, "privacy") is not None:
+            raise Refusal(f"task {task!r} spends of a privacy budget, and no ledger keeps one yet")
         if rows < self.data.min_rows:
             raise Refusal(f"there are fewer rows than min_rows = {self.data.min_rows:,}")
         moment = (now.astimezone() if now.tzinfo else now).time()
@@ -231,7 +238,8 @@ class Policy:
             f"  output    {'any size' if most is None else f'at most {most:,} bytes'}; "
             f"counts from {self.output.min_count}",
             "  privacy   "
-            + (f"ε = {budget.epsilon:g}, δ = {budget.delta:g}" if budget else "no budget"),
+            + (f"ε = {budget.epsilon:g}, δ = {budget.delta:g}" if budget else "no budget")
+            + "; no ledger yet, so tasks that spend of it are refused",
         ]
         return "\n".join([*lines, *(f"  task      {rule}" for rule in self.tasks or ("none",))])
 
@@ -249,6 +257,14 @@ def _components(tree: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(tree, list | tuple):
         for value in tree:
             yield from _components(value)
+
+
+def _check_transformer(description: Any) -> None:
+    """Rows pass through transformers only, and only through those that are installed."""
+    name = value_at(description, "made.$component")
+    found = installed_components().get(name) if isinstance(name, str) else None
+    if found is None or not issubclass(found, Transformer):
+        raise Refusal(f"the preparation {str(name)[:80]!r} is not an installed transformer")
 
 
 def _with(tree: Any, keys: Sequence[str], value: Any) -> Any:
@@ -270,6 +286,9 @@ def _policy(content: Mapping[str, Any]) -> Policy:
     policy: Policy = _read(Policy, "a policy", content, ())
     if policy.approval.mode == "ask" and not policy.approval.approvers:
         raise Problem(("approval",), 'mode = "ask" needs approvers = ["…"]')
+    budget = policy.privacy
+    if budget is not None and not math.isfinite(budget.epsilon + budget.delta):
+        raise Problem(("privacy",), "epsilon and delta must be finite")
     if policy.hours is not None and policy.hours.start == policy.hours.end:
         raise Problem(("hours",), "from and to are the same", hint="leave [hours] out")
     return policy

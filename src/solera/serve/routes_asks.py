@@ -25,7 +25,7 @@ def asks_of(here: Coordinator) -> APIRouter:
         """Ask clients of a job; the same again changes nothing."""
         now = time.time()
 
-        def add() -> None:
+        def add() -> str:
             named = [new.payload] if isinstance(new.payload, str) else list(new.payload.values())
             for digest in (*named, *([new.prepare] if new.prepare else [])):
                 if not here.has(digest):
@@ -38,9 +38,10 @@ def asks_of(here: Coordinator) -> APIRouter:
                 job, sequence, new.task, new.version, new.payload, new.prepare, new.round,
                 deadline, new.clients, now,
             )  # fmt: skip
+            return store.job(job).federation
 
-        await run_in_threadpool(add)
-        here.bell.ring()
+        federation = await run_in_threadpool(add)
+        here.bell.ring(*((federation, client) for client in new.clients))
         return {"job": job, "sequence": sequence}
 
     @routes.get("/v1/jobs/{job}/asks/{sequence}/replies", dependencies=[driver])
@@ -48,13 +49,13 @@ def asks_of(here: Coordinator) -> APIRouter:
         """Replies so far; waits for more than ``known``."""
 
         def look() -> dict[str, Any] | None:
-            asked = len(store.ask(job, sequence).clients)
             here.close_late(job, sequence, time.time())
+            answered = store.answered(job, sequence)
+            complete = answered == asked
+            if answered <= known and not complete:
+                return None
             rows = store.replies(job, sequence)
             share = min(INLINE, _MOST_INLINE // max(1, len(rows)))
-            complete = len(rows) == asked
-            if len(rows) <= known and not complete:
-                return None
             return {
                 "complete": complete,
                 "replies": [
@@ -71,10 +72,11 @@ def asks_of(here: Coordinator) -> APIRouter:
             }
 
         ask = await run_in_threadpool(store.ask, job, sequence)
+        asked = len(ask.clients)
         of = await run_in_threadpool(store.job, job)
         ends = [end - time.time() for end in (ask.deadline, of.deadline) if end is not None]
         limit = min([wait, *(max(0.0, left) + 0.01 for left in ends)])
-        found = await here.bell.until(look, limit)
+        found = await here.bell.until(job, look, limit)
         return found or {"complete": False, "replies": []}
 
     @routes.put("/v1/jobs/{job}/checkpoint", dependencies=[driver])

@@ -10,8 +10,9 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator import Coordinator
-from solera.serve.messages import Name, NewJob, NewModel, NewQuestion, NewState
-from solera.serve.tables import Client, Event, Job
+from solera.serve.messages import Name, NewJob, NewModel, NewNote, NewQuestion, NewState
+from solera.serve.store_base import NotFound
+from solera.serve.tables import Client
 
 
 def jobs_of(here: Coordinator) -> APIRouter:
@@ -41,28 +42,43 @@ def jobs_of(here: Coordinator) -> APIRouter:
         )
         if job.state == "created" and job.kind == "driven":
             job = store.set_job_state(job.id, "running", "", now)
-        return {**_told(job), "resumed": known is not None}
+        return {**asdict(job), "resumed": known is not None}
 
     @routes.get("/v1/federations/{federation}/jobs", dependencies=[driver])
     def list_jobs(federation: Name) -> list[dict[str, Any]]:
         """The jobs of a federation, oldest first."""
-        return [_told(here.expire(job.id, time.time())) for job in store.jobs(federation)]
+        return [asdict(here.expire(job.id, time.time())) for job in store.jobs(federation)]
 
     @routes.get("/v1/federations/{federation}/events", dependencies=[driver])
     def federation_events(federation: Name, after: int = 0) -> list[dict[str, Any]]:
         """What happened in a federation, every refusal and failure among it."""
-        return [_event(event) for event in store.events(federation, after=after)]
+        return [asdict(event) for event in store.events(federation, after=after)]
 
     @routes.get("/v1/jobs/{job}", dependencies=[driver])
     def show_job(job: Name) -> dict[str, Any]:
         """One job, and how far it is."""
-        return {**_told(here.expire(job, time.time())), "progress": store.progress(job)}
+        found = here.expire(job, time.time())
+        try:
+            model = asdict(store.model(job))
+        except NotFound:
+            model = None
+        return {**asdict(found), "progress": store.progress(job), "model": model}
 
     @routes.get("/v1/jobs/{job}/events", dependencies=[driver])
-    def job_events(job: Name, after: int = 0) -> list[dict[str, Any]]:
-        """What happened in a job."""
+    def job_events(
+        job: Name, after: int = 0, event: str | None = None, newest: bool = False
+    ) -> list[dict[str, Any]]:
+        """What happened in a job, a thousand events at most."""
         store.job(job)
-        return [_event(event) for event in store.events(job=job, after=after)]
+        found = store.events(job=job, event=event, after=after, newest=newest)
+        return [asdict(event) for event in found]
+
+    @routes.post("/v1/jobs/{job}/notes", dependencies=[driver])
+    def add_note(job: Name, new: NewNote) -> dict[str, int]:
+        """What a learner has to say, for the job's log."""
+        federation = store.job(job).federation
+        number = store.log(federation, job, None, new.event, "", time.time(), facts=new.facts)
+        return {"event": number}
 
     @routes.post("/v1/jobs/{job}/state", dependencies=[driver])
     async def set_state(job: Name, new: NewState) -> dict[str, str]:
@@ -107,7 +123,7 @@ def jobs_of(here: Coordinator) -> APIRouter:
                 return None
             return {"state": state, "answers": answers, "open": found.open, "running": running}
 
-        return await here.bell.until(look, wait) or {"state": known}
+        return await here.bell.until(job, look, wait) or {"state": known}
 
     @routes.get("/v1/jobs/{job}/contributions/{sequence}")
     async def contribution(
@@ -139,11 +155,3 @@ def jobs_of(here: Coordinator) -> APIRouter:
         return asdict(found)
 
     return routes
-
-
-def _told(job: Job) -> dict[str, Any]:
-    return asdict(job)
-
-
-def _event(event: Event) -> dict[str, Any]:
-    return asdict(event)

@@ -21,7 +21,7 @@ def work_of(here: Coordinator) -> APIRouter:
     @routes.get("/v1/work")
     async def work(who: Annotated[Client, Depends(here.client)], wait: float = 0) -> dict[str, Any]:
         """Asks that wait for this client."""
-        await run_in_threadpool(store.seen, who.federation, who.id, time.time())
+        here.heard[who.federation, who.id] = time.time()
 
         def look() -> list[dict[str, Any]]:
             found = []
@@ -46,7 +46,7 @@ def work_of(here: Coordinator) -> APIRouter:
                 )
             return found
 
-        return {"asks": await here.bell.until(look, wait)}
+        return {"asks": await here.bell.until((who.federation, who.id), look, wait)}
 
     @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
     async def reply(
@@ -65,6 +65,8 @@ def work_of(here: Coordinator) -> APIRouter:
                 here.keep(new.digest, new.frame)
             if new.status == "ok" and (new.digest is None or not here.has(new.digest)):
                 raise UsageError("the reply's blob was not uploaded")
+            if new.digest is not None and here.blobs.size(new.digest) != new.size:
+                raise UsageError("the reply's blob has another size than the reply says")
             return store.add_reply(
                 job,
                 sequence,
@@ -78,7 +80,7 @@ def work_of(here: Coordinator) -> APIRouter:
             )
 
         stored = await run_in_threadpool(add)
-        here.bell.ring()
+        here.bell.ring(job)
         return {"stored": stored}
 
     # --- contributions to standing jobs ---
@@ -90,7 +92,7 @@ def work_of(here: Coordinator) -> APIRouter:
         if of.federation != who.federation:
             raise await here.refusal(f"client {who.name}", "a job of another federation")
         number = await run_in_threadpool(store.contribute, job, who.id, time.time())
-        here.bell.ring()
+        here.bell.ring(job, (who.federation, who.id))
         return {"id": number}
 
     return routes

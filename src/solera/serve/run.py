@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from solera.core.private_files import read_private, write_file
+from solera.serve import logs
 from solera.serve.app import create_app
+from solera.serve.audit import AuditLog
 from solera.serve.blobs import Blobs
-from solera.serve.identity import new_token, token_hash
+from solera.serve.coordinator import Coordinator
+from solera.serve.identity import Identity, new_token, token_hash
 from solera.serve.store import Store
+from solera.serve.supervisor import Supervisor
 
 
-def coordinator_app(folder: str | Path, database: str | None = None) -> Any:
-    """The service over a folder (0700): database, blobs and the driver's token live there.
+def coordinator_app(
+    folder: str | Path,
+    database: str | None = None,
+    url: str | None = None,
+    certificate: str | None = None,
+) -> Any:
+    """The service over a folder (0700): database, blobs, signed log and the driver's token.
 
-    ``database`` is an SQLAlchemy URL, by default an SQLite file in the folder.
+    ``database`` is an SQLAlchemy URL, by default an SQLite file in the folder. With ``url``, the
+    address at which the service reaches itself, it also runs the learners of jobs.
     """
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = Store(database or f"sqlite:///{folder / 'coordinator.sqlite'}")
     blobs = Blobs(folder / "blobs")
-    return create_app(store, blobs, token_hash(driver_token(folder)))
+    token = driver_token(folder)
+
+    async def supervise(here: Coordinator) -> None:
+        assert url is not None
+        audit = AuditLog(folder / "audit.log", _identity(folder / "identity"))
+        await Supervisor(here, url, token, folder / "jobs", audit, certificate).run()
+
+    background = None if url is None else supervise
+    return create_app(store, blobs, token_hash(token), background)
+
+
+def _identity(folder: Path) -> Identity:
+    """The coordinator's own keys, with which it signs its log; made at the first start."""
+    return Identity.load(folder) if folder.exists() else Identity.create(folder)
 
 
 def driver_token(folder: str | Path) -> str:
@@ -40,6 +64,7 @@ def serve(
     database: str | None = None,
     certificate: str | None = None,
     key: str | None = None,
+    log_format: logs.Format = "text",
 ) -> None:
     """Run until interrupted; without a certificate in plain HTTP, on loopback only."""
     import uvicorn
@@ -51,12 +76,19 @@ def serve(
             f"serve(host={host!r}): a coordinator that others can reach needs TLS",
             hint="make a certificate with `solera tls init`, or pass your own",
         )
+    reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
+        host, f"[{host}]" if ":" in host else host
+    )
+    url = f"{'http' if certificate is None else 'https'}://{reached}:{port}"
+    logs.set_up(log_format)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     uvicorn.run(
-        coordinator_app(folder, database),
+        coordinator_app(folder, database, url, certificate),
         host=host,
         port=port,
         ssl_certfile=certificate,
         ssl_keyfile=key,
-        log_level="warning",
+        log_config=None,
+        access_log=False,
         timeout_graceful_shutdown=2,
     )

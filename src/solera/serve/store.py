@@ -13,6 +13,8 @@ from sqlalchemy import Select, false, select, union
 
 from solera.serve.store_asks import Asks
 from solera.serve.store_base import Conflict, Denied, NotFound
+from solera.serve.store_counts import Counts
+from solera.serve.store_events import Events
 from solera.serve.store_jobs import Jobs
 from solera.serve.store_members import Members
 from solera.serve.store_models import Models
@@ -21,7 +23,7 @@ from solera.serve.tables import asks, checkpoints, deliveries, jobs, models, que
 __all__ = ["Conflict", "Denied", "NotFound", "Store"]
 
 
-class Store(Members, Jobs, Asks, Models):
+class Store(Members, Events, Jobs, Asks, Models, Counts):
     """The durable state of a coordinator; payloads themselves lie in the blobs."""
 
     def digests(self) -> set[str]:

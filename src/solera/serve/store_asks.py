@@ -206,6 +206,13 @@ class Asks(Base):
             rows = connection.execute(chosen)
             return [row_of(ReplyRow, row) for row in rows if row.client not in known]
 
+    def answered(self, job: str, seq: int) -> int:
+        """How many clients have replied or failed."""
+        closed = and_(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.status != OPEN)
+        with self._read() as connection:
+            chosen = select(func.count()).select_from(deliveries).where(closed)
+            return int(connection.execute(chosen).scalar_one())
+
     def open_deliveries(self, job: str, seq: int) -> list[int]:
         """Clients that have not answered, in order."""
         chosen = (

@@ -57,14 +57,16 @@ class Base:
         self._sqlite = dialect == "sqlite"
         self._turn: AbstractContextManager[Any] = nullcontext()
         if self._sqlite:
-            self._engine = create_engine(url)
+            self._engine = create_engine(url, hide_parameters=True)
             event.listen(self._engine, "connect", _set_up_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
             # SQLite has one writer at a time; a lock is fairer than its polling.
             self._turn = threading.Lock()
         else:
             durable = {"options": "-c synchronous_commit=on"}
-            self._engine = create_engine(url, pool_pre_ping=True, connect_args=durable)
+            self._engine = create_engine(
+                url, pool_pre_ping=True, connect_args=durable, hide_parameters=True
+            )
         self._writer = self._engine.execution_options(solera_writes=True)
         self.migrate()
 

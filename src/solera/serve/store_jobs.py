@@ -66,9 +66,11 @@ class Jobs(Base):
         with self._read() as connection:
             return find_job(connection, id)
 
-    def jobs(self, federation: str | None = None) -> list[Job]:
-        """Jobs of one federation or of all, oldest first."""
+    def jobs(self, federation: str | None = None, *, ended: bool = True) -> list[Job]:
+        """Jobs of one federation or of all, oldest first; without ``ended`` those that go on."""
         ours = true() if federation is None else jobs.c.federation == federation
+        if not ended:
+            ours = and_(ours, jobs.c.state.in_([state for state, next in NEXT.items() if next]))
         chosen = select(jobs).where(ours).order_by(jobs.c.created, jobs.c.id)
         with self._read() as connection:
             return [row_of(Job, row) for row in connection.execute(chosen)]

@@ -1,4 +1,4 @@
-"""Who takes part: federations, invites, clients, the coordinator's log, and leaving."""
+"""Who takes part: federations, invites, clients, and leaving."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    union,
     update,
 )
 
@@ -23,7 +24,6 @@ from solera.serve.store_base import Base, Conflict, Denied, NotFound, note, plai
 from solera.serve.tables import (
     OPEN,
     Client,
-    Event,
     Federation,
     Invite,
     approvals,
@@ -39,11 +39,13 @@ from solera.serve.tables import (
     questions,
 )
 
+LOG_CUT = "log cut"
+"""The event of a client whose audit log has lost lines that it had."""
 _LONGEST_NAME = 200
 
 
 class Members(Base):
-    """Federations, invites, clients and events."""
+    """Federations, invites and clients."""
 
     # --- federations and invites ---
 
@@ -156,9 +158,35 @@ class Members(Base):
         if tasks is not None:
             values["tasks"] = dict(tasks)
         with self._write() as connection:
-            changed = connection.execute(update(clients).where(_is(federation, id)).values(values))
-            if not changed.rowcount:
-                raise _no_client(federation, id)
+            _set(connection, federation, id, values)
+
+    def heartbeat(
+        self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
+    ) -> None:
+        """The client says what it does and where its audit log ends.
+
+        A log only grows: one that goes back, or ends otherwise at the same line, is noted once, and
+        the head that it had stays, to convict it.
+        """
+        values: dict[str, object] = {"seen": now, "doing": plain(doing), "head": list(head)}
+        with self._write() as connection:
+            known = find_client(connection, federation, id).head
+            if known is not None and head[0] <= known[0] and list(head) != known:
+                del values["head"]
+                facts = {"head": known, "said": list(head)}
+                about = and_(events.c.federation == federation, events.c.client == id)
+                noted = select(events.c.facts).where(about, events.c.event == LOG_CUT)
+                if facts not in connection.execute(noted).scalars().all():
+                    reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
+                    note(connection, LOG_CUT, now, federation=federation, client=id,
+                         reason=reason, facts=facts)  # fmt: skip
+            _set(connection, federation, id, values)
+
+    def seen_all(self, heard: Mapping[tuple[str, int], float]) -> None:
+        """These clients were heard of, at these times; those that have left are no error."""
+        with self._write() as connection:
+            for (federation, id), now in heard.items():
+                connection.execute(update(clients).where(_is(federation, id)).values(seen=now))
 
     def revoke(self, federation: str, id: int, reason: str) -> Client:
         """Shut a client out at once; what it still owes counts as failed."""
@@ -178,41 +206,6 @@ class Members(Base):
             note(connection, "revoked", now, federation=federation, client=id, reason=reason)
             return find_client(connection, federation, id)
 
-    # --- the log ---
-
-    def log(
-        self,
-        federation: str,
-        job: str | None,
-        client: int | None,
-        event: str,
-        reason: str,
-        now: float,
-    ) -> int:
-        """Note what happened, above all every refusal and failure; the number of the event."""
-        with self._write() as connection:
-            return note(
-                connection, event, now, federation=federation, job=job, client=client, reason=reason
-            )
-
-    def events(
-        self,
-        federation: str | None = None,
-        job: str | None = None,
-        client: int | None = None,
-        *,
-        after: int = 0,
-        limit: int = 1000,
-    ) -> list[Event]:
-        """Events in order, from the one after number ``after``."""
-        chosen = select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
-        wanted = {"federation": federation, "job": job, "client": client}
-        for column, value in wanted.items():
-            if value is not None:
-                chosen = chosen.where(events.c[column] == value)
-        with self._read() as connection:
-            return [row_of(Event, row) for row in connection.execute(chosen)]
-
     # --- leaving ---
 
     def held(self, federation: str, client: int | None = None) -> dict[str, int]:
@@ -225,11 +218,19 @@ class Members(Base):
                 for table, where in _holdings(federation, client)
             }
 
+    def client_digests(self, federation: str, id: int) -> set[str]:
+        """The blobs that hold what this client sent and what was meant for it alone."""
+        mine = _delivered_to(federation, id)
+        columns = (deliveries.c.payload, deliveries.c.digest)
+        with self._read() as connection:
+            found = connection.execute(union(*(select(c).where(mine) for c in columns)))
+            return set(found.scalars()) - {None}
+
     def forget_client(self, federation: str, id: int) -> dict[str, int]:
         """Delete everything held for a client; rows per table.
 
         Of its deliveries the bare numbers stay, without reply and signature, so that a running job
-        sees a client that failed. Its number is never given out again.
+        sees a client that failed. Its number is never given out again, and the log says why.
         """
         now = time.time()
         gone: dict[str, int] = {}
@@ -246,6 +247,7 @@ class Members(Base):
                     else delete(table).where(where)
                 )  # fmt: skip
                 gone[table.name] = connection.execute(change).rowcount
+            note(connection, "left", now, federation=federation, reason=f"client {id}")
         return gone
 
     def forget_federation(self, name: str) -> dict[str, int]:
@@ -279,7 +281,11 @@ def _holdings(federation: str, client: int | None) -> list[tuple[Table, ColumnEl
             (table, table.c.federation == federation) for table in (events, jobs, invites, clients)
         ]
         return [*by_job, *by_name, (federations, federations.c.name == federation)]
-    content = or_(deliveries.c.status == OPEN, deliveries.c.signature.is_not(None))
+    content = or_(
+        deliveries.c.status == OPEN,
+        deliveries.c.payload.is_not(None),
+        deliveries.c.signature.is_not(None),
+    )
     invited = exists().where(_is(federation, client), clients.c.name == invites.c.name)
     return [
         (deliveries, and_(_delivered_to(federation, client), content)),
@@ -288,6 +294,12 @@ def _holdings(federation: str, client: int | None) -> list[tuple[Table, ColumnEl
         (invites, and_(invites.c.federation == federation, invited)),
         (clients, _is(federation, client)),
     ]
+
+
+def _set(connection: Connection, federation: str, id: int, values: Mapping[str, object]) -> None:
+    changed = connection.execute(update(clients).where(_is(federation, id)).values(dict(values)))
+    if not changed.rowcount:
+        raise _no_client(federation, id)
 
 
 def _lock_jobs(connection: Connection, federation: str) -> None:

@@ -35,8 +35,8 @@ Status: TypeAlias = Literal["ok", "refused", "failed"]
 """What a client says of its own reply."""
 
 NEXT: dict[str, tuple[str, ...]] = {
-    "created": ("waiting", "running"),
-    "waiting": ("running", "cancelled", "expired"),
+    "created": ("waiting", "running", "failed", "cancelled", "expired"),
+    "waiting": ("running", "failed", "cancelled", "expired"),
     "running": ("finished", "failed", "cancelled", "expired"),
     "finished": (),
     "failed": (),

@@ -12,7 +12,6 @@ network namespace that reaches the coordinator only.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import multiprocessing
@@ -26,7 +25,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Self
 from weakref import WeakSet
@@ -38,7 +36,7 @@ from solera.core.clients import IntArray, Part, Segments
 from solera.core.errors import DataError, SoleraError, UsageError, WorkerDied
 from solera.core.federation import Ask, Preparation
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
-from solera.core.replies import FailureKind
+from solera.core.replies import Failure, FailureKind
 from solera.core.schema import Schema
 from solera.data.federated import FederatedData
 from solera.engines.blocks import Runner, States
@@ -49,7 +47,7 @@ _OUT_OF_MEMORY = 77
 _GRACE = 10.0
 """Seconds after which a process whose parent is gone ends a task that is over its time."""
 
-Load = Callable[[], FederatedData]
+Rows = FederatedData | Callable[[], FederatedData]
 
 log = logging.getLogger("solera.agent")
 
@@ -91,22 +89,30 @@ class Worker:
     ``source`` is the data of one client or, better, a function that reads it. ``start`` is the way
     the process is made: "fork" where the system has it; "spawn" is right in a program with threads
     and needs a ``source`` that can be pickled, such as a ``functools.partial`` of ``open_source``.
+    The rows are read at once, or with ``begin=False`` when they are first needed.
     """
 
     def __init__(
         self,
-        source: FederatedData | Load,
+        source: Rows,
         limits: WorkerLimits | None = None,
         *,
         start: Literal["fork", "spawn"] | None = None,
+        begin: bool = True,
     ) -> None:
         self.limits = limits or WorkerLimits()
         self.start = start or ("fork" if hasattr(os, "fork") else "spawn")
-        self._load: Load = source if callable(source) else functools.partial(_given, source)
+        self._source = source
         self._turn = threading.Lock()
         self._home = os.getpid()
         self._process: BaseProcess | None = None
-        self._begin()
+        if begin:
+            self._begin()
+
+    def begin(self) -> None:
+        """Start the process unless it runs; an error says why it cannot read the rows."""
+        with self._turn:
+            self._begin()
 
     def run(self, ask: Ask, client_id: int, state: Mapping[str, Any]) -> Outcome:
         """Run the ask's task for this client; returns within the time limit, whatever it does."""
@@ -161,7 +167,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         inherited = [*_open, ours] if self.start == "fork" else []
         process = context.Process(
-            target=_serve, args=(theirs, self._load, self.limits, inherited), daemon=True
+            target=_serve, args=(theirs, self._source, self.limits, inherited), daemon=True
         )
         with warnings.catch_warnings():
             # Threads of numerical libraries survive a fork: the process uses one thread.
@@ -221,10 +227,6 @@ _open: WeakSet[socket.socket] = WeakSet()
 """Our ends of the wires: a forked process lets go of them, or others would outlive their worker."""
 
 
-def _given(data: FederatedData) -> FederatedData:
-    return data
-
-
 class _Wire:
     """Payloads over a local socket, each behind its length; no wait goes past its deadline."""
 
@@ -268,7 +270,7 @@ class _Wire:
 
 
 def _serve(
-    end: socket.socket, load: Load, limits: WorkerLimits, inherited: Sequence[socket.socket]
+    end: socket.socket, source: Rows, limits: WorkerLimits, inherited: Sequence[socket.socket]
 ) -> None:
     """The life of the process: read the rows, then run one task after the other.
 
@@ -277,12 +279,13 @@ def _serve(
     for other in inherited:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(AttributeError):
         os.setsid()  # so that what a task starts ends with it
     threadpool_limits(1)
     wire = _Wire(end)
     try:
-        rows = _Owner(load())
+        rows = _Owner(source() if callable(source) else source)
     except Exception as error:
         wire.send({"error": _words(error)})
         return
@@ -318,16 +321,13 @@ def _answer(runner: Runner, ask: Ask, state: dict[str, Any]) -> dict[str, Any]:
             frame = encode(block.batch.payloads[0])
             return {"kind": "replied", "reply": frame, "state": states.get(client, {})}
         failure = block.failures[0]
-        if isinstance(failure.error, MemoryError):
-            raise failure.error
-        kind, reason = failure.kind, failure.reason
-        if isinstance(failure.error, Exception):
-            reason = _words(failure.error)
-    except MemoryError:
-        raise
-    except Exception as error:
-        kind, reason = "failed", _words(error)
-    return {"kind": kind, "reason": reason, "state": state}
+    except Exception as caught:
+        failure = Failure(client, "failed", "", caught)
+    error = failure.error
+    if isinstance(error, MemoryError):
+        raise error
+    reason = _words(error) if isinstance(error, Exception) else failure.reason
+    return {"kind": failure.kind, "reason": reason, "state": state}
 
 
 def _words(error: Exception) -> str:
@@ -387,22 +387,12 @@ def _limit_memory(more: int) -> None:
 
 
 def _order(ask: Ask, client: int, state: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    return {
-        "task": [ask.task, ask.version],
-        "payload": ask.payload_for(client),
-        "client": client,
-        "draws": [ask.seed, ask.round],
-        "prepare": [step.description for step in ask.prepare],
-        "state": state,
-        "seconds": seconds,
-    }
+    fields = [ask.task, ask.version, ask.payload_for(client), client, ask.seed, ask.round]
+    steps = [[step.description, step.digest] for step in ask.prepare]
+    return {"ask": fields, "prepare": steps, "state": state, "seconds": seconds}
 
 
 def _ask(order: Mapping[str, Any]) -> Ask:
-    (task, version), (seed, round) = order["task"], order["draws"]
-    clients = np.array([order["client"]], dtype=np.int64)
-    steps = tuple(
-        Preparation(step, blake2b(encode(step), digest_size=16).hexdigest())
-        for step in order["prepare"]
-    )
-    return Ask(task, version, order["payload"], clients, seed, round, prepare=steps)
+    task, version, payload, client, seed, round = order["ask"]
+    steps = tuple(Preparation(*step) for step in order["prepare"])
+    return Ask(task, version, payload, np.array([client]), seed, round, prepare=steps)

@@ -14,8 +14,9 @@ from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.rng import generator
+from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.learn.base import Predictor
+from solera.learn.base import Additive
 from solera.learn.heonn.activations import HIGH, LOW, activation, levels
 from solera.learn.heonn.algebra import (
     Grams,
@@ -42,7 +43,7 @@ SMALL_LAM = 1e-8
 """Below this λ a factor of the Gram matrix is kept rather than the matrix."""
 
 
-class FedHEONN(Predictor):
+class FedHEONN(Additive):
     """A one-layer network trained in closed form from one message of every client.
 
     For each output, w = (Σ_p X_pᵀ F_p² X_p + λI)⁻¹ Σ_p X_pᵀ F_p² d̄_p with d̄ = f⁻¹(d) and
@@ -125,10 +126,9 @@ class FedHEONN(Predictor):
         all of them. A class that appears only later must be in the schema from the start.
         """
         if "statistics_" in vars(self):
-            aggregation = self._aggregation()
+            aggregation = self.aggregation()
             more = self._ask(federation, clients, aggregation)
-            self.statistics_ = aggregation.merge(self.statistics_, more)
-            self._solve()
+            self.conclude(aggregation.merge(self.statistics_, more))
             return self
         self._forget()
         self.history_ = []
@@ -137,7 +137,21 @@ class FedHEONN(Predictor):
         return self
 
     def _learn(self, federation: Federation, clients: ArrayLike | None) -> None:
+        self.prepare(federation, clients)
+        aggregation = self.aggregation()
+        if np.ndim(self.lam):
+            asked = np.unique(federation.clients if clients is None else clients)
+            folds = min(len(asked), MOST_FOLDS)
+            parts = self._ask(federation, clients, ByFold(aggregation, folds, asked.tolist()))
+            self.lam_, self.lam_errors_ = self._choose_lam(list(parts.values()))
+            self.conclude(reduce(aggregation.merge, parts.values()))
+        else:
+            self.conclude(self._ask(federation, clients, aggregation))
+
+    def prepare(self, federation: Federation, clients: ArrayLike | None = None) -> None:
         self._check_params()
+        if not np.ndim(self.lam):
+            self.lam_ = float(self.lam)  # type: ignore[arg-type]
         if self.features is not None:
             self.hidden_ = {
                 "kind": self.features,
@@ -150,16 +164,17 @@ class FedHEONN(Predictor):
             self.patches_ = self.ensemble.draw(self._columns - 1, draw)
         if self.encrypt is not None:
             self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
+
+    def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):
-            asked = np.unique(federation.clients if clients is None else clients)
-            folds = min(len(asked), MOST_FOLDS)
-            aggregation = self._aggregation()
-            parts = self._ask(federation, clients, ByFold(aggregation, folds, asked.tolist()))
-            self.lam_, self.lam_errors_ = self._choose_lam(list(parts.values()))
-            self.statistics_ = reduce(aggregation.merge, parts.values())
-        else:
-            self.lam_ = float(self.lam)  # type: ignore[arg-type]
-            self.statistics_ = self._ask(federation, clients, self._aggregation())
+            raise UsageError(
+                "FedHEONN(lam=[…]) chooses λ from all clients at once",
+                hint="give one λ where clients contribute one by one",
+            )
+        return statistics, self._plan()
+
+    def conclude(self, total: Any) -> None:
+        self.statistics_ = total
         self._solve()
 
     @property
@@ -211,7 +226,7 @@ class FedHEONN(Predictor):
         tiny = np.min(self.lam) < SMALL_LAM and self.encrypt is None
         return self.representation == "svd" or (self.representation == "auto" and tiny)
 
-    def _aggregation(self) -> Aggregation:
+    def aggregation(self) -> Aggregation:
         fields: dict[str, Aggregation] = {
             "shape": Grams("factor" if self._by_factor else "gram"),
             "rows": Sum(),
