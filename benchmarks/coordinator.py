@@ -1,51 +1,348 @@
-"""Latency of a round over a real coordinator: TLS on loopback, real agents, everything stored.
+"""What a coordinator carries: replies per second, megabytes per second, memory, latency.
 
-Claim: a no-op round with 10 agents takes under 0.25 s in the median.
+Claims: a no-op round with 10 agents takes under 0.25 s in the median; 1,000 connected agents with
+replies of 1 MB need less than 1 GiB at the coordinator, flat in their number; a 100 MB update costs
+every process on its way less than four times its size.
 
-    python benchmarks/coordinator.py [agents]
+    python benchmarks/coordinator.py [latency] [load] [update] [flower]
+
+``load`` simulates agents: one process opens all connections, signs every request and polls as an
+agent does, but computes nothing. ``latency`` and ``update`` use real agents. ``flower`` times the
+same no-op round of a SuperLink with SuperNodes, where flwr is installed (see ``make bench-peers``).
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import hashlib
+import json
+import os
+import ssl
 import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
 
-from network import Network
+from network import AGENT, Network
 
 import solera as so
+from solera.core.aggregation import Sum
+from solera.core.payload import encode
+from solera.core.task import task
+from solera.engines.connection import CHUNK, INLINE
+from solera.serve.identity import Identity, reply_message, seal_key_message, sign_request
+
+MB = 1 << 20
+DEADLINE = 300.0
+SIZES = json.loads(os.environ.get("SOLERA_BENCH_SIZES", "[]"))
 
 
-def main(agents: int) -> None:
-    rows = np.random.default_rng(0).normal(size=(20 * agents, 4))
-    data = so.FederatedData(rows, (rows[:, 0] > 0).astype(int), np.arange(0, 20 * agents + 1, 20))
+@task("bench.numbers")
+def numbers(client: Any, size: int) -> Any:
+    """As many bytes of numbers as asked for."""
+    return {"x": np.full(size // 8, client.id, dtype=np.float64)}
+
+
+def main(parts: list[str]) -> None:
+    for part in parts or ["latency", "load", "update", "flower"]:
+        {"latency": latency, "load": load, "update": update, "flower": flower}[part]()
+
+
+# --- latency, with real agents -------------------------------------------------------------------
+
+
+def latency(agents: int = 10, rounds: int = 25) -> float:
+    """Seconds of a no-op round."""
     with tempfile.TemporaryDirectory() as folder:
-        network = Network(Path(folder))
-        network.start()
+        network = _network(folder, agents)
         try:
-            for k in range(agents):
-                name = f"client-{k}"
-                network.enrol(name)
-                network.give(name, data, k)
-                network.work(name)
             fed = network.connect()
             fed.ask("data.flaws").collect()
             times = []
-            for _ in range(15):
+            for _ in range(rounds):
                 began = time.perf_counter()
                 fed.ask("data.flaws").collect()
                 times.append(time.perf_counter() - began)
         finally:
             network.close()
-    print(f"no-op round, {agents} agents, median of 15: {statistics.median(times):.3f} s")
-    print(f"fastest {min(times):.3f} s, slowest {max(times):.3f} s")
+    median = statistics.median(times)
+    print(
+        f"no-op round, {agents} agents, median of {rounds}: {median:.3f} s "
+        f"(fastest {min(times):.3f}, slowest {max(times):.3f})"
+    )
+    return median
+
+
+def _network(folder: str, agents: int, rows: int = 20) -> Network:
+    X = np.random.default_rng(0).normal(size=(rows * agents, 4))
+    data = so.FederatedData(X, (X[:, 0] > 0).astype(int), np.arange(0, rows * agents + 1, rows))
+    network = Network(Path(folder))
+    with _quiet():
+        network.start()
+        for k in range(agents):
+            name = f"client-{k}"
+            network.enrol(name)
+            network.give(name, data, k)
+            network.work(name)
+    return network
+
+
+# --- load, with simulated agents -----------------------------------------------------------------
+
+
+def load() -> None:
+    """Rounds over simulated agents: how much, how fast, how much memory."""
+    print("agents  reply     round s  replies/s    MB/s  coordinator peak MB")
+    for agents, size, rounds in SIZES or (
+        (10, 10_000, 5), (10, MB, 3), (10, 100 * MB, 1),
+        (100, 10_000, 3), (100, MB, 2),
+        (1000, 10_000, 2), (1000, MB, 1),
+    ):  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            network = Network(Path(folder))
+            with _quiet():
+                network.start()
+            swarm = Swarm(network, agents, size)
+            try:
+                swarm.start()
+                fed = network.connect()
+                times = []
+                for _ in range(rounds):
+                    swarm.check()
+                    began = time.perf_counter()
+                    total = fed.ask("bench.numbers", size, deadline=DEADLINE).fold(Sum())
+                    times.append(time.perf_counter() - began)
+                    assert total["x"][0] == sum(range(agents)), "a reply was lost or counted twice"
+                peak = _peak(network.coordinator.pid)
+            finally:
+                swarm.stop()
+                network.close()
+            swarm.check()
+        best = min(times)
+        print(
+            f"{agents:6,} {_size(size):>6} {best:12.2f} {agents / best:10.0f} "
+            f"{agents * size / MB / best:7.1f} {peak / MB:12.0f}",
+            flush=True,
+        )
+
+
+class Swarm:
+    """Agents that answer without computing, all in one thread of this process."""
+
+    def __init__(self, network: Network, agents: int, size: int) -> None:
+        self.network, self.agents, self.size = network, agents, size
+        self.errors: list[str] = []
+        self._ready = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        if not self._ready.wait(600):
+            raise TimeoutError("the agents did not join")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def check(self) -> None:
+        if self.errors:
+            raise RuntimeError(f"{len(self.errors)} agents failed: {self.errors[0]}")
+
+    async def _run(self) -> None:
+        context = ssl.create_default_context(cafile=self.network.ca)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        headers = {"Authorization": f"Bearer {self.network.token}"}
+        async with httpx.AsyncClient(
+            base_url=self.network.url, verify=context, limits=limits, timeout=300
+        ) as http:
+            gate = asyncio.Semaphore(16)
+            joined = [self._join(http, headers, k, gate) for k in range(self.agents)]
+            members = await asyncio.gather(*joined)
+            self._ready.set()
+            work = [asyncio.create_task(self._work(http, *member)) for member in members]
+            while not self._stop.is_set():
+                await asyncio.wait(work, timeout=0.1, return_when=asyncio.FIRST_EXCEPTION)
+                failed = [done.exception() for done in work if done.done()]
+                if failed:
+                    self.errors = [repr(error) for error in failed]
+                    break
+            for running in work:
+                running.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+
+    async def _join(self, http: Any, headers: Any, k: int, gate: Any) -> tuple[Identity, int]:
+        async with gate:
+            federation = self.network.federation
+            path = f"/v1/federations/{federation}/invites"
+            told = await http.post(path, json={"name": f"client-{k}"}, headers=headers)
+            with tempfile.TemporaryDirectory() as folder:
+                identity = Identity.create(Path(folder) / "keys")
+            vouched = identity.sign(seal_key_message(federation, identity.seal_key))
+            content = {
+                "token": told.json()["token"],
+                "sign_key": identity.sign_key.hex(),
+                "seal_key": identity.seal_key.hex(),
+                "seal_signature": vouched.hex(),
+                "tasks": {"bench.numbers": 1},
+            }
+            joined = await self._send(http, identity, "POST", "/v1/join", content)
+            return identity, joined.json()["client"]
+
+    async def _send(
+        self, http: Any, identity: Identity, method: str, path: str, content: Any = None,
+        body: bytes = b"",
+    ) -> Any:  # fmt: skip
+        data = body if content is None else json.dumps(content).encode()
+        digest, federation = hashlib.sha256(data).hexdigest(), self.network.federation
+        signed = sign_request(identity, federation, method, path, digest, time.time())
+        kind = "application/octet-stream" if content is None else "application/json"
+        headers = {**signed, "Content-Type": kind}
+        for pause in (0.1, 0.4, 1.6, None):  # as an agent does when a connection was closed
+            try:
+                response = await http.request(method, path, content=data, headers=headers)
+                break
+            except httpx.TransportError:
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+                headers |= sign_request(identity, federation, method, path, digest, time.time())
+        if response.status_code != 200:
+            raise RuntimeError(f"{method} {path}: {response.status_code} {response.text[:200]}")
+        return response
+
+    async def _work(self, http: Any, identity: Identity, client: int) -> None:
+        while True:
+            told = await self._send(http, identity, "GET", "/v1/work?wait=20")
+            for ask in told.json()["asks"]:
+                await self._answer(http, identity, client, ask)
+
+    def _frame(self, client: int) -> tuple[bytes, str]:
+        frame = encode({"x": np.full(self.size // 8, client, dtype=np.float64)})
+        return frame, hashlib.sha256(frame).hexdigest()
+
+    async def _answer(self, http: Any, identity: Identity, client: int, ask: Any) -> None:
+        frame, digest = await asyncio.to_thread(self._frame, client)
+        small = len(frame) <= INLINE
+        if not small and len(frame) <= CHUNK:
+            await self._send(http, identity, "POST", "/v1/blobs", body=frame)
+        elif not small:
+            for sent in range(0, len(frame), CHUNK):
+                path = f"/v1/uploads/{digest}?offset={sent}"
+                await self._send(http, identity, "PUT", path, body=frame[sent : sent + CHUNK])
+            await self._send(http, identity, "POST", f"/v1/uploads/{digest}")
+        job, sequence = ask["job"], ask["sequence"]
+        message = reply_message(
+            self.network.federation, job, sequence, str(client), "ok", digest, len(frame)
+        )
+        reply = {
+            "status": "ok",
+            "digest": digest,
+            "size": len(frame),
+            "frame": b64encode(frame).decode() if small else None,
+            "reason": "",
+            "signature": identity.sign(message).hex(),
+        }
+        path = f"/v1/jobs/{job}/asks/{sequence}/reply"
+        await self._send(http, identity, "POST", path, reply)
+
+
+# --- one large update, with a real agent ---------------------------------------------------------
+
+
+def update(size: int = 100 * MB) -> None:
+    """Peak memory of every process that a large update passes through, above what it had before."""
+    import network as processes
+
+    here = Path(__file__)
+    bench = f"import sys; sys.path.insert(0, {str(here.parent)!r}); import {here.stem}\n"
+    processes.AGENT = bench + AGENT
+    with tempfile.TemporaryDirectory() as folder:
+        network = _network(folder, 1)
+        try:
+            fed = network.connect()
+            fed.ask("data.flaws").collect()
+            agent = network.agents["client-0"].pid
+            worker = int(Path(f"/proc/{agent}/task/{agent}/children").read_text().split()[0])
+            pids = {"coordinator": network.coordinator.pid, "agent": agent, "worker": worker}
+            pids["driver"] = os.getpid()
+            gc.collect()
+            before = {name: _memory(pid, "VmRSS") for name, pid in pids.items()}
+            for pid in pids.values():
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+            began = time.perf_counter()
+            fed.ask("bench.numbers", size).fold(Sum())
+            seconds = time.perf_counter() - began
+            print(f"one reply of {_size(size)}: {seconds:.1f} s, {size / MB / seconds:.0f} MB/s")
+            for name, pid in pids.items():
+                more = _memory(pid, "VmHWM") - before[name]
+                print(f"  {name:12} {more / MB:6.0f} MB more at its peak, {more / size:.1f}×")
+        finally:
+            network.close()
+            processes.AGENT = AGENT
+
+
+# --- Flower --------------------------------------------------------------------------------------
+
+
+def flower(agents: int = 10) -> None:
+    """The same no-op round over a SuperLink, in an environment of its own."""
+    python = Path(__file__).parents[1] / ".peers" / "flower" / "bin" / "python"
+    if not python.exists():
+        print("Flower is not installed: make bench-peers")
+        return
+    ours = latency(agents)
+    script = Path(__file__).parent / "peers" / "flower_round.py"
+    done = subprocess.run([str(python), str(script), str(agents)], capture_output=True, text=True)
+    if done.returncode:
+        print(f"Flower's round failed: {done.stderr.strip()[-500:]}")
+        return
+    theirs = float(done.stdout.split()[-1])
+    print(f"Flower's SuperLink, {agents} SuperNodes, median: {theirs:.3f} s")
+    print(f"ratio {theirs / ours:.1f}×")
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+def _memory(pid: int, what: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(what):
+            return 1024 * int(line.split()[1])
+    raise ValueError(what)
+
+
+def _peak(pid: int) -> int:
+    return _memory(pid, "VmHWM")
+
+
+def _size(size: int) -> str:
+    return f"{size // MB} MB" if size >= MB else f"{size // 1000} kB"
+
+
+class _quiet:
+    """Processes started in this block do not write their logs to the terminal."""
+
+    def __enter__(self) -> None:
+        self._kept = os.dup(2)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+
+    def __exit__(self, *_: object) -> None:
+        os.dup2(self._kept, 2)
+        os.close(self._kept)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    main(sys.argv[1:])

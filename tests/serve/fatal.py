@@ -16,10 +16,12 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 from network import POLICY, Network
 
 import solera as so
@@ -41,7 +43,14 @@ WIDTH = 150_000
 """Numbers in an ask and in a reply: more than 1 MB, two pieces of an upload."""
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["fatal", "uvicorn", "httpx"])
+FORKS.set_forkserver_preload(["fatal", "uvicorn", "httpx", "solera.serve.app"])
+
+
+def start_fork_server() -> None:
+    """Must find this module without having been told, which only the environment can do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        forkserver.ensure_running()
 
 
 # --- what is learned -----------------------------------------------------------------------------
@@ -227,8 +236,9 @@ class Lives(threading.Thread):
     def _begin(self) -> None:
         step = self.steps.pop(0) if self.steps else None
         told = (self.role, step, self.diary, self.arguments)
-        self.process = FORKS.Process(target=live, args=told)
-        self.process.start()
+        process = FORKS.Process(target=live, args=told)
+        process.start()
+        self.process = process  # only now can it be killed
 
     def run(self) -> None:
         while True:
@@ -255,6 +265,7 @@ class Fragile(Network):
 
     def __init__(self, folder: Path, database: str | None = None) -> None:
         super().__init__(folder)
+        start_fork_server()
         self.database = database
         self.diary = folder / "diary"
         self.lives: dict[str, Lives] = {}

@@ -22,8 +22,8 @@ from solera.serve.run import driver_token
 COORDINATOR = """
 import sys
 from solera.serve.run import serve
-folder, port, certificate, key = sys.argv[1:]
-serve(folder, port=int(port), certificate=certificate, key=key)
+folder, host, port, certificate, key = sys.argv[1:]
+serve(folder, host=host, port=int(port), certificate=certificate, key=key)
 """
 AGENT = """
 import sys
@@ -55,21 +55,27 @@ def free_port() -> int:
 class Network:
     """One federation of real processes under a folder."""
 
-    def __init__(self, folder: Path, federation: str = "cardio") -> None:
+    def __init__(
+        self, folder: Path, federation: str = "cardio", *, host: str = "127.0.0.1"
+    ) -> None:
         self.folder = folder
         self.federation = federation
-        self.port = free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
+        self.host, self.port = host, free_port()
+        self.url = f"https://{host}:{self.port}"
         self.ca = str(tls.make_ca(folder / "tls"))
-        self.certificate = tls.issue(folder / "tls", "coordinator", ["127.0.0.1"])
+        self.certificate = tls.issue(folder / "tls", "coordinator", [host])
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.coordinator: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        certificate, key = map(str, self.certificate)
-        home = str(self.folder / "coordinator")
-        self.coordinator = _python(COORDINATOR, home, str(self.port), certificate, key)
+        self.coordinator = _python(COORDINATOR, *self.place)
         self.wait()
+
+    @property
+    def place(self) -> list[str]:
+        """Where the coordinator lives and listens."""
+        home = str(self.folder / "coordinator")
+        return [home, self.host, str(self.port), *map(str, self.certificate)]
 
     def wait(self) -> None:
         """Until the coordinator can be reached."""
@@ -77,7 +83,7 @@ class Network:
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 probe.settimeout(0.2)
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                if probe.connect_ex((self.host, self.port)) == 0:
                     return
             time.sleep(0.05)
         raise TimeoutError("the coordinator did not start")

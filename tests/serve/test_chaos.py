@@ -125,17 +125,18 @@ def test_soak(database, request, tmp_path):
             job = f"storm-{number}"
             out = network.learn(job, rounds=ROUNDS, often=bool(number % 2))
             while network.lives["driver"].is_alive():
-                network.lives["driver"].join(chance.uniform(0.0, 1.0))
+                network.lives["driver"].join(chance.uniform(0.0, 4.0))
                 if time.monotonic() < end:
                     network.lives[chance.choice(["coordinator", "driver", *NAMES])].kill()
                     killed += 1
                 assert time.monotonic() < end + 120, "the storm is over, the job is not"
-            assert network.lives["driver"].code == 0
+            said = (tmp_path / "driver.log").read_text()
+            assert network.lives["driver"].code == 0, said[-3000:]
             assert out.read_bytes() == expected
             assert history(network, job) == replies
             if time.monotonic() > end:
                 break
         print(f"{killed} kills in {number + 1} jobs")
-        assert killed > SOAK_SECONDS / 2
+        assert killed > SOAK_SECONDS / 6
     finally:
         network.close()

@@ -1,7 +1,8 @@
 """What a hospital's reviewer tests, point by point, against a coordinator and agents that run.
 
-Still to come, with what they test: 5 (the privacy ledger) and 15 (a thousand clients). Point 13 is
-in ``test_leaving.py``. Point 7 is short here: ``test_network.py`` kills both sides often.
+Still to come: the privacy ledger of point 5; its place in the policy is tested. Point 13 is in
+``test_leaving.py``, 15 in ``test_point_15.py``. Point 7 is short here: ``test_chaos.py`` kills all
+sides at every step.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ CAREFUL = {
     "few": '[data]\nmin_rows = 1000\n[[task]]\nname = "data.*"\n',
     "wary": '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n[output]\nmax_bytes = 10\n'
     '[[task]]\nname = "data.*"\n',
+    "frugal": '[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[[task]]\nname = "data.*"\n',
 }
 
 
@@ -349,6 +351,22 @@ def test_point_04_limits_are_enforced_at_the_client(careful):
     assert "max_bytes = 10" in reason
     rows = careful.driver().request("GET", "/v1/jobs/limits/asks/1/replies").json()["replies"]
     assert [row["digest"] for row in rows] == [None], "the refused reply never left"
+
+
+# --- 5 -------------------------------------------------------------------------------------------
+
+
+def test_point_05_the_budget_has_its_place_and_nothing_spends_without_a_ledger(careful):
+    spends = {"privacy": {"epsilon": 0.1, "delta": 1e-7}}
+    for _ in range(2):
+        fed = careful.connect()
+        assert "no ledger keeps one" in reason_of(fed, 3, "data.flaws", spends)
+        assert len(fed.ask("data.flaws", to=[3], deadline=20).collect()) == 1
+        kill(careful.agents["frugal"])
+        careful.work("frugal")  # after a restart, too
+    for wrong in ("epsilon = 0.0", "epsilon = nan", "epsilon = inf", "delta = 1e-6"):
+        with pytest.raises(UsageError):
+            Policy.parse(f"[privacy]\n{wrong}\n")
 
 
 # --- 6 -------------------------------------------------------------------------------------------

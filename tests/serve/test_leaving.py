@@ -61,7 +61,7 @@ def stored(network):
 
 
 def test_point_13_leaving_lists_then_deletes_everything(network):
-    home = network.folder / "north"
+    home, folder = network.folder / "north", network.folder / "coordinator"
     key = Identity.load(home).sign_key.hex()
     fed = network.connect("study", seed=2)
     alone = so.PerClient({0: {"for": "north"}, 1: {"for": "south"}})
@@ -94,6 +94,8 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
     assert "deliveries" in shown
     assert "identity.key" in shown
     assert "all of it was deleted" not in shown
+    database = b"".join(p.read_bytes() for p in folder.glob("coordinator.sqlite*"))
+    assert bytes.fromhex(key) in database
     blobs, rows, _ = stored(network)
     assert theirs[0] | theirs[1] <= blobs, "listing deletes nothing"
     assert rows["clients"] == 1
@@ -112,11 +114,12 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
     assert theirs[0] & (blobs | wanted) == shared
     assert theirs[1] <= blobs, "what others sent stays"
     assert set(rows.values()) == {0}
-    assert encode({"for": "north"}) not in [
-        path.read_bytes() for path in (network.folder / "coordinator" / "blobs").glob("??/*")
-    ]
-    database = network.folder / "coordinator" / "coordinator.sqlite"
-    assert bytes.fromhex(key) not in database.read_bytes()
+    contents = [path.read_bytes() for path in (folder / "blobs").glob("??/*")]
+    assert encode({"for": "north"}) not in contents
+    assert encode({"for": "south"}) in contents
+    for path in folder.glob("coordinator.sqlite*"):
+        data = path.read_bytes()
+        assert not any(mark in data for mark in (bytes.fromhex(key), key.encode())), path
     events = driver.request("GET", f"/v1/federations/{network.federation}/events").json()
     assert [(e["reason"], e["client"]) for e in events if e["event"] == "left"] == [
         ("client 0", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, time, timezone
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,6 +219,38 @@ def test_a_transformer_needs_an_entry_too():
         Policy.parse(both).check_ask(JOB, nested, 4, 60, NIGHT)
 
 
+def prepared(description):
+    return Ask("t", 1, None, np.array([4]), 0, prepare=(Preparation(description, ""),))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"$component": "FedLinear", "params": {}},
+        {"$component": "Transformer", "params": {}},
+        {"$component": "os.system", "params": {}},
+        {"$component": ["FedScaler"], "params": {}},
+        {"$component": None},
+        {},
+        5,
+    ],
+)
+def test_what_is_no_transformer_prepares_no_rows(made):
+    everything = Policy.parse('[[task]]\nname = "*"')
+    for description in ({"made": made, "learned": {}}, made):
+        with pytest.raises(Refusal, match="is not an installed transformer"):
+            everything.check_ask(JOB, prepared(description), 4, 60, NIGHT)
+
+
+def test_a_task_that_spends_a_budget_is_refused_until_a_ledger_keeps_it():
+    spends = {**FINE, "privacy": {"epsilon": 0.5, "delta": 1e-6}}
+    for policy in (POLICY, Policy.parse('[[task]]\nname = "*"')):
+        check(policy=policy)
+        for payload in (spends, {**FINE, "privacy": {}}, {**FINE, "privacy": 0.5}):
+            with pytest.raises(Refusal, match="no ledger"):
+                check(payload=payload, policy=policy)
+
+
 # --- approvals ---
 
 
@@ -268,6 +301,10 @@ def test_a_damaged_line_approves_nothing_and_hides_nothing(tmp_path):
         ('"20:00"', '"06:00"', "p.toml:9: from and to are the same"),
         ('to = "06:00"\n', "", "p.toml:9: [hours] needs to = …"),
         ("epsilon = 4", "epsilon = -4", "p.toml:18: epsilon = -4"),
+        ("epsilon = 4", "epsilon = inf", "p.toml:17: epsilon and delta must be finite"),
+        ("delta = 1e-6", "delta = nan", "p.toml:1"),
+        ("delta = 1e-6", "delta = 1.0", "p.toml:19: delta = 1.0"),
+        ("epsilon = 4\n", "", "p.toml:17: [privacy] needs epsilon"),
         ('[[task]]\nname = "linear.train"\n', "[[task]]\n", "p.toml:21: [[task]] needs name"),
         ("epochs = { max = 10 }", "epochs = { mx = 10 }", "p.toml:26: rule 'epochs' has no 'mx'"),
         ("{ max = 100 }", '{ max = "a" }', "p.toml:39: max = 'a': Expected `float | null`"),
@@ -313,10 +350,23 @@ def test_describe_says_it_all():
         "approval  not needed",
         "from 20:00 to 06:00",
         "at most 1,000 bytes; counts from 5",
-        "ε = 4, δ = 1e-06",
+        "ε = 4, δ = 1e-06; no ledger yet, so tasks that spend of it are refused",
         "linear.train version 1: epochs at most 10; lr at least 0 at most 1; loss one of 'softmax'",
         "task      preprocess.*",
         "edges.size at most 100; nothing else; small counts in table.counts set to 0",
     ]:
         assert part in text
     assert "task      none" in Policy.parse("").describe()
+
+
+def test_the_policy_in_the_documentation_says_what_it_is_said_to_say():
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "data-owner.md"
+    (text,) = re.findall(r"^```ini\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    policy = Policy.parse(text)
+    check("linear.train", 1, FINE, policy=Policy.parse(text.replace('"ask"', '"auto"')))
+    with pytest.raises(NeedsApproval):
+        check("linear.train", 1, FINE, policy=policy)
+    for wrong in ({"task": "heonn.statistics"}, {"payload": {**FINE, "epochs": 11}}, {"rows": 49}):
+        with pytest.raises(Refusal):
+            check(**wrong, policy=policy)
+    assert policy.data.columns == ("age", "bmi", "hr")

@@ -48,6 +48,8 @@ log = logging.getLogger("solera.agent")
 
 _HELD_SECONDS = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_TROUBLE = (DataError, WorkerDied, OSError)
+"""What keeps a client from working and may pass: rows that are away, a disk that is full."""
 _NOTHING: dict[str, Any] = {"job": None, "sequence": None, "state": {}}
 _REMEMBERED = {"job", "sequence", "status", "reason", "frame", "state"}
 
@@ -133,32 +135,35 @@ class Agent:
         A coordinator that is away is waited for, and so are rows that cannot be read and a disk
         that is full.
         """
+        with suppress(_Terminated), _terminated_by_signal():
+            with suppress(*_TROUBLE):
+                self.worker.begin()  # while there is no other thread that a fork would cut off
+            with Heartbeat(self._connect(0.0), self._news):
+                self._work_on(wait)
+
+    def _work_on(self, wait: float) -> None:
         pause = _PAUSE
-        with (
-            Heartbeat(self._connect(0.0), self._news),
-            suppress(_Terminated),
-            _terminated_by_signal(),
-        ):
-            while not self.stop.is_set():
-                try:
-                    self.worker.begin()
-                    self.doing = ""
-                    self.step(wait)
-                    pause = _PAUSE
-                    if self._held:  # an ask that waits for approval is looked at now and then
-                        self.stop.wait(_HELD_SECONDS)
-                except (CoordinatorError, DataError, WorkerDied, OSError) as error:
-                    log.warning("%s", error)
-                    if not isinstance(error, CoordinatorError):
-                        self.doing = f"cannot work: {error}"
-                    self.stop.wait(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+        while not self.stop.is_set():
+            try:
+                self.step(wait)
+                pause = _PAUSE
+                if self._held:  # an ask that waits for approval is looked at now and then
+                    self.stop.wait(_HELD_SECONDS)
+            except (CoordinatorError, *_TROUBLE) as error:
+                log.warning("%s", error)
+                if not isinstance(error, CoordinatorError):
+                    why = error.strerror if isinstance(error, OSError) else error
+                    self.doing = f"cannot work: {why}"
+                self.stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _news(self) -> dict[str, Any]:
         return {"doing": self.doing[:200], "head": list(self.head)}
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""
+        self.worker.begin()
+        self.doing = ""
         orders = read_orders(self.connection.request("GET", f"/v1/work?wait={wait:g}").content)
         held = {(o.job, o.sequence): o for o in orders if not self._answer(o)}
         self._hold(held)

@@ -7,6 +7,7 @@ is acknowledged before it is stored. Waiting requests hold no thread and no data
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -18,6 +19,7 @@ from solera.serve.blobs import Blobs
 from solera.serve.coordinator import Bell, Coordinator
 from solera.serve.door import Door
 from solera.serve.metrics import CONTENT_TYPE, Metrics
+from solera.serve.openapi import describe
 from solera.serve.routes_asks import asks_of
 from solera.serve.routes_blobs import blobs_of
 from solera.serve.routes_jobs import jobs_of
@@ -50,10 +52,15 @@ def create_app(
             beside.cancel()
             await asyncio.wait([beside])
 
-    app = FastAPI(title="Solera coordinator", version="1", lifespan=lifespan)
+    app = FastAPI(
+        title="Solera coordinator",
+        version="1",
+        description="Stores and carries asks and replies between a learner and data owners.",
+        lifespan=lifespan,
+    )
     app.state.coordinator = here
     metrics = Metrics(here)
-    app.add_middleware(Door, metrics=metrics)
+    app.add_middleware(Door, metrics=metrics, folder=blobs.folder)
 
     @app.exception_handler(SoleraError)
     async def named(request: Request, error: SoleraError) -> Response:
@@ -82,6 +89,9 @@ def create_app(
         """Numbers for Prometheus. They name no client, no job and no federation."""
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
-    for routes in (members(here), blobs_of(here), jobs_of(here), asks_of(here), work_of(here)):
-        app.include_router(routes)
+    routers = [members(here), blobs_of(here), jobs_of(here), asks_of(here), work_of(here)]
+    for router in routers:
+        app.include_router(router)
+    described = cache(lambda: describe(app, here, routers))
+    app.openapi = described  # type: ignore[method-assign]
     return app

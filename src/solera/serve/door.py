@@ -1,8 +1,15 @@
-"""The coordinator's door: every request is bounded, counted and logged, and no error gets past."""
+"""The coordinator's door: every request is bounded, counted and logged, and no error gets past.
+
+Bodies that are not small wait on the disk until they are complete, and a few at a time are then
+read: a thousand clients that send slowly cost no memory.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from fastapi.responses import JSONResponse
@@ -12,6 +19,9 @@ from solera.serve import logs
 from solera.serve.metrics import Metrics
 
 LARGEST_BODY = 8 << 20
+_SMALL = 1 << 16
+_AT_ONCE = 16
+_PIECE = 1 << 18
 _NO_BODY = ("GET", "HEAD", "OPTIONS", "DELETE")
 _GONE = 499
 """What is counted when nobody was left to answer, as other servers do."""
@@ -20,9 +30,12 @@ _GONE = 499
 class Door:
     """Wraps the service; see the module."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, folder: Path) -> None:
         self.app = app
         self.metrics = metrics
+        self.folder = folder
+        """Where bodies wait."""
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -30,8 +43,11 @@ class Door:
             return
         visit = _Visit(receive, send)
         try:
-            if _fits(scope):
+            size = _body_size(scope)
+            if size is not None and size <= _SMALL:
                 await self.app(scope, visit.receive, visit.send)
+            elif size is not None:
+                await self._read_and_go_on(scope, visit)
             else:
                 wanted = f"a body of known length, at most {LARGEST_BODY:,} bytes"
                 await _answer(413, f"the request needs {wanted}", scope, visit)
@@ -42,6 +58,29 @@ class Door:
             await _answer(500, "an error at the coordinator; its log has more", scope, visit)
         finally:
             self._tell(scope, visit)
+
+    async def _read_and_go_on(self, scope: Scope, visit: _Visit) -> None:
+        with TemporaryFile(dir=self.folder) as body:
+            more = True
+            while more:
+                message = await visit.receive()
+                if message["type"] == "http.disconnect":
+                    return
+                body.write(message.get("body", b""))
+                more = message.get("more_body", False)
+            left = body.tell()
+            body.seek(0)
+
+            async def again() -> Message:
+                nonlocal left
+                if not left:
+                    return await visit.receive()
+                piece = body.read(_PIECE)
+                left -= len(piece)
+                return {"type": "http.request", "body": piece, "more_body": left > 0}
+
+            async with self._turns:
+                await self.app(scope, again, visit.send)
 
     def _tell(self, scope: Scope, visit: _Visit) -> None:
         route = getattr(scope.get("route"), "path", "none")
@@ -87,10 +126,12 @@ async def _answer(status: int, detail: str, scope: Scope, visit: _Visit) -> None
     await response(scope, visit.receive, visit.send)
 
 
-def _fits(scope: Scope) -> bool:
-    """Whether the body is small, which its length must say before a byte is read."""
+def _body_size(scope: Scope) -> int | None:
+    """Bytes of the body, which must be said before one is read; None if it is not, or too many."""
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
-        return False
-    size = headers.get(b"content-length", b"0" if scope["method"] in _NO_BODY else b"")
-    return bool(size.isdigit()) and len(size) < 20 and int(size) <= LARGEST_BODY
+        return None
+    said = headers.get(b"content-length", b"0" if scope["method"] in _NO_BODY else b"")
+    if not said.isdigit() or len(said) > 20 or int(said) > LARGEST_BODY:
+        return None
+    return int(said)

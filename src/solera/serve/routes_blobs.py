@@ -1,14 +1,19 @@
 """What asks and replies carry, in pieces that resume."""
 
+import os
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import PayloadError
 from solera.serve.coordinator import Coordinator
 from solera.serve.messages import Digest
 from solera.serve.tables import Client
+
+_PIECE = 1 << 17
 
 
 def blobs_of(here: Coordinator) -> APIRouter:
@@ -53,14 +58,21 @@ def blobs_of(here: Coordinator) -> APIRouter:
             raise await here.refusal(f"client {who.name}", "a blob that is not addressed to it")
         first, last = _range(request.headers.get("Range", ""))
 
-        def piece() -> tuple[int, bytes]:
-            with blobs.open(digest) as file:
-                file.seek(first)
-                return blobs.size(digest), file.read(last - first + 1)
+        file = await run_in_threadpool(blobs.open, digest)
+        size = os.fstat(file.fileno()).st_size
+        left = max(0, min(last, size - 1) - first + 1)
+        headers = {"Solera-Size": str(size), "Content-Length": str(left)}
+        file.seek(first)
 
-        size, data = await run_in_threadpool(piece)
-        headers = {"Solera-Size": str(size)}
-        return Response(data, headers=headers, media_type="application/octet-stream")
+        async def pieces() -> AsyncIterator[bytes]:
+            """A little at a time: whoever reads slowly costs no memory."""
+            nonlocal left
+            with file:
+                while piece := await run_in_threadpool(file.read, min(left, _PIECE)):
+                    left -= len(piece)
+                    yield piece
+
+        return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
 
     return routes
 

@@ -16,6 +16,9 @@ from solera.serve.identity import Identity, new_token, token_hash
 from solera.serve.store import Store
 from solera.serve.supervisor import Supervisor
 
+_KEEP_ALIVE = 75
+"""Seconds: agents come back after their tasks, and a new TLS connection is dear."""
+
 
 def coordinator_app(
     folder: str | Path,
@@ -91,4 +94,5 @@ def serve(
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=2,
+        timeout_keep_alive=_KEEP_ALIVE,
     )

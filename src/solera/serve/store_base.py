@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LONGEST = 2000
+_CONNECTIONS = 40
 _PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000")
 
 
@@ -57,7 +58,8 @@ class Base:
         self._sqlite = dialect == "sqlite"
         self._turn: AbstractContextManager[Any] = nullcontext()
         if self._sqlite:
-            self._engine = create_engine(url, hide_parameters=True)
+            # As many connections as the service has threads: opening one costs more than a query.
+            self._engine = create_engine(url, pool_size=_CONNECTIONS, hide_parameters=True)
             event.listen(self._engine, "connect", _set_up_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
             # SQLite has one writer at a time; a lock is fairer than its polling.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
 from sqlalchemy import (
     ColumnElement,
@@ -103,15 +104,19 @@ class Members(Base):
                 clients.c.sign_key == sign_key,
                 and_(clients.c.federation == federation, clients.c.name == name),
             )
-            for found in connection.execute(select(clients).where(taken)):
-                return _same_client(row_of(Client, found), federation, name, sign_key, seal_key)
-            if token_hash is not None:
-                invite = _use_invite(connection, token_hash, now)
+            known = [
+                row_of(Client, row) for row in connection.execute(select(clients).where(taken))
+            ]
+            known.sort(key=lambda client: client.sign_key != sign_key)
+            if token_hash is not None and not (known and known[0].sign_key == sign_key):
+                invite = _use_invite(connection, token_hash, now)  # nobody else learns who is here
                 if (invite.federation, invite.name) != (federation, name):
                     raise Denied(
                         f"the invite is for {invite.name!r} of {invite.federation!r}, "
                         f"not for {name!r} of {federation!r}"
                     )
+            if known:
+                return _same_client(known[0], federation, name, sign_key, seal_key)
             client = Client(
                 federation, number, name, sign_key, seal_key, dict(tasks), now, None, None, ""
             )
@@ -237,6 +242,8 @@ class Members(Base):
         with self._write() as connection:
             find_client(connection, federation, id)
             _lock_jobs(connection, federation)
+            if self._sqlite:
+                connection.exec_driver_sql("PRAGMA secure_delete=ON")
             for table, where in _holdings(federation, id):
                 change = (
                     update(table)
@@ -248,7 +255,14 @@ class Members(Base):
                 )  # fmt: skip
                 gone[table.name] = connection.execute(change).rowcount
             note(connection, "left", now, federation=federation, reason=f"client {id}")
+        self._empty_journal()
         return gone
+
+    def _empty_journal(self) -> None:
+        """SQLite keeps what was deleted in its journal until that is copied into the database."""
+        if self._sqlite:
+            with self._turn, closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def forget_federation(self, name: str) -> dict[str, int]:
         """Delete everything held for a federation; rows per table."""
