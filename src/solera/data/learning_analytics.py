@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from solera.core import rng
+from solera.core.clients import IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature
 from solera.data.dataset import Dataset, divided, held_out, make_schema
@@ -72,6 +74,36 @@ OULAD = Tables(
 _PERSON = ("gender", "region", "highest_education", "imd_band", "age_band", "disability")
 _NUMBERS = ("num_of_prev_attempts", "studied_credits")
 _WORK = ("due", "submitted", "late", "banked", "mean_score")
+
+
+def schools(
+    students: ArrayLike, size: int = 1000, *, strata: ArrayLike | None = None, seed: int = 0
+) -> IntArray:
+    """The number of a school for every row: about ``size`` students each, none in two schools.
+
+    ``students`` names the student of a row. ``strata`` names a category of that student, for
+    example of the dropout rate; then no school has students of two categories. Make clients of the
+    result with ``so.ByGroup``.
+    """
+    if size < 1:
+        raise UsageError.of("schools", "size", size, "must be at least 1")
+    _, student = np.unique(np.asarray(students), return_inverse=True)
+    student = student.reshape(-1)
+    kinds = np.zeros(len(student), np.int64)
+    if strata is not None:
+        kinds = np.unique(np.asarray(strata), return_inverse=True)[1].reshape(-1)
+    kind = np.zeros(int(student.max()) + 1, dtype=np.int64)
+    kind[student] = kinds
+    if (kind[student] != kinds).any():
+        raise DataError("a student is in two strata", hint="strata belong to students, not to rows")
+    order = rng.generator(seed, "schools").permutation(len(kind))
+    school, first = np.empty(len(kind), dtype=np.int64), 0
+    for one in range(int(kind.max()) + 1):
+        mine = order[kind[order] == one]
+        count = max(1, round(len(mine) / size))
+        school[mine] = first + np.arange(len(mine)) % count
+        first += count
+    return school[student]
 
 
 def courses(*, days: int, test: float, seed: int) -> Dataset:

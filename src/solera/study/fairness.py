@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from solera.core.clients import IntArray, Part
 from solera.core.errors import DataError, UsageError
 from solera.core.replies import map_leaves
 from solera.data.federated import FederatedData
+from solera.data.partition_groups import ByGroup
 from solera.learn.base import Predictor
 from solera.learn.evaluation import Evaluation, metrics
 from solera.simulate.simulation import simulate
@@ -90,6 +92,16 @@ class ThreeSchemes:
         if metric not in found:
             raise UsageError(f"there is no metric {metric!r}", hint=f"there are {', '.join(found)}")
         return found[metric]
+
+
+def judge_groups(
+    model: Predictor, X: Any, y: Any, groups: ArrayLike
+) -> dict[str, dict[str, float]]:
+    """The metrics of a model on each group of rows: women and men, age bands, courses."""
+    named = np.asarray(groups).astype(str)
+    regrouped = simulate(X, y, partition=ByGroup(named), schema=model.schema_)
+    found = model.evaluate(regrouped, "train").clients
+    return {str(name): found[i] for i, name in enumerate(np.unique(named))}
 
 
 def _spread(scores: Sequence[float]) -> dict[str, float]:

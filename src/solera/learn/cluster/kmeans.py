@@ -11,6 +11,7 @@ from solera.core.aggregation import Sum
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Selector
+from solera.data.agreement import agree
 from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import Floats, nearest
@@ -84,7 +85,7 @@ class FedKMeans(Learner):
             "batch_size": self.batch_size,
             "rate": float(self.client_rate),
         }
-        self.centroids_ = self._start(federation)
+        self.centroids_ = self._first_centroids(federation)
         rounds = self.each_round(
             federation,
             rounds=self.rounds,
@@ -103,6 +104,13 @@ class FedKMeans(Learner):
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
+
+    def start(self, federation: Federation) -> Floats:
+        """The centroids that ``fit`` would start from, to give several learners the same ones."""
+        learner = self.clone()
+        learner.schema_ = agree(federation)
+        learner._check_params()
+        return learner._first_centroids(federation)
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """The number of the nearest centroid of every row."""
@@ -128,7 +136,7 @@ class FedKMeans(Learner):
 
         return draw(self.centroids_, self.counts_, self.schema_, shape)
 
-    def _start(self, federation: Federation) -> Floats:
+    def _first_centroids(self, federation: Federation) -> Floats:
         if isinstance(self.init, str):
             ways = {
                 "k-means||": seeding.parallel,

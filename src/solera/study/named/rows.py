@@ -1,0 +1,11 @@
+"""The lines of a named study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def row(cell: str, thesis: float | None, ours: float) -> dict[str, Any]:
+    """A cell of a thesis's table or figure; ``thesis`` is None where it prints no number."""
+    difference = None if thesis is None else ours - thesis
+    return {"cell": cell, "thesis": thesis, "ours": ours, "difference": difference}
