@@ -28,7 +28,7 @@ from solera.data.dataset import Dataset, divided, held_out, make_schema
 from solera.data.files import DatasetInfo, folders, reading, unavailable
 
 _BLOCK = 1 << 17
-"""Lines that are counted at once."""
+"""Activities that are counted at once; their lines are not held."""
 _ENROLMENT = ("enrollment_id", "enroll_id")
 _STUDENT = ("username", "user_id", "id_student")
 _COURSE = ("course_id",)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from solera.core.errors import UsageError
 
-_WIDTH, _LABEL, _LINE = 720.0, 210.0, 22.0
+_WIDTH, _LABEL, _LINE = 780.0, 240.0, 22.0
 _AXIS_Y, _FIRST_Y = 52.0, 92.0
 
 

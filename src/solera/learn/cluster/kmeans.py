@@ -99,7 +99,7 @@ class FedKMeans(Learner):
             step = self.server_rate * (target - self.centroids_)
             self.centroids_ = self.centroids_ + step
             moved = float(np.sqrt((step**2).sum(axis=1)).max())
-            r.log(loss=total["inertia"] / max(total["rows"], 1), moved=moved)
+            r.log(loss=total["inertia"] / max(int(counts.sum()), 1), moved=moved)
             if moved <= self.tolerance:
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())

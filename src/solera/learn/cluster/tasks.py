@@ -47,7 +47,7 @@ def _update_many(group: ClientGroup, ask: Any) -> Stacked:
     if not np.isfinite(inertia).all():
         raise DataError("some client's rows are not finite")
     sums = counts[:, :, None] * centroids
-    return Stacked({"sums": sums, "counts": counts, "inertia": inertia, "rows": data.sizes})
+    return Stacked({"sums": sums, "counts": counts, "inertia": inertia})
 
 
 def _batches(data: Segments, keys: Bits, size: int | None) -> Iterator[tuple[Any, IntArray]]:
@@ -69,7 +69,7 @@ def _batches(data: Segments, keys: Bits, size: int | None) -> Iterator[tuple[Any
 def _like(ask: Any) -> dict[str, Any]:
     k = len(ask["centroids"])
     counts = np.zeros(k, dtype=np.int64)
-    return {"sums": ask["centroids"], "counts": counts, "inertia": 0.0, "rows": 0}
+    return {"sums": ask["centroids"], "counts": counts, "inertia": 0.0}
 
 
 @task("kmeans.update", many=_update_many, like=_like)
@@ -104,7 +104,7 @@ def update(client: Client, ask: Any) -> dict[str, Any]:
         names = [f.name for f, gap in zip(client.data.schema.features, gaps, strict=True) if gap]
         raise missing_values(client.id, names)
     sums = counts[:, None] * centroids
-    return {"sums": sums, "counts": counts, "inertia": inertia, "rows": rows}
+    return {"sums": sums, "counts": counts, "inertia": inertia}
 
 
 def _check(X: Any, rows: int, centroids: Any) -> None:
