@@ -7,7 +7,6 @@ clients is faster with ``many=`` than one client after the other.
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +27,7 @@ def seconds(run: Callable[[], Any], repeats: int = 7) -> float:
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return min(times)
 
 
 def line(name: str, peer: float, ours: float) -> None:
@@ -52,7 +51,7 @@ def scikit_learn(a: Any, b: Any) -> float:
 
 def main() -> None:
     rng = np.random.default_rng(0)
-    print(f"{'milliseconds, median of 7':<52}{'peer':>10}{'ours':>10}{'ratio':>10}")
+    print(f"{'milliseconds, fastest of 7':<52}{'peer':>10}{'ours':>10}{'ratio':>10}")
     a = rng.integers(0, 3, 200_000)
     b = np.where(rng.random(len(a)) < 0.02, rng.integers(0, 3, len(a)), a)
     assert so.jaccard(a, b) == scikit_learn(a, b)

@@ -203,6 +203,9 @@ def test_a_pipeline_clusters_scaled_rows():
     fed = so.simulate(X, clients=5)
     model = so.Pipeline(so.FedScaler(), so.FedKMeans(4)).fit(fed)
     assert so.jaccard(model.predict(X), truth) > 0.95
+    assert not model.predicts
+    with pytest.raises(UsageError, match="jaccard"):
+        model.evaluate(so.simulate(X, truth, clients=5, test=0.2))
 
 
 def test_plots_show_every_centroid():
