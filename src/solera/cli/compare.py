@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import complain, print_json, print_table, stdout
+from solera.cli.output import print_json, print_table, stderr, stdout
 
 if TYPE_CHECKING:
     from solera.study.comparison import Comparison
@@ -47,7 +47,7 @@ def compare(
         raise typer.BadParameter(f"{plot} does not end in .svg", param_hint="--plot")
     scores, skipped = comparison.gather(runs, metric, part)
     for line in skipped:
-        complain(f"skipped: {line}")
+        stderr().print(f"skipped: {line}", markup=False, soft_wrap=True)
     if not scores:
         raise UsageError("there is nothing to compare", hint="give folders of finished runs")
     found = comparison.compare(scores, by, metric, alpha)

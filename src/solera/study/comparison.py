@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from solera.study.statistics import (
     t_interval,
     wilcoxon_holm,
 )
-
-log = logging.getLogger("solera")
 
 LOWER_IS_BETTER = {"hamming_loss", "mse", "mae", "loss"}
 _OWN = {"cell", "run"}
@@ -129,9 +126,7 @@ def gather(
         try:
             scores += read_scores(folder, metric, part)
         except (SoleraError, OSError) as error:
-            text = str(error) if isinstance(error, SoleraError) else f"{folder}: {error}"
-            log.warning("skipped %s", text)
-            skipped.append(text)
+            skipped.append(str(error) if isinstance(error, SoleraError) else f"{folder}: {error}")
     return scores, skipped
 
 

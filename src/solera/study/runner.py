@@ -198,7 +198,7 @@ def _run_seed(spec: Spec, dataset: Dataset, seed: int, folder: Path, progress: P
         if spec.data.client_test and model.predicts:
             judged = evaluate(model, federation)
             score = score_name(judged.metrics)
-            each = {int(client): metrics[score] for client, metrics in judged.clients.items()}
+            each = {int(c): found[score] for c, found in judged.clients.items() if score}
             own = {"client_metrics": _finite(judged.metrics), "clients": _finite(each)}
     model.save(folder / f"model-seed{seed}.sol")
     return Result(
