@@ -64,23 +64,29 @@ XUETANGX = RawLogs(
 )
 
 
-def load(info: RawLogs, *, test: float, seed: int) -> Dataset:
-    """Builds the matrix from the raw files; no student has rows in both parts."""
-    place = info.place()
+def xuetangx(*, test: float = 0.3, seed: int = 0) -> Dataset:
+    """Dropout from online courses: 225,642 enrolments, counts of 21 kinds of activity, 2 classes.
+
+    Built from the raw logs of XuetangX (Feng et al. 2019), or from those of KDD Cup 2015,
+    which are read as a stream from the folder ``xuetangx`` of ``$SOLERA_DATA``: ``log_*.csv``,
+    ``truth_*.csv`` and, where the logs do not name students and courses, ``enrollment_*.csv``. No
+    student is in both the training and the test rows. Groups: ``student``, ``course``.
+    """
+    place = XUETANGX.place()
     if place is None:
-        raise unavailable(info, "there is no download for it")
+        raise unavailable(XUETANGX, "there is no download for it")
     with reading(place):
         made = read_folder(place)
     students, of_row = np.unique(made.students, return_inverse=True)
-    chosen = held_out(info.name, np.zeros(len(students), np.int64), "classes", test, seed)
+    chosen = held_out(XUETANGX.name, np.zeros(len(students), np.int64), "classes", test, seed)
     return divided(
         made.counts.astype(np.float64),
         made.dropout,
         chosen[of_row.reshape(-1)],
         {"student": made.students, "course": made.courses},
         schema=make_schema(tuple(Feature(kind) for kind in made.kinds), "classes", 2),
-        name=info.name,
-        title=info.title,
+        name=XUETANGX.name,
+        title=XUETANGX.title,
         source=str(place),
         class_names=("stayed", "dropped out"),
     )

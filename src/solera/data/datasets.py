@@ -18,12 +18,19 @@ import numpy as np
 
 from solera.core.errors import UsageError
 from solera.core.schema import Feature, Target
-from solera.data import activity_logs, images, learning_analytics, multilabel_sets, tables
-from solera.data.activity_logs import XUETANGX
+from solera.data import images, multilabel_sets, tables
+from solera.data.activity_logs import XUETANGX, xuetangx
 from solera.data.dataset import Dataset, held_out, make_schema
 from solera.data.files import DatasetInfo
 from solera.data.images import CIFAR10, MNIST
-from solera.data.learning_analytics import ACTIONS, COURSES, OULAD
+from solera.data.learning_analytics import (
+    ACTIONS,
+    COURSES,
+    OULAD,
+    kddcup2015,
+    oulad,
+    xuetangx_actions16k,
+)
 from solera.data.multilabel_sets import MULTILABEL
 from solera.data.tables import TABLES
 
@@ -376,42 +383,3 @@ def human_pseaac(*, test: float = 0.25, seed: int = 0) -> Dataset:
     Xu et al. (2016), KDIS; read from ``HumanPseAAC.npz``, for which there is no download.
     """
     return multilabel_sets.load(MULTILABEL["human_pseaac"], test=test, seed=seed)
-
-
-def xuetangx(*, test: float = 0.3, seed: int = 0) -> Dataset:
-    """Dropout from online courses: 225,642 enrolments, counts of 21 kinds of activity, 2 classes.
-
-    Built from the raw logs of XuetangX (Feng et al. 2019), or from those of KDD Cup 2015,
-    which are read as a stream from the folder ``xuetangx`` of ``$SOLERA_DATA``: ``log_*.csv``,
-    ``truth_*.csv`` and, where the logs do not name students and courses, ``enrollment_*.csv``. No
-    student is in both the training and the test rows. Groups: ``student``, ``course``.
-    """
-    return activity_logs.load(XUETANGX, test=test, seed=seed)
-
-
-def xuetangx_actions16k(*, test: float = 0.3, seed: int = 0) -> Dataset:
-    """Dropout from online courses: 16,412 enrolments, counts of 21 kinds of activity, 2 classes.
-
-    A real part of :func:`xuetangx`, those with 100 to 1,000 actions: 44 % drop out, against 76 % of
-    all. It does not say who the students are, nor which course they took.
-    """
-    return tables.load(ACTIONS, test=test, seed=seed)
-
-
-def kddcup2015(*, days: int = 30, test: float = 0.3, seed: int = 0) -> Dataset:
-    """Dropout from 31 online courses: 57,366 enrolments, 7 kinds of events on 30 days, 2 classes.
-
-    KDD Cup 2015, as counted by Talebi et al. (2024); the 8 largest of the 39 courses are not in the
-    file. ``days`` keeps the first days only. Group: ``course``.
-    """
-    return learning_analytics.courses(days=days, test=test, seed=seed)
-
-
-def oulad(*, day: int = 60, test: float = 0.3, seed: int = 0) -> Dataset:
-    """Withdrawal from the Open University: 32,593 enrolments, 13 features, 2 classes.
-
-    Kuzilek et al. (2017), UCI 349. Six features say who the student is, two what was studied
-    before, five sum up the assessments until ``day`` of the presentation. Clicks are not in the
-    files. Groups: ``presentation`` (22), ``student``.
-    """
-    return learning_analytics.oulad(day=day, test=test, seed=seed)
