@@ -141,6 +141,12 @@ def test_all_rows_agree():
     assert s.friedman(table).f_p == pytest.approx(1 / factorial(4) ** 2)
 
 
+def test_one_row_shows_nothing():
+    for row in ([1.0, 1.0, 1.0], [1.0, 1.0, 2.0], [1.0, 2.0, 3.0]):
+        for corrected in (True, False):
+            assert s.friedman([row], corrected).f_p == 1.0
+
+
 @pytest.mark.parametrize("k", [2, 3, 5, 9])
 @pytest.mark.parametrize("gap", [0.0, 0.3, 1.0, 1.9])
 def test_nemenyi_p_is_the_studentised_range(k, gap):
@@ -190,6 +196,7 @@ def test_intervals():
     assert (boot.low, boot.high) == pytest.approx((t.low, t.high), abs=0.05)
     assert s.bootstrap_interval(draws) == boot
     assert s.bootstrap_interval([1.0, 1.0]) == s.Interval(1.0, 1.0, 1.0)
+    assert s.bootstrap_interval([1.0, 1, 1, 1, 1, 1, 1, 9], np.median) == s.Interval(1.0, 1.0, 1.0)
     median = s.bootstrap_interval(draws, np.median)
     assert median.low < np.median(draws) == median.estimate < median.high
 

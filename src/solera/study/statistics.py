@@ -9,6 +9,7 @@ digits.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import factorial, inf, sqrt
@@ -74,7 +75,10 @@ def friedman(table: Any, tie_correction: bool = True) -> FriedmanResult:
     chi2 = min(chi2, float(most))
     agree = most - chi2 < 1e-9 * most
     f = inf if agree else (n - 1) * chi2 / (most - chi2)
-    f_p = factorial(k) ** -float(n - 1) if agree else stats.f.sf(f, k - 1, (k - 1) * (n - 1))
+    if agree:
+        f_p = factorial(k) ** -float(n - 1)
+    else:
+        f_p = stats.f.sf(f, k - 1, (k - 1) * (n - 1)) if f else 1.0
     return FriedmanResult(chi2, float(stats.chi2.sf(chi2, k - 1)), mean, f, float(f_p))
 
 
@@ -209,7 +213,9 @@ def bootstrap_interval(
 ) -> Interval:
     """Any statistic and its bias-corrected and accelerated bootstrap interval (Efron 1987).
 
-    ``statistic`` takes a sample and the keyword ``axis``, like ``np.mean`` and ``np.median``.
+    ``statistic`` takes a sample and the keyword ``axis``, like ``np.mean`` and ``np.median``. Where
+    leaving a value out never changes the statistic the acceleration is undefined; then the
+    interval is that of the percentiles.
     """
     from scipy.stats import bootstrap
 
@@ -219,15 +225,16 @@ def bootstrap_interval(
         return Interval(estimate, -inf, inf)
     if (x == x[0]).all():
         return Interval(estimate, estimate, estimate)
-    drawn = bootstrap(
-        (x,),
-        statistic,
-        confidence_level=confidence,
-        n_resamples=resamples,
-        vectorized=True,
-        random_state=np.random.default_rng(seed),
-    )
-    return Interval(estimate, *map(float, drawn.confidence_interval))
+    options = {"confidence_level": confidence, "vectorized": True, "n_resamples": resamples}
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("ignore")  # an undefined acceleration is dealt with below
+        draw = np.random.default_rng(seed)
+        drawn = bootstrap((x,), statistic, random_state=draw, **options)
+    low, high = map(float, drawn.confidence_interval)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        tail = (1 - confidence) / 2
+        low, high = map(float, np.quantile(drawn.bootstrap_distribution, [tail, 1 - tail]))
+    return Interval(estimate, low, high)
 
 
 def _sample(values: ArrayLike, owner: str, confidence: float) -> Floats:
