@@ -40,6 +40,8 @@ from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeight
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
+from solera.learn.cluster.agreement import adjusted_rand, jaccard
+from solera.learn.cluster.kmeans import FedKMeans
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
 from solera.learn.heonn.ensemble import RandomPatches
@@ -84,6 +86,7 @@ __all__ = [
     "FedEncoder",
     "FedHEONN",
     "FedImputer",
+    "FedKMeans",
     "FedLinear",
     "FedScaler",
     "FederatedData",
@@ -119,6 +122,7 @@ __all__ = [
     "Uniform",
     "Union",
     "VerticalSplit",
+    "adjusted_rand",
     "agree",
     "connect",
     "datasets",
@@ -128,6 +132,7 @@ __all__ = [
     "from_pandas",
     "from_torch",
     "holdout",
+    "jaccard",
     "keys",
     "load",
     "pool",

@@ -148,6 +148,19 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("hidden", lambda: so.FedHEONN("linear", features="fourier", hidden=20), EVERY),
         ("ensemble", lambda: so.FedHEONN("linear", ensemble=so.RandomPatches(4, rows=0.8)), EVERY),
     ],
+    so.FedKMeans: [
+        ("", lambda: so.FedKMeans(3, rounds=4), ("classes", "numbers")),
+        (
+            "batches",
+            lambda: so.FedKMeans(
+                2, rounds=3, per_round=3, epochs=2, batch_size=7, client_rate=0.7, server_rate=0.9
+            ),
+            ("labels",),
+        ),
+        ("local", lambda: so.FedKMeans(2, rounds=2, per_round=0.6, init="k-means++"), ("classes",)),
+        ("random", lambda: so.FedKMeans(2, rounds=2, init="random"), ("classes",)),
+        ("given", lambda: so.FedKMeans(2, rounds=2, init=np.eye(2, 5)), ("classes",)),
+    ],
     so.Pipeline: [
         (
             "",

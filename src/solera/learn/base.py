@@ -83,6 +83,11 @@ class Learner(Component, abstract=True):
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
 
+    @property
+    def predicts(self) -> bool:
+        """Whether ``predict`` answers what the target asks, so that it can be judged by it."""
+        return False
+
     def each_round(
         self,
         federation: Federation,
@@ -178,6 +183,10 @@ class Learner(Component, abstract=True):
 
 class Predictor(Learner, abstract=True):
     """A learner that maps rows to classes, labels or numbers."""
+
+    @property
+    def predicts(self) -> bool:
+        return True
 
     @abstractmethod
     def predict(self, X: Any) -> NDArray[Any]:

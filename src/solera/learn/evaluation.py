@@ -113,6 +113,11 @@ def evaluate(
     model.check_fitted()
     if part not in PARTS:
         raise UsageError.of("evaluate", "part", part, f"must be one of {', '.join(PARTS)}")
+    if not model.predicts:
+        raise UsageError(
+            f"{model!r} does not predict the target and cannot be judged by it",
+            hint="compare clusters with so.jaccard or model.silhouette",
+        )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     replies = federation.ask(_evaluate, ask)
     answers = replies.fold(Collect()) if per_client else {}

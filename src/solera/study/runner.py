@@ -26,7 +26,6 @@ from solera.core.rounds import Callback
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
-from solera.learn.base import Predictor
 from solera.learn.evaluation import evaluate
 from solera.simulate.simulation import Simulation, simulate
 from solera.study.spec import EngineSpec, Spec, read
@@ -157,7 +156,7 @@ def simulation(spec: Spec, dataset: Dataset, seed: int) -> Simulation:
 
 def held_out_metrics(model: Any, dataset: Dataset) -> dict[str, float]:
     """Metrics over the test rows of a data set, as one client that holds them all would count."""
-    if not isinstance(model, Predictor) or dataset.y is None or not dataset.X_test.shape[0]:
+    if not model.predicts or dataset.y is None or not dataset.X_test.shape[0]:
         return {}
     everything = simulate(dataset.X_test, dataset.y_test, clients=1, schema=dataset.schema)
     return _finite(evaluate(model, everything, "train").metrics)
@@ -196,10 +195,10 @@ def _run_seed(spec: Spec, dataset: Dataset, seed: int, folder: Path, progress: P
         sent, earlier = federation.meter.total(), model.history_[: watch.start]
         progress.stage(f"seed {seed}: scoring")
         own: dict[str, Any] = {}
-        if spec.data.client_test and isinstance(model, Predictor):
-            judged = model.evaluate(federation)
+        if spec.data.client_test and model.predicts:
+            judged = evaluate(model, federation)
             score = score_name(judged.metrics)
-            each = {int(client): metrics[score] for client, metrics in judged.clients.items()}
+            each = {int(c): found[score] for c, found in judged.clients.items() if score}
             own = {"client_metrics": _finite(judged.metrics), "clients": _finite(each)}
     model.save(folder / f"model-seed{seed}.sol")
     return Result(
