@@ -149,9 +149,7 @@ class Tracked:
         ended = self._sampler.times[-1]
         grams = options.grams_per_kwh()
         parts = self._parts(ended, total / model if model else 0.0)
-        self.use = EnergyUse(
-            total, total * grams / 1000, ended - self._began, source, *parts
-        )
+        self.use = EnergyUse(total, total * grams / 1000, ended - self._began, source, *parts)
 
     def _parts(
         self, ended: float, scale: float
