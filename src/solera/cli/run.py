@@ -13,7 +13,7 @@ from solera.cli.data import AsJson
 from solera.cli.output import complain, print_json, print_table, stdout
 
 if TYPE_CHECKING:
-    from solera.study.runner import Result
+    from solera.study.results import Result
 
 
 def run(
@@ -59,7 +59,7 @@ def run(
 
 def print_results(results: Sequence[Result]) -> None:
     """A line for every seed and one for all of them."""
-    from solera.study.runner import headline
+    from solera.study.results import headline
     from solera.study.wording import mean_and_spread, size, spelled
 
     names = headline(results)

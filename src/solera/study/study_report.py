@@ -1,0 +1,4 @@
+from solera.study.execute import StudyRun
+
+
+def write_reports(run: StudyRun) -> None: ...
