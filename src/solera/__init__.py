@@ -39,6 +39,7 @@ from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
+from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
@@ -54,6 +55,8 @@ from solera.simulate import pool as steps
 from solera.simulate.failures import Failures
 from solera.simulate.pool import pool
 from solera.simulate.simulation import Simulation, simulate
+from solera.study import runs
+from solera.study.exporters import MLflow, TensorBoard
 
 try:
     __version__ = version("solera")
@@ -73,6 +76,9 @@ __all__ = [
     "Dirichlet",
     "EarlyStopping",
     "Encryption",
+    "EnergyBudget",
+    "EnergyOptions",
+    "EnergyUse",
     "Evaluate",
     "Evaluation",
     "Explicit",
@@ -96,6 +102,7 @@ __all__ = [
     "LazyData",
     "Learner",
     "Limits",
+    "MLflow",
     "Mean",
     "Overlap",
     "Partition",
@@ -114,6 +121,7 @@ __all__ = [
     "Stacked",
     "Star",
     "Sum",
+    "TensorBoard",
     "TransferSplit",
     "Transformer",
     "Uniform",
@@ -131,7 +139,9 @@ __all__ = [
     "keys",
     "load",
     "pool",
+    "runs",
     "simulate",
     "steps",
     "task",
+    "track_energy",
 ]
