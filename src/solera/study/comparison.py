@@ -102,8 +102,13 @@ def _labelled(name: str, row: Row, part: str) -> tuple[dict[str, object], Result
     """A row as a cell of the tidy table: the scheme says whose figure it is."""
     value = row.ours if part == "ours" else row.thesis
     metrics = {} if value is None else {row.quantity: value}
-    labels = {"cell": f"{row.case}: {row.quantity}", "data": name, "learner": row.case}
-    labels |= {"partition": "", "scheme": part, "seed": 0}
+    labels: dict[str, object] = {
+        "cell": f"{row.case}: {row.quantity}, {row.note}",
+        "data": name,
+        "learner": row.case,
+        "scheme": part,
+        "seed": 0,
+    }
     return labels, Result(0, 0, metrics, 0, 0, 0.0)
 
 

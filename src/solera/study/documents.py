@@ -138,9 +138,7 @@ class _Reader(HTMLParser):
         if self._pre:
             self.text.append(data)
         elif not self._skip:
-            self._add(
-                " ".join(data.split()) + (" " if data[-1:].isspace() and data.strip() else "")
-            )
+            self._add(re.sub(r"\s+", " ", data) if data.strip() else "")
 
     def _add(self, text: str) -> None:
         (self.text if self._cell is None else self._cell).append(text)

@@ -37,13 +37,8 @@ class Exporter(Callback):
                 self.send(name, float(value), step)
 
     def on_start(self, learner: Any, rounds: int, start: int) -> None:
-        params = {"learner": type(learner).__name__, **learner.get_params(deep=False)}
-        self.open(
-            {
-                name: value if isinstance(value, int) else repr(value)
-                for name, value in params.items()
-            }
-        )
+        params = {name: repr(value) for name, value in learner.get_params(deep=False).items()}
+        self.open({"learner": type(learner).__name__, **params})
 
     def on_round(self, learner: Any, round: Round) -> None:
         self.send_all(round.metrics, round.index)

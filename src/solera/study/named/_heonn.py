@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import solera as so
 
 AS_THESIS: dict[str, Any] = {"derivative": "thesis", "rule": "nearest"}
-"""The runs of the thesis used f′ = d for the logistic and the class whose output is nearest 0.95."""
+"""The thesis ran with f′ = d for the logistic, and took the class whose output is nearest 0.95."""
 DERIVATIVE = (
     "The runs of the thesis used f′(d̄) = d for the logistic instead of d(1 − d); its figures "
     'reproduce only so (derivative="thesis"). The true derivative is Solera\'s default.'

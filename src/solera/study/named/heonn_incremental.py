@@ -44,17 +44,9 @@ def run(full: bool = False, progress: Progress | None = None) -> Comparison:
                 parts.partial_fit(fed, clients=range(int(start), int(end)))
             size = f"groups of {group}" if others is None else f"{others} in random groups"
             case = f"{name}, {clients} clients"
-            rows.append(Row(case, quantity, at_once, judge(whole, X_test, y_test), form, "global"))
-            rows.append(
-                Row(
-                    case,
-                    quantity,
-                    grouped,
-                    judge(parts, X_test, y_test),
-                    form,
-                    f"incremental, {size}",
-                )
-            )
+            scores = [judge(model, X_test, y_test) for model in (whole, parts)]
+            rows.append(Row(case, quantity, at_once, scores[0], form, "global"))
+            rows.append(Row(case, quantity, grouped, scores[1], form, f"incremental, {size}"))
     return Comparison(
         "FedHEONN: incremental aggregation (Table 3.9)",
         rows,
