@@ -26,40 +26,28 @@ def study(
     [bold]solera study list[/bold] names the studies.
     """
     from solera.cli.progress import Bars
-    from solera.study import comparison
+    from solera.study import published
 
     if name == "list":
-        known = comparison.names()
+        known = {name: module.TITLE for name, module in published.studies().items()}
         if as_json:
             print_json(known)
         else:
             print_table(["name", "shows"], list(known.items()))
         return
     where = folder or Path("runs") / f"study-{name}"
-    comparison.module(name)  # a name that does not exist leaves no folder behind
+    module = published.find(name)
     with Bars() as bars:
-        found = comparison.run_named(name, where, full=full, progress=bars)
+        rows = published.run_named(name, where, full=full, progress=bars)
     if as_json:
-        rows = [
-            {
-                "case": row.case,
-                "quantity": row.quantity,
-                "thesis": row.thesis,
-                "ours": row.ours,
-                "difference": row.difference,
-                "note": row.note,
-            }
-            for row in found.rows
-        ]
-        print_json(
-            {"title": found.title, "scale": found.scale, "errata": list(found.errata), "rows": rows}
-        )
+        about = {"title": module.TITLE, "scale": module.SCALE_DOWN, "errata": list(module.ERRATA)}
+        print_json({**about, "rows": [dict(row) for row in rows]})
         return
     console = stdout()
-    console.print(found.title, style="bold", markup=False)
-    header = [n if n in ("case", "quantity", "note") else f">{n}" for n in comparison.HEADER]
-    print_table(header, [row.cells() for row in found.rows])
-    console.print(f"\nScale: {found.scale}", markup=False)
-    for erratum in found.errata:
+    console.print(module.TITLE, style="bold", markup=False)
+    header = [name if name in ("cell", "note") else f">{name}" for name in published.HEADER]
+    print_table(header, [published.cells(row) for row in rows])
+    console.print(f"\nScale: {module.SCALE_DOWN}", markup=False)
+    for erratum in module.ERRATA:
         console.print(f"Erratum: {erratum}", markup=False)
     console.print(f"\nreport: {where / 'report.html'}", markup=False, soft_wrap=True)

@@ -1,7 +1,8 @@
-"""Published tables, run again: ``solera study NAME``.
+"""The theses' experiments by name: what they printed, what comes out here, and the difference.
 
-A named study is a module of this package. Its docstring's first line says what it shows; its
-function ``run(full=False, progress=None)`` returns a :class:`~solera.study.comparison.Comparison`
-of the published figures and ours, at a size that two cores finish in minutes, or with ``full`` at
-the original one. The name of the study is that of the module, with hyphens.
+``solera study NAME`` runs a module of this package; underscores of its name are hyphens. A module
+has a ``TITLE``, says in ``SCALE_DOWN`` how it differs in size from the original, names what is
+known to be wrong with the source in ``ERRATA``, and has ``run(full=False, progress=None)``, which
+returns a list of :func:`~solera.study.named.rows.row`. By default it takes minutes on two cores;
+``full`` is the original size.
 """
