@@ -30,6 +30,10 @@ class Section(NamedTuple):
     body: str
 
 
+class Marked(str):
+    """A cell of a table that stands out: the best of its column."""
+
+
 def page(title: str, sections: Sequence[Section]) -> str:
     """A whole HTML document; ``sections`` hold markup, ``title`` is text."""
     body = "\n".join(
@@ -55,7 +59,7 @@ def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     lines = []
     for first, *rest in rows:
-        cells = "".join(f"<td>{escape(str(cell).strip())}</td>" for cell in rest)
+        cells = "".join(map(_cell, rest))
         lines.append(f'<tr><th scope="row">{escape(str(first))}</th>{cells}</tr>')
     body = "\n".join(lines)
     if not head:
@@ -64,6 +68,11 @@ def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def _cell(cell: Any) -> str:
+    text = escape(str(cell).strip())
+    return f"<td><strong>{text}</strong></td>" if isinstance(cell, Marked) else f"<td>{text}</td>"
 
 
 def figure_svg(figure: Any, caption: str) -> str:
@@ -109,6 +118,7 @@ body { margin: 0; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
 main { max-width: 52rem; margin: 0 auto; padding: 1.5rem 1rem 4rem }
 h1 { font-size: 1.8rem; margin: .5rem 0; overflow-wrap: anywhere }
+h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; overflow-wrap: anywhere }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .75rem; padding-bottom: .25rem;
   border-bottom: 1px solid var(--line) }
 p { overflow-wrap: anywhere }
@@ -124,6 +134,7 @@ td { white-space: nowrap }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; color: var(--ink) }
 svg text { fill: currentColor; font-family: inherit !important }
 section > svg + p, .wide + p { color: var(--faint); font-size: .9rem }
+@media print { section { break-inside: avoid-page } pre { white-space: pre-wrap } }
 pre { overflow-x: auto; padding: 1rem; background: var(--wash); border-radius: .4rem;
   font-size: .9rem }
 """

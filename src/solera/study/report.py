@@ -9,6 +9,7 @@ import numpy as np
 
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
+from solera.study import sections
 from solera.study.pages import (
     BLUE,
     GREEN,
@@ -32,19 +33,27 @@ def report(
     dataset: Dataset,
     data: FederatedData,
     extra: Sequence[Section] = (),
+    learned: Sequence[Section] = (),
 ) -> str:
-    """The page about a run; ``data`` shows who held which rows with the first seed."""
-    sections = [
+    """The page about a run; ``data`` shows who held which rows with the first seed.
+
+    ``extra`` sections come after the results, ``learned`` are what the learner has to show.
+    """
+    content = [
         Section("Summary", summary(spec, results, dataset, data)),
         Section("Results", result_table(results)),
         *extra,
         *learning_curves(results),
         Section("Partition", partition(spec, data, dataset, results[0].seed)),
         Section("Clients", fairness(results)),
+        *sections.selection({spec.name: results}),
+        *sections.confusion({"": results}, dataset.class_names),
+        *learned,
         Section("Traffic", traffic(results, data.clients)),
+        *sections.energy({spec.name: results}),
         Section("Run file", f"<pre>{escape(spec.text)}</pre>"),
     ]
-    return page(spec.name, sections)
+    return page(spec.name, content)
 
 
 # --- sections ---

@@ -115,8 +115,11 @@ def write_report(
 ) -> None:
     """Write ``report.html``, with ``extra`` sections after the results."""
     from solera.study.report import report
+    from solera.study.sections import of_learner
 
-    page = report(spec, results, dataset, divided(spec, dataset, results[0].seed), extra)
+    data = divided(spec, dataset, results[0].seed)
+    learned = of_learner(folder / f"model-seed{results[0].seed}.sol")
+    page = report(spec, results, dataset, data, extra, learned)
     write_text(folder / "report.html", page)
 
 
