@@ -134,6 +134,7 @@ td { white-space: nowrap }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; color: var(--ink) }
 svg text { fill: currentColor; font-family: inherit !important }
 section > svg + p, .wide + p { color: var(--faint); font-size: .9rem }
+@media (max-width: 40rem) { tbody th { white-space: normal; min-width: 8rem } }
 @media print { section { break-inside: avoid-page } pre { white-space: pre-wrap } }
 pre { overflow-x: auto; padding: 1rem; background: var(--wash); border-radius: .4rem;
   font-size: .9rem }

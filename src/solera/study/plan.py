@@ -46,11 +46,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from solera.data.partition import Partition
 from solera.green.energy import EnergyOptions
+from solera.learn.base import Learner
 from solera.study.entries import Problem, check_call, nearest
 from solera.study.grid import Point, Range, Variant, span, variants
 from solera.study.spec import (
     STUDY_KEYS,
+    DataSpec,
     EngineSpec,
     Spec,
     build,
@@ -154,9 +157,9 @@ class _File:
     """The entries of a study file and their types."""
 
     name: str
-    data: Mapping[str, Any]
-    learner: Mapping[str, Any]
-    partition: Mapping[str, Any] | None = None
+    data: DataSpec | Sequence[DataSpec]
+    learner: Learner | Sequence[Learner]
+    partition: Partition | Sequence[Partition] | None = None
     engine: EngineSpec | None = None
     seeds: Sequence[int] | _Span = ()
     schemes: Sequence[str] = ()

@@ -23,6 +23,8 @@ from solera.study.wording import mean_and_spread, number, size, spelled
 from solera.study.workers import load
 
 MOST_PLACES = 6
+MOST_PAIRED = 4
+"""Of more methods, only pairs with the best are shown; all are tested."""
 ALPHA = 0.05
 
 
@@ -88,7 +90,8 @@ def significance(found: Sequence[Group], metric: str) -> Significance:
     rows = []
     for a, b, p, p_holm, effect in statistics.wilcoxon_holm(values):
         first, second = names[int(a)], names[int(b)]
-        rows.append([f"{first} – {second}", f"{p:.3g}", f"{p_holm:.3g}", number(effect)])
+        if leader in (first, second) or len(names) <= MOST_PAIRED:
+            rows.append([f"{first} – {second}", f"{p:.3g}", f"{p_holm:.3g}", number(effect)])
         if p_holm < ALPHA and leader in (first, second):
             result.worse.add(second if leader == first else first)
     verdict = "differ" if test.p < ALPHA else "do not differ significantly"

@@ -71,11 +71,15 @@ def groups(run: StudyRun) -> list[Group]:
 
 
 def metrics_of(run: StudyRun) -> list[str]:
-    """The metrics that a study shows; the first decides what is best."""
+    """The metrics that a study shows; the first decides what is best.
+
+    Learners that predict nothing have none, and tables show a dash.
+    """
     results = list(run.results.values())
     if run.study.metrics:
         return list(run.study.metrics)
-    return headline(results) or list(results[0].validation or results[0].client_metrics)
+    found = headline(results) or list(results[0].validation or results[0].client_metrics)
+    return found or ["score"]
 
 
 def better(metric: str, a: float, b: float) -> bool:
