@@ -278,11 +278,11 @@ def test_a_checkpoint_of_a_killed_cell_is_used(tmp_path: Path) -> None:
     load = so.datasets.wine
     with pytest.raises(KeyboardInterrupt):
         train(cell.training, load, checkpoint=path, callbacks=[Stop()], energy=so.EnergyOptions())
-    result, _ = train(
+    result = train(
         cell.training, load, checkpoint=path, callbacks=[Stop()], energy=so.EnergyOptions()
     )
     assert seen == [0, 1, 2, 3, 3, 4, 5]
-    undisturbed, _ = train(Training(cell.training.spec, cell.training.seed), load)
+    undisturbed = train(Training(cell.training.spec, cell.training.seed), load)
     assert result.metrics == undisturbed.metrics
     assert result.bytes_up == undisturbed.bytes_up
     assert result.selected == undisturbed.selected == [6, 6, 6]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import needs_chromium, screenshot, visit
 from matplotlib.figure import Figure
 
 from solera.core.component import Component
@@ -21,8 +22,6 @@ from solera.study.plan import Study, parse
 from solera.study.results import Result
 from solera.study.study_report import study_page
 from solera.study.summary import best, blocks, groups
-
-from .browser import needs_chromium, screenshot, visit
 
 STUDY = """\
 # <script>alert('x')</script>

@@ -103,7 +103,7 @@ def compare(
     for result in bars.track(results, "alone and centralised", len(results)):
         for scheme in ("alone", "centralised"):
             training = Training(plan, result.seed, scheme)
-            ways[scheme].append(train(training, lambda: dataset)[0])
+            ways[scheme].append(train(training, lambda: dataset))
     return ways
 
 

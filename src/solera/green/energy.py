@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal
@@ -126,7 +126,8 @@ class Tracked:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._began = sampler.times[0]
+        self._began = sampler.mark
+        self._before = float(sampler.at(self._began))
         self._federations: list[tuple[Federation, int]] = []
         self._stages = [(self._began, COORDINATOR)]
 
@@ -141,12 +142,12 @@ class Tracked:
     @property
     def wh(self) -> float:
         """Watt-hours until now, by the power model."""
-        return self._sampler.read() / JOULES_PER_KWH * 1000
+        return (self._sampler.read() - self._before) / JOULES_PER_KWH * 1000
 
     def _finish(self, kwh: float | None, options: EnergyOptions, source: str) -> None:
-        model = self._sampler.joules[-1] / JOULES_PER_KWH
+        model = (self._sampler.read() - self._before) / JOULES_PER_KWH
         total = model if kwh is None else kwh
-        ended = self._sampler.times[-1]
+        ended = self._sampler.mark = self._sampler.times[-1]
         grams = options.grams_per_kwh()
         parts = self._parts(ended, total / model if model else 0.0)
         self.use = EnergyUse(total, total * grams / 1000, ended - self._began, source, *parts)
@@ -163,8 +164,7 @@ class Tracked:
         marks = [at for at, _ in self._stages]
         edges = [edge for r, _ in asks for edge in (r.began, r.began + r.wall)]
         moments = np.unique(np.array([*marks, *edges, ended]))
-        joules = np.interp(moments, self._sampler.times, self._sampler.joules)
-        spent = np.diff(joules) / JOULES_PER_KWH * scale
+        spent = np.diff(self._sampler.at(moments)) / JOULES_PER_KWH * scale
         owners = _owners(moments, [record for record, _ in asks])
         stages = np.searchsorted(marks, moments[:-1], side="right") - 1
 
@@ -187,11 +187,16 @@ class Tracked:
 
 @contextmanager
 def track_energy(
-    *federations: Federation, options: EnergyOptions | None = None, **settings: Any
+    *federations: Federation,
+    options: EnergyOptions | None = None,
+    sampler: Sampler | None = None,
+    **settings: Any,
 ) -> Iterator[Tracked]:
     """Measure the energy of a ``with`` block; its asks to ``federations`` count as their tasks.
 
-    ``settings`` are those of :class:`EnergyOptions`: ``track_energy(fed, country="ESP")``.
+    ``settings`` are those of :class:`EnergyOptions`: ``track_energy(fed, country="ESP")``. Of
+    several blocks that share a ``sampler`` each begins where the last one ended, so that what
+    happens between them is not lost.
     """
     options = EnergyOptions(**settings) if options is None else options
     source = options.resolved()
@@ -201,9 +206,8 @@ def track_energy(
     if counted is not None:
         counted.start_task(name)
     kwh = None
-    sampler = Sampler(options.power())
-    with sampler:
-        tracked = Tracked(sampler)
+    with Sampler(options.power()) if sampler is None else nullcontext(sampler) as running:
+        tracked = Tracked(running)
         for federation in federations:
             tracked.attach(federation)
         try:
@@ -211,7 +215,7 @@ def track_energy(
         finally:
             if counted is not None:
                 kwh = float(counted.stop_task(name).energy_consumed) * options.pue
-    tracked._finish(kwh, options, source)
+        tracked._finish(kwh, options, source)
 
 
 class EnergyBudget(Callback):
@@ -263,10 +267,13 @@ def _shares(asks: Sequence[tuple[Record, Federation]], each: NDArray[np.float64]
     if not asks:
         return []
     clients = np.zeros(max(len(federation) for _, federation in asks))
+    weights: dict[int, Any] = {}
     for (record, federation), kwh in zip(asks, each.tolist(), strict=True):
-        sizes = federation.engine.sizes("train")
-        weights = np.ones(len(record.clients)) if sizes is None else sizes[record.clients] + 1e-9
-        np.add.at(clients, record.clients, kwh * weights / weights.sum())
+        if id(federation) not in weights:
+            sizes = federation.engine.sizes("train")
+            weights[id(federation)] = np.ones(len(federation)) if sizes is None else sizes + 1e-9
+        share = weights[id(federation)][record.clients]
+        clients[record.clients] += kwh / share.sum() * share
     return [float(kwh) for kwh in clients]
 
 

@@ -19,6 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 JOULES_PER_KWH = 3.6e6
 _PROC = Path("/proc/self")
 _GIGABYTE = 1e9
@@ -105,19 +108,22 @@ def _peak_gigabytes() -> float:
 class Sampler:
     """Joules since it was started, read every ``every`` seconds by a thread of its own.
 
-    ``times`` and ``joules`` hold the curve; :meth:`read` adds a point now.
+    ``times`` and ``joules`` hold the curve; :meth:`read` adds a point now. ``mark`` is until when
+    the energy is accounted for.
     """
 
     model: PowerModel = field(default_factory=PowerModel)
     every: float = 0.2
     times: list[float] = field(default_factory=list, init=False)
     joules: list[float] = field(default_factory=list, init=False)
+    mark: float = field(default=0.0, init=False)
 
     def __enter__(self) -> Self:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._last = load()
         self.times, self.joules = [time.perf_counter()], [0.0]
+        self.mark = self.times[0]
         self._thread = threading.Thread(target=self._watch, name="solera-energy", daemon=True)
         self._thread.start()
         return self
@@ -142,6 +148,11 @@ class Sampler:
             self.joules.append(self.joules[-1] + self.model.joules(busy, held))
             self._last = current
             return self.joules[-1]
+
+    def at(self, moments: ArrayLike) -> NDArray[np.float64]:
+        """Joules until some moments in the past."""
+        joules: NDArray[np.float64] = np.interp(np.asarray(moments), self.times, self.joules)
+        return joules
 
     def _watch(self) -> None:
         while not self._ended.wait(self.every):

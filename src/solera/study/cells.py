@@ -106,10 +106,8 @@ class CellFiles:
     def result(self, cell: Cell) -> Path:
         return self.folder / "cells" / f"{cell.key}.json"
 
-    def write(self, cell: Cell, result: Result, model: Any) -> None:
-        """Store what a cell came to; the result comes last, and with it the cell is finished."""
-        if model is not None:
-            model.save(self.model(cell))
+    def write(self, cell: Cell, result: Result) -> None:
+        """Store what a cell came to; with that it is finished."""
         write_json(self.result(cell), Stored(cell.labels, result))
         self.checkpoint(cell).unlink(missing_ok=True)
 

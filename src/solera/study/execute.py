@@ -76,23 +76,18 @@ def run_study(
     events.add("started", workers=workers)
     try:
         _carry_out(run, progress, workers, events)
-        events.add("finished", cells=len(run.finished), stopped=run.stopped)
     except BaseException as error:
         events.add("stopped", reason=type(error).__name__, message=str(error))
         raise
     finally:
-        progress.stage("writing the report")
-        write_up(run)
-    return run
-
-
-def write_up(run: StudyRun) -> None:
-    """The tidy table and the reports of what is finished."""
-    write_table(run.folder, [(cell.labels, result) for cell, result in run.finished])
+        write_table(folder, [(cell.labels, result) for cell, result in run.finished])
     if run.finished:
         from solera.study.study_report import write_reports
 
+        progress.stage("writing the report")
         write_reports(run)
+    events.add("finished", cells=len(run.finished), stopped=run.stopped)
+    return run
 
 
 def _carry_out(run: StudyRun, progress: Progress, workers: int, events: Events) -> None:

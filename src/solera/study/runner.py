@@ -136,16 +136,15 @@ def _run_seed(
     progress: Progress,
     energy: EnergyOptions | None,
 ) -> Result:
-    result, model = schemes.train(
+    return schemes.train(
         Training(spec, seed),
         lambda: dataset,
         checkpoint=_checkpoint(folder, seed),
         callbacks=[progress.watch(f"seed {seed}")],
         energy=energy,
         stage=lambda text: progress.stage(f"seed {seed}: {text}"),
+        save=folder / f"model-seed{seed}.sol",
     )
-    model.save(folder / f"model-seed{seed}.sol")
-    return result
 
 
 class Silent:

@@ -18,6 +18,7 @@ from solera.core.rounds import Callback, Round
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, Tracked, track_energy
+from solera.green.power import Sampler
 from solera.learn.base import Predictor
 from solera.learn.evaluation import Evaluation, evaluate, metrics
 from solera.simulate.simulation import Simulation, simulate
@@ -52,10 +53,16 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callback] = (),
     energy: EnergyOptions | None = None,
+    sampler: Sampler | None = None,
     stage: Callable[[str], None] = lambda text: None,
-) -> tuple[Result, Any]:
-    """The result of one training and the model; None where every client has one of its own."""
-    with _measured(energy) as tracked:
+    save: str | os.PathLike[str] | None = None,
+) -> Result:
+    """The result of one training.
+
+    The model goes to the file ``save``, except where every client has one of its own. ``energy``
+    measures it, with a ``sampler`` that is shared by several trainings, if any.
+    """
+    with _measured(energy, sampler) as tracked:
         tracked.stage("reading data")
         dataset = load()
         stage("dividing the rows")
@@ -64,10 +71,13 @@ def train(
         work = _Work(training, dataset, tracked, watch, stage, fit)
         schemes = {"federated": _federated, "alone": _alone, "centralised": _centralised}
         result, model = schemes[training.scheme](work)
+        if save is not None and model is not None:
+            tracked.stage("storing")
+            model.save(save)
     result = replace(result, seconds=round(watch.seconds, 3), selected=watch.selected)
     if energy is not None:
         result = replace(result, energy=_with_earlier(tracked.use, watch.earlier_kwh, energy))
-    return result, model
+    return result
 
 
 # --- the three schemes ---
@@ -340,12 +350,12 @@ class _Unmeasured:
 
 
 @contextmanager
-def _measured(energy: EnergyOptions | None) -> Iterator[Any]:
+def _measured(energy: EnergyOptions | None, sampler: Sampler | None) -> Iterator[Any]:
     if energy is None:
         yield _Unmeasured()
     else:
         tracked: Tracked
-        with track_energy(options=energy) as tracked:
+        with track_energy(options=energy, sampler=sampler) as tracked:
             yield tracked
 
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from solera.core.errors import SoleraError
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.green.energy import EnergyOptions
+from solera.green.power import Sampler
 from solera.study.cells import Cell, CellFiles
 from solera.study.results import Result
 from solera.study.schemes import train
@@ -43,25 +43,43 @@ Next = Callable[[], Cell | None]
 """The next cell to run; None when there is none."""
 
 
-def run_cell(cell: Cell, files: CellFiles, energy: EnergyOptions | None) -> Outcome:
+def run_cell(cell: Cell, files: CellFiles, energy: Meter) -> Outcome:
     """Train, store, and tell. What a cell does wrong is its own matter; others go on."""
-    from threadpoolctl import threadpool_limits
-
     result, problem = None, ""
-    with _warnings_kept() as warnings, threadpool_limits(1):  # same bits with any number of workers
+    with _warnings_kept() as warnings:
         try:
-            result, model = train(
+            result = train(
                 cell.training,
                 lambda: load(cell.training.spec.data),
                 checkpoint=files.checkpoint(cell),
-                energy=energy,
+                energy=energy.options,
+                sampler=energy.sampler,
+                save=files.model(cell),
             )
-            files.write(cell, result, model)
+            files.write(cell, result)
         except SoleraError as error:
             problem = str(error)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
     return Outcome(cell, result, problem, tuple(dict.fromkeys(warnings)))
+
+
+class Meter(NamedTuple):
+    """How the cells of a process are measured, if at all."""
+
+    options: EnergyOptions | None
+    sampler: Sampler | None
+
+
+@contextmanager
+def _workplace(energy: EnergyOptions | None) -> Iterator[Meter]:
+    """One thread for numerical libraries, so that the number of workers changes no bit, and one
+    energy meter for all cells of this process."""
+    from threadpoolctl import threadpool_limits
+
+    metered = nullcontext() if energy is None else Sampler(energy.power())
+    with metered as sampler, threadpool_limits(1):
+        yield Meter(energy, sampler)
 
 
 @contextmanager
@@ -92,8 +110,9 @@ def load(data: DataSpec) -> Dataset:
 def here(take: Next, folder: Path, energy: EnergyOptions | None) -> Iterator[Outcome]:
     """Run cells in this process, one after the other."""
     files = CellFiles(folder)
-    while (cell := take()) is not None:
-        yield run_cell(cell, files, energy)
+    with _workplace(energy) as meter:
+        while (cell := take()) is not None:
+            yield run_cell(cell, files, meter)
 
 
 def in_processes(
@@ -167,8 +186,7 @@ class _Worker:
 
 def _work(pipe: Connection, folder: Path, energy: EnergyOptions | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    files = CellFiles(folder)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    files, gone = CellFiles(folder), (EOFError, BrokenPipeError, ConnectionResetError)
+    with _workplace(energy) as meter, suppress(*gone):
         while True:
-            pipe.send(run_cell(pipe.recv(), files, energy))
+            pipe.send(run_cell(pipe.recv(), files, meter))
