@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from solera.cli.app import app
 from solera.study import published, runs
-from solera.study.named import heonn_energy, heonn_ensemble, heonn_incremental
+from solera.study.named import heonn_energy, heonn_ensemble
 from solera.study.named.rows import row
 
 
@@ -98,10 +98,3 @@ def test_energy_on_the_quick_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < by_name["3.16 digits, plain: kWh"]["ours"] < 1e-5
     assert by_name["3.16 mnist, MLP: kWh"]["ours"] is None
     assert by_name["3.16 mnist, MLP: kWh"]["note"] == "--full"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("shared_data")
-@pytest.mark.parametrize("module", [heonn_energy, heonn_ensemble, heonn_incremental])
-def test_whole_studies(module: Any) -> None:
-    assert all(r["ours"] is not None or r["note"] for r in module.run())

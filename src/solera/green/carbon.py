@@ -70,7 +70,7 @@ def tracker(country: str) -> Any:
     logging.getLogger("codecarbon").setLevel(logging.CRITICAL)
     return OfflineEmissionsTracker(
         country_iso_code="ESP" if country == WORLD else country,  # it must have one
-        save_to_file=False,
+        output_methods=[],
         log_level="critical",
         measure_power_secs=1,
         allow_multiple_runs=True,

@@ -137,7 +137,7 @@ def read(*runs: Paths, root: Paths = ROOT) -> Any:
     frames = []
     for folder in folders:
         try:
-            _rows(folder)
+            load(folder)
         except BadRun as problem:
             if runs:
                 raise
