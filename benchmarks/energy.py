@@ -62,22 +62,21 @@ def overhead(source: str) -> None:
         )
 
 
-def sums() -> None:
+def sums(workers: int) -> None:
     study = parse(STUDY + '[energy]\nsource = "model"\n', file="study.toml", name="study")
     assert isinstance(study, Study)
     folder = Path(tempfile.mkdtemp())
     try:
-        run_study(study, folder)  # imports and pictures are warm
-        with so.track_energy(source="model") as report:
-            run_study(study, folder)  # nothing left to train: the report alone
-        with so.track_energy(source="model") as meter:
-            run = run_study(study, folder, fresh=True)
+        run = run_study(study, folder, workers=workers)
     finally:
         shutil.rmtree(folder)
+    assert run.energy is not None
     uses = [r.energy for _, r in run.finished if r.energy is not None]
-    parts, whole = sum(sum(use.tasks.values()) for use in uses), meter.use.kwh - report.use.kwh
-    print(f"  tasks of {len(uses)} cells             {parts:.6e} kWh")
-    print(f"  one meter around, less report {whole:.6e} kWh   {100 * (parts / whole - 1):+6.2f} %")
+    parts, whole = sum(sum(use.tasks.values()) for use in uses), run.energy.kwh
+    print(
+        f"  {workers} workers: tasks of {len(uses)} cells {parts:.5e} kWh, one meter around "
+        f"{whole:.5e} kWh   {100 * (parts / whole - 1):+6.2f} %"
+    )
 
 
 if __name__ == "__main__":
@@ -86,4 +85,5 @@ if __name__ == "__main__":
     if carbon.installed():
         overhead("codecarbon")
     print("Whether parts add up")
-    sums()
+    sums(1)
+    sums(2)

@@ -109,11 +109,12 @@ class Sampler:
     """Joules since it was started, read every ``every`` seconds by a thread of its own.
 
     ``times`` and ``joules`` hold the curve; :meth:`read` adds a point now. ``mark`` is until when
-    the energy is accounted for.
+    the energy is accounted for. With ``from_birth`` what the process used before counts too.
     """
 
     model: PowerModel = field(default_factory=PowerModel)
     every: float = 0.2
+    from_birth: bool = False
     times: list[float] = field(default_factory=list, init=False)
     joules: list[float] = field(default_factory=list, init=False)
     mark: float = field(default=0.0, init=False)
@@ -124,6 +125,9 @@ class Sampler:
         self._last = load()
         self.times, self.joules = [time.perf_counter()], [0.0]
         self.mark = self.times[0]
+        if self.from_birth:
+            self._last = self._last._replace(cpu_seconds=0.0)
+            self.read()
         self._thread = threading.Thread(target=self._watch, name="solera-energy", daemon=True)
         self._thread.start()
         return self

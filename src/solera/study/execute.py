@@ -15,7 +15,7 @@ from pathlib import Path
 
 from solera.core.errors import DatasetUnavailable, UsageError
 from solera.data import datasets
-from solera.green.energy import EnergyOptions
+from solera.green.energy import EnergyOptions, EnergyUse, track_energy
 from solera.study import workers as crew
 from solera.study.cells import Cell, CellFiles
 from solera.study.folder import Events, environment, write_json, write_text
@@ -44,6 +44,8 @@ class StudyRun:
     stopped: str = ""
     warnings: dict[str, int] = field(default_factory=dict)
     """What this start warned of, and of how many cells."""
+    energy: EnergyUse | None = None
+    """What one meter around all cells of this start read, where energy is measured."""
     started: int = 0
     """Cells that this start had to run."""
 
@@ -75,7 +77,12 @@ def run_study(
     run = StudyRun(study, folder)
     events.add("started", workers=workers)
     try:
-        _carry_out(run, progress, workers, events)
+        if study.energy is None:
+            _carry_out(run, progress, workers, events)
+        else:
+            with track_energy(options=replace(study.energy, source="model")) as meter:
+                _carry_out(run, progress, workers, events)
+            run.energy = meter.use
     except BaseException as error:
         events.add("stopped", reason=type(error).__name__, message=str(error))
         raise
@@ -86,7 +93,8 @@ def run_study(
 
         progress.stage("writing the report")
         write_reports(run)
-    events.add("finished", cells=len(run.finished), stopped=run.stopped)
+    kwh = None if run.energy is None else run.energy.kwh
+    events.add("finished", cells=len(run.finished), stopped=run.stopped, kwh=kwh)
     return run
 
 
