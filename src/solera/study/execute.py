@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,15 +125,16 @@ def _carry_out(run: StudyRun, progress: Progress, workers: int, events: Events) 
 
 
 def _outcomes(run: StudyRun, missing: list[Cell], workers: int) -> Iterator[crew.Outcome]:
-    waiting = iter(missing)
+    waiting = deque(missing)
 
     def take() -> Cell | None:
+        if not waiting:
+            return None
         if why := _spent(run):
             run.stopped = why
             return None
-        cell = next(waiting, None)
-        run.started += cell is not None
-        return cell
+        run.started += 1
+        return waiting.popleft()
 
     if workers == 1:
         return crew.here(take, run.folder, run.study.energy)
@@ -188,10 +190,10 @@ def _source_for(energy: EnergyOptions, workers: int) -> EnergyOptions:
 
 
 def _check_data(study: Study) -> None:
-    """A data file that is missing shows before the first cell runs."""
+    """A data file that is missing shows, or is fetched, before the first cell runs."""
     known = {info.name: info for info in datasets.available()}
     for name in dict.fromkeys(variant.content["data"]["name"] for variant in study.variants):
-        if not known[name].at_hand and not known[name].openml:
+        if not known[name].at_hand:
             try:
                 datasets.load(name)
             except DatasetUnavailable as error:
