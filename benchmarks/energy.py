@@ -72,7 +72,8 @@ def sums(workers: int) -> None:
         shutil.rmtree(folder)
     assert run.energy is not None
     uses = [r.energy for _, r in run.finished if r.energy is not None]
-    parts, whole = sum(sum(use.tasks.values()) for use in uses), run.energy.kwh
+    parts = sum(sum(use.tasks.values()) for use in uses) + run.handing_out
+    whole = run.energy.kwh
     print(
         f"  {workers} workers: tasks of {len(uses)} cells {parts:.5e} kWh, one meter around "
         f"{whole:.5e} kWh   {100 * (parts / whole - 1):+6.2f} %"

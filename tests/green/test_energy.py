@@ -112,13 +112,13 @@ def test_uses_add_up() -> None:
     assert EnergyUse(0.0, 0.0, 0.0, "model").per_wh(1.0) == float("inf")
 
 
-@pytest.mark.parametrize(("workers", "gap"), [(1, 0.01), (2, 0.05)])
+@pytest.mark.parametrize(("workers", "gap"), [(1, 0.01), (2, 0.03)])
 def test_a_study_adds_up_to_what_a_meter_around_it_reads(
     tmp_path: Path, workers: int, gap: float
 ) -> None:
     """The sum of all tasks of all cells against one meter around everything: within 1 %.
 
-    With several workers the process that hands out cells belongs to none of them.
+    Processes that end leave some CPU time that only the meter around them sees.
     """
     from solera.study.execute import run_study
     from solera.study.plan import Study, parse
@@ -136,7 +136,7 @@ def test_a_study_adds_up_to_what_a_meter_around_it_reads(
     assert len(uses) == 4
     assert parts == pytest.approx(sum(use.kwh for use in uses), rel=1e-9)
     assert run.energy is not None
-    assert parts == pytest.approx(run.energy.kwh, rel=gap)
+    assert parts + run.handing_out == pytest.approx(run.energy.kwh, rel=gap)
 
 
 @needs_codecarbon

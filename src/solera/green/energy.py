@@ -126,12 +126,14 @@ class Tracked:
 
     use: EnergyUse
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampler, *, shared: bool) -> None:
         self._sampler = sampler
         self._began = sampler.mark
         self._before = float(sampler.at(self._began))
         self._federations: list[tuple[Federation, int]] = []
-        self._stages = [(self._began, BETWEEN), (time.perf_counter(), COORDINATOR)]
+        self._stages = [(self._began, BETWEEN if shared else COORDINATOR)]
+        if shared:
+            self.stage(COORDINATOR)
 
     def attach(self, federation: Federation) -> None:
         """Count the asks of a federation, from now on, as its tasks."""
@@ -210,7 +212,7 @@ def track_energy(
         counted.start_task(name)
     kwh = None
     with Sampler(options.power()) if sampler is None else nullcontext(sampler) as running:
-        tracked = Tracked(running)
+        tracked = Tracked(running, shared=sampler is not None)
         for federation in federations:
             tracked.attach(federation)
         try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from solera.core.errors import DatasetUnavailable, UsageError
 from solera.data import datasets
 from solera.green.energy import EnergyOptions, EnergyUse, track_energy
+from solera.green.power import JOULES_PER_KWH, Sampler
 from solera.study import workers as crew
 from solera.study.cells import Cell, CellFiles
 from solera.study.folder import Events, environment, write_json, write_text
@@ -47,6 +48,8 @@ class StudyRun:
     """What this start warned of, and of how many cells."""
     energy: EnergyUse | None = None
     """What one meter around all cells of this start read, where energy is measured."""
+    handing_out: float = 0.0
+    """kWh that this process took to hand cells out to several workers."""
     started: int = 0
     """Cells that this start had to run."""
 
@@ -81,9 +84,11 @@ def run_study(
         if study.energy is None:
             _carry_out(run, progress, workers, events)
         else:
-            with track_energy(options=replace(study.energy, source="model")) as meter:
+            own = Sampler(study.energy.power(), children=False)
+            with track_energy(options=replace(study.energy, source="model")) as meter, own:
                 _carry_out(run, progress, workers, events)
             run.energy = meter.use
+            run.handing_out = own.joules[-1] / JOULES_PER_KWH if workers > 1 else 0.0
     except BaseException as error:
         events.add("stopped", reason=type(error).__name__, message=str(error))
         raise
