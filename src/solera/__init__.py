@@ -39,6 +39,7 @@ from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
+from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.cluster.agreement import adjusted_rand, jaccard
 from solera.learn.cluster.kmeans import FedKMeans
@@ -56,6 +57,8 @@ from solera.simulate import pool as steps
 from solera.simulate.failures import Failures
 from solera.simulate.pool import pool
 from solera.simulate.simulation import Simulation, simulate
+from solera.study import runs
+from solera.study.exporters import MLflow, TensorBoard
 
 try:
     __version__ = version("solera")
@@ -75,6 +78,9 @@ __all__ = [
     "Dirichlet",
     "EarlyStopping",
     "Encryption",
+    "EnergyBudget",
+    "EnergyOptions",
+    "EnergyUse",
     "Evaluate",
     "Evaluation",
     "Explicit",
@@ -99,6 +105,7 @@ __all__ = [
     "LazyData",
     "Learner",
     "Limits",
+    "MLflow",
     "Mean",
     "Overlap",
     "Partition",
@@ -117,6 +124,7 @@ __all__ = [
     "Stacked",
     "Star",
     "Sum",
+    "TensorBoard",
     "TransferSplit",
     "Transformer",
     "Uniform",
@@ -136,7 +144,9 @@ __all__ = [
     "keys",
     "load",
     "pool",
+    "runs",
     "simulate",
     "steps",
     "task",
+    "track_energy",
 ]

@@ -26,7 +26,8 @@ from solera.learn.preprocess.columns import FedEncoder, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.simulate.simulation import simulate
 from solera.study.fairness import SCHEMES, ThreeSchemes, judge_groups, three_schemes
-from solera.study.named.rows import Stages, row
+from solera.study.named.rows import row
+from solera.study.runner import Progress
 
 TITLE = "Dropout from online courses (Figures 4.2 to 4.6, Table 4.1)"
 SCALE_DOWN = (
@@ -102,7 +103,7 @@ def read(full: bool) -> Students:
     return Students(X, kdd.y, np.arange(len(X)), kdd.groups["course"], range(1))
 
 
-def run(full: bool = False, progress: Stages | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
     """All cells; accuracies and shares are between 0 and 1, spreads are standard deviations."""
 
     def stage(text: str) -> None:

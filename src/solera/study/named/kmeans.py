@@ -17,7 +17,8 @@ from solera.data.partition_groups import ByGroup
 from solera.learn.cluster.agreement import jaccard
 from solera.learn.cluster.kmeans import FedKMeans
 from solera.simulate.simulation import simulate
-from solera.study.named.rows import Stages, row
+from solera.study.named.rows import row
+from solera.study.runner import Progress
 
 TITLE = "k-means, federated against centralised (Figure 4.7)"
 SCALE_DOWN = (
@@ -38,7 +39,7 @@ CLUSTERS, EPSILON, PUBLISHED = 3, 0.001, 0.96
 PER_ROUND = (5, 10, 20, 40)
 
 
-def run(full: bool = False, progress: Stages | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
     """Jaccard after 10 rounds, and the smallest from then on, by the number of clients a round."""
     rounds, seeds = (100, (0,)) if full else (30, (0, 1, 2))
     lines = []
