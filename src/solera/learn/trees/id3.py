@@ -66,7 +66,7 @@ def grow(count: Count, sizes: Ints, classes: int, max_depth: int) -> Tree:
         for node, told in zip(open_nodes, counts, strict=True):
             total = told[starts[0] : starts[1]].sum(axis=0)
             if depth == 0:
-                builder.settle(0, total)
+                builder.settle(0, total, total.sum())
             if depth == max_depth or (total > 0).sum() < 2:
                 continue
             column = _best(told, total, starts, used[node])

@@ -243,10 +243,10 @@ class TreeBuilder:
         self._support.append(support)
         return len(self) - 1
 
-    def settle(self, node: int, value: Any) -> None:
-        """Give a node the class weights that were found later."""
+    def settle(self, node: int, value: Any, support: float) -> None:
+        """Give a node a value that was found later."""
         self._value[node] = value
-        self._support[node] = float(np.sum(value))
+        self._support[node] = support
 
     def split(
         self,
