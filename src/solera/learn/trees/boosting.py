@@ -139,7 +139,7 @@ class HistGBDT(Boosted):
         loss = self._loss()
         self.bins_ = HistBins(self.bins).fit(federation)
         binned = federation.prepared(self.bins_)
-        rows, self.initial_, bound = _target(binned, loss, self.schema_.classes)
+        rows, self.initial_, bound = boosting_start(binned, loss, self.schema_.classes)
         order = {"loss": loss, "starts": self.bins_.starts_}
         self.trees_, self.progress_ = [], {"asks": 0, "behind": [], "bound": bound}
         for r in self.each_round(binned, rounds=self.rounds):
@@ -226,7 +226,7 @@ class HistGBDT(Boosted):
             raise UsageError.of(self, "bins", self.bins, "must be between 2 and 255")
 
 
-def _target(federation: Federation, loss: str, classes: Any) -> tuple[int, Floats, float]:
+def boosting_start(federation: Federation, loss: str, classes: Any) -> tuple[int, Floats, float]:
     """Rows, the first scores, and a bound of the first gradients; sums do not depend on order."""
     fold = Fields({"rows": Sum(), "counts": Sum(), "exponent": Extremes(), "total": Sum()})
     ask = {"loss": loss, "classes": classes}
