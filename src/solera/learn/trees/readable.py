@@ -160,13 +160,12 @@ class ReadableTree(Predictor, abstract=True):
 
     def predict_proba(self, X: Any) -> Floats:
         """Probability of every class."""
-        return self.tree_.predict_proba(self._rows(X))
+        X = dense(self.check_rows(X))
+        return self.tree_.predict_proba(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        return np.asarray(self.schema_.classes[self.predict_proba(X).argmax(axis=1)])
-
-    def _rows(self, X: Any) -> Any:
-        return dense(self.check_rows(X))
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.schema_.classes[best])
 
     @property
     def feature_importances_(self) -> Floats:

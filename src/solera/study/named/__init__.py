@@ -1,0 +1,1 @@
+"""Studies with a name: the published tables, beside what Solera finds."""
