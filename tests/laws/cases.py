@@ -26,7 +26,7 @@ from solera.learn.trees.forest import CollectForests
 from solera.learn.trees.histograms import HistBins
 from solera.learn.trees.id3 import grow_id3
 from solera.learn.trees.local import CollectTrees
-from solera.learn.trees.rules import RuleFold
+from solera.learn.trees.rule_fold import RuleFold
 from solera.privacy.sums import EncryptedSum
 
 

@@ -69,7 +69,9 @@ class Boosted(Predictor, abstract=True):
         if target == "classes" and classes >= 2:
             return "sigmoid" if classes == 2 else "softmax"
         found = f"{classes} class" if target == "classes" else f"{self.schema_.outputs} {target}"
-        raise DataError(f"{type(self).__name__} learns classes or one number, the target is {found}")
+        raise DataError(
+            f"{type(self).__name__} learns classes or one number, the target is {found}"
+        )
 
 
 def link(scores: Floats) -> Floats:
@@ -84,23 +86,23 @@ def link(scores: Floats) -> Floats:
 def initial_scores(counts: Ints) -> Floats:
     """Scores whose link gives the share of each class; classes without rows count as half a row."""
     p = np.maximum(counts, 0.5) / np.maximum(counts, 0.5).sum()
-    return np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p)
+    return np.asarray(np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p))
 
 
 class HistGBDT(Boosted):
     """Horizontal gradient boosting on histograms, as XGBoost and LightGBM users expect it.
 
     Columns are cut into bins at quantiles over all clients. A round grows one tree (one per class
-    of several) level by level: clients send Σg and Σh by node and bin, the coordinator adds them and
-    splits each node where
+    of several) level by level: clients send Σg and Σh by node and bin, the coordinator adds them
+    and splits each node where
 
         ½ [G_L²/(H_L + λ) + G_R²/(H_R + λ) − G²/(H + λ)]
 
-    is largest (Chen & Guestrin 2016, Eq. 7), and tells the splits with the next ask. Of two children
-    only the smaller is asked for; the other is the difference. Leaves are −η G/(H + λ). Histograms
-    are plain sums of whole numbers (:mod:`.histograms`), so every division of the same rows over
-    clients gives the same trees. Missing values go where the gain is larger. Categories are read as
-    numbers, in the order of their codes.
+    is largest (Chen & Guestrin 2016, Eq. 7), and tells the splits with the next ask. Of two
+    children only the smaller is asked for; the other is the difference. Leaves are −η G/(H + λ).
+    Histograms are plain sums of whole numbers (:mod:`.histograms`), so every division of the same
+    rows over clients gives the same trees. Missing values go where the gain is larger. Categories
+    are read as numbers, in the order of their codes.
 
     Parameters
     ----------

@@ -123,7 +123,7 @@ def node_colour(tree: Tree, node: int, schema: Schema) -> str:
 
 
 def layout(tree: Tree, max_depth: int) -> tuple[Floats, list[int]]:
-    """Places (x, depth) of the nodes down to a depth, leaves next to each other, and which they are."""
+    """Places (x, depth) of the nodes down to a depth, leaves side by side, and which they are."""
     place = np.zeros((len(tree), 2))
     shown: list[int] = []
     next_x = 0.0
@@ -160,22 +160,22 @@ def to_svg(tree: Tree, schema: Schema, *, max_depth: int = 5) -> str:
                 cx, cy = place[child, 0] * wide + wide / 2, place[child, 1] * high + 8
                 label = escape(branch_text(tree, node, way, schema))
                 drawn.append(f'<path d="M{x:g} {y + gap:g}L{cx:g} {cy:g}" class="edge"/>')
-                drawn.append(
-                    f'<text x="{(x + cx) / 2:g}" y="{(y + gap + cy) / 2:g}" class="branch">{label}</text>'
-                )
+                mx, my = (x + cx) / 2, (y + gap + cy) / 2
+                drawn.append(f'<text x="{mx:g}" y="{my:g}" class="branch">{label}</text>')
         cut = bool(children) and children[0] not in visible
         text = leaf_text(tree, node, schema) + (" …" if cut else "")
         text = split_text(tree, node, schema) if children and not cut else text
         colour = node_colour(tree, node, schema)
         drawn.append(
-            f'<g><title>{escape(leaf_text(tree, node, schema))}</title>'
-            f'<rect x="{x - box / 2:g}" y="{y:g}" width="{box}" height="{gap}" rx="5" fill="{colour}" '
-            f'fill-opacity="0.18" stroke="{colour}"/>'
+            f"<g><title>{escape(leaf_text(tree, node, schema))}</title>"
+            f'<rect x="{x - box / 2:g}" y="{y:g}" width="{box}" height="{gap}" rx="5" '
+            f'fill="{colour}" fill-opacity="0.18" stroke="{colour}"/>'
             f'<text x="{x:g}" y="{y + 21:g}">{escape(_short(text))}</text></g>'
         )
     style = (
         "text{font:12px sans-serif;text-anchor:middle;fill:currentColor}"
-        ".branch{font-size:10px;fill-opacity:.75}.edge{stroke:currentColor;stroke-opacity:.4;fill:none}"
+        ".branch{font-size:10px;fill-opacity:.75}"
+        ".edge{stroke:currentColor;stroke-opacity:.4;fill:none}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {down:g}" role="img" '

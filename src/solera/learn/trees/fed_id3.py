@@ -45,7 +45,8 @@ class FedID3(ReadableTree):
 
     One ask per level. The coordinator chooses every split from counts by node, category and class
     that are added up over clients (Truex et al. 2019). Without noise the tree is the one that ID3
-    grows on all rows together. Columns must be categorical: :class:`FedBins` before it cuts numbers.
+    grows on all rows together. Columns must be categorical: :class:`FedBins` before it cuts
+    numbers.
 
     Parameters
     ----------
@@ -83,6 +84,6 @@ class FedID3(ReadableTree):
             }
             told = federation.ask(count_at_nodes, ask, round=level).fold(Sum())["counts"]
             level += 1
-            return np.maximum(told, 0.0)
+            return np.asarray(np.maximum(told, 0.0))
 
         self.tree_ = grow(count, sizes, len(self.schema_.classes), depth)

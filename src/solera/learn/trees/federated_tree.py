@@ -17,8 +17,9 @@ from solera.core.schema import Schema
 from solera.learn.evaluation import class_metrics
 from solera.learn.trees.local import METRICS, CollectTrees, grow_tree, judge_trees, receive_tree
 from solera.learn.trees.readable import ReadableTree, rule_rows
+from solera.learn.trees.rule_fold import RuleFold
 from solera.learn.trees.rule_tree import tree_of_rules
-from solera.learn.trees.rules import Overlap, RuleFold, RuleSet
+from solera.learn.trees.rules import Overlap, RuleSet
 from solera.learn.trees.tree import Floats, Ints, Tree, shares
 
 log = logging.getLogger("solera")
@@ -199,7 +200,10 @@ class FederatedTree(ReadableTree):
 
     def _hand_out(self, federation: Federation, order: dict[str, Any]) -> None:
         """The fourth message; its counts calibrate the leaves and compare the trees."""
-        rules = {**self.rule_set_.get_params(deep=False), "expected_rows": self.merged_["expected_rows"]}
+        rules = {
+            **self.rule_set_.get_params(deep=False),
+            "expected_rows": self.merged_["expected_rows"],
+        }
         ask = {**order, "tree": self.tree_.to_payload(), "rules": rules}
         try:
             told = federation.ask(receive_tree, ask).fold(Collect())
@@ -316,7 +320,7 @@ def _compared(reply: dict[str, NDArray[Any]], guess: Ints) -> dict[str, Any]:
 def filter_effect(
     learner: FederatedTree, federation: Federation, percentiles: Sequence[float]
 ) -> list[dict[str, float]]:
-    """Mean metrics of the global tree at the clients for several percentiles (thesis Figure 2.3)."""
+    """Mean metrics of the global tree at the clients by percentile (thesis Figure 2.3)."""
     found = []
     for percentile in percentiles:
         model = learner.clone().set_params(filter=float(percentile)).fit(federation)

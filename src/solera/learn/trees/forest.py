@@ -39,15 +39,15 @@ def grow_forest(client: Client, ask: Any) -> dict[str, Any]:
         "min_samples_leaf": ask["min_rows"],
         "random_state": int(client.rng.integers(2**31)),
     }
-    gaps = np.isnan(X).any(axis=0)
+    gaps = np.asarray(np.isnan(X).any(axis=0))
     if ask["classes"] is None:
         y = np.asarray(rows.y, dtype=np.float64).reshape(-1)
         forest = RandomForestRegressor(**options).fit(X, y)
         trees = [from_sklearn(tree, gaps=gaps) for tree in forest.estimators_]
     else:
         codes = class_codes(rows.y, ask["classes"])
-        present, y = np.unique(codes, return_inverse=True)
-        forest = RandomForestClassifier(**options).fit(X, y)
+        present = np.unique(codes)
+        forest = RandomForestClassifier(**options).fit(X, codes)
         trees = []
         for tree in forest.estimators_:
             found = from_sklearn(tree, gaps=gaps)
@@ -83,8 +83,8 @@ class CollectForests(Collect):
 class FedForest(Predictor):
     """A forest of trees from every client's own random forest, in one message.
 
-    Each client grows a forest; the coordinator draws ``per_client`` of its trees without replacement
-    (Hauschild et al. 2022, FedRF). Rows are decided by the majority of the trees, or by the mean of
+    Each client grows a forest; the coordinator draws ``per_client`` of its trees without
+    replacement (Hauschild et al. 2022, FedRF). Rows are decided by the majority of the trees, or by the mean of
     their class probabilities. Numbers are averaged. Missing values are welcome.
 
     Parameters
@@ -170,7 +170,8 @@ class FedForest(Predictor):
     def feature_importances_(self) -> Floats:
         """Mean over the trees of each column's share in the reduction of impurity."""
         self.check_fitted()
-        return np.mean([tree.importance(self.schema_.width) for tree in self.trees_], axis=0)
+        width = self.schema_.width
+        return np.asarray(np.mean([tree.importance(width) for tree in self.trees_], axis=0))
 
     def _check_params(self) -> None:
         for name in ("trees", "per_client", "max_depth", "min_rows"):

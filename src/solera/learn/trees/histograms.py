@@ -84,7 +84,7 @@ def _between(edges: Floats, levels: Floats) -> Floats:
     known = np.concatenate([[-np.inf], np.where(np.isfinite(edges), edges, 0.0), [np.inf]])
     at = np.concatenate([[0.0], levels, [1.0]])
     passed = np.concatenate([[0.0], np.cumsum(np.where(np.diff(known) > 0, np.diff(at), 0.0))])
-    return np.interp(levels * passed[-1], passed, at)
+    return np.asarray(np.interp(levels * passed[-1], passed, at))
 
 
 def _first_distinct(edges: Floats, most: int) -> Floats:
@@ -113,7 +113,12 @@ def describe_target(client: Client, ask: Any) -> dict[str, Any]:
         raise DataError(f"client {client.id} has missing or infinite values in its target")
     exponent = int(np.frexp(np.abs(y).max())[1])
     total = int(np.rint(np.ldexp(y, ask["shift"])).astype(np.int64).sum()) if "shift" in ask else 0
-    return {"rows": len(rows), "counts": np.zeros(0, np.int64), "exponent": exponent, "total": total}
+    return {
+        "rows": len(rows),
+        "counts": np.zeros(0, np.int64),
+        "exponent": exponent,
+        "total": total,
+    }
 
 
 # --- gradients ---
@@ -230,7 +235,7 @@ def _move(cells: NDArray[np.int32], at: Ints, splits: Ints, starts: Ints) -> Non
 def _histograms(
     cells: NDArray[np.int32], at: Ints, owners: Ints, wanted: Ints, sums: list[Floats], total: int
 ) -> Floats:
-    """Σ of each array of ``sums`` by (client, wanted node, cell): clients × arrays × nodes × cells."""
+    """Σ of each array of ``sums`` by wanted node: clients × arrays × nodes × cells."""
     place = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1)
     place[wanted] = np.arange(len(wanted))
     base = place.take(at)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from solera.learn.trees.histograms import HistBins, Units
-from solera.learn.trees.tree import Bools, Floats, Ints, Tree, TreeBuilder
+from solera.learn.trees.tree import Bools, Floats, Ints, TreeBuilder
 
 _LEAST_HESSIAN = 1e-3
 _KNOWN = float(np.finfo(np.float64).max)
@@ -71,7 +71,7 @@ class GrowingTree:
         self._parents = parents
 
     def _all_histograms(self, told: Any) -> tuple[Ints, Floats]:
-        """Open nodes and their Σg, Σh and rows by cell, 3 × nodes × cells: whole float64 numbers."""
+        """Open nodes and their Σg, Σh and rows by cell, 3 × nodes × cells: whole numbers."""
         asked = self.units.unpacked(told)
         if not self._parents:
             return self.wanted, asked
@@ -93,7 +93,9 @@ class GrowingTree:
         place = gains.argmax(axis=1)
         each, cells = np.arange(len(gains)), left.shape[2]
         way, cell = place // cells, place % cells
-        chosen = np.stack([ways[w][:, i, c] for i, (w, c) in enumerate(zip(way, cell, strict=True))])
+        chosen = np.stack(
+            [ways[w][:, i, c] for i, (w, c) in enumerate(zip(way, cell, strict=True))]
+        )
         column = self.column[cell]
         no_gap = gaps[2, each, column] == 0
         missing_left = np.where(no_gap, 2 * chosen[:, 2] >= totals[2], way == 1)

@@ -61,7 +61,7 @@ def grow_cart(X: Floats, labels: Ints, ask: Mapping[str, Any], *, seed: int) -> 
         max_depth=ask["max_depth"], min_samples_leaf=ask["min_rows"], random_state=seed
     )
     classes = np.arange(len(ask["classes"]))
-    gaps = np.isnan(X).any(axis=0)
+    gaps = np.asarray(np.isnan(X).any(axis=0))
     return from_sklearn(grower.fit(X, labels), classes=classes, gaps=gaps)
 
 
@@ -71,7 +71,7 @@ def _metrics_like(ask: Any) -> dict[str, Any]:
 
 @task("trees.judge", like=_metrics_like)
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
-    """Accuracy and macro-F1 of every tree on this client's rows; 0 for its own, which is not asked."""
+    """Accuracy and macro-F1 of every tree on this client's rows; 0 for its own."""
     X, labels = check_rows(client, client.data.part("train"), ask)
     found = np.zeros((len(ask["trees"]), len(METRICS)))
     for i, (owner, payload) in enumerate(zip(ask["owners"].tolist(), ask["trees"], strict=True)):
@@ -100,7 +100,7 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     """Keep the global tree and its rules, and count how it and the own tree do here.
 
     ``seen``: training rows by node where they end and class. ``judged``: the same of the test rows,
-    or of the training rows where none are kept. ``local``: confusion matrix of the own tree on those.
+    or of the training rows where none are kept. ``local``: confusion matrix of the own tree there.
     """
     X, labels = check_rows(client, client.data.part("train"), ask)
     classes = len(ask["classes"])

@@ -47,9 +47,7 @@ def plot_tree(tree: Tree, schema: Schema, *, ax: Any = None, max_depth: int = 4)
     return ax.figure
 
 
-def plot_importance(
-    importance: Floats, schema: Schema, *, ax: Any = None, most: int = 20
-) -> Any:
+def plot_importance(importance: Floats, schema: Schema, *, ax: Any = None, most: int = 20) -> Any:
     """The most important columns as bars, as a matplotlib figure."""
     order = np.argsort(-importance, kind="stable")[:most][::-1]
     ax = _axes(ax, (6, 0.8 + 0.25 * len(order)))

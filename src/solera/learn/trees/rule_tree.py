@@ -6,12 +6,13 @@ is reversed there):
 
     E = Σ_s |RS_s| · entropy(RS_s) / Σ_s |RS_s|
 
-|RS_s| is what the rules of a child weigh: in the thesis one each, here the rows that each is expected
-to hold, so that a corner cut into many tiny boxes does not outvote the bulk of the rows. A rule goes
-to every child whose region it meets, its weight divided evenly. The node with most rows is split
-next. Nodes stop when all rules agree on the class, when no split makes any child smaller, when less
-than one row of all merged clients is expected there, or at the depth asked for; the tree, when it has
-as many leaves as there are rules. A leaf predicts the weighted mean of its rules' probabilities.
+|RS_s| is what the rules of a child weigh: in the thesis one each, here the rows that each is
+expected to hold, so that a corner cut into many tiny boxes does not outvote the bulk of the rows. A
+rule goes to every child whose region it meets, its weight divided evenly. The node with most rows
+is split next. Nodes stop when all rules agree on the class, when no split makes any child smaller,
+when less than one row of all merged clients is expected there, or at the depth asked for; the tree,
+when it has as many leaves as there are rules. A leaf predicts the weighted mean of its rules'
+probabilities.
 """
 
 from __future__ import annotations

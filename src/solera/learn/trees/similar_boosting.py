@@ -62,7 +62,7 @@ class FedGBDT(Boosted):
     def train(self, federation: Federation) -> None:
         self._check_params()
         loss, width = self._loss(), self.schema_.width
-        rows, self.initial_, _ = boosting_start(federation, loss, self.schema_.classes)
+        _, self.initial_, _ = boosting_start(federation, loss, self.schema_.classes)
         codes = self._hash(federation)
         clients = np.array(list(codes), dtype=np.int64)
         similar = {

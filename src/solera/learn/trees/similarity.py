@@ -1,4 +1,4 @@
-"""The client's side of FedGBDT: hash rows, find similar ones elsewhere, add up gradients for them."""
+"""The client's side of FedGBDT: hash rows, find similar ones, add up gradients for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMPARED = 1 << 23
 
 
 def hyperplanes(width: int, seed: int) -> Floats:
-    """Directions and offsets of the hash tables, the same for all clients: tables × planes × (d+1)."""
+    """Directions and offsets of the hash tables, shared by all: tables × planes × (d + 1)."""
     tables = max(1, min(MOST_TABLES, width - 1))
     return generator(seed, "trees.lsh").normal(size=(tables, PLANES, width + 1))
 
@@ -90,7 +90,7 @@ def _scores(client: Client, X: Floats, ask: Mapping[str, Any]) -> Floats:
         for k, payload in enumerate(trees):
             scores[k] += Tree.from_payload(payload, ask["width"], 1).values(X)[:, 0]
     client.state[STATE] = {**kept, "scores": scores, "trees": ask["from"] + len(ask["trees"])}
-    return scores
+    return np.asarray(scores)
 
 
 @task("trees.similar_gradients")
@@ -125,7 +125,9 @@ def build_tree(client: Client, ask: Any) -> dict[str, Any]:
             min_samples_leaf=min(ask["min_rows"], max(1, len(X) // 2)),
             random_state=int(client.rng.integers(2**31)),
         )
-        tree = from_sklearn(grower.fit(X, -G / H, sample_weight=H), gaps=np.isnan(X).any(axis=0))
+        tree = from_sklearn(
+            grower.fit(X, -G / H, sample_weight=H), gaps=np.asarray(np.isnan(X).any(axis=0))
+        )
         at = tree.apply(X)
         below_g, below_h = (np.bincount(at, w, minlength=len(tree)) for w in (G, H))
         parent, _ = tree.parents

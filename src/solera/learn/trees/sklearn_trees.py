@@ -56,7 +56,7 @@ def _values(estimator: Any, found: Any, classes: Any) -> Floats:
     value = found.value[:, 0, :].astype(np.float64)
     own = getattr(estimator, "classes_", None)
     if own is None:
-        return value
+        return np.asarray(value)
     total = value.sum(axis=1, keepdims=True)
     weights = value / total * found.weighted_n_node_samples[:, None]
     rows = np.rint(weights)
@@ -74,7 +74,8 @@ def _turning_points(threshold: Floats) -> Floats:
     threshold = threshold.clip(*np.finfo(np.float32).max * np.array([-1.0, 1.0]))
     low = threshold.astype(np.float32)
     low = np.where(low > threshold, np.nextafter(low, np.float32(-np.inf)), low).astype(np.float32)
-    high = np.nextafter(low, np.float32(np.inf))
+    with np.errstate(over="ignore"):
+        high = np.nextafter(low, np.float32(np.inf))
     middle = (low.astype(np.float64) + high.astype(np.float64)) / 2
     even = low.view(np.uint32) % 2 == 0  # halfway cases go to the even neighbour
     return np.where(even, middle, np.nextafter(middle, -np.inf))

@@ -111,7 +111,9 @@ class Tree(Component):
     def _step(self, node: Ints, x: Any) -> Ints:
         """Where rows with the values ``x`` go from their node; −1 where there is no branch."""
         known = np.isfinite(x)
-        branch = np.where(known, x > self.threshold[node], ~self.missing_left[node]).astype(np.int64)
+        branch = np.where(known, x > self.threshold[node], ~self.missing_left[node]).astype(
+            np.int64
+        )
         is_code = self.categorical[node]
         if is_code.any():
             last = self.arity[node[is_code]] - 1
@@ -213,7 +215,7 @@ def shares(weights: Floats) -> Floats:
     """Rows scaled to add up to 1; rows of zeros become even."""
     total = weights.sum(axis=-1, keepdims=True)
     even = np.full_like(weights, 1 / weights.shape[-1])
-    return np.divide(weights, total, out=even, where=total > 0)
+    return np.asarray(np.divide(weights, total, out=even, where=total > 0))
 
 
 class TreeBuilder:
