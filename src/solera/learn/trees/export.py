@@ -179,7 +179,8 @@ def to_svg(tree: Tree, schema: Schema, *, max_depth: int = 5) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {down:g}" role="img" '
-        f'aria-label="decision tree of {len(tree)} nodes"><style>{style}</style>{"".join(drawn)}</svg>'
+        f'aria-label="decision tree of {len(tree)} nodes"><style>{style}</style>'
+        f"{''.join(drawn)}</svg>"
     )
 
 

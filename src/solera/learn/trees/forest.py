@@ -84,8 +84,8 @@ class FedForest(Predictor):
     """A forest of trees from every client's own random forest, in one message.
 
     Each client grows a forest; the coordinator draws ``per_client`` of its trees without
-    replacement (Hauschild et al. 2022, FedRF). Rows are decided by the majority of the trees, or by the mean of
-    their class probabilities. Numbers are averaged. Missing values are welcome.
+    replacement (Hauschild et al. 2022, FedRF). Rows are decided by the majority of the trees, or by
+    the mean of their class probabilities. Numbers are averaged. Missing values are welcome.
 
     Parameters
     ----------
