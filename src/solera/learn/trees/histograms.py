@@ -218,16 +218,18 @@ def _move(cells: NDArray[np.int32], at: Ints, splits: Ints, starts: Ints) -> Non
     goes left, whether missing values go left, and the left child, before the right one.
     """
     feature, cut, missing_left, child = splits
-    last = np.append(starts[1:] - 1, -1)[feature]  # the cell of missing values
+    gap = np.append(starts[1:] - 1, -1)[feature]  # the cell of missing values
     flat, width = cells.reshape(-1), cells.shape[1]
+    table = np.stack([feature, cut, gap, child], axis=1)
     moving = np.flatnonzero(feature.take(at) >= 0)
     while len(moving):
         node = at.take(moving)
-        cell = flat.take(moving * width + feature.take(node))
-        right = cell > cut.take(node)
-        gap = np.flatnonzero(cell == last.take(node))
-        right[gap] = missing_left.take(node.take(gap)) == 0
-        node = child.take(node) + right
+        column, last_left, missing, left = table.take(node, axis=0).T
+        cell = flat.take(moving * width + column)
+        right = cell > last_left
+        gone = np.flatnonzero(cell == missing)
+        right[gone] = missing_left.take(node.take(gone)) == 0
+        node = left + right
         at[moving] = node
         moving = moving[feature.take(node) >= 0]
 
@@ -241,14 +243,14 @@ def _histograms(
     base = place.take(at)
     here = np.flatnonzero(base >= 0)
     clients, size = int(owners[-1]) + 1, len(wanted) * total
-    base = base.take(here) * total + owners.take(here) * (len(sums) * size)
+    base = base.take(here) * total + owners.take(here) * size
     if len(here) < len(at):
         cells, sums = cells.take(here, axis=0), [s.take(here) for s in sums]
     index = (cells + base[:, None]).ravel()
-    found = np.zeros((clients, len(sums), size))
+    found = np.empty((clients, len(sums), size))
     for i, s in enumerate(sums):
-        told = np.bincount(index, np.repeat(s, cells.shape[1]), minlength=found.size)
-        found[:, i] = told.reshape(found.shape)[:, 0]
+        told = np.bincount(index, np.repeat(s, cells.shape[1]), minlength=clients * size)
+        found[:, i] = told.reshape(clients, size)
     return found.reshape(clients, len(sums), len(wanted), total)
 
 
