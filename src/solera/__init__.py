@@ -51,6 +51,11 @@ from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
+from solera.learn.trees.boosting import HistGBDT
+from solera.learn.trees.fed_id3 import FedID3
+from solera.learn.trees.federated_tree import FederatedTree
+from solera.learn.trees.forest import FedForest
+from solera.learn.trees.similar_boosting import FedGBDT
 from solera.privacy import keys
 from solera.select.uniform import Uniform
 from solera.simulate import pool as steps
@@ -90,15 +95,20 @@ __all__ = [
     "Feature",
     "FedBins",
     "FedEncoder",
+    "FedForest",
+    "FedGBDT",
     "FedHEONN",
+    "FedID3",
     "FedImputer",
     "FedKMeans",
     "FedLinear",
     "FedScaler",
     "FederatedData",
+    "FederatedTree",
     "Federation",
     "Fields",
     "Hierarchy",
+    "HistGBDT",
     "IID",
     "LabelWeights",
     "LabelsPerClient",
