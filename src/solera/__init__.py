@@ -39,6 +39,10 @@ from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
+from solera.learn.averaging import nn
+from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.schedules import CosineDecay, StepDecay
+from solera.learn.averaging.updates import Clip, Noise, Quantise, TopK, UpdateStep
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
@@ -61,6 +65,15 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 __all__ = [
+    "nn",
+    "UpdateStep",
+    "TopK",
+    "StepDecay",
+    "Quantise",
+    "Noise",
+    "FedAvg",
+    "CosineDecay",
+    "Clip",
     "Aggregation",
     "Averaging",
     "ByCluster",

@@ -198,7 +198,7 @@ def _blocks(layers: list[Layer]) -> list[Block]:
 def _affine(block: Block, x: Any, W: Any, b: Any) -> Any:
     if block.wide:
         return torch().baddbmm(b, x, W)
-    return torch().bmm(W, x.transpose(1, 2)).transpose(1, 2).add(b)
+    return torch().bmm(W, x.transpose(1, 2)).transpose(1, 2).contiguous().add_(b)
 
 
 def _backward(block: Block, W: Any) -> Any:

@@ -47,23 +47,54 @@ class Gathered:
         targets = targets_of(rows.y[rows.index], loss, classes, numbers)
         self.targets = t.from_numpy(targets).to(device)
         self.X = rows.X if hasattr(rows.X, "tocsr") else _moved(rows.X, device)
+        self._buffer: Any = None
 
     @property
     def row_bytes(self) -> int:
         return self.width * int(self.dtype.itemsize)
 
     def take(self, who: IntArray, index: IntArray) -> tuple[Any, Any]:
-        """Rows (clients, n, width) and targets of clients at positions ``who``."""
+        """Rows (clients, n, width) and targets of clients at positions ``who``.
+
+        The rows are overwritten by the next call.
+        """
         t = torch()
         shape = index.shape
         places = (self.starts[who][:, None] + index).reshape(-1)
         if hasattr(self.X, "tocsr"):
             x = t.from_numpy(self.X[places].toarray()).to(self.device)
         else:
-            x = self.X.index_select(0, t.from_numpy(places).to(self.device))
+            if self._buffer is None or len(self._buffer) < len(places):
+                self._buffer = self.X.new_empty(len(places), self.width)
+            x = self._buffer[: len(places)]
+            t.index_select(self.X, 0, t.from_numpy(places).to(self.device), out=x)
         own = (self.first_target[who][:, None] + index).reshape(-1)
         target = self.targets.index_select(0, t.from_numpy(own).to(self.device))
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
+
+
+_spare: dict[tuple[Any, str], list[Any]] = {}
+
+
+def borrow(clients: int, size: int, like: Any) -> Any:
+    """A matrix whose memory goes back when nobody refers to it any more, and is used again.
+
+    Large memory fresh from the system costs more than the arithmetic on it.
+    """
+    t = torch()
+    spare = _spare.setdefault((like.dtype, str(like.device)), [])
+    memory = spare.pop() if spare else None
+    if memory is None or memory.numel() < clients * size:
+        memory = t.empty(clients * size, dtype=like.dtype, device=like.device)
+    matrix = memory[: clients * size].view(clients, size)
+    weakref.finalize(matrix, _give_back, spare, memory)
+    return matrix
+
+
+def _give_back(spare: list[Any], memory: Any) -> None:
+    """Keep the largest spare memory only."""
+    if not spare or spare[0].numel() < memory.numel():
+        spare[:] = [memory]
 
 
 def as_tensor(array: NDArray[Any]) -> Any:

@@ -20,14 +20,14 @@ from solera.learn.averaging.networks import Network, Pull, network_for
 from solera.learn.averaging.plan import Batches, Plan, Training, deal_batches
 from solera.learn.averaging.rows import Gathered
 
-TILE = 7 << 18
-"""Bytes of parameters that are trained together on a CPU: about its second-level cache."""
+TILE = 2 << 20
+"""Bytes of parameters and rows that a step works on, on a CPU: about its second-level cache."""
 _GATHERED = {"cpu": 1 << 20, "cuda": 1 << 31}
 """Bytes of rows gathered at once."""
 
 
-def tile_size(plan: Plan, device: str, itemsize: int) -> int:
-    """How many clients to train in one go.
+def tile_size(plan: Plan, device: str, itemsize: int, batch: int) -> int:
+    """How many clients to train in one go; ``batch`` is the bytes of one client's batch.
 
     Convolutions of one client keep a CPU busy: stacked, they were slower in every measurement.
     """
@@ -35,7 +35,7 @@ def tile_size(plan: Plan, device: str, itemsize: int) -> int:
         return 1 << 30
     if plan.convolves:
         return 1
-    return max(1, TILE // (plan.layout.size * itemsize))
+    return max(1, TILE // (plan.layout.size * itemsize + batch))
 
 
 def train_together(
@@ -46,14 +46,22 @@ def train_together(
     keys: Bits,
     how: Training,
     pull: Pull,
+    *,
+    start: Any = None,
+    relative: bool = False,
 ) -> tuple[NDArray[np.float64], IntArray]:
-    """Train each row of ``weights`` in place; the mean loss on the way and the number of steps."""
+    """Train each row of ``weights`` in place; the mean loss on the way and the number of steps.
+
+    With ``start``, a vector, every row begins there, whatever it held; ``relative`` leaves the
+    difference to it.
+    """
     t = torch()
     batches = deal_batches(keys, sizes, how)
     steps = (batches.counts > 0).sum(axis=1)
     order = np.argsort(-steps, kind="stable")
     losses = t.zeros(len(sizes), dtype=t.float64, device=weights.device)
-    size = tile_size(plan, weights.device.type, weights.element_size())
+    batch_bytes = batches.batch * rows.row_bytes
+    size = tile_size(plan, weights.device.type, weights.element_size(), batch_bytes)
     in_order = bool((np.diff(order) > 0).all())
     with t.no_grad():
         for first in range(0, len(sizes), size):
@@ -61,9 +69,13 @@ def train_together(
             place = t.from_numpy(who).to(weights.device)
             chosen: Any = slice(first, first + len(who)) if in_order else place
             mine = weights[chosen]
+            if start is not None:
+                mine.copy_(start.expand_as(mine))
             network = network_for(plan, mine, how, pull.of(chosen))
             dealt = Batches(batches.index[who], batches.counts[who], batches.batch)
             losses[place] = _train_tile(network, dealt, rows, who, keys[who])
+            if relative:
+                mine.sub_(start)
             if not in_order:
                 weights[place] = mine
     return losses.cpu().numpy() / batches.counts.sum(axis=1), steps
