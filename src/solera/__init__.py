@@ -41,8 +41,19 @@ from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.learn.averaging import nn
 from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
 from solera.learn.averaging.schedules import CosineDecay, StepDecay
 from solera.learn.averaging.updates import Clip, Noise, Quantise, TopK, UpdateStep
+from solera.learn.averaging.variants import (
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedNova,
+    FedProx,
+    FedSGD,
+    FedYogi,
+    Scaffold,
+)
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
@@ -65,6 +76,18 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 __all__ = [
+    "Scaffold",
+    "FedYogi",
+    "FedSGD",
+    "FedProx",
+    "FedNova",
+    "FedAvgM",
+    "FedAdam",
+    "FedAdagrad",
+    "FedRep",
+    "FedPer",
+    "FedBN",
+    "Ditto",
     "nn",
     "UpdateStep",
     "TopK",

@@ -57,7 +57,8 @@ class FedAvg(Averaging):
     epochs, local_steps, batch_size: passes of a client over its rows, or instead a number of
         batches; rows per batch (None: all).
     schedule: how ``lr`` changes from round to round.
-    loss: by default the cross-entropy of a softmax for classes, the mean over labels of the
+    loss: by default the cross-entropy of a softmax for classes (of one sigmoid, for two
+        classes and a model with one output), the mean over labels of the
         cross-entropy of a sigmoid for labels, half the squared error for numbers; or the name of a
         registered loss; in simulation a function (outputs, target) → one number per row.
     weight: ``"rows"``, ``None`` for equal weights, or a function from a reply, a dict with ``rows``
@@ -203,13 +204,16 @@ class FedAvg(Averaging):
         if self.schema_.target == "numbers":
             kind = type(self).__name__
             raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+        if z.shape[1] == 1:  # two classes, one output
+            z = np.concatenate([np.zeros_like(z), z], axis=1)
         p = np.exp(z - z.max(axis=1, keepdims=True))
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 
     def predict(self, X: Any) -> NDArray[Any]:
         z = self.decision_function(X)
         if self.schema_.target == "classes":
-            return np.asarray(self.schema_.classes[z.argmax(axis=1)])
+            best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
+            return np.asarray(self.schema_.classes[best])
         if self.schema_.target == "labels":
             return (z > 0).astype(np.uint8)
         return z[:, 0] if self.schema_.outputs == 1 else z
@@ -231,7 +235,11 @@ class FedAvg(Averaging):
         return plan_of(describe(described(self.model)))
 
     def _loss(self) -> str:
-        return described_loss(self.loss) or loss_for(self, self.schema_)
+        if self.loss is not None:
+            return described_loss(self.loss) or ""
+        default = loss_for(self, self.schema_)
+        two = default == "softmax" and len(self.schema_.classes) == 2
+        return "binary" if two and self._plan().outputs == 1 else default
 
     def _check_params(self) -> None:
         positive = ("lr", "epochs", "server_lr")

@@ -27,7 +27,7 @@ from solera.learn.averaging.rows import Gathered, as_tensor, borrow, find_device
 from solera.learn.averaging.together import train_together
 from solera.learn.averaging.updates import Senders, pack_update
 
-_PRIVATE = "private_part"
+PRIVATE = "private_part"
 
 
 class Local:
@@ -63,7 +63,7 @@ class Local:
         """The model that was sent, one row per client, with each one's private part in place."""
         rows = self.weights.expand(len(self), -1).clone()
         if self.private is not None:
-            kept = [state.get(_PRIVATE) for state in self.states]
+            kept = [state.get(PRIVATE) for state in self.states]
             for row, part in zip(rows, kept, strict=True):
                 if part is not None:
                     row[self._mask] = as_tensor(part).to(row)
@@ -74,7 +74,7 @@ class Local:
         if self.private is not None:
             for state, row in zip(self.states, rows[:, self._mask].cpu().numpy(), strict=True):
                 if np.isfinite(row).all():
-                    state[_PRIVATE] = row.copy()
+                    state[PRIVATE] = row.copy()
 
     def kept(self, name: str, default: Any) -> Any:
         """What every client keeps under a name, one row each; ``default`` where there is none."""

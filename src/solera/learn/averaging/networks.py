@@ -228,7 +228,7 @@ def output_error(z: Any, target: Any, loss: str) -> tuple[Any, Any]:
         losses = log_p.gather(-1, chosen).squeeze(-1).neg_()
         error = log_p.exp_()
         return losses, error.scatter_add_(-1, chosen, error.new_full((1,), -1).expand(chosen.shape))
-    if loss == "sigmoid":
+    if loss in ("sigmoid", "binary"):
         losses = (z.clamp(min=0) - z * target + z.abs().neg_().exp_().log1p_()).mean(dim=-1)
         return losses, (z.sigmoid() - target).div_(z.shape[-1])
     if loss == "squared":

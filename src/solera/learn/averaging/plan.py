@@ -98,6 +98,12 @@ class Plan:
         """The flat vector of a module."""
         return self.layout.vector(_values(module), dtype)
 
+    @property
+    def outputs(self) -> int | None:
+        """Number of outputs, where the layers say so."""
+        last = self.layers[-1] if self.layers else None
+        return last.outputs if isinstance(last, Dense) else None
+
     def check(self, width: int, outputs: int) -> None:
         """Does the model take rows of this width and give that many outputs?"""
         if self.layers is None:
@@ -114,7 +120,7 @@ class Plan:
                 f"{self.model!r} takes rows of {takes} values, the data has {width}",
                 hint="the first size of a model is the number of columns",
             )
-        if last.outputs != outputs:
+        if last.outputs != outputs and (last.outputs, outputs) != (1, 2):
             raise DataError(
                 f"{self.model!r} has {last.outputs} outputs, the target needs {outputs}",
                 hint="the last size of a model is the number of classes, labels or numbers",
@@ -210,6 +216,8 @@ def targets_of(y: Any, loss: str, classes: NDArray[Any], dtype: Any) -> NDArray[
     """Class codes, or a matrix of labels or numbers."""
     if loss == "softmax":
         return class_codes(y, classes)
+    if loss == "binary":
+        y = class_codes(y, classes)
     return np.asarray(y, dtype=dtype).reshape(len(y), -1)
 
 
@@ -223,7 +231,7 @@ def row_losses(outputs: Any, target: Any, loss: str) -> Any:
     if loss == "softmax":
         flat = F.cross_entropy(outputs.flatten(0, -2), target.flatten(), reduction="none")
         return flat.view(target.shape)
-    if loss == "sigmoid":
+    if loss in ("sigmoid", "binary"):
         return F.binary_cross_entropy_with_logits(outputs, target, reduction="none").mean(dim=-1)
     if loss == "squared":
         return 0.5 * ((outputs - target) ** 2).sum(dim=-1)
