@@ -34,6 +34,7 @@ from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
 from solera.data.dataset import holdout
 from solera.data.federated import FederatedData, LazyData
+from solera.data.multilabel import LabelData, deal_labels
 from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
@@ -41,6 +42,7 @@ from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.learn.averaging import nn
 from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.multilabel import MLFedAvg
 from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
 from solera.learn.averaging.schedules import CosineDecay, StepDecay
 from solera.learn.averaging.updates import Clip, Noise, Quantise, TopK, UpdateStep
@@ -76,6 +78,9 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 __all__ = [
+    "deal_labels",
+    "LabelData",
+    "MLFedAvg",
     "Scaffold",
     "FedYogi",
     "FedSGD",

@@ -236,7 +236,7 @@ class Averaging(Predictor, abstract=True):
     def order(self, round: int) -> dict[str, Any]:
         """What clients are told in this round besides the model."""
 
-    def aggregation(self) -> Aggregation:
+    def rule(self) -> Aggregation:
         """How the clients' replies become one."""
         return Mean(weight="rows")
 
@@ -252,7 +252,7 @@ class Averaging(Predictor, abstract=True):
         )
         for r in rounds:
             ask = {**self.order(r.index), **self.get_model()}
-            mean = r.ask(self.update, ask).fold(self.aggregation())
+            mean = r.ask(self.update, ask).fold(self.rule())
             self.absorb(mean)
             r.log(loss=float(mean["loss"]))
 

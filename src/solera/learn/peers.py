@@ -54,7 +54,7 @@ class PeerToPeer(Predictor):
         """Train at these peers at once and keep the mean; a peer that fails is passed over."""
         learner = self.learner_
         ask = {**learner.order(r.index), **learner.get_model()}
-        rule = learner.aggregation()
+        rule = learner.rule()
         partial = r.ask(learner.update, ask, to=clients, quorum=0).partial(rule)
         if partial is None:
             return None

@@ -22,7 +22,7 @@ from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.averaging.layers import torch
 from solera.learn.averaging.local import Local, one_and_many
-from solera.learn.averaging.models import described, described_loss
+from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.networks import Pull, forward
 from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of
 from solera.learn.averaging.rows import find_device
@@ -137,7 +137,7 @@ class FedAvg(Averaging):
     def order(self, round: int) -> dict[str, Any]:
         self._check_params()
         return {
-            "model": describe(described(self.model)),
+            "model": describe(self._network()),
             "classes": self.schema_.classes,
             "training": self._training(round),
             "private": self._private(),
@@ -146,7 +146,7 @@ class FedAvg(Averaging):
             "device": self.device,
         }
 
-    def aggregation(self) -> Aggregation:
+    def rule(self) -> Aggregation:
         size = int((~self._hidden()).sum())
         return UpdateMean(size, steps=self.update_steps, weight=self.weight)
 
@@ -231,8 +231,12 @@ class FedAvg(Averaging):
             "loss": described_loss(self.loss),
         }
 
+    def _network(self) -> Model:
+        """What clients build and train."""
+        return described(self.model)
+
     def _plan(self) -> Plan:
-        return plan_of(describe(described(self.model)))
+        return plan_of(describe(self._network()))
 
     def _loss(self) -> str:
         if self.loss is not None:

@@ -59,6 +59,10 @@ class Local:
         self.keep_private(rows)
         return rows.sub_(self.weights), losses, steps
 
+    def labels_known(self) -> NDArray[np.float64]:
+        """How many labels each client knows; −1 stands for those it does not."""
+        raise NotImplementedError
+
     def copies(self) -> Any:
         """The model that was sent, one row per client, with each one's private part in place."""
         rows = self.weights.expand(len(self), -1).clone()
@@ -137,6 +141,9 @@ class OneClient(Local):
         weights[0] = torch().from_numpy(row)
         return np.array([loss]), np.array([steps])
 
+    def labels_known(self) -> NDArray[np.float64]:
+        return np.array([(self.targets >= 0).any(axis=0).sum()], dtype=np.float64)
+
 
 class Together(Local):
     """Simulated clients of one process."""
@@ -169,6 +176,11 @@ class Together(Local):
             start=self.weights, relative=True,
         )  # fmt: skip
         return rows, losses, steps
+
+    def labels_known(self) -> NDArray[np.float64]:
+        known = (self.rows.targets >= 0).cpu().numpy()
+        first = np.cumsum(self.sizes) - self.sizes
+        return np.logical_or.reduceat(known, first, axis=0).sum(axis=1).astype(np.float64)
 
 
 Protocol = Callable[[Local], dict[str, Any]]

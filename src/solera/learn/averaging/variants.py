@@ -198,7 +198,7 @@ class Scaffold(FedAvg):
     def get_model(self) -> dict[str, Any]:
         return {**super().get_model(), "control": self.control_}
 
-    def aggregation(self) -> Aggregation:
+    def rule(self) -> Aggregation:
         size = self._plan().layout.size
         return ControlMean(size, steps=self.update_steps, weight=self.weight, plain=["control"])
 
