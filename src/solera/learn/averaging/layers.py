@@ -344,9 +344,9 @@ class Layout:
         flat = np.empty(self.size, dtype)
         for slot in self.slots:
             values = np.asarray(arrays[slot.name])
-            flat[slot.start : slot.stop] = (
-                values.T if slot.parameter.flipped else values
-            ).reshape(-1)
+            flat[slot.start : slot.stop] = (values.T if slot.parameter.flipped else values).reshape(
+                -1
+            )
         return flat
 
     def start(self, draw: np.random.Generator, dtype: Any) -> NDArray[Any]:

@@ -180,7 +180,8 @@ class Together(Local):
     def labels_known(self) -> NDArray[np.float64]:
         known = (self.rows.targets >= 0).cpu().numpy()
         first = np.cumsum(self.sizes) - self.sizes
-        return np.logical_or.reduceat(known, first, axis=0).sum(axis=1).astype(np.float64)
+        counts = np.logical_or.reduceat(known, first, axis=0).sum(axis=1)
+        return np.asarray(counts, dtype=np.float64)
 
 
 Protocol = Callable[[Local], dict[str, Any]]

@@ -171,7 +171,7 @@ def normal(keys: Bits, count: int) -> NDArray[np.float64]:
     return np.asarray(radius * np.cos(2 * np.pi * uniform(keys, count, purpose=3)))
 
 
-def check_steps(owner: object, steps: Sequence[UpdateStep]) -> None:
+def check_steps(owner: object, steps: Sequence[Any]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
     for step in steps:
         if not isinstance(step, UpdateStep):
@@ -275,7 +275,7 @@ class UpdateMean(Aggregation):
         return {**means, **{n: v / partial["count"] for n, v in partial["plain"].items()}}
 
     def _sum(self, fields: Mapping[str, Any], count: int) -> Any:
-        if not isinstance(fields, Mapping) or "update" not in fields:
+        if "update" not in fields:
             raise PayloadError("the reply has no entry 'update'")
         weights = self._weights(fields, count)
         values = unpack_update(fields["update"], self.steps, self.size)
