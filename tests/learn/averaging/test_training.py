@@ -8,13 +8,17 @@ import torch
 
 import solera as so
 from solera.core.clients import Segments
+from solera.core.replies import Batch, Stacked
 from solera.core.rng import stream_keys
 from solera.learn.averaging import models, nn, together
 from solera.learn.averaging.alone import train_alone
+from solera.learn.averaging.layers import Convolution
 from solera.learn.averaging.networks import Pull
+from solera.learn.averaging.on_device import OnDevice
 from solera.learn.averaging.plan import Plan, Training, deal_batches
 from solera.learn.averaging.rows import Gathered, borrow
 from solera.learn.averaging.together import train_together
+from solera.learn.averaging.updates import UpdateMean
 
 SIZES = np.array([30, 8, 17, 1, 30])
 rng = np.random.default_rng(0)
@@ -135,6 +139,30 @@ def test_borrowed_memory_is_not_given_away_while_it_is_used():
     third = borrow(3, 4, like)
     assert third.data_ptr() == place
     assert (first == 1).all()
+
+
+def test_convolution_by_product_is_the_same_convolution():
+    layer = Convolution(3, 4, 3, padding=1)
+    x = torch.randn(2, 5, 3, 6, 6, dtype=torch.float64)
+    own = {"weight": torch.randn(2, 4, 3, 3, 3).double(), "bias": torch.randn(2, 4).double()}
+    torch.testing.assert_close(layer._by_product(x, own), layer.forward(x, own, None))
+
+
+def test_replies_on_a_device_fold_like_those_in_memory():
+    values = rng.normal(size=(5, 7))
+    rest = {"rows": np.arange(1.0, 6), "loss": rng.normal(size=5)}
+    here = Stacked({"update": {"values": values}, **rest})
+    there = OnDevice(torch.from_numpy(values), rest)
+    ids = np.arange(5)
+    rule = UpdateMean(7)
+    a, b = (rule.result(rule.fold(Batch(ids, stack))) for stack in (here, there))
+    np.testing.assert_allclose(a["update"], b["update"])
+    assert a["loss"] == pytest.approx(b["loss"])
+    assert here.sizes().tolist() == there.sizes().tolist()
+    assert len(there.between(1, 3)) == 2
+    np.testing.assert_array_equal(there[2]["update"]["values"], values[2])
+    values[3, 1] = np.nan
+    assert there.finite().tolist() == [True, True, True, False, True]
 
 
 # --- whole learners ---
