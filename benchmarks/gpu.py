@@ -1,8 +1,8 @@
 """FedAvg on one GPU: clients per second, and the fraction of the card's peak.
 
 Claim: ComplexCNN on CIFAR-shaped rows, 100 clients × 50 images per round, batch 10, one epoch, is
-at least 10× faster than one client after the other on the same GPU. W1 to W3 of ``simulation.py`` are
-timed beside it. Needs PyTorch with CUDA; rows are random, so that no data set is needed.
+at least 10× faster than one client after the other on the same GPU. W1 to W3 of ``simulation.py``
+are timed beside it. Needs PyTorch with CUDA; rows are random, so that no data set is needed.
 
     gpu.py [--peak 60] [--rounds 10] [--device cuda]
 
