@@ -34,12 +34,30 @@ from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
 from solera.data.dataset import holdout
 from solera.data.federated import FederatedData, LazyData
+from solera.data.multilabel import LabelData, deal_labels
 from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
+from solera.learn.averaging import nn
+from solera.learn.averaging.buffered import FedBuff
+from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.multilabel import MLFedAvg
+from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
+from solera.learn.averaging.schedules import CosineDecay, StepDecay
+from solera.learn.averaging.updates import Clip, Noise, Quantise, TopK, UpdateStep
+from solera.learn.averaging.variants import (
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedNova,
+    FedProx,
+    FedSGD,
+    FedYogi,
+    Scaffold,
+)
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.cluster.agreement import adjusted_rand, jaccard
 from solera.learn.cluster.kmeans import FedKMeans
@@ -59,6 +77,7 @@ from solera.learn.trees.similar_boosting import FedGBDT
 from solera.privacy import keys
 from solera.select.uniform import Uniform
 from solera.simulate import pool as steps
+from solera.simulate.durations import Durations
 from solera.simulate.failures import Failures
 from solera.simulate.pool import pool
 from solera.simulate.simulation import Simulation, simulate
@@ -78,9 +97,13 @@ __all__ = [
     "ByGroup",
     "Callback",
     "ClientWeights",
+    "Clip",
     "Collect",
+    "CosineDecay",
     "Custom",
     "Dirichlet",
+    "Ditto",
+    "Durations",
     "EarlyStopping",
     "Encryption",
     "EnergyBudget",
@@ -93,7 +116,13 @@ __all__ = [
     "Failure",
     "Failures",
     "Feature",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedBN",
     "FedBins",
+    "FedBuff",
     "FedEncoder",
     "FedForest",
     "FedGBDT",
@@ -102,7 +131,13 @@ __all__ = [
     "FedImputer",
     "FedKMeans",
     "FedLinear",
+    "FedNova",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "FedSGD",
     "FedScaler",
+    "FedYogi",
     "FederatedData",
     "FederatedTree",
     "Federation",
@@ -110,13 +145,16 @@ __all__ = [
     "Hierarchy",
     "HistGBDT",
     "IID",
+    "LabelData",
     "LabelWeights",
     "LabelsPerClient",
     "LazyData",
     "Learner",
     "Limits",
     "MLflow",
+    "MLFedAvg",
     "Mean",
+    "Noise",
     "Overlap",
     "Partition",
     "PeerToPeer",
@@ -124,26 +162,32 @@ __all__ = [
     "PerClient",
     "Pipeline",
     "Predictor",
+    "Quantise",
     "QuantitySkew",
     "RandomPatches",
     "Reply",
+    "Scaffold",
     "Schema",
     "Selector",
     "Shards",
     "Simulation",
     "Stacked",
     "Star",
+    "StepDecay",
     "Sum",
     "TensorBoard",
+    "TopK",
     "TransferSplit",
     "Transformer",
     "Uniform",
     "Union",
+    "UpdateStep",
     "VerticalSplit",
     "adjusted_rand",
     "agree",
     "connect",
     "datasets",
+    "deal_labels",
     "errors",
     "evaluate",
     "from_huggingface",
@@ -153,6 +197,7 @@ __all__ = [
     "jaccard",
     "keys",
     "load",
+    "nn",
     "pool",
     "runs",
     "simulate",
