@@ -22,6 +22,7 @@ from solera.core.component import (
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
+from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, Selector, fingerprint
 from solera.core.schema import Schema
 from solera.core.task import Task
@@ -172,7 +173,7 @@ class Learner(Component, abstract=True):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""
         path = Path(path)
-        path.write_bytes(self.to_bytes())
+        write_file(path, self.to_bytes(), 0o644, overwrite=True)
         return path
 
     def to_bytes(self) -> bytes:
