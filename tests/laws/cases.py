@@ -22,6 +22,7 @@ from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.updates import UpdateMean
 from solera.learn.averaging.variants import ControlMean
+from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
 from solera.privacy.sums import EncryptedSum
@@ -69,6 +70,7 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.Fields: _sums,
     so.ByFold: _sums,
+    Gather: _sums,
     UpdateMean: _updates,
     ControlMean: _updates,
     Grams: st.fixed_dictionaries(
