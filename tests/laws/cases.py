@@ -22,6 +22,7 @@ from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.updates import UpdateMean
 from solera.learn.averaging.variants import ControlMean
+from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
 from solera.learn.trees.forest import CollectForests
@@ -89,6 +90,7 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole}),
     CollectForests: st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
+    Gather: _sums,
     UpdateMean: _updates,
     ControlMean: _updates,
     Grams: st.fixed_dictionaries(
