@@ -34,12 +34,33 @@ from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
 from solera.data.dataset import holdout
 from solera.data.federated import FederatedData, LazyData
+from solera.data.multilabel import LabelData, deal_labels
 from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
+from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
+from solera.learn.averaging import nn
+from solera.learn.averaging.buffered import FedBuff
+from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.multilabel import MLFedAvg
+from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
+from solera.learn.averaging.schedules import CosineDecay, StepDecay
+from solera.learn.averaging.updates import Clip, Noise, Quantise, TopK, UpdateStep
+from solera.learn.averaging.variants import (
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedNova,
+    FedProx,
+    FedSGD,
+    FedYogi,
+    Scaffold,
+)
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
+from solera.learn.cluster.agreement import adjusted_rand, jaccard
+from solera.learn.cluster.kmeans import FedKMeans
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
 from solera.learn.heonn.ensemble import RandomPatches
@@ -48,12 +69,20 @@ from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
+from solera.learn.trees.boosting import HistGBDT
+from solera.learn.trees.fed_id3 import FedID3
+from solera.learn.trees.federated_tree import FederatedTree
+from solera.learn.trees.forest import FedForest
+from solera.learn.trees.similar_boosting import FedGBDT
 from solera.privacy import keys
 from solera.select.uniform import Uniform
 from solera.simulate import pool as steps
+from solera.simulate.durations import Durations
 from solera.simulate.failures import Failures
 from solera.simulate.pool import pool
 from solera.simulate.simulation import Simulation, simulate
+from solera.study import runs
+from solera.study.exporters import MLflow, TensorBoard
 
 try:
     __version__ = version("solera")
@@ -68,11 +97,18 @@ __all__ = [
     "ByGroup",
     "Callback",
     "ClientWeights",
+    "Clip",
     "Collect",
+    "CosineDecay",
     "Custom",
     "Dirichlet",
+    "Ditto",
+    "Durations",
     "EarlyStopping",
     "Encryption",
+    "EnergyBudget",
+    "EnergyOptions",
+    "EnergyUse",
     "Evaluate",
     "Evaluation",
     "Explicit",
@@ -80,23 +116,45 @@ __all__ = [
     "Failure",
     "Failures",
     "Feature",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedBN",
     "FedBins",
+    "FedBuff",
     "FedEncoder",
+    "FedForest",
+    "FedGBDT",
     "FedHEONN",
+    "FedID3",
     "FedImputer",
+    "FedKMeans",
     "FedLinear",
+    "FedNova",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "FedSGD",
     "FedScaler",
+    "FedYogi",
     "FederatedData",
+    "FederatedTree",
     "Federation",
     "Fields",
     "Hierarchy",
+    "HistGBDT",
     "IID",
+    "LabelData",
     "LabelWeights",
     "LabelsPerClient",
     "LazyData",
     "Learner",
     "Limits",
+    "MLflow",
+    "MLFedAvg",
     "Mean",
+    "Noise",
     "Overlap",
     "Partition",
     "PeerToPeer",
@@ -104,34 +162,46 @@ __all__ = [
     "PerClient",
     "Pipeline",
     "Predictor",
+    "Quantise",
     "QuantitySkew",
     "RandomPatches",
     "Reply",
+    "Scaffold",
     "Schema",
     "Selector",
     "Shards",
     "Simulation",
     "Stacked",
     "Star",
+    "StepDecay",
     "Sum",
+    "TensorBoard",
+    "TopK",
     "TransferSplit",
     "Transformer",
     "Uniform",
     "Union",
+    "UpdateStep",
     "VerticalSplit",
+    "adjusted_rand",
     "agree",
     "connect",
     "datasets",
+    "deal_labels",
     "errors",
     "evaluate",
     "from_huggingface",
     "from_pandas",
     "from_torch",
     "holdout",
+    "jaccard",
     "keys",
     "load",
+    "nn",
     "pool",
+    "runs",
     "simulate",
     "steps",
     "task",
+    "track_energy",
 ]

@@ -20,8 +20,16 @@ from solera.core.schema import Feature, Schema, infer_target
 from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
+from solera.learn.averaging.updates import UpdateMean
+from solera.learn.averaging.variants import ControlMean
+from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
+from solera.learn.trees.forest import CollectForests
+from solera.learn.trees.histograms import HistBins
+from solera.learn.trees.id3 import grow_id3
+from solera.learn.trees.local import CollectTrees
+from solera.learn.trees.rule_fold import RuleFold
 from solera.privacy.sums import EncryptedSum
 
 
@@ -51,9 +59,26 @@ weights = st.integers(0, 8).map(float)
 AGGREGATIONS: dict[type, Callable[[], Any]] = {
     so.ByFold: lambda: so.ByFold(so.Sum(), 2),
     so.Mean: lambda: so.Mean(weight="rows"),
+    UpdateMean: lambda: UpdateMean(3),
+    ControlMean: lambda: ControlMean(3),
     so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
+    RuleFold: lambda: RuleFold(2, 2),
+    CollectTrees: lambda: CollectTrees(2, 2),
+    CollectForests: lambda: CollectForests(2, 2),
 }
+
+
+def _tree(seed: int) -> dict[str, Any]:
+    draw = np.random.default_rng(seed)
+    X, y = draw.integers(0, 3, (12, 2)), draw.integers(0, 2, 12)
+    return grow_id3(X, y, np.array([3, 3]), 2, 2).to_payload()
+
+
+_trees = st.integers(0, 2**32 - 1).map(_tree)
 _sums = st.fixed_dictionaries({"sums": vectors, "rows": whole})
+_updates = st.fixed_dictionaries(
+    {"update": st.fixed_dictionaries({"values": vectors}), "rows": weights, "loss": whole}
+)
 REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Sum: _sums,
     so.Mean: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
@@ -62,6 +87,12 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.Fields: _sums,
     so.ByFold: _sums,
+    RuleFold: st.fixed_dictionaries({"tree": _trees}),
+    CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole}),
+    CollectForests: st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
+    Gather: _sums,
+    UpdateMean: _updates,
+    ControlMean: _updates,
     Grams: st.fixed_dictionaries(
         {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}
     )
@@ -135,10 +166,69 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.FederatedData:
 
 
 EVERY = ("classes", "labels", "numbers")
+SMALL = {"rounds": 2, "per_round": 3, "batch_size": 8, "lr": 0.05, "dtype": "float64"}
+
+
+def averaging(cls: type, **options: Any) -> Callable[[], Any]:
+    """An averaging learner of five columns and three outputs, small and in double precision."""
+    outputs = options.pop("outputs", 3)
+    net = so.nn.mlp(5, 36, outputs, dropout=0.1)
+    return lambda: cls(net, **{**SMALL, **options})
+
+
+def averaging_module() -> Any:
+    """A network that is no model of ours."""
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    return so.FedAvg(net, **SMALL)
+
+
 LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.FedLinear: [
         ("", lambda: so.FedLinear(rounds=3, per_round=3, epochs=2, batch_size=8), EVERY),
     ],
+    so.FedAvg: [
+        ("", averaging(so.FedAvg, epochs=2), ("classes", "labels")),
+        ("one", averaging(so.FedAvg, outputs=1), ("numbers",)),
+        ("linear", lambda: so.FedAvg(so.nn.linear(5, 3), **SMALL), ("classes",)),
+        ("adam", averaging(so.FedAvg, optimiser="adam", local_steps=3), ("classes",)),
+        ("momentum", averaging(so.FedAvg, momentum=0.9, l2=0.01, send="weights"), ("labels",)),
+        (
+            "onion",
+            averaging(so.FedAvg, update_steps=[so.Clip(1.0), so.Noise(0.01), so.TopK(0.2)]),
+            ("classes",),
+        ),
+        ("quantised", averaging(so.FedAvg, update_steps=[so.Quantise(4)]), ("classes",)),
+        ("module", averaging_module, ("classes",)),
+        ("uniform", averaging(so.FedAvg, weight=None, schedule=so.StepDecay(0.5)), ("labels",)),
+    ],
+    **{
+        cls: [("", averaging(cls), ("classes",))]
+        for cls in (
+            so.FedProx,
+            so.FedAvgM,
+            so.FedAdam,
+            so.FedYogi,
+            so.FedAdagrad,
+            so.Scaffold,
+            so.FedNova,
+            so.Ditto,
+            so.FedPer,
+            so.FedRep,
+        )
+    },
+    so.MLFedAvg: [
+        (
+            "",
+            lambda: so.MLFedAvg(so.nn.mlp(5, 9, 6), stop=None, fine_tune=1, **SMALL),
+            ("labels",),
+        ),
+    ],
+    so.FedBuff: [("", averaging(so.FedBuff, buffer=2, concurrency=3, rounds=3), ("classes",))],
+    so.FedSGD: [("", averaging(so.FedSGD, batch_size=None), ("classes",))],
+    so.FedBN: [("", averaging(so.FedBN, private=["0"]), ("classes",))],
     so.FedHEONN: [
         ("", lambda: so.FedHEONN(), ("classes", "labels")),
         ("linear", lambda: so.FedHEONN("linear", lam=[1e-3, 1.0]), EVERY),
@@ -148,6 +238,41 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("hidden", lambda: so.FedHEONN("linear", features="fourier", hidden=20), EVERY),
         ("ensemble", lambda: so.FedHEONN("linear", ensemble=so.RandomPatches(4, rows=0.8)), EVERY),
     ],
+    so.FedKMeans: [
+        ("", lambda: so.FedKMeans(3, rounds=4), ("classes", "numbers")),
+        (
+            "batches",
+            lambda: so.FedKMeans(
+                2, rounds=3, per_round=3, epochs=2, batch_size=7, client_rate=0.7, server_rate=0.9
+            ),
+            ("labels",),
+        ),
+        ("local", lambda: so.FedKMeans(2, rounds=2, per_round=0.6, init="k-means++"), ("classes",)),
+        ("random", lambda: so.FedKMeans(2, rounds=2, init="random"), ("classes",)),
+        ("given", lambda: so.FedKMeans(2, rounds=2, init=np.eye(2, 5)), ("classes",)),
+    ],
+    so.FederatedTree: [
+        ("", lambda: so.FederatedTree(max_depth=3), ("classes",)),
+        ("relax", lambda: so.FederatedTree(max_rules=5, on_overlap="relax"), ("classes",)),
+        (
+            "id3",
+            lambda: so.Pipeline(so.FedBins(3), so.FederatedTree("id3", filter=50.0)),
+            ("classes",),
+        ),
+    ],
+    so.FedID3: [
+        ("", lambda: so.Pipeline(so.FedBins(3), so.FedID3()), ("classes",)),
+        ("noise", lambda: so.Pipeline(so.FedBins(3), so.FedID3(epsilon=5.0)), ("classes",)),
+    ],
+    so.FedForest: [
+        ("", lambda: so.FedForest(trees=3, per_client=2), ("classes", "numbers")),
+        ("mean", lambda: so.FedForest(trees=2, vote="mean", max_depth=3), ("classes",)),
+    ],
+    so.FedGBDT: [("", lambda: so.FedGBDT(rounds=3, max_depth=2), ("classes", "numbers"))],
+    so.HistGBDT: [
+        ("", lambda: so.HistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
+    ],
+    HistBins: [("", lambda: HistBins(16), ("classes",))],
     so.Pipeline: [
         (
             "",

@@ -15,7 +15,8 @@ import solera as so
 from solera.core.errors import SoleraError, UsageError
 from solera.core.rounds import Callback, Round
 from solera.data import datasets
-from solera.study.runner import Result, finished, run
+from solera.study.results import Result
+from solera.study.runner import finished, run
 from solera.study.spec import Spec, parse
 
 TEXT = """\
@@ -75,6 +76,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder(undisturbed: Path) -> None:
     assert sorted(path.name for path in undisturbed.iterdir()) == [
         "environment.json",
+        "events.jsonl",
+        "metrics.csv",
         "model-seed0.sol",
         "model-seed1.sol",
         "report.html",
@@ -212,3 +215,19 @@ def test_a_data_set_without_test_rows(tmp_path: Path) -> None:
     assert result.metrics == {}
     assert result.score == "accuracy"
     assert "worst client" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        '[learner]\nkind = "FedKMeans"\nk = 3\n',
+        '[learner]\nkind = "Pipeline"\n[[learner.steps]]\nkind = "FedScaler"\n'
+        '[[learner.steps]]\nkind = "FedKMeans"\nk = 3\n',
+    ],
+)
+def test_a_clustering_runs_and_is_not_judged_by_the_target(tmp_path: Path, learner: str) -> None:
+    text = '[data]\nname = "wine"\nclients = 4\nclient_test = 0.2\n' + learner
+    (result,) = run(spec_of(text), tmp_path)
+    assert result.metrics == result.client_metrics == {}
+    assert result.rounds > 0
+    assert "Summary" in (tmp_path / "report.html").read_text()

@@ -22,6 +22,7 @@ from solera.core.component import (
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
+from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, Selector, fingerprint
 from solera.core.schema import Schema
 from solera.core.task import Task
@@ -82,6 +83,11 @@ class Learner(Component, abstract=True):
     @abstractmethod
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
+
+    @property
+    def predicts(self) -> bool:
+        """Whether ``predict`` answers what the target asks, so that it can be judged by it."""
+        return False
 
     def each_round(
         self,
@@ -167,7 +173,7 @@ class Learner(Component, abstract=True):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""
         path = Path(path)
-        path.write_bytes(self.to_bytes())
+        write_file(path, self.to_bytes(), 0o644, overwrite=True)
         return path
 
     def to_bytes(self) -> bytes:
@@ -178,6 +184,10 @@ class Learner(Component, abstract=True):
 
 class Predictor(Learner, abstract=True):
     """A learner that maps rows to classes, labels or numbers."""
+
+    @property
+    def predicts(self) -> bool:
+        return True
 
     @abstractmethod
     def predict(self, X: Any) -> NDArray[Any]:
@@ -250,7 +260,7 @@ class Averaging(Predictor, abstract=True):
     """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
 
     @abstractmethod
-    def first_model(self) -> dict[str, Any]:
+    def first_model(self, seed: int) -> dict[str, Any]:
         """The model before the first round."""
 
     @abstractmethod
@@ -262,18 +272,27 @@ class Averaging(Predictor, abstract=True):
         """Make this the current model."""
 
     @abstractmethod
-    def order(self) -> dict[str, Any]:
-        """What clients are told besides the model."""
+    def order(self, round: int) -> dict[str, Any]:
+        """What clients are told in this round besides the model."""
+
+    def rule(self) -> Aggregation:
+        """How the clients' replies become one."""
+        return Mean(weight="rows")
+
+    def absorb(self, mean: Mapping[str, Any]) -> None:
+        """Change the model by the folded replies of one round."""
+        self.set_model(mean)
 
     def train(self, federation: Federation) -> None:
-        order = self.order()
-        self.set_model(self.first_model())
+        self.order(0)  # bad parameters are named before anything is asked
+        self.set_model(self.first_model(federation.seed))
         rounds = self.each_round(
             federation, rounds=self.rounds, per_round=self.per_round, select=self.select
         )
         for r in rounds:
-            mean = r.ask(self.update, {**order, **self.get_model()}).fold(Mean(weight="rows"))
-            self.set_model(mean)
+            ask = {**self.order(r.index), **self.get_model()}
+            mean = r.ask(self.update, ask).fold(self.rule())
+            self.absorb(mean)
             r.log(loss=float(mean["loss"]))
 
 
