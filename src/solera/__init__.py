@@ -34,11 +34,28 @@ from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
 from solera.data.dataset import holdout
 from solera.data.federated import FederatedData, LazyData
+from solera.data.multilabel import LabelData, deal_labels
 from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
+from solera.learn.averaging import nn
+from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.multilabel import MLFedAvg
+from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
+from solera.learn.averaging.schedules import CosineDecay, StepDecay
+from solera.learn.averaging.updates import Clip, Noise, Quantise, TopK, UpdateStep
+from solera.learn.averaging.variants import (
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedNova,
+    FedProx,
+    FedSGD,
+    FedYogi,
+    Scaffold,
+)
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
@@ -61,6 +78,30 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 __all__ = [
+    "deal_labels",
+    "LabelData",
+    "MLFedAvg",
+    "Scaffold",
+    "FedYogi",
+    "FedSGD",
+    "FedProx",
+    "FedNova",
+    "FedAvgM",
+    "FedAdam",
+    "FedAdagrad",
+    "FedRep",
+    "FedPer",
+    "FedBN",
+    "Ditto",
+    "nn",
+    "UpdateStep",
+    "TopK",
+    "StepDecay",
+    "Quantise",
+    "Noise",
+    "FedAvg",
+    "CosineDecay",
+    "Clip",
     "Aggregation",
     "Averaging",
     "ByCluster",

@@ -20,6 +20,8 @@ from solera.core.schema import Feature, Schema, infer_target
 from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
+from solera.learn.averaging.updates import UpdateMean
+from solera.learn.averaging.variants import ControlMean
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
 from solera.privacy.sums import EncryptedSum
@@ -51,9 +53,14 @@ weights = st.integers(0, 8).map(float)
 AGGREGATIONS: dict[type, Callable[[], Any]] = {
     so.ByFold: lambda: so.ByFold(so.Sum(), 2),
     so.Mean: lambda: so.Mean(weight="rows"),
+    UpdateMean: lambda: UpdateMean(3),
+    ControlMean: lambda: ControlMean(3),
     so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
 }
 _sums = st.fixed_dictionaries({"sums": vectors, "rows": whole})
+_updates = st.fixed_dictionaries(
+    {"update": st.fixed_dictionaries({"values": vectors}), "rows": weights, "loss": whole}
+)
 REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Sum: _sums,
     so.Mean: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
@@ -62,6 +69,8 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.Fields: _sums,
     so.ByFold: _sums,
+    UpdateMean: _updates,
+    ControlMean: _updates,
     Grams: st.fixed_dictionaries(
         {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}
     )
@@ -135,10 +144,63 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.FederatedData:
 
 
 EVERY = ("classes", "labels", "numbers")
+SMALL = {"rounds": 2, "per_round": 3, "batch_size": 8, "lr": 0.05, "dtype": "float64"}
+
+
+def averaging(cls: type, **options: Any) -> Callable[[], Any]:
+    """An averaging learner of five columns and three outputs, small and in double precision."""
+    outputs = options.pop("outputs", 3)
+    net = so.nn.mlp(5, 36, outputs, dropout=0.1)
+    return lambda: cls(net, **{**SMALL, **options})
+
+
+
+
+def averaging_module() -> Any:
+    """A network that is no model of ours."""
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    return so.FedAvg(net, **SMALL)
+
+
 LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.FedLinear: [
         ("", lambda: so.FedLinear(rounds=3, per_round=3, epochs=2, batch_size=8), EVERY),
     ],
+    so.FedAvg: [
+        ("", averaging(so.FedAvg, epochs=2), ("classes", "labels")),
+        ("one", averaging(so.FedAvg, outputs=1), ("numbers",)),
+        ("linear", lambda: so.FedAvg(so.nn.linear(5, 3), **SMALL), ("classes",)),
+        ("adam", averaging(so.FedAvg, optimiser="adam", local_steps=3), ("classes",)),
+        ("momentum", averaging(so.FedAvg, momentum=0.9, l2=0.01, send="weights"), ("labels",)),
+        (
+            "onion",
+            averaging(so.FedAvg, update_steps=[so.Clip(1.0), so.Noise(0.01), so.TopK(0.2)]),
+            ("classes",),
+        ),
+        ("quantised", averaging(so.FedAvg, update_steps=[so.Quantise(4)]), ("classes",)),
+        ("module", averaging_module, ("classes",)),
+        ("uniform", averaging(so.FedAvg, weight=None, schedule=so.StepDecay(0.5)), ("labels",)),
+    ],
+    **{
+        cls: [("", averaging(cls), ("classes",))]
+        for cls in (
+            so.FedProx,
+            so.FedAvgM,
+            so.FedAdam,
+            so.FedYogi,
+            so.FedAdagrad,
+            so.Scaffold,
+            so.FedNova,
+            so.Ditto,
+            so.FedPer,
+            so.FedRep,
+        )
+    },
+    so.FedSGD: [("", averaging(so.FedSGD, batch_size=None), ("classes",))],
+    so.FedBN: [("", averaging(so.FedBN, private=["0"]), ("classes",))],
     so.FedHEONN: [
         ("", lambda: so.FedHEONN(), ("classes", "labels")),
         ("linear", lambda: so.FedHEONN("linear", lam=[1e-3, 1.0]), EVERY),

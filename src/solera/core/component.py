@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Component:
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        _inherit_parameters(cls)
         if abstract or cls.__name__.startswith("_"):
             return
         known = Component.registry.get(cls.__name__)
@@ -68,6 +69,10 @@ class Component:
                 setattr(self, name, value)
         return self
 
+    def described_params(self) -> dict[str, Any]:
+        """The parameters as :func:`describe` sees them."""
+        return self.get_params(deep=False)
+
     @classmethod
     def make(cls, params: Mapping[str, Any]) -> Self:
         """The component with these parameters; the constructor's ``*name`` is a list among them."""
@@ -92,15 +97,32 @@ class Component:
         return hash(type(self).__name__)
 
     def __repr__(self) -> str:
-        signature = inspect.signature(type(self).__init__)
+        signature, starred = inspect.signature(type(self).__init__), _starred(type(self))
         shown = [
             f"{name}={value!r}"
             for name, value in self.get_params(deep=False).items()
-            if not _equal(value, signature.parameters[name].default)
+            if name != starred and not _equal(value, signature.parameters[name].default)
         ]
-        if starred := _starred(type(self)):
-            shown = [repr(value) for value in getattr(self, starred)]
+        if starred:
+            shown = [*(repr(value) for value in getattr(self, starred)), *shown]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _inherit_parameters(cls: type[Any]) -> None:
+    """A constructor that ends in ``**name`` has the parameters of the base class's as well."""
+    init = cls.__dict__.get("__init__")
+    if init is None:
+        return
+    signature = inspect.signature(init)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    if len(own) == len(signature.parameters):
+        return
+    base = cls.__mro__[1].__init__
+    names = {p.name for p in own}
+    more = [p for p in inspect.signature(base).parameters.values() if p.name not in names]
+    init.__signature__ = signature.replace(parameters=[*own, *more])
+    hints = {name: hint for name, hint in get_type_hints(base).items() if name not in names}
+    init.__annotations__ = {**init.__annotations__, **hints}
 
 
 def _parameters(cls: type[Any]) -> tuple[str, ...]:
@@ -142,7 +164,7 @@ def describe(value: Any) -> Any:
     Components become their name and parameters; code never travels, so functions are refused.
     """
     if isinstance(value, Component):
-        params = {name: describe(v) for name, v in value.get_params(deep=False).items()}
+        params = {name: describe(v) for name, v in value.described_params().items()}
         return {_COMPONENT: type(value).__name__, "params": params}
     if isinstance(value, Mapping):
         return {key: describe(v) for key, v in value.items()}

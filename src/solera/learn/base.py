@@ -250,7 +250,7 @@ class Averaging(Predictor, abstract=True):
     """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
 
     @abstractmethod
-    def first_model(self) -> dict[str, Any]:
+    def first_model(self, seed: int) -> dict[str, Any]:
         """The model before the first round."""
 
     @abstractmethod
@@ -262,18 +262,27 @@ class Averaging(Predictor, abstract=True):
         """Make this the current model."""
 
     @abstractmethod
-    def order(self) -> dict[str, Any]:
-        """What clients are told besides the model."""
+    def order(self, round: int) -> dict[str, Any]:
+        """What clients are told in this round besides the model."""
+
+    def rule(self) -> Aggregation:
+        """How the clients' replies become one."""
+        return Mean(weight="rows")
+
+    def absorb(self, mean: Mapping[str, Any]) -> None:
+        """Change the model by the folded replies of one round."""
+        self.set_model(mean)
 
     def train(self, federation: Federation) -> None:
-        order = self.order()
-        self.set_model(self.first_model())
+        self.order(0)  # bad parameters are named before anything is asked
+        self.set_model(self.first_model(federation.seed))
         rounds = self.each_round(
             federation, rounds=self.rounds, per_round=self.per_round, select=self.select
         )
         for r in rounds:
-            mean = r.ask(self.update, {**order, **self.get_model()}).fold(Mean(weight="rows"))
-            self.set_model(mean)
+            ask = {**self.order(r.index), **self.get_model()}
+            mean = r.ask(self.update, ask).fold(self.rule())
+            self.absorb(mean)
             r.log(loss=float(mean["loss"]))
 
 

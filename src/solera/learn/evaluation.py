@@ -25,7 +25,7 @@ from solera.core.task import task
 
 
 def _evaluate_many(group: ClientGroup, ask: Any) -> Stacked:
-    return Stacked(_count(build_fitted(ask["model"]), group.part(ask["part"])))
+    return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
 
 
 @task("learner.evaluate", many=_evaluate_many)
@@ -33,10 +33,10 @@ def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
     """Counts of this client's rows: a confusion matrix, label counts or sums of squares."""
     rows = client.data.part(ask["part"])
     one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
-    return Stacked(_count(build_fitted(ask["model"]), one))[0]
+    return Stacked(count_rows(build_fitted(ask["model"]), one))[0]
 
 
-def _count(model: Any, rows: Segments) -> dict[str, NDArray[Any]]:
+def count_rows(model: Any, rows: Segments) -> dict[str, NDArray[Any]]:
     """Counts for each client, from one prediction of all their rows."""
     joined = rows.joined()
     if joined.y is None:
@@ -75,8 +75,11 @@ def _matrix(y: NDArray[Any]) -> NDArray[Any]:
 
 def _sums(values: NDArray[Any], owners: IntArray, clients: int) -> NDArray[Any]:
     """Column sums of the rows of each client."""
-    total = np.zeros((clients, values.shape[1]), dtype=np.int64 if values.dtype == bool else float)
-    np.add.at(total, owners, values)
+    kind = np.int64 if values.dtype == bool else float
+    total = np.zeros((clients, values.shape[1]), dtype=kind)
+    if len(owners):
+        first = np.flatnonzero(np.diff(owners, prepend=-1))
+        total[owners[first]] = np.add.reduceat(values, first, axis=0, dtype=kind)
     return total
 
 
@@ -120,15 +123,15 @@ def evaluate(
         total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
     else:
         total = replies.fold(Sum())
-    if not _rows(total):
+    if not rows_counted(total):
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
         )
-    each = {client: metrics(counts) for client, counts in answers.items() if _rows(counts)}
+    each = {client: metrics(counts) for client, counts in answers.items() if rows_counted(counts)}
     return Evaluation(metrics(total), each, total)
 
 
-def _rows(counts: dict[str, Any]) -> int:
+def rows_counted(counts: dict[str, Any]) -> int:
     return int(counts["confusion"].sum() if "confusion" in counts else counts["rows"])
 
 

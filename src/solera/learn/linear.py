@@ -214,7 +214,7 @@ class FedLinear(Averaging):
         self.l2 = l2
         self.select = select
 
-    def first_model(self) -> dict[str, Any]:
+    def first_model(self, seed: int) -> dict[str, Any]:
         return {
             "coef": np.zeros((self.schema_.width, self.schema_.outputs)),
             "intercept": np.zeros(self.schema_.outputs),
@@ -226,7 +226,7 @@ class FedLinear(Averaging):
     def set_model(self, model: Mapping[str, Any]) -> None:
         self.coef_, self.intercept_ = model["coef"], model["intercept"]
 
-    def order(self) -> dict[str, Any]:
+    def order(self, round: int) -> dict[str, Any]:
         self._check_params()
         return {
             "classes": self.schema_.classes,

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.aggregation import Mean
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.rng import generator
@@ -39,28 +38,29 @@ class PeerToPeer(Predictor):
             raise UsageError.of(self, "learner", self.learner, "must be an averaging learner")
         self.learner_ = self.learner.clone()
         self.learner_.history_, self.learner_.schema_ = [], self.schema_
-        order = self.learner_.order()
-        self.learner_.set_model(self.learner_.first_model())
+        self.learner_.order(0)
+        self.learner_.set_model(self.learner_.first_model(federation.seed))
         for r in self.each_round(federation, rounds=self.learner.rounds):
             draw = generator(federation.seed, "route", r.index)
             steps = topology.route(len(federation), draw)
-            losses = [self._step(r, clients, order) for clients in steps]
+            losses = [self._step(r, clients) for clients in steps]
             known = [loss for loss in losses if loss is not None]
             if not known:
                 raise NotEnoughReplies(f"no peer replied in round {r.index}", r.failures)
             copies = len(federation) - 1 if topology.exchange == "parallel" else 1
             r.log(loss=float(np.mean(known)), messages=len(federation) * copies)
 
-    def _step(self, r: Round, clients: Any, order: dict[str, Any]) -> float | None:
+    def _step(self, r: Round, clients: Any) -> float | None:
         """Train at these peers at once and keep the mean; a peer that fails is passed over."""
         learner = self.learner_
-        replies = r.ask(learner.update, {**order, **learner.get_model()}, to=clients, quorum=0)
-        partial = replies.partial(mean := Mean(weight="rows"))
+        ask = {**learner.order(r.index), **learner.get_model()}
+        rule = learner.rule()
+        partial = r.ask(learner.update, ask, to=clients, quorum=0).partial(rule)
         if partial is None:
             return None
-        model = mean.finish(partial)
-        learner.set_model(model)
-        return float(model["loss"])
+        mean = rule.finish(partial)
+        learner.absorb(mean)
+        return float(mean["loss"])
 
     def predict(self, X: Any) -> NDArray[Any]:
         self.check_fitted()

@@ -1,0 +1,1 @@
+"""Neural networks by federated averaging, trained for many clients at once (extra ``torch``)."""

@@ -1,0 +1,91 @@
+"""Local training of one client as in the textbook: a module, autograd, one batch after the other.
+
+This is what runs at a real client, and what the training of many at once is tested against.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.rng import Bits
+from solera.learn.averaging.layers import Pass, torch
+from solera.learn.averaging.plan import ADAM, Plan, Training, deal_batches, row_losses
+
+
+def train_alone(
+    plan: Plan,
+    start: NDArray[Any],
+    X: Any,
+    targets: NDArray[Any],
+    key: Bits,
+    how: Training,
+    *,
+    anchor: NDArray[Any] | None = None,
+    offset: NDArray[Any] | None = None,
+    frozen: NDArray[np.bool_] | None = None,
+) -> tuple[NDArray[Any], float, int]:
+    """The trained vector, the mean loss on the way and the number of steps.
+
+    Every step follows ∇L + l2·w + mu·(w − anchor) + offset; ``frozen`` coordinates stay.
+    """
+    t = torch()
+    module = plan.load(start, plan.module())
+    module.train()
+    names = [slot.name for slot in plan.layout.slots if slot.parameter.trained]
+    parameters = dict(module.named_parameters())
+    weights = [parameters[name] for name in names]
+    like = {"dtype": weights[0].dtype}
+    fixed = {
+        kind: None if flat is None else plan.layout.arrays(flat)
+        for kind, flat in (("anchor", anchor), ("offset", offset), ("frozen", frozen))
+    }
+    memory = [[t.zeros_like(w), t.zeros_like(w)] for w in weights]
+    batches = deal_batches(key, np.array([X.shape[0]]), how)
+    total, seen = 0.0, 0
+    for step, count in enumerate(batches.counts[0].tolist()):
+        take = batches.index[0, step * batches.batch :][:count]
+        x = X[take]
+        x = t.as_tensor(x.toarray() if hasattr(x, "toarray") else x.reshape(count, -1), **like)
+        losses = row_losses(_outputs(plan, module, x, key, step), t.as_tensor(targets[take]), how.loss)
+        gradients = t.autograd.grad(losses.mean(), weights)
+        total, seen = total + float(losses.detach().sum()), seen + count
+        with t.no_grad():
+            for name, w, gradient, kept in zip(names, weights, gradients, memory, strict=True):
+                g = gradient + how.l2 * w
+                if fixed["anchor"] is not None:
+                    g = g + how.mu * (w - t.as_tensor(fixed["anchor"][name], **like))
+                if fixed["offset"] is not None:
+                    g = g + t.as_tensor(fixed["offset"][name], **like)
+                change = _change(g, kept, step + 1, how)
+                if fixed["frozen"] is not None:
+                    change = change * ~t.as_tensor(fixed["frozen"][name].copy())
+                w -= how.lr * change
+    return plan.vector(module, start.dtype), total / seen, batches.counts.shape[1]
+
+
+def _outputs(plan: Plan, module: Any, x: Any, key: Bits, step: int) -> Any:
+    """A forward pass whose random draws belong to the client and the step."""
+    if plan.layers is not None:
+        for part in module.modules():
+            if hasattr(part, "current"):
+                part.current = Pass(key, step)
+        return module(x)
+    t = torch()
+    with t.random.fork_rng(devices=[]):
+        t.manual_seed((int(key[0]) ^ step) & (2**63 - 1))
+        return module(x)
+
+
+def _change(g: Any, kept: list[Any], step: int, how: Training) -> Any:
+    """The direction of one step, before it is scaled by the learning rate."""
+    if how.optimiser == "sgd":
+        kept[0] = how.momentum * kept[0] + g
+        return kept[0]
+    beta1, beta2, epsilon = ADAM
+    kept[0] = beta1 * kept[0] + (1 - beta1) * g
+    kept[1] = beta2 * kept[1] + (1 - beta2) * g**2
+    mean, square = kept[0] / (1 - beta1**step), kept[1] / (1 - beta2**step)
+    return mean / (square.sqrt() + epsilon)

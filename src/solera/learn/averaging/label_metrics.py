@@ -1,0 +1,73 @@
+"""Scores for several labels per row, under the names the literature gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scores = NDArray[np.floating[Any]]
+
+
+def label_scores(
+    z: Scores, truth: NDArray[Any], thresholds: NDArray[Any] | float = 0.0
+) -> dict[str, float]:
+    """Scores of outputs z (before the sigmoid) against labels 0 and 1.
+
+    A label is predicted where z exceeds its threshold. ``subset_accuracy`` counts rows with every
+    label right. ``macro_f1`` is the mean of the labels' F1, 0 where it is undefined;
+    ``macro_f1_harmonic`` the harmonic mean of macro precision and macro recall (Eq. 5.3 of the
+    MLFedAvg thesis). ``argmax_accuracy`` counts rows whose highest output is the first of their
+    labels: Keras's categorical accuracy, which that thesis prints as subset accuracy.
+    """
+    positive = truth > 0
+    predicted = z > thresholds
+    hits = (predicted & positive).sum(axis=0)
+    guessed, present = predicted.sum(axis=0), positive.sum(axis=0)
+    precision, recall = _ratio(hits, guessed).mean(), _ratio(hits, present).mean()
+    wrong = predicted != positive
+    return {
+        "subset_accuracy": float((~wrong).all(axis=1).mean()),
+        "macro_f1": float(_ratio(2 * hits, guessed + present).mean()),
+        "macro_f1_harmonic": float(_ratio(2 * precision * recall, precision + recall)),
+        "micro_f1": float(_ratio(2 * hits.sum(), guessed.sum() + present.sum())),
+        "hamming_loss": float(wrong.mean()),
+        "ranking_loss": ranking_loss(z, positive),
+        "argmax_accuracy": float((z.argmax(axis=1) == positive.argmax(axis=1)).mean()),
+        "loss": float((np.maximum(z, 0) - z * positive + np.log1p(np.exp(-np.abs(z)))).mean()),
+    }
+
+
+def ranking_loss(z: Scores, positive: NDArray[np.bool_]) -> float:
+    """The share of pairs (label present, label absent) of a row that are in the wrong order."""
+    from sklearn.metrics import label_ranking_loss
+
+    if z.shape[1] < 2:
+        return 0.0
+    return float(label_ranking_loss(positive, z))
+
+
+def tune_thresholds(z: Scores, y: NDArray[Any]) -> NDArray[np.float64]:
+    """For every label the threshold on z with the best F1; 0 where no row has the label.
+
+    Rows are sorted by z; a threshold lies half-way between two neighbours.
+    """
+    positive = y > 0
+    order = np.argsort(-z, axis=0, kind="stable")
+    ranked = np.take_along_axis(z, order, axis=0).astype(np.float64)
+    hits = np.cumsum(np.take_along_axis(positive, order, axis=0), axis=0)
+    present = positive.sum(axis=0)
+    f1 = 2 * hits / (np.arange(1, len(z) + 1)[:, None] + present)
+    following = np.vstack([ranked[1:], ranked[-1:] - 1])
+    f1[ranked == following] = -1  # equal outputs cannot be separated
+    best = f1.argmax(axis=0)
+    columns = np.arange(z.shape[1])
+    cut = (ranked[best, columns] + following[best, columns]) / 2
+    return np.where(present > 0, cut, 0.0)
+
+
+def _ratio(a: Any, b: Any) -> NDArray[np.float64]:
+    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    ratio: NDArray[np.float64] = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+    return ratio

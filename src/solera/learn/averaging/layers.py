@@ -1,0 +1,372 @@
+"""The layers that models are made of: their parameters, and what they do to rows of many clients.
+
+A batch has one more axis than usual: rows of C clients are (C, B, …), and every parameter has one
+value per client, (C, …). Layers carry no numbers themselves; a :class:`Layout` says where in one
+flat vector each parameter lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.errors import MissingExtra
+from solera.core.rng import Bits, random_bits
+
+NARROW = 32
+"""Layers with fewer outputs keep their weights (out, in), wider ones (in, out).
+
+Measured: with batches of 20 rows and ten outputs the products of (out, in) weights are two to six
+times faster, from about 32 outputs on (in, out) is as fast or faster.
+"""
+_MOMENTUM, _EPSILON = 0.1, 1e-5
+
+
+def torch() -> Any:
+    """The library, or an error that names the extra."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra.of("training a neural network", "torch") from error
+    return torch
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One array of a layer; ``shape`` is PyTorch's, ``flipped`` says it is stored transposed."""
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float = 0.0
+    flipped: bool = False
+    trained: bool = True
+    fill: float | None = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        return self.shape[::-1] if self.flipped else self.shape
+
+    def start(self, draw: np.random.Generator) -> NDArray[np.float64]:
+        """First values: a constant, or uniform within ± bound, as PyTorch's layers begin."""
+        if self.fill is not None:
+            return np.full(self.size, self.fill)
+        values = draw.uniform(-self.bound, self.bound, self.shape)
+        return (values.T if self.flipped else values).reshape(-1)
+
+
+@dataclass
+class Pass:
+    """What a forward pass in training needs besides rows and parameters.
+
+    ``real`` marks the rows that are no padding, (C, B), or is None when all are real; ``keys`` and
+    ``step`` fix the draws of dropout; ``moved`` collects new running statistics.
+    """
+
+    keys: Bits
+    step: int
+    real: Any = None
+    moved: dict[str, Any] | None = None
+
+
+class Layer:
+    """A layer without parameters; subclasses override what they need."""
+
+    def parameters(self) -> Sequence[Parameter]:
+        return ()
+
+    def module(self) -> Any:
+        """The same layer of PyTorch, for one client."""
+        raise NotImplementedError
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        """The layer for many clients at once; ``training`` is None when it only predicts."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Dense(Layer):
+    """x W + b."""
+
+    inputs: int
+    outputs: int
+
+    @property
+    def wide(self) -> bool:
+        return self.outputs >= NARROW
+
+    def parameters(self) -> Sequence[Parameter]:
+        bound = 1 / math.sqrt(self.inputs)
+        return (
+            Parameter("weight", (self.outputs, self.inputs), bound, flipped=self.wide),
+            Parameter("bias", (self.outputs,), bound),
+        )
+
+    def module(self) -> Any:
+        return torch().nn.Linear(self.inputs, self.outputs)
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        W, b = own["weight"], own["bias"].unsqueeze(1)
+        return torch().baddbmm(b, x, W if self.wide else W.transpose(1, 2))
+
+
+_ACTIVATIONS = {"relu": "ReLU", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+
+
+@dataclass(frozen=True)
+class Activation(Layer):
+    """relu, tanh or sigmoid."""
+
+    kind: str
+
+    def module(self) -> Any:
+        return getattr(torch().nn, _ACTIVATIONS[self.kind])()
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        return getattr(torch(), self.kind)(x)
+
+
+@dataclass(frozen=True)
+class Dropout(Layer):
+    """Each value is dropped with probability ``rate``, the others are scaled up.
+
+    The draws belong to the client, the step and the place in the batch, so that they do not depend
+    on who else is trained at the same time.
+    """
+
+    rate: float
+    place: int
+
+    def mask(self, training: Pass, shape: tuple[int, ...], like: Any) -> Any:
+        """0 or 1/(1 − rate) for every value of (C, B, …)."""
+        cells = math.prod(shape[1:])
+        first = (training.step << 40) | (self.place << 32)
+        bits = random_bits(training.keys[:, None], first + np.arange(cells))
+        kept = (bits >> np.uint64(11)) * 2.0**-53 >= self.rate
+        mask = torch().from_numpy(kept.reshape(shape))
+        return mask.to(like) / (1 - self.rate)
+
+    def module(self) -> Any:
+        return _one_client_dropout(self)
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        return x if training is None else x * self.mask(training, tuple(x.shape), x)
+
+
+def _one_client_dropout(layer: Dropout) -> Any:
+    class OneClient(torch().nn.Module):  # type: ignore[misc]
+        """Dropout for one client; whoever trains sets ``current``."""
+
+        current: Pass | None = None
+
+        def forward(self, x: Any) -> Any:
+            if not self.training or self.current is None:
+                return x
+            return x * layer.mask(self.current, (1, *x.shape), x)[0]
+
+    return OneClient()
+
+
+@dataclass(frozen=True)
+class Image(Layer):
+    """Flat rows of pixels become channels × height × width."""
+
+    height: int
+    width: int
+    channels: int
+
+    def module(self) -> Any:
+        layer = self
+
+        class Channels(torch().nn.Module):  # type: ignore[misc]
+            def forward(self, x: Any) -> Any:
+                return layer.forward(x.unsqueeze(0), {}, None)[0]
+
+        return Channels()
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        shape = (*x.shape[:2], self.height, self.width, self.channels)
+        return x.reshape(shape).permute(0, 1, 4, 2, 3)
+
+
+@dataclass(frozen=True)
+class Convolution(Layer):
+    """A square convolution with stride 1."""
+
+    inputs: int
+    outputs: int
+    kernel: int
+    padding: int = 0
+
+    def parameters(self) -> Sequence[Parameter]:
+        bound = 1 / math.sqrt(self.inputs * self.kernel**2)
+        shape = (self.outputs, self.inputs, self.kernel, self.kernel)
+        return Parameter("weight", shape, bound), Parameter("bias", (self.outputs,), bound)
+
+    def module(self) -> Any:
+        return torch().nn.Conv2d(self.inputs, self.outputs, self.kernel, padding=self.padding)
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        clients, rows = x.shape[:2]
+        weight = own["weight"].reshape(-1, self.inputs, self.kernel, self.kernel)
+        joined = x.transpose(0, 1).reshape(rows, clients * self.inputs, *x.shape[3:])
+        y = torch().nn.functional.conv2d(
+            joined, weight, own["bias"].reshape(-1), padding=self.padding, groups=clients
+        )
+        return y.view(rows, clients, self.outputs, *y.shape[2:]).transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class Normalisation(Layer):
+    """Batch normalisation of channels (Ioffe & Szegedy 2015), with running statistics."""
+
+    channels: int
+
+    def parameters(self) -> Sequence[Parameter]:
+        shape = (self.channels,)
+        return (
+            Parameter("weight", shape, fill=1.0),
+            Parameter("bias", shape, fill=0.0),
+            Parameter("running_mean", shape, fill=0.0, trained=False),
+            Parameter("running_var", shape, fill=1.0, trained=False),
+        )
+
+    def module(self) -> Any:
+        return torch().nn.BatchNorm2d(self.channels)
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        if training is None:
+            mean, variance = own["running_mean"], own["running_var"]
+        else:
+            mean, variance, count = self._statistics(x, training.real)
+            assert training.moved is not None
+            bessel = count / (count - 1).clamp(min=1)
+            for name, new in (("running_mean", mean), ("running_var", variance * bessel)):
+                old = own[name].detach()
+                training.moved[name] = old + _MOMENTUM * (new.detach() - old)
+        scale = own["weight"] / (variance + _EPSILON).sqrt()
+        shift = own["bias"] - mean * scale
+        return x * scale[:, None, :, None, None] + shift[:, None, :, None, None]
+
+    def _statistics(self, x: Any, real: Any) -> tuple[Any, Any, Any]:
+        """Mean, variance and number of the values of every channel that are no padding."""
+        spatial = x.shape[3] * x.shape[4]
+        if real is None:
+            count = torch().full((len(x), 1), float(x.shape[1] * spatial)).to(x)
+            mean = x.mean(dim=(1, 3, 4))
+            variance = ((x - mean[:, None, :, None, None]) ** 2).mean(dim=(1, 3, 4))
+            return mean, variance, count
+        weight = real[:, :, None, None, None]
+        count = (real.sum(dim=1) * spatial)[:, None]
+        mean = (x * weight).sum(dim=(1, 3, 4)) / count
+        spread = (x - mean[:, None, :, None, None]) ** 2 * weight
+        return mean, spread.sum(dim=(1, 3, 4)) / count, count
+
+
+@dataclass(frozen=True)
+class Pooling(Layer):
+    """The largest of every 2 × 2 values."""
+
+    def module(self) -> Any:
+        return torch().nn.MaxPool2d(2)
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        y = torch().nn.functional.max_pool2d(x.reshape(-1, *x.shape[2:]), 2)
+        return y.view(*x.shape[:2], *y.shape[1:])
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """Everything of a row in one line."""
+
+    def module(self) -> Any:
+        return torch().nn.Flatten()
+
+    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        return x.reshape(*x.shape[:2], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a parameter lies in the flat vector."""
+
+    name: str
+    parameter: Parameter
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.parameter.size
+
+
+class Layout:
+    """Order of all parameters in one flat vector: the trained ones first, running statistics last.
+
+    Names are those of the parameters of the same model in PyTorch.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:
+        ordered = sorted(named, key=lambda item: not item[1].trained)
+        sizes = [parameter.size for _, parameter in ordered]
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
+        self.slots = [
+            Slot(name, parameter, start)
+            for (name, parameter), start in zip(ordered, starts[:-1], strict=True)
+        ]
+        self.size = starts[-1]
+        self.trained = sum(slot.parameter.size for slot in self.slots if slot.parameter.trained)
+
+    def views(self, matrix: Any) -> dict[str, Any]:
+        """Each parameter of (C, size) as a view (C, …) of its stored shape."""
+        return {
+            slot.name: matrix[:, slot.start : slot.stop].view(-1, *slot.parameter.stored)
+            for slot in self.slots
+        }
+
+    def arrays(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Every parameter in PyTorch's shape."""
+        found = {}
+        for slot in self.slots:
+            values = vector[slot.start : slot.stop].reshape(slot.parameter.stored)
+            found[slot.name] = values.T if slot.parameter.flipped else values
+        return found
+
+    def vector(self, arrays: dict[str, Any], dtype: Any) -> NDArray[Any]:
+        """The flat vector of parameters in PyTorch's shape."""
+        flat = np.empty(self.size, dtype)
+        for slot in self.slots:
+            values = np.asarray(arrays[slot.name])
+            flat[slot.start : slot.stop] = (
+                values.T if slot.parameter.flipped else values
+            ).reshape(-1)
+        return flat
+
+    def start(self, draw: np.random.Generator, dtype: Any) -> NDArray[Any]:
+        """The vector a model begins with."""
+        flat = np.empty(self.size, dtype)
+        for slot in self.slots:
+            flat[slot.start : slot.stop] = slot.parameter.start(draw)
+        return flat
+
+    def select(self, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Marks the coordinates of all parameters whose name begins with one of these."""
+        mask = np.zeros(self.size, dtype=bool)
+        for slot in self.slots:
+            if any(slot.name == name or slot.name.startswith(f"{name}.") for name in names):
+                mask[slot.start : slot.stop] = True
+        return mask
+
+
+def named_parameters(layers: Sequence[Layer]) -> Iterator[tuple[str, Parameter]]:
+    """All parameters with the names an ``nn.Sequential`` of the layers gives them."""
+    for i, layer in enumerate(layers):
+        for parameter in layer.parameters():
+            yield f"{i}.{parameter.name}", parameter

@@ -1,0 +1,203 @@
+"""The client's side of averaging: train from what was sent, answer with what changed.
+
+A protocol is written once, for the rows of a matrix: one client is a matrix of one row that is
+trained as in the textbook, a group of simulated clients is trained together. The two give the
+same replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import Client, ClientGroup, IntArray
+from solera.core.component import build
+from solera.core.errors import DataError, Refusal
+from solera.core.replies import Stacked
+from solera.core.rng import Bits
+from solera.core.task import Many, One
+from solera.learn.averaging.alone import train_alone
+from solera.learn.averaging.layers import torch
+from solera.learn.averaging.networks import Pull
+from solera.learn.averaging.plan import Training, plan_of, targets_of
+from solera.learn.averaging.rows import Gathered, as_tensor, borrow, find_device
+from solera.learn.averaging.together import train_together
+from solera.learn.averaging.updates import Senders, pack_update
+
+PRIVATE = "private_part"
+
+
+class Local:
+    """Some clients with the model they were sent; :meth:`train` trains rows of weights."""
+
+    ids: IntArray
+    sizes: IntArray
+    keys: Bits
+    states: Sequence[MutableMapping[str, Any]]
+
+    def __init__(self, ask: Any) -> None:
+        self.ask = ask
+        self.plan = plan_of(ask["model"])
+        self.how = Training(**ask["training"])
+        self.private = self.plan.layout.select(ask["private"]) if ask["private"] else None
+        self.weights: Any = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def train(self, weights: Any, how: Training, pull: Pull) -> tuple[NDArray[Any], IntArray]:
+        """Train each row in place; the mean loss and the number of steps of each."""
+        raise NotImplementedError
+
+    def changes(self, how: Training, pull: Pull) -> tuple[Any, NDArray[Any], IntArray]:
+        """Train from the model that was sent: the difference to it, the losses, the steps."""
+        rows = self.copies()
+        losses, steps = self.train(rows, how, pull)
+        self.keep_private(rows)
+        return rows.sub_(self.weights), losses, steps
+
+    def labels_known(self) -> NDArray[np.float64]:
+        """How many labels each client knows; −1 stands for those it does not."""
+        raise NotImplementedError
+
+    def copies(self) -> Any:
+        """The model that was sent, one row per client, with each one's private part in place."""
+        rows = self.weights.expand(len(self), -1).clone()
+        if self.private is not None:
+            kept = [state.get(PRIVATE) for state in self.states]
+            for row, part in zip(rows, kept, strict=True):
+                if part is not None:
+                    row[self._mask] = as_tensor(part).to(row)
+        return rows
+
+    def keep_private(self, rows: Any) -> None:
+        """Remember the private part of every row that is sound."""
+        if self.private is not None:
+            for state, row in zip(self.states, rows[:, self._mask].cpu().numpy(), strict=True):
+                if np.isfinite(row).all():
+                    state[PRIVATE] = row.copy()
+
+    def kept(self, name: str, default: Any) -> Any:
+        """What every client keeps under a name, one row each; ``default`` where there is none."""
+        rows = [state.get(name) for state in self.states]
+        like = default.expand(len(self), -1).clone()
+        for row, value in zip(like, rows, strict=True):
+            if value is not None:
+                row.copy_(as_tensor(value))
+        return like
+
+    def keep(self, name: str, rows: Any) -> None:
+        """Keep a row for every client, unless it holds NaN or infinite numbers."""
+        for state, row in zip(self.states, rows.cpu().numpy(), strict=True):
+            if np.isfinite(row).all():
+                state[name] = row.copy()
+
+    def reply(self, changes: Any, losses: NDArray[Any], **more: Any) -> dict[str, Any]:
+        """The update of every client, packed, with its loss and number of rows."""
+        values = changes.add_(self.weights) if self.ask["send"] == "weights" else changes
+        if self.private is not None:
+            values = values[:, ~self._mask]
+        parts = pack_update(values, build(self.ask["steps"]), Senders(self.keys, self.states))
+        update = {n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()}
+        return {"update": update, "loss": losses, "rows": self.sizes.astype(np.float64), **more}
+
+    @property
+    def _mask(self) -> Any:
+        return as_tensor(self.private).to(self.weights.device)  # type: ignore[arg-type]
+
+
+class OneClient(Local):
+    """A client on its own."""
+
+    def __init__(self, client: Client, ask: Any) -> None:
+        super().__init__(ask)
+        rows = client.data.part("train")
+        if not len(rows):
+            raise Refusal(f"client {client.id} has no rows to train on")
+        self.ids = np.array([client.id])
+        self.sizes = np.array([len(rows)])
+        self.keys = client.key
+        self.states = [client.state]
+        self.X = rows.X
+        self.targets = targets_of(rows.y, self.how.loss, ask["classes"], ask["weights"].dtype)
+        self.weights = as_tensor(ask["weights"])
+
+    def train(self, weights: Any, how: Training, pull: Pull) -> tuple[NDArray[Any], IntArray]:
+        fixed = {
+            name: None if value is None else value.reshape(-1, value.shape[-1])[0].numpy()
+            for name, value in vars(pull.of(slice(None))).items()
+        }
+        row, loss, steps = train_alone(
+            self.plan, weights[0].numpy(), self.X, self.targets, self.keys, how, **fixed
+        )
+        if not (np.isfinite(row).all() and np.isfinite(loss)):
+            raise DataError(
+                f"training diverged at client {self.ids[0]} with lr={how.lr:g}",
+                hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
+            )
+        weights[0] = torch().from_numpy(row)
+        return np.array([loss]), np.array([steps])
+
+    def labels_known(self) -> NDArray[np.float64]:
+        return np.array([(self.targets >= 0).any(axis=0).sum()], dtype=np.float64)
+
+
+class Together(Local):
+    """Simulated clients of one process."""
+
+    def __init__(self, group: ClientGroup, ask: Any) -> None:
+        super().__init__(ask)
+        rows = group.data
+        if not rows.sizes.all():
+            raise Refusal("some client has no rows to train on")
+        self.ids, self.sizes, self.keys, self.states = (
+            group.ids,
+            rows.sizes,
+            group.keys,
+            group.states,
+        )
+        device = find_device(ask["device"])
+        self.weights = as_tensor(ask["weights"]).to(device)
+        kind = self.weights.dtype
+        self.rows = Gathered(rows, self.how.loss, ask["classes"], kind, device)
+
+    def train(self, weights: Any, how: Training, pull: Pull) -> tuple[NDArray[Any], IntArray]:
+        return train_together(self.plan, weights, self.rows, self.sizes, self.keys, how, pull)
+
+    def changes(self, how: Training, pull: Pull) -> tuple[Any, NDArray[Any], IntArray]:
+        if self.private is not None:
+            return super().changes(how, pull)
+        rows = borrow(len(self), self.plan.layout.size, self.weights)
+        losses, steps = train_together(
+            self.plan, rows, self.rows, self.sizes, self.keys, how, pull,
+            start=self.weights, relative=True,
+        )  # fmt: skip
+        return rows, losses, steps
+
+    def labels_known(self) -> NDArray[np.float64]:
+        known = (self.rows.targets >= 0).cpu().numpy()
+        first = np.cumsum(self.sizes) - self.sizes
+        return np.logical_or.reduceat(known, first, axis=0).sum(axis=1).astype(np.float64)
+
+
+Protocol = Callable[[Local], dict[str, Any]]
+
+
+def one_and_many(protocol: Protocol) -> tuple[One, Many]:
+    """A protocol as the two implementations of a task."""
+
+    def one(client: Client, ask: Any) -> dict[str, Any]:
+        return Stacked(protocol(OneClient(client, ask)))[0]
+
+    def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
+        plan = plan_of(ask["model"])
+        if plan.layers is None and not plan.stacks:
+            return [one(client, ask) for client in group]
+        return Stacked(protocol(Together(group, ask)))
+
+    one.__module__ = many.__module__ = protocol.__module__
+    one.__qualname__ = protocol.__qualname__
+    return one, many

@@ -1,0 +1,281 @@
+"""``so.nn``: the models that averaging learners train.
+
+A model is a component: a registered name with parameters. Clients of a real federation build it
+themselves from that description; no code travels. In simulation any ``nn.Module`` will do.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from solera.core.component import Component
+from solera.core.errors import UsageError
+from solera.learn.averaging.layers import (
+    Activation,
+    Convolution,
+    Dense,
+    Dropout,
+    Flatten,
+    Image,
+    Layer,
+    Normalisation,
+    Pooling,
+    torch,
+)
+
+_factories: dict[str, Callable[..., Any]] = {}
+_losses: dict[str, Callable[[Any, Any], Any]] = {}
+
+
+class Model(Component, abstract=True):
+    """A network described by data."""
+
+
+class Layered(Model, abstract=True):
+    """A chain of layers that Solera trains for many clients at once."""
+
+    @abstractmethod
+    def layers(self) -> list[Layer]:
+        """The layers, in order."""
+
+    def head(self) -> list[str]:
+        """The name of the last layer with parameters, which personalised learners keep private."""
+        last = max(i for i, layer in enumerate(self.layers()) if layer.parameters())
+        return [str(last)]
+
+    def normalisation(self) -> list[str]:
+        """The names of the layers of batch normalisation."""
+        return [str(i) for i, lay in enumerate(self.layers()) if isinstance(lay, Normalisation)]
+
+    def module(self) -> Any:
+        """The same network as an ``nn.Sequential``."""
+        return torch().nn.Sequential(*(layer.module() for layer in self.layers()))
+
+
+class MLP(Layered):
+    """Dense layers of the given sizes, the input first and the outputs last.
+
+    ``so.nn.mlp(784, 128, 10)`` has 101,770 parameters. Every layer but the last is followed by the
+    ``activation`` (relu, tanh or sigmoid) and, with ``dropout`` > 0, by dropout.
+    """
+
+    def __init__(self, *sizes: int, activation: str = "relu", dropout: float = 0.0) -> None:
+        self.sizes = sizes
+        self.activation = activation
+        self.dropout = dropout
+
+    def layers(self) -> list[Layer]:
+        if len(self.sizes) < 2 or min(self.sizes) < 1:
+            raise UsageError.of(self, "sizes", self.sizes, "must be two or more positive numbers")
+        if self.activation not in ("relu", "tanh", "sigmoid"):
+            rule = "must be 'relu', 'tanh' or 'sigmoid'"
+            raise UsageError.of(self, "activation", self.activation, rule)
+        if not 0 <= self.dropout < 1:
+            raise UsageError.of(self, "dropout", self.dropout, "must be in [0, 1)")
+        layers: list[Layer] = []
+        for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False):
+            if layers:
+                layers.append(Activation(self.activation))
+                if self.dropout:
+                    layers.append(Dropout(self.dropout, len(layers)))
+            layers.append(Dense(inputs, outputs))
+        return layers
+
+
+class LinearModel(Layered):
+    """One dense layer: logistic or linear regression, depending on the target."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+
+    def layers(self) -> list[Layer]:
+        return [Dense(self.inputs, self.outputs)]
+
+
+class SimpleCNN(Layered):
+    """Two convolutions 4×4 with 8 channels and pooling, one dense layer; 5,354 parameters on CIFAR.
+
+    The network of the experiments of GreedyFed (Singhal et al. 2024). Rows are pixels of images
+    ``shape`` = (height, width, channels).
+    """
+
+    def __init__(self, shape: Sequence[int] = (32, 32, 3), outputs: int = 10) -> None:
+        self.shape = shape
+        self.outputs = outputs
+
+    def layers(self) -> list[Layer]:
+        height, width, channels = _image(self)
+        sides = [((side - 1) // 2 - 1) // 2 for side in (height, width)]
+        return [
+            Image(height, width, channels),
+            Convolution(channels, 8, 4, padding=1),
+            Activation("relu"),
+            Pooling(),
+            Convolution(8, 8, 4, padding=1),
+            Activation("relu"),
+            Pooling(),
+            Flatten(),
+            Dense(8 * sides[0] * sides[1], self.outputs),
+        ]
+
+
+class ComplexCNN(Layered):
+    """Six convolutions 3×3 (32, 32, 64, 64, 128, 128) with batch normalisation, dense 512 and out.
+
+    After each pair 2×2 pooling; 1,342,122 parameters on CIFAR-10. The network of the experiments
+    of Hybrid-FL (Yoshida et al. 2020).
+    """
+
+    def __init__(self, shape: Sequence[int] = (32, 32, 3), outputs: int = 10) -> None:
+        self.shape = shape
+        self.outputs = outputs
+
+    def layers(self) -> list[Layer]:
+        height, width, channels = _image(self)
+        layers: list[Layer] = [Image(height, width, channels)]
+        for wide in (32, 64, 128):
+            for inputs in (channels, wide):
+                layers += [
+                    Convolution(inputs, wide, 3, padding=1),
+                    Activation("relu"),
+                    Normalisation(wide),
+                ]
+            layers.append(Pooling())
+            channels = wide
+        flat = 128 * (height // 8) * (width // 8)
+        return [
+            *layers,
+            Flatten(),
+            Dense(flat, 512),
+            Activation("relu"),
+            Dense(512, self.outputs),
+        ]
+
+
+class ConvNet(Layered):
+    """Blocks of a 3×3 convolution and 2×2 pooling, then one dense layer and the outputs.
+
+    The default is the network for MNIST of the thesis on learning analytics: two blocks of 32 and
+    64 channels and a dense layer of 32. For CIFAR-10 it takes more of each, for example
+    ``so.nn.conv_net((32, 32, 3), channels=(32, 64, 64), dense=64)``.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int] = (28, 28, 1),
+        outputs: int = 10,
+        *,
+        channels: Sequence[int] = (32, 64),
+        dense: int = 32,
+        dropout: float = 0.0,
+    ) -> None:
+        self.shape = shape
+        self.outputs = outputs
+        self.channels = channels
+        self.dense = dense
+        self.dropout = dropout
+
+    def layers(self) -> list[Layer]:
+        height, width, inputs = _image(self)
+        layers: list[Layer] = [Image(height, width, inputs)]
+        for wide in self.channels:
+            layers += [Convolution(inputs, wide, 3, padding=1), Activation("relu"), Pooling()]
+            height, width, inputs = height // 2, width // 2, wide
+        layers += [Flatten(), Dense(inputs * height * width, self.dense), Activation("relu")]
+        if self.dropout:
+            layers.append(Dropout(self.dropout, len(layers)))
+        return [*layers, Dense(self.dense, self.outputs)]
+
+
+class TextHead(Layered):
+    """The small network on top of a frozen representation of text: dropout, one hidden layer."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, hidden: int = 64, dropout: float = 0.2
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.hidden = hidden
+        self.dropout = dropout
+
+    def layers(self) -> list[Layer]:
+        return MLP(self.inputs, self.hidden, self.outputs, dropout=self.dropout).layers()
+
+
+class Registered(Model):
+    """A model made by a factory that :func:`register` knows, with its parameters."""
+
+    def __init__(self, name: str, params: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.params = params
+
+    def module(self) -> Any:
+        """A new network."""
+        if self.name not in _factories:
+            hint = "register its factory with so.nn.register(name, factory) in this process"
+            raise UsageError(f"no model {self.name!r} is registered here", hint=hint)
+        return _factories[self.name](**(self.params or {}))
+
+
+def register(name: str, factory: Callable[..., Any]) -> Callable[..., Registered]:
+    """Make ``factory(**params)``, which returns an ``nn.Module``, known by a name.
+
+    Coordinator and clients each register it in their own process; only name and parameters travel.
+    The result makes the model: ``net = so.nn.register("my.net", Net)``, ``so.FedAvg(net(width=3))``.
+    """
+    _factories[name] = factory
+    return lambda **params: Registered(name, params)
+
+
+def register_loss(name: str, loss: Callable[[Any, Any], Any]) -> str:
+    """Make a loss ``loss(outputs, target) -> one number per row`` known by a name."""
+    _losses[name] = loss
+    return name
+
+
+def find_loss(name: str) -> Callable[[Any, Any], Any]:
+    """The registered loss of that name."""
+    if name not in _losses:
+        hint = "register it with so.nn.register_loss(name, function) in this process"
+        raise UsageError(f"no loss {name!r} is registered here", hint=hint)
+    return _losses[name]
+
+
+def described(model: Any) -> Model:
+    """The model itself, or for an ``nn.Module`` in simulation a name it is kept under here."""
+    if isinstance(model, Model):
+        return model
+    if not isinstance(model, torch().nn.Module):
+        raise UsageError(
+            f"a model is needed, not {model!r}", hint="for example so.nn.mlp(64, 100, 10)"
+        )
+    from copy import deepcopy
+
+    values = b"".join(v.detach().cpu().numpy().tobytes() for v in model.state_dict().values())
+    digest = blake2b(repr(model).encode() + values, digest_size=12).hexdigest()
+    name = f"given/{digest}"
+    if name not in _factories:
+        kept = deepcopy(model)
+        _factories[name] = lambda: deepcopy(kept)
+    return Registered(name)
+
+
+def described_loss(loss: Any) -> str | None:
+    """The name of a loss; a function is registered under a name of its own, for simulation."""
+    if loss is None or isinstance(loss, str):
+        return loss
+    if not callable(loss):
+        raise UsageError(f"loss={loss!r} must be a name or a function")
+    return register_loss(f"given/{loss.__module__}.{loss.__qualname__}", loss)
+
+
+def _image(model: Any) -> tuple[int, int, int]:
+    shape = tuple(int(side) for side in model.shape)
+    if len(shape) != 3 or min(shape) < 1 or min(shape[:2]) < 8:
+        rule = "must be (height, width, channels) with sides of at least 8"
+        raise UsageError.of(model, "shape", model.shape, rule)
+    return shape  # type: ignore[return-value]

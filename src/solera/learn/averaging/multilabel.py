@@ -1,0 +1,322 @@
+"""MLFedAvg: clients that know different labels share the body of a network.
+
+The core network is averaged, the output layer, with one sigmoid per label, stays with its client.
+Labels may be dealt in any way: a label that a client does not know is −1 in its ``y`` and moves
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Aggregation, Collect
+from solera.core.clients import Client, Rows
+from solera.core.errors import DataError, UsageError
+from solera.core.federation import Federation
+from solera.core.rounds import Round
+from solera.core.task import task
+from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
+from solera.learn.averaging.layers import Activation, Dense, Layer, torch
+from solera.learn.averaging.learner import FedAvg, outputs_of
+from solera.learn.averaging.local import PRIVATE, Local, OneClient, one_and_many
+from solera.learn.averaging.models import Layered, register_loss
+from solera.learn.averaging.networks import Pull
+from solera.learn.averaging.rows import as_tensor
+from solera.learn.averaging.updates import UpdateMean
+
+_BEST, _THRESHOLDS = "best_private", "thresholds"
+AGGREGATIONS = ("uniform", "samples", "samples_labels")
+LOSSES = ("cross_entropy", "asymmetric", "balanced")
+
+
+class SharedCore(Layered):
+    """A core network, an activation and one output per label."""
+
+    def __init__(self, core: Layered, labels: int) -> None:
+        self.core = core
+        self.labels = labels
+
+    def layers(self) -> list[Layer]:
+        layers = self.core.layers()
+        last = layers[-1]
+        if not isinstance(last, Dense):
+            raise UsageError.of(self, "core", self.core, "must end in a dense layer")
+        return [*layers, Activation("relu"), Dense(last.outputs, self.labels)]
+
+
+# --- losses that leave unknown labels out ---
+
+
+def _over_known(each: Any, target: Any) -> Any:
+    known = (target >= 0).to(each.dtype)
+    return (each * known).sum(dim=-1) / known.sum(dim=-1).clamp(min=1)
+
+
+def _cross_entropy(outputs: Any, target: Any) -> Any:
+    F = torch().nn.functional
+    truth = target.clamp(min=0)
+    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
+    return _over_known(each, target)
+
+
+def _asymmetric(outputs: Any, target: Any) -> Any:
+    """Easy negatives count little: (1 − p_t)^γ with γ = 0 for positives and 2 for negatives.
+
+    Ridnik et al. (2021), "Asymmetric loss for multi-label classification", without the margin.
+    """
+    F = torch().nn.functional
+    truth = target.clamp(min=0)
+    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
+    return _over_known(each * torch().where(truth > 0, 1.0, outputs.sigmoid() ** 2), target)
+
+
+def _balanced(outputs: Any, target: Any) -> Any:
+    """Positives weigh three times as much as negatives."""
+    F = torch().nn.functional
+    truth = target.clamp(min=0)
+    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
+    return _over_known(each * (1 + 2 * truth), target)
+
+
+register_loss("labels/cross_entropy", _cross_entropy)
+register_loss("labels/asymmetric", _asymmetric)
+register_loss("labels/balanced", _balanced)
+
+
+# --- the client's side ---
+
+
+def train_core(local: Local) -> dict[str, Any]:
+    """One round of training; what is sent is the core alone."""
+    if local.ask["remember"]:
+        for state in local.states:
+            if PRIVATE in state:
+                state[_BEST] = state[PRIVATE]
+    changes, losses, _ = local.changes(local.how, Pull())
+    reply = local.reply(changes, losses)
+    if local.ask["weight"] == "samples_labels":
+        reply["rows"] = reply["rows"] * local.labels_known()
+    return reply
+
+
+_core_one, _core_many = one_and_many(train_core)
+_train_core = task("multilabel.train", many=_core_many)(_core_one)
+
+
+@task("multilabel.finish")
+def _finish(client: Client, ask: Any) -> dict[str, Any]:
+    """Take the best head back, fit it to the final core, choose thresholds on validation rows."""
+    if ask["restore"] and _BEST in client.state:
+        client.state[PRIVATE] = client.state[_BEST]
+    client.state.pop(_BEST, None)
+    local = OneClient(client, ask)
+    if ask["fine_tune"]:
+        assert local.private is not None
+        rows = local.copies()
+        how = replace(local.how, epochs=ask["fine_tune"])
+        local.train(rows, how, Pull(frozen=~as_tensor(local.private)))
+        local.keep_private(rows)
+    if ask["thresholds"]:
+        held = client.data.part("validation")
+        rows = held if len(held) else client.data.part("train")
+        z = _outputs(client, ask, rows.X)
+        client.state[_THRESHOLDS] = tune_thresholds(z, np.asarray(rows.y))
+    return {"done": 1}
+
+
+@task("multilabel.judge")
+def _judge(client: Client, ask: Any) -> dict[str, Any]:
+    """Scores of this client's model on rows it keeps, or on rows that were sent."""
+    rows = Rows(ask["X"], ask["y"]) if "X" in ask else client.data.part(ask["part"])
+    own = np.flatnonzero((np.asarray(client.data.part("train").y) >= 0).any(axis=0))
+    truth = np.asarray(rows.y)[:, own]
+    kept = (truth > 0).any(axis=1) if "X" in ask else np.ones(len(truth), dtype=bool)
+    if not kept.any():
+        return {"rows": 0.0}
+    z = _outputs(client, ask, rows.X[kept])[:, own]
+    thresholds = client.state.get(_THRESHOLDS)
+    cut = np.zeros(len(own)) if thresholds is None else thresholds[own]
+    return {"rows": float(kept.sum()), **label_scores(z, truth[kept], cut)}
+
+
+def _outputs(client: Client, ask: Any, X: Any) -> NDArray[Any]:
+    local = OneClient(client, ask)
+    return outputs_of(local.plan, local.copies()[0].numpy(), X, "cpu")
+
+
+# --- the coordinator's side ---
+
+
+class MLFedAvg(FedAvg):
+    """Multi-label averaging with private output layers (MLFedAvg).
+
+    Parameters
+    ----------
+    model: the core that is averaged, any model that ends in a dense layer; ``so.nn.mlp(V, 100,
+        20)`` in the thesis.
+    aggregation: weights of the clients: ``"uniform"`` (its 0), ``"samples"`` ∝ n_k (1),
+        ``"samples_labels"`` ∝ n_k·|Y_k| (2).
+    stop: ``"thesis"`` ends when for two rounds in a row the clients' mean validation subset
+        accuracy falls and their mean validation loss rises; ``"patience"`` when the loss has not
+        improved for ``patience`` rounds, and takes the best core and heads back; None never.
+    label_loss: ``"cross_entropy"``, ``"asymmetric"`` or ``"balanced"``.
+    fine_tune: epochs that fit every private head to the final core.
+    thresholds: choose the threshold of each label on the client's validation rows, by its F1.
+    share: False trains every client alone, the baseline: nothing is sent.
+
+    Other parameters are those of :class:`FedAvg`.
+    """
+
+    update = _train_core
+    watched_: list[list[float]]
+    best_: NDArray[Any]
+    rounds_: int
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        aggregation: str = "samples",
+        stop: str | None = "thesis",
+        patience: int = 20,
+        label_loss: str = "cross_entropy",
+        fine_tune: int = 0,
+        thresholds: bool = False,
+        share: bool = True,
+        rounds: int = 1000,
+        optimiser: str = "adam",
+        lr: float = 1e-3,
+        **averaging: Any,
+    ) -> None:
+        super().__init__(model, rounds=rounds, optimiser=optimiser, lr=lr, **averaging)
+        self.aggregation = aggregation
+        self.stop = stop
+        self.patience = patience
+        self.label_loss = label_loss
+        self.fine_tune = fine_tune
+        self.thresholds = thresholds
+        self.share = share
+
+    def train(self, federation: Federation) -> None:
+        self.order(0)
+        self.set_model(self.first_model(federation.seed))
+        self.watched_, self.best_ = [], self.weights_
+        rounds = self.each_round(
+            federation, rounds=self.rounds, per_round=self.per_round, select=self.select
+        )
+        for r in rounds:
+            ask = {**self.order(r.index), **self.get_model()}
+            mean = r.ask(self.update, ask).fold(self.rule())
+            self.absorb(mean)
+            r.log(loss=float(mean["loss"]))
+            if self.stop is not None:
+                self._watch(r)
+        self.rounds_ = len(self.history_)
+        if self.stop == "patience":
+            self.weights_ = self.best_
+        if self.stop == "patience" or self.fine_tune or self.thresholds:
+            last = {
+                **self.order(self.rounds - 1),
+                **self.get_model(),
+                "restore": self.stop == "patience" and not self._latest_is_best(),
+                "fine_tune": self.fine_tune,
+                "thresholds": self.thresholds,
+            }
+            federation.ask(_finish, last, round=self.rounds).fold(Collect())
+
+    def _watch(self, r: Round) -> None:
+        """Judge the new model on the clients' validation rows, and stop if it is time."""
+        scores = self._judge(r.federation, {"part": "validation"})
+        if not scores:
+            raise DataError(
+                "no client has validation rows to stop by",
+                hint="set some aside, so.simulate(validation=0.2), or use stop=None",
+            )
+        accuracy = float(np.mean([s["subset_accuracy"] for s in scores.values()]))
+        loss = float(np.mean([s["loss"] for s in scores.values()]))
+        r.log(validation_subset_accuracy=accuracy, validation_loss=loss)
+        self.watched_ = [*self.watched_, [accuracy, loss]]
+        if self._latest_is_best():
+            self.best_ = self.weights_
+        if self.stop == "thesis" and worse_twice(self.watched_):
+            r.stop("validation subset accuracy fell and loss rose twice in a row")
+        since = len(self.watched_) - 1 - int(np.argmin([loss for _, loss in self.watched_]))
+        if self.stop == "patience" and since >= self.patience:
+            r.stop(f"validation loss did not improve for {self.patience} rounds")
+
+    def _latest_is_best(self) -> bool:
+        losses = [loss for _, loss in self.watched_]
+        return bool(losses) and losses[-1] == min(losses) and losses.index(min(losses)) == (
+            len(losses) - 1
+        )
+
+    def evaluate_clients(
+        self, federation: Federation, X: Any = None, y: Any = None, *, part: str = "test"
+    ) -> dict[int, dict[str, float]]:
+        """Scores of every client's own model: on rows it keeps, or on X and y sent to all.
+
+        On rows that are sent, a client looks at its own labels and at the rows that have one.
+        """
+        self.check_fitted()
+        if X is None:
+            return self._judge(federation, {"part": part})
+        dense = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+        rows = {"X": dense.astype(self.dtype), "y": np.asarray(y).astype(np.int8)}
+        return self._judge(federation, {"part": part, **rows})
+
+    def _judge(self, federation: Federation, what: Mapping[str, Any]) -> dict[int, Any]:
+        ask = {**self.order(0), **self.get_model(), **what}
+        scores = federation.ask(_judge, ask).fold(Collect())
+        return {client: found for client, found in scores.items() if found["rows"]}
+
+    def order(self, round: int) -> dict[str, Any]:
+        remember = self.stop == "patience" and round > 0 and self._latest_is_best()
+        return {**super().order(round), "weight": self.aggregation, "remember": remember}
+
+    def rule(self) -> Aggregation:
+        size = int((~self._hidden()).sum())
+        weight = None if self.aggregation == "uniform" else "rows"
+        return UpdateMean(size, steps=self.update_steps, weight=weight)
+
+    def _network(self) -> SharedCore:
+        return SharedCore(self.model, self.schema_.outputs)
+
+    def _private(self) -> list[str]:
+        network = self._network()
+        if self.share:
+            return network.head()
+        return sorted({slot.name.split(".")[0] for slot in self._plan().layout.slots})
+
+    def _loss(self) -> str:
+        return f"labels/{self.label_loss}"
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if self.schema_.target != "labels":
+            raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+        if not isinstance(self.model, Layered):
+            raise UsageError.of(self, "model", self.model, "must be a model of so.nn")
+        choices: dict[str, tuple[Any, ...]] = {
+            "aggregation": AGGREGATIONS,
+            "stop": ("thesis", "patience", None),
+            "label_loss": LOSSES,
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                rule = f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+                raise UsageError.of(self, name, getattr(self, name), rule)
+        if self.patience < 1 or self.fine_tune < 0:
+            raise UsageError("patience must be at least 1 and fine_tune not negative")
+
+
+def worse_twice(watched: list[list[float]]) -> bool:
+    """Whether accuracy fell and loss rose in each of the last two rounds."""
+    if len(watched) < 3:
+        return False
+    (a, la), (b, lb), (c, lc) = watched[-3:]
+    return a > b > c and la < lb < lc

@@ -1,0 +1,310 @@
+"""One step of many clients: three ways to the gradient, one way to follow it.
+
+:class:`ByHand` serves chains of dense layers. Autograd is half the time of such a step, so the
+gradients are written out, and plain gradient descent is fused into the product that makes them:
+W ← W − η xᵀe. :class:`ByAutograd` serves our other layers, :class:`ByFunc` any module that
+``torch.func`` can stack.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from solera.learn.averaging.layers import Activation, Dense, Dropout, Layer, Pass, torch
+from solera.learn.averaging.plan import ADAM, Plan, Training, row_losses
+
+
+@dataclass
+class Pull:
+    """What is added to the gradients, or kept from following them; see :func:`train_alone`.
+
+    Matrices (clients, parameters), or vectors that hold for all clients.
+    """
+
+    anchor: Any = None
+    offset: Any = None
+    frozen: Any = None
+
+    def of(self, who: Any) -> Pull:
+        """The same for some of the clients."""
+        parts = (self.anchor, self.offset, self.frozen)
+        return Pull(*(p if p is None or p.ndim == 1 else p[who] for p in parts))
+
+    def first(self, clients: int, trained: int) -> Pull:
+        parts = (self.anchor, self.offset, self.frozen)
+        return Pull(
+            *(p if p is None else p[:trained] if p.ndim == 1 else p[:clients, :trained]
+              for p in parts)
+        )  # fmt: skip
+
+
+class Network(ABC):
+    """The parameters of some clients, (clients, size), and a step of training for the first ones.
+
+    ``weights`` are changed in place.
+    """
+
+    def __init__(self, plan: Plan, weights: Any, how: Training, pull: Pull) -> None:
+        self.plan = plan
+        self.weights = weights
+        self.how = how
+        self.pull = pull
+        self.trained = plan.layout.trained
+        self.fused = how.plain and pull.offset is None and pull.frozen is None
+        self._memory: list[Any] = []
+
+    def step(self, x: Any, target: Any, share: Any, training: Pass) -> Any:
+        """Train the first len(x) clients on a batch; the sum of the losses of each one's rows.
+
+        ``share`` is what a row weighs in its client's mean, a number or (clients, rows).
+        """
+        gradient, losses = self.gradient(x, target, share, training)
+        if gradient is not None:
+            self._follow(gradient, training.step + 1)
+        return losses
+
+    @abstractmethod
+    def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
+        """∇L of each client, (clients, trained), or None where it was followed; and the losses."""
+
+    def _follow(self, g: Any, step: int) -> None:
+        how, clients = self.how, len(g)
+        w, pull = self.weights[:clients, : self.trained], self.pull.first(clients, self.trained)
+        if how.l2:
+            g.add_(w, alpha=how.l2)
+        if how.mu:
+            g.add_(w - pull.anchor, alpha=how.mu)
+        if pull.offset is not None:
+            g.add_(pull.offset)
+        if how.optimiser == "adam":
+            g = self._adam(g, step)
+        elif how.momentum:
+            (velocity,) = self._kept(1, clients)
+            g = velocity.mul_(how.momentum).add_(g)
+        if pull.frozen is not None:
+            g = g.masked_fill(pull.frozen, 0)
+        w.add_(g, alpha=-how.lr)
+
+    def _adam(self, g: Any, step: int) -> Any:
+        beta1, beta2, epsilon = ADAM
+        mean, square = self._kept(2, len(g))
+        mean.lerp_(g, 1 - beta1)
+        square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        scale = square.sqrt().div_((1 - beta2**step) ** 0.5).add_(epsilon)
+        return mean.div(scale).div_(1 - beta1**step)
+
+    def _kept(self, count: int, clients: int) -> list[Any]:
+        """What the optimiser remembers of the first clients."""
+        while len(self._memory) < count:
+            self._memory.append(torch().zeros_like(self.weights[:, : self.trained]))
+        return [kept[:clients] for kept in self._memory]
+
+
+class ByHand(Network):
+    """Dense layers, activations and dropout."""
+
+    def __init__(self, plan: Plan, weights: Any, how: Training, pull: Pull) -> None:
+        super().__init__(plan, weights, how, pull)
+        assert plan.layers is not None
+        self.blocks = _blocks(plan.layers)
+        self._views = self._read(weights)
+        self._into, self._keep, self._scale = self._views, 1.0, -how.lr
+        self._gradient: Any = None
+        if not self.fused:
+            self._gradient = torch().empty_like(weights)
+            self._into, self._keep, self._scale = self._read(self._gradient), 0.0, 1.0
+
+    def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
+        views = self.plan.layout.views(matrix)
+        return [
+            (views[f"{block.name}.weight"], views[f"{block.name}.bias"].unsqueeze(1))
+            for block in self.blocks
+        ]
+
+    def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
+        clients = len(x)
+        whole = clients == len(self.weights)
+        views, into = self._views, self._into
+        if not whole:
+            views = [(W[:clients], b[:clients]) for W, b in views]
+            into = [(W[:clients], b[:clients]) for W, b in into]
+        inputs, masks = [x], []
+        z = x
+        for block, (W, b) in zip(self.blocks, views, strict=True):
+            z = _affine(block, z, W, b)
+            if block.activation is not None:
+                z = _activate(block.activation, z)
+                if block.dropout is not None:
+                    masks.append(block.dropout.mask(training, tuple(z.shape), z))
+                    inputs.append(z * masks[-1])
+                    z = inputs[-1]
+                else:
+                    inputs.append(z)
+        losses, error = output_error(z, target, self.how.loss)
+        if isinstance(share, float):
+            scale = self._scale * share
+        else:
+            error.mul_(share.unsqueeze(-1))
+            losses.mul_(share > 0)
+            scale = self._scale
+        for i in range(len(self.blocks) - 1, -1, -1):
+            before = None
+            if i:
+                before = torch().bmm(error, _backward(self.blocks[i], views[i][0]))
+            self._write(self.blocks[i], into[i], inputs[i], error, scale)
+            if before is not None:
+                mask = masks[i - 1] if masks else None
+                error = _derivative(self.blocks[i - 1].activation, inputs[i], before, mask)
+        found = None if self.fused else self._gradient[:clients, : self.trained]
+        return found, losses.sum(dim=1)
+
+    def _write(self, block: Block, into: Any, x: Any, error: Any, scale: float) -> None:
+        W, b = into
+        if block.wide:
+            W.baddbmm_(x.transpose(1, 2), error, beta=self._keep, alpha=scale)
+        else:
+            W.baddbmm_(error.transpose(1, 2), x, beta=self._keep, alpha=scale)
+        total = error.sum(dim=1, keepdim=True)
+        if self.fused:
+            b.add_(total, alpha=scale)
+        else:
+            torch().mul(total, scale, out=b)
+
+
+@dataclass
+class Block:
+    """A dense layer with what follows it."""
+
+    name: str
+    wide: bool
+    activation: str | None = None
+    dropout: Dropout | None = None
+
+
+def _blocks(layers: list[Layer]) -> list[Block]:
+    blocks: list[Block] = []
+    for i, layer in enumerate(layers):
+        if isinstance(layer, Dense):
+            blocks.append(Block(str(i), layer.wide))
+        elif isinstance(layer, Activation):
+            blocks[-1].activation = layer.kind
+        elif isinstance(layer, Dropout):
+            blocks[-1].dropout = layer
+    return blocks
+
+
+def _affine(block: Block, x: Any, W: Any, b: Any) -> Any:
+    if block.wide:
+        return torch().baddbmm(b, x, W)
+    return torch().bmm(W, x.transpose(1, 2)).transpose(1, 2).contiguous().add_(b)
+
+
+def _backward(block: Block, W: Any) -> Any:
+    return W.transpose(1, 2) if block.wide else W
+
+
+def _activate(kind: str, z: Any) -> Any:
+    return {"relu": z.relu_, "tanh": z.tanh_, "sigmoid": z.sigmoid_}[kind]()
+
+
+def _derivative(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
+    """The error before the activation whose (dropped-out) result is h."""
+    if mask is not None:
+        error = error.mul_(mask)
+        h = h / mask.clamp(min=1)
+    if kind == "relu":
+        return torch().ops.aten.threshold_backward(error, h, 0)
+    return error.mul_(1 - h * h if kind == "tanh" else h * (1 - h))
+
+
+def output_error(z: Any, target: Any, loss: str) -> tuple[Any, Any]:
+    """L and dL/dz of every row."""
+    t = torch()
+    if loss == "softmax":
+        chosen = target.unsqueeze(-1)
+        log_p = t.log_softmax(z, dim=-1)
+        losses = log_p.gather(-1, chosen).squeeze(-1).neg_()
+        error = log_p.exp_()
+        return losses, error.scatter_add_(-1, chosen, error.new_full((1,), -1).expand(chosen.shape))
+    if loss in ("sigmoid", "binary"):
+        losses = (z.clamp(min=0) - z * target + z.abs().neg_().exp_().log1p_()).mean(dim=-1)
+        return losses, (z.sigmoid() - target).div_(z.shape[-1])
+    if loss == "squared":
+        error = z - target
+        return 0.5 * (error**2).sum(dim=-1), error
+    with t.enable_grad():
+        leaf = z.detach().requires_grad_()
+        losses = row_losses(leaf, target, loss)
+        (error,) = t.autograd.grad(losses.sum(), leaf)
+    return losses.detach(), error
+
+
+class ByAutograd(Network):
+    """Our layers, batched over clients, differentiated by autograd."""
+
+    def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
+        t = torch()
+        assert self.plan.layers is not None
+        clients = len(x)
+        views = self.plan.layout.views(self.weights[:clients])
+        trained = [slot.name for slot in self.plan.layout.slots if slot.parameter.trained]
+        with t.enable_grad():
+            leaves = {name: views[name].detach().requires_grad_() for name in trained}
+            outputs, moved = forward(self.plan, {**views, **leaves}, x, training)
+            losses = row_losses(outputs, target, self.how.loss)
+            gradients = t.autograd.grad((losses * share).sum(), list(leaves.values()))
+        for name, value in moved.items():
+            views[name].copy_(value)
+        real = losses.detach() if isinstance(share, float) else losses.detach() * (share > 0)
+        return t.cat([g.reshape(clients, -1) for g in gradients], dim=1), real.sum(dim=1)
+
+
+def forward(
+    plan: Plan, values: dict[str, Any], x: Any, training: Pass | None
+) -> tuple[Any, dict[str, Any]]:
+    """Outputs of our layers for many clients, and their new running statistics."""
+    assert plan.layers is not None
+    moved = {}
+    for i, layer in enumerate(plan.layers):
+        own = {p.name: values[f"{i}.{p.name}"] for p in layer.parameters()}
+        if training is not None:
+            training.moved = {}
+        x = layer.forward(x, own, training)
+        if training is not None and training.moved:
+            moved.update({f"{i}.{name}": value for name, value in training.moved.items()})
+    return x, moved
+
+
+class ByFunc(Network):
+    """Any module without running statistics or random layers, stacked by ``torch.func``."""
+
+    def __init__(self, plan: Plan, weights: Any, how: Training, pull: Pull) -> None:
+        super().__init__(plan, weights, how, pull)
+        t = torch()
+        module = plan.module().to(dtype=weights.dtype, device=weights.device)
+        module.train()
+
+        def objective(values: Any, x: Any, target: Any, share: Any) -> tuple[Any, Any]:
+            outputs = t.func.functional_call(module, values, (x,))
+            losses = row_losses(outputs, target, how.loss)
+            return (losses * share).sum(), (losses * (share > 0)).sum()
+
+        self._gradients = t.func.vmap(t.func.grad(objective, has_aux=True))
+
+    def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
+        t = torch()
+        if isinstance(share, float):
+            share = t.full(x.shape[:2], share, dtype=x.dtype, device=x.device)
+        values = self.plan.layout.views(self.weights[: len(x)])
+        found, losses = self._gradients(values, x, target, share)
+        flat = [found[slot.name].reshape(len(x), -1) for slot in self.plan.layout.slots]
+        return t.cat(flat, dim=1), losses
+
+
+def network_for(plan: Plan, weights: Any, how: Training, pull: Pull) -> Network:
+    """The fastest way to train this model, as measured in ``benchmarks/simulation.py``."""
+    if plan.layers is None:
+        return ByFunc(plan, weights, how, pull)
+    return (ByHand if plan.dense else ByAutograd)(plan, weights, how, pull)

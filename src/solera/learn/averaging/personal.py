@@ -1,0 +1,179 @@
+"""Personalisation: part of the model, or a model of its own, stays with each client.
+
+Private parts live in the client's state. They are never sent, survive restarts, and
+:func:`evaluate_personal` asks the clients how good their own models are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Collect
+from solera.core.clients import PARTS, Client, Segments
+from solera.core.component import build_fitted, describe_fitted
+from solera.core.errors import DataError, UsageError
+from solera.core.federation import Federation
+from solera.core.replies import map_leaves
+from solera.core.task import task
+from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.local import PRIVATE, Local, one_and_many
+from solera.learn.averaging.models import Layered, described
+from solera.learn.averaging.networks import Pull
+from solera.learn.averaging.rows import as_tensor
+from solera.learn.evaluation import Evaluation, count_rows, metrics, rows_counted
+
+_OWN = "own_model"
+
+
+class Personal(FedAvg, abstract=True):
+    """A learner whose clients end with models of their own.
+
+    ``predict`` uses the shared parameters with the private ones as they were first sent;
+    :meth:`evaluate_personal` judges every client by its own model.
+    """
+
+    def evaluate_personal(self, federation: Federation, part: str = "test") -> Evaluation:
+        """Metrics of every client's own model on rows it keeps, and of all together."""
+        self.check_fitted()
+        if part not in PARTS:
+            raise UsageError.of("evaluate_personal", "part", part, f"must be one of {PARTS}")
+        model = describe_fitted(self.for_prediction())
+        ask = {"model": model, "part": part, "private": self._private()}
+        answers = federation.ask(_evaluate, ask).fold(Collect())
+        total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
+        if not rows_counted(total):
+            raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")
+        each = {c: metrics(counts) for c, counts in answers.items() if rows_counted(counts)}
+        return Evaluation(metrics(total), each, total)
+
+
+@task("averaging.evaluate_personal")
+def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
+    """Counts of this client's rows by its own model."""
+    model = build_fitted(ask["model"])
+    if _OWN in client.state:
+        model.weights_ = client.state[_OWN]
+    elif PRIVATE in client.state:
+        mask = model._plan().layout.select(ask["private"])
+        own = model.weights_.copy()
+        own[mask] = client.state[PRIVATE]
+        model.weights_ = own
+    rows = client.data.part(ask["part"])
+    one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
+    return {name: value[0] for name, value in count_rows(model, one).items()}
+
+
+class FedPer(Personal):
+    """The last layer stays with the client, the others are averaged (Arivazhagan et al. 2019).
+
+    ``private`` names other parameters to keep, as in ``model.module().state_dict()``.
+    """
+
+    def __init__(self, model: Any, *, private: list[str] | None = None, **averaging: Any) -> None:
+        super().__init__(model, **averaging)
+        self.private = private
+
+    def _private(self) -> list[str]:
+        if self.private is not None:
+            return list(self.private)
+        return _layered(self).head()
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        hidden = self._hidden()
+        if not hidden.any() or hidden.all():
+            which = "no" if not hidden.any() else "every"
+            raise UsageError(f"{self!r} keeps {which} parameter private")
+
+
+class FedBN(FedPer):
+    """Batch normalisation, parameters and statistics, stays with the client (Li et al. 2021)."""
+
+    def __init__(self, model: Any, **averaging: Any) -> None:
+        super().__init__(model, **averaging)
+
+    def _private(self) -> list[str]:
+        return list(self.private) if self.private is not None else _layered(self).normalisation()
+
+
+def train_head_then_body(local: Local) -> dict[str, Any]:
+    """First the private head with the body fixed, then the body with the head fixed."""
+    assert local.private is not None
+    rows = local.copies()
+    head = as_tensor(local.private).to(rows.device)
+    first = replace(local.how, epochs=local.ask["head_epochs"], steps=None)
+    local.train(rows, first, Pull(frozen=~head))
+    losses, _ = local.train(rows, local.how, Pull(frozen=head))
+    local.keep_private(rows)
+    return local.reply(rows.sub_(local.weights), losses)
+
+
+_rep_one, _rep_many = one_and_many(train_head_then_body)
+_rep = task("averaging.rep", many=_rep_many)(_rep_one)
+
+
+class FedRep(FedPer):
+    """As FedPer, but head and body are trained in turn (Collins et al. 2021).
+
+    ``head_epochs`` passes train the private head, then ``epochs`` the shared body.
+    """
+
+    update = _rep
+
+    def __init__(self, model: Any, *, head_epochs: int = 1, **averaging: Any) -> None:
+        super().__init__(model, **averaging)
+        self.head_epochs = head_epochs
+
+    def order(self, round: int) -> dict[str, Any]:
+        return {**super().order(round), "head_epochs": self.head_epochs}
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if self.head_epochs < 1:
+            raise UsageError.of(self, "head_epochs", self.head_epochs, "must be at least 1")
+
+
+def train_both(local: Local) -> dict[str, Any]:
+    """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
+    changes, losses, _ = local.changes(local.how, Pull())
+    own = local.kept(_OWN, local.weights[None])
+    own_way = replace(local.how, mu=local.ask["pull"])
+    local.train(own, own_way, Pull(anchor=local.weights))
+    local.keep(_OWN, own)
+    return local.reply(changes, losses)
+
+
+_ditto_one, _ditto_many = one_and_many(train_both)
+_ditto = task("averaging.ditto", many=_ditto_many)(_ditto_one)
+
+
+class Ditto(Personal):
+    """Every client trains a second model on L_k(v) + lam/2·‖v − w‖² (Li et al. 2021).
+
+    The shared model is FedAvg's.
+    """
+
+    update = _ditto
+
+    def __init__(self, model: Any, *, lam: float = 0.1, **averaging: Any) -> None:
+        super().__init__(model, **averaging)
+        self.lam = lam
+
+    def order(self, round: int) -> dict[str, Any]:
+        return {**super().order(round), "pull": float(self.lam)}
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if not self.lam >= 0:
+            raise UsageError.of(self, "lam", self.lam, "must not be negative")
+
+
+def _layered(learner: FedPer) -> Layered:
+    model = described(learner.model)
+    if not isinstance(model, Layered):
+        kind = type(learner).__name__
+        raise UsageError(f"{kind}: name what stays private", hint="private=['head.weight', …]")
+    return model
