@@ -40,6 +40,7 @@ from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
+from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
 from solera.learn.averaging import nn
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.multilabel import MLFedAvg
@@ -71,6 +72,8 @@ from solera.simulate import pool as steps
 from solera.simulate.failures import Failures
 from solera.simulate.pool import pool
 from solera.simulate.simulation import Simulation, simulate
+from solera.study import runs
+from solera.study.exporters import MLflow, TensorBoard
 
 try:
     __version__ = version("solera")
@@ -114,6 +117,9 @@ __all__ = [
     "Dirichlet",
     "EarlyStopping",
     "Encryption",
+    "EnergyBudget",
+    "EnergyOptions",
+    "EnergyUse",
     "Evaluate",
     "Evaluation",
     "Explicit",
@@ -137,6 +143,7 @@ __all__ = [
     "LazyData",
     "Learner",
     "Limits",
+    "MLflow",
     "Mean",
     "Overlap",
     "Partition",
@@ -155,6 +162,7 @@ __all__ = [
     "Stacked",
     "Star",
     "Sum",
+    "TensorBoard",
     "TransferSplit",
     "Transformer",
     "Uniform",
@@ -172,7 +180,9 @@ __all__ = [
     "keys",
     "load",
     "pool",
+    "runs",
     "simulate",
     "steps",
     "task",
+    "track_energy",
 ]

@@ -271,3 +271,64 @@ def test_help_loads_little() -> None:
         check=True,
     )
     assert shown.stdout == "[]\n"
+
+
+STUDY = SPEC.replace("lr = 1e-5", "lr = [1e-5, 1e-4]")
+
+
+def test_run_a_study() -> None:
+    Path("grid.toml").write_text(STUDY)
+    shown = json.loads(solera_("run", "grid.toml", "--json", "--workers", "2").stdout)
+    assert (shown["cells"], shown["finished"], shown["failures"]) == (4, 4, {})
+    assert [row["method"] for row in shown["table"]] == [
+        "FedLinear lr=1e-05",
+        "FedLinear lr=0.0001",
+    ]
+    text = solera_("run", "grid.toml", "--resume").stdout
+    assert text.count(" *") == 1  # the best
+    assert "report: runs/grid/report.html" in text
+    limited = STUDY.replace("seeds = [0, 1]", "seeds = [0, 1, 2]") + "[budget]\ncells = 1\n"
+    Path("grid.toml").write_text(limited)
+    stopped = solera_("run", "grid.toml")
+    assert "stopped after 5 of 6 cells: the budget of 1 cells" in stopped.stderr
+
+
+def test_what_a_run_cannot_do() -> None:
+    for arguments, message in (
+        (["run", "wine.toml", "--resume"], "nothing to go on with in runs/wine"),
+        (["run", "wine.toml", "--workers", "2"], "is one run"),
+    ):
+        assert message in solera_(*arguments, code=1).stderr
+    assert not Path("runs/wine").exists()
+
+
+def test_cells_that_fail_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Component, "registry", dict(Component.registry))
+
+    class Failing(Learner):
+        def __init__(self, after: int = 1) -> None:
+            self.after = after
+
+        def train(self, federation: Federation) -> None:
+            raise ZeroDivisionError("no way")
+
+    text = '[data]\nname = "wine"\n[learner]\nkind = "Failing"\nafter = [1, 2]\n'
+    Path("failing.toml").write_text(text)
+    result = solera_("run", "failing.toml", code=1)
+    assert "2 of 2 cells failed" in result.stderr
+    assert "ZeroDivisionError: no way" in result.stderr
+
+
+def test_energy_of_any_run() -> None:
+    shown = json.loads(solera_("run", "wine.toml", "--energy", "--country", "ESP", "--json").stdout)
+    for result in shown["results"]:
+        use = result["energy"]
+        assert use["kwh"] > 0
+        assert sum(use["tasks"].values()) == pytest.approx(use["kwh"])
+        assert "linear.train" in use["tasks"]
+    assert "Wh" in solera_("run", "wine.toml").stdout
+    assert "<h2>Energy</h2>" in Path("runs/wine/report.html").read_text()
+    Path("grid.toml").write_text(STUDY)
+    assert "Wh" in solera_("run", "grid.toml", "--energy").stdout
+    wrong = solera_("run", "grid.toml", "--country", "Spain", "--fresh", code=1)
+    assert "Spain" in wrong.stderr

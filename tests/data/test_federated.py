@@ -149,3 +149,40 @@ def test_rows_are_held_out_by_class_before_dealing():
     assert len(so.holdout(X, test=0.1)) == 4
     with pytest.raises(UsageError, match="validation"):
         so.holdout(X, Y, validation=0.8)
+
+
+def _folds(data: so.FederatedData, k: int, seed: int = 0) -> list[so.FederatedData]:
+    return [data.fold(index, k, seed=seed) for index in range(k)]
+
+
+@pytest.mark.parametrize("test", [0.0, 0.3])
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_folds_validate_every_row_of_a_client_once(test: float, k: int) -> None:
+    rows = np.arange(57.0)[:, None]
+    sizes = np.array([1, 4, 20, 32])
+    whole = so.FederatedData(rows, np.arange(57) % 2, np.concatenate([[0], np.cumsum(sizes)]))
+    data = whole.split(test=test, seed=3) if test else whole
+    for client in range(4):
+        mine = np.array([client])
+        train = data.segments(mine, "train").joined().X[:, 0]
+        kept = data.segments(mine, "test").joined().X[:, 0]
+        validated = []
+        for fold in _folds(data, k):
+            parts = [fold.segments(mine, p).joined().X[:, 0] for p in ("train", "validation")]
+            assert sorted(np.concatenate(parts)) == sorted(train)
+            assert sorted(fold.segments(mine, "test").joined().X[:, 0]) == sorted(kept)
+            assert len(parts[1]) in (len(train) // k, -(-len(train) // k))
+            validated += parts[1].tolist()
+        assert sorted(validated) == sorted(train)
+
+
+def test_folds_follow_the_seed_and_refuse_nonsense() -> None:
+    data = so.FederatedData(np.arange(40.0)[:, None], None, np.array([0, 10, 40]))
+    same, other = _folds(data, 2), _folds(data, 2, seed=1)
+    assert np.array_equal(same[0].X, data.fold(0, 2).X)
+    assert not np.array_equal(same[0].X, other[0].X)
+    for index, folds in ((0, 1), (2, 2), (-1, 3)):
+        with pytest.raises(UsageError, match="fold"):
+            data.fold(index, folds)
+    with pytest.raises(UsageError, match="validation rows already"):
+        same[0].fold(0, 2)

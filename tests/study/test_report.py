@@ -12,8 +12,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from solera.data import datasets
-from solera.study.report import Section, figure_svg, page, paragraph, report, table
-from solera.study.runner import Result, divided
+from solera.study.pages import Section, figure_svg, page, paragraph, table
+from solera.study.report import report
+from solera.study.results import Result
+from solera.study.runner import divided
 from solera.study.spec import Spec, parse
 from solera.study.wording import mean_and_spread, number, size
 

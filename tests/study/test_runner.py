@@ -15,7 +15,8 @@ import solera as so
 from solera.core.errors import SoleraError, UsageError
 from solera.core.rounds import Callback, Round
 from solera.data import datasets
-from solera.study.runner import Result, finished, run
+from solera.study.results import Result
+from solera.study.runner import finished, run
 from solera.study.spec import Spec, parse
 
 TEXT = """\
@@ -75,6 +76,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder(undisturbed: Path) -> None:
     assert sorted(path.name for path in undisturbed.iterdir()) == [
         "environment.json",
+        "events.jsonl",
+        "metrics.csv",
         "model-seed0.sol",
         "model-seed1.sol",
         "report.html",

@@ -12,7 +12,8 @@ from solera.data.partition import IID, Overlap
 from solera.data.partition_labels import Dirichlet
 from solera.learn.linear import FedLinear
 from solera.select.uniform import Uniform
-from solera.study.spec import DataSpec, EngineSpec, Spec, line_of, parse, read
+from solera.study.entries import line_of
+from solera.study.spec import DataSpec, EngineSpec, Spec, parse, read
 
 WHOLE = """\
 # a comment

@@ -28,7 +28,7 @@ def complete_data_set(incomplete: str) -> list[tuple[str, str]]:
 def complete_partition(incomplete: str) -> list[tuple[str, str]]:
     """Names of partitions for the shell."""
     from solera.data.partition import Partition
-    from solera.study.spec import family
+    from solera.study.entries import family
 
     found = family(Partition).items()
     return [(name, _first_line(cls)) for name, cls in found if name.startswith(incomplete)]
@@ -37,7 +37,7 @@ def complete_partition(incomplete: str) -> list[tuple[str, str]]:
 def complete_parameter(ctx: typer.Context, incomplete: str) -> list[str]:
     """``NAME=`` for every parameter of the partition chosen so far."""
     from solera.data.partition import Partition
-    from solera.study.spec import family
+    from solera.study.entries import family
 
     cls = family(Partition).get(ctx.params.get("kind") or "")
     names = () if cls is None else cls.parameters()
@@ -130,7 +130,7 @@ def partition(
     """Divide a data set among clients and look at the outcome."""
     from solera.data.partition import Partition
     from solera.simulate.simulation import simulate
-    from solera.study.spec import component
+    from solera.study.entries import component
 
     rule = component(Partition, {"kind": kind, **_parameters(param or [])})
     dataset = _load(name)

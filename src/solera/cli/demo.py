@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from solera.cli.output import print_partition, print_table, stderr, stdout
 if TYPE_CHECKING:
     from solera.cli.progress import Bars
     from solera.data.dataset import Dataset
-    from solera.study.runner import Result
+    from solera.study.results import Result
     from solera.study.spec import Spec
 
 SPEC = """\
@@ -37,17 +37,6 @@ rounds = 50
 epochs = 2
 lr = 0.001               # small steps, because pixels go up to 16
 """
-
-
-class Outcome(NamedTuple):
-    """How one way of learning did with one seed; ``worst`` is the worst client on its own rows."""
-
-    accuracy: float
-    macro_f1: float
-    worst: float
-    rounds: int
-    up: int
-    down: int
 
 
 def demo(
@@ -122,94 +111,39 @@ NOTE = (
 
 def compare(
     plan: Spec, dataset: Dataset, results: Sequence[Result], bars: Bars
-) -> dict[str, list[Outcome]]:
+) -> dict[str, list[Result]]:
     """Every way of learning with every seed: same rows, same number of passes over them."""
-    ways: dict[str, list[Outcome]] = {"alone": [], "federated": [], "centralised": []}
+    from solera.study.schemes import Training, train
+
+    ways: dict[str, list[Result]] = {"alone": [], "federated": list(results), "centralised": []}
     for result in bars.track(results, "alone and centralised", len(results)):
-        ways["federated"].append(
-            Outcome(
-                result.metrics["accuracy"],
-                result.metrics["macro_f1"],
-                min(result.clients.values()),
-                result.rounds,
-                result.bytes_up,
-                result.bytes_down,
-            )
-        )
-        ways["alone"].append(alone(plan, dataset, result.seed))
-        ways["centralised"].append(centralised(plan, dataset, result.seed))
+        for scheme in ("alone", "centralised"):
+            training = Training(plan, result.seed, scheme)
+            ways[scheme].append(train(training, lambda: dataset))
     return ways
 
 
-def alone(plan: Spec, dataset: Dataset, seed: int) -> Outcome:
-    """Every client learns from its own rows only; nothing is sent."""
-    import numpy as np
-
-    from solera.study.runner import divided, held_out_metrics
-
-    data = divided(plan, dataset, seed)
-    accuracy, macro_f1, own = [], [], []
-    for client in range(data.clients):
-        mine = np.array([client])
-        model = _fit(plan, dataset, data.segments(mine, "train").joined(), seed)
-        metrics = held_out_metrics(model, dataset)
-        accuracy.append(metrics["accuracy"])
-        macro_f1.append(metrics["macro_f1"])
-        kept = data.segments(mine, "test").joined()
-        own.append(model.score(kept.X, kept.y))
-    rounds = len(model.history_)
-    return Outcome(float(np.mean(accuracy)), float(np.mean(macro_f1)), min(own), rounds, 0, 0)
-
-
-def centralised(plan: Spec, dataset: Dataset, seed: int) -> Outcome:
-    """All rows in one place, which is what federated learning avoids."""
-    from solera.core.payload import encoded_size
-    from solera.study.runner import held_out_metrics, simulation
-
-    with simulation(plan, dataset, seed) as federation:
-        rows = federation.data.segments(federation.clients, "train").joined()
-        model = _fit(plan, dataset, rows, seed)
-        each = model.evaluate(federation).clients.values()
-    metrics = held_out_metrics(model, dataset)
-    return Outcome(
-        metrics["accuracy"],
-        metrics["macro_f1"],
-        min(client["accuracy"] for client in each),
-        len(model.history_),
-        encoded_size({"X": rows.X, "y": rows.y}),
-        0,
-    )
-
-
-def _fit(plan: Spec, dataset: Dataset, rows: Any, seed: int) -> Any:
-    """The learner of the plan, fitted to one client that holds these rows."""
-    from solera.simulate.simulation import simulate
-
-    one = simulate(rows.X, rows.y, clients=1, seed=seed, schema=dataset.schema)
-    return plan.learner.clone().fit(one)
-
-
-def table_rows(ways: dict[str, list[Outcome]]) -> list[list[str]]:
+def table_rows(ways: dict[str, list[Result]]) -> list[list[str]]:
     """Mean ± standard deviation over the seeds for every way of learning."""
     from solera.study.wording import mean_and_spread, size
 
     return [
         [
             way,
-            mean_and_spread([o.accuracy for o in outcomes]),
-            mean_and_spread([o.macro_f1 for o in outcomes]),
-            mean_and_spread([o.worst for o in outcomes]),
-            str(outcomes[0].rounds),
-            size(outcomes[0].up),
-            size(outcomes[0].down),
+            mean_and_spread([r.metrics["accuracy"] for r in results]),
+            mean_and_spread([r.metrics["macro_f1"] for r in results]),
+            mean_and_spread([min(r.clients.values()) for r in results]),
+            str(results[0].rounds),
+            size(results[0].bytes_up),
+            size(results[0].bytes_down),
         ]
-        for way, outcomes in ways.items()
+        for way, results in ways.items()
     ]
 
 
-def section(ways: dict[str, list[Outcome]]) -> Any:
+def section(ways: dict[str, list[Result]]) -> Any:
     """The comparison as a section of the report."""
-    from solera.study.report import Section, paragraph, table
+    from solera.study.pages import Section, paragraph, table
 
     body = table(table_rows(ways), ["", *COLUMNS]) + paragraph(NOTE)
     return Section("Alone, federated, centralised", body)

@@ -38,13 +38,13 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def complain(message: str, hint: str | None = None) -> None:
+def complain(message: str, hint: str | None = None, *, label: str = "error: ") -> None:
     """One line that says what is wrong and one that says what to do."""
     console = stderr()
-    for label, text, style in (("error: ", message, "bold red"), ("hint: ", hint, "bold cyan")):
+    for start, text, style in ((label, message, "bold red"), ("hint: ", hint, "bold cyan")):
         if text:
             line = " ".join(text.split())
-            console.print(Text.assemble((label, style), line), soft_wrap=True)
+            console.print(Text.assemble((start, style), line), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

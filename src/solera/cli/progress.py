@@ -17,7 +17,7 @@ from rich.text import Text
 
 from solera.cli.output import stderr
 from solera.core.rounds import Callback, Round
-from solera.study.runner import logged
+from solera.study.results import logged
 from solera.study.wording import size
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ class Bars:
             console=self.console,
             disable=not self.console.is_terminal,
         )
+        self._cells: Any = None
         self._stage = self.display.add_task("", total=None, detail="", visible=False)
 
     def __enter__(self) -> Self:
@@ -60,6 +61,12 @@ class Bars:
     def watch(self, title: str) -> Callback:
         """A callback that shows the rounds of a fit."""
         return _RoundBar(self, title)
+
+    def cells(self, finished: int, total: int, detail: str) -> None:
+        """Show how many cells of a study are finished."""
+        if self._cells is None:
+            self._cells = self.start("cells", total, finished)
+        self.display.update(self._cells, completed=finished, total=total, detail=detail)
 
     def track(self, items: Iterable[T], title: str, total: int) -> Iterator[T]:
         """The items, with a bar that counts them."""

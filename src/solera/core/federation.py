@@ -216,6 +216,7 @@ class Replies:
                 _payload_sizes(ask),
                 replied,
                 up,
+                began=self._began,
                 wall=time.perf_counter() - self._began,
                 virtual=self._virtual,
             )

@@ -14,7 +14,8 @@ class Record:
     """One ask. ``down`` and ``up`` are bytes per client of ``clients`` (of ``replied`` for ``up``).
 
     Sizes are those of the encoded payloads, whether or not the engine had to encode them.
-    ``virtual`` is simulated time; ``wall`` is the time this process waited.
+    ``virtual`` is simulated time; ``wall`` is the time this process waited, from ``began`` on (a
+    reading of :func:`time.perf_counter`).
     """
 
     round: int
@@ -23,6 +24,7 @@ class Record:
     down: IntArray
     replied: IntArray
     up: IntArray
+    began: float
     wall: float
     virtual: float
 

@@ -124,14 +124,44 @@ class FederatedData:
         if self._held_out is not None:
             raise UsageError("the data is split already")
         sizes = np.diff(self.offsets)
-        keys = rng.stream_keys(seed, "split", 0, np.arange(self.clients))
-        owner = np.repeat(np.arange(self.clients), sizes)
-        within = np.arange(len(owner)) - np.repeat(self.offsets[:-1], sizes)
-        order = np.lexsort((rng.random_bits(keys[owner], within), owner))
+        owner, _, draw = self._draws(seed, "split")
         held_out = (
             np.floor(sizes * validation).astype(np.int64),
             np.floor(sizes * test).astype(np.int64),
         )
+        return self._ordered(np.lexsort((draw, owner)), held_out)
+
+    def fold(self, index: int, folds: int, *, seed: int = 0) -> FederatedData:
+        """One fold of a k-fold cross-validation inside every client.
+
+        The rows a client trains on are dealt at random into ``folds`` parts that differ by at most
+        one row; part ``index`` becomes its validation rows. Test rows stay what they are. Over all
+        folds every row is validated on exactly once.
+        """
+        if folds < 2 or not 0 <= index < folds:
+            raise UsageError(f"fold({index}, {folds}): give at least 2 folds and one of them")
+        if self._held_out is not None and self._held_out[0].any():
+            raise UsageError("the data has validation rows already")
+        owner, within, draw = self._draws(seed, "fold")
+        train = self.sizes("train")
+        is_test = within >= train[owner]
+        rank = np.empty_like(within)
+        order = np.lexsort((draw, is_test, owner))
+        rank[order] = within  # positions are counted anew in the drawn order
+        validated = ~is_test & (rank % folds == index)
+        counts = np.bincount(owner[validated], minlength=self.clients).astype(np.int64)
+        test = np.diff(self.offsets) - train
+        return self._ordered(np.lexsort((rank, validated, is_test, owner)), (counts, test))
+
+    def _draws(self, seed: int, purpose: str) -> tuple[IntArray, IntArray, Any]:
+        """For every row its owner, its place among the owner's rows, and a random number."""
+        sizes = np.diff(self.offsets)
+        keys = rng.stream_keys(seed, purpose, 0, np.arange(self.clients))
+        owner = np.repeat(np.arange(self.clients), sizes)
+        within = np.arange(len(owner)) - np.repeat(self.offsets[:-1], sizes)
+        return owner, within, rng.random_bits(keys[owner], within)
+
+    def _ordered(self, order: IntArray, held_out: tuple[IntArray, IntArray]) -> FederatedData:
         return FederatedData(
             self.X[order],
             None if self.y is None else self.y[order],

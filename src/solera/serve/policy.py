@@ -70,7 +70,7 @@ from solera.serve.policy_rules import (
     TaskRule,
     value_at,
 )
-from solera.study.spec import Problem, Where, line_of, nearest
+from solera.study.entries import Problem, Where, line_of, nearest
 
 
 class NeedsApproval(Refusal):

@@ -2,66 +2,41 @@
 
 The run folder holds the run file (``spec.toml``), the results so far (``results.json``), the fitted
 learners (``model-seed<k>.sol``), the versions of what was used (``environment.json``) and
-``report.html``. Every round is checkpointed and every finished seed is written at once, so an
+``report.html``, the same numbers as one tidy table (``metrics.csv``) and what happened when
+(``events.jsonl``). Every round is checkpointed and every finished seed is written at once, so an
 interrupted run that is started again repeats nothing and ends with the same numbers.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import platform
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-import solera
 from solera.core.errors import SoleraError, UsageError
 from solera.core.rounds import Callback
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
-from solera.learn.base import Predictor
-from solera.learn.evaluation import evaluate
-from solera.simulate.simulation import Simulation, simulate
-from solera.study.spec import EngineSpec, Spec, read
+from solera.green.energy import EnergyOptions
+from solera.study import schemes
+from solera.study.folder import Events, environment, write_json, write_text
+from solera.study.results import Result
+from solera.study.schemes import Training
+from solera.study.spec import Spec, read
+from solera.study.tidy import labels_of, write_table
 
 if TYPE_CHECKING:
-    from solera.study.report import Section
+    from solera.study.pages import Section
 
-K = TypeVar("K")
-SCORES = ("accuracy", "subset_accuracy", "r2")
-"""The metric that sums up a model, for classes, labels and numbers."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one seed came to.
-
-    ``metrics`` are those of the data set's test rows, ``client_metrics`` those of all rows that
-    clients keep to test on, ``clients`` the score of each client on its own of these. Bytes and
-    seconds count training only, over all starts of an interrupted run.
-    """
-
-    seed: int
-    rounds: int
-    metrics: dict[str, float]
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    client_metrics: dict[str, float] = field(default_factory=dict)
-    clients: dict[int, float] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def score(self) -> str | None:
-        """The name of the metric that sums up the model."""
-        return score_name(self.metrics or self.client_metrics)
+PLAIN_FILES = (
+    "results.json", "report.html", "metrics.csv", "events.jsonl", "model-seed*.sol",
+    "checkpoint-seed*.sol",
+)  # fmt: skip
 
 
 class Progress(Protocol):
@@ -73,6 +48,9 @@ class Progress(Protocol):
     def watch(self, title: str) -> Callback:
         """A callback that shows the rounds of the next fit."""
 
+    def cells(self, finished: int, total: int, detail: str) -> None:
+        """How many cells of a study are finished, and what the last one came to."""
+
 
 def run(
     spec: Spec,
@@ -80,27 +58,36 @@ def run(
     progress: Progress | None = None,
     *,
     fresh: bool = False,
+    energy: EnergyOptions | None = None,
 ) -> list[Result]:
     """Run every seed that has no result in ``folder`` yet; the results of all of them.
 
     ``fresh`` removes what an earlier run left in the folder. Results of another run file are an
-    error otherwise; more or fewer seeds of the same one are not.
+    error otherwise; more or fewer seeds of the same one are not. ``energy`` measures every seed.
     """
-    folder, progress = Path(folder), progress or _Silent()
+    folder, progress = Path(folder), progress or Silent()
     _prepare(folder, spec, fresh)
     progress.stage(f"reading {spec.data.name}")
     dataset = datasets.load(spec.data.name, **spec.data.options)
     results = finished(folder)
+    events = Events(folder)
+    events.add("started", seeds=list(spec.seeds), finished=sorted(results))
     try:
         for seed in spec.seeds:
             if seed not in results:
-                results[seed] = _run_seed(spec, dataset, seed, folder, progress)
-                _write(folder / "results.json", list(results.values()))
+                results[seed] = _run_seed(spec, dataset, seed, folder, progress, energy)
+                write_json(folder / "results.json", list(results.values()))
                 _checkpoint(folder, seed).unlink(missing_ok=True)
+                events.add("seed finished", seed=seed, seconds=results[seed].seconds)
+        events.add("finished")
+    except BaseException as error:
+        events.add("stopped", reason=type(error).__name__, message=str(error))
+        raise
     finally:
         ours = [results[seed] for seed in spec.seeds if seed in results]
         if ours:
             progress.stage("writing the report")
+            write_table(folder, [(labels_of(spec, r.seed), r) for r in ours])
             write_report(folder, spec, ours, dataset)
     return ours
 
@@ -128,126 +115,47 @@ def write_report(
 ) -> None:
     """Write ``report.html``, with ``extra`` sections after the results."""
     from solera.study.report import report
+    from solera.study.sections import of_learner
 
-    page = report(spec, results, dataset, divided(spec, dataset, results[0].seed), extra)
-    (folder / "report.html").write_text(page, encoding="utf-8")
+    data = divided(spec, dataset, results[0].seed)
+    learned = of_learner(folder / f"model-seed{results[0].seed}.sol")
+    page = report(spec, results, dataset, data, extra, learned)
+    write_text(folder / "report.html", page)
 
 
 def divided(spec: Spec, dataset: Dataset, seed: int) -> FederatedData:
     """Who holds which rows in the run of that seed."""
-    local = replace(spec, engine=EngineSpec())
-    data: FederatedData = simulation(local, dataset, seed).data
-    return data
+    return schemes.divided(Training(spec, seed), dataset)
 
 
-def simulation(spec: Spec, dataset: Dataset, seed: int) -> Simulation:
-    """The federation that a run file describes."""
-    return simulate(
-        dataset.X,
-        dataset.y,
-        clients=spec.data.clients,
-        partition=spec.partition,
-        test=spec.data.client_test,
-        seed=seed,
-        engine=spec.engine.kind,
-        workers=spec.engine.workers,
-        schema=dataset.schema,
+def _run_seed(
+    spec: Spec,
+    dataset: Dataset,
+    seed: int,
+    folder: Path,
+    progress: Progress,
+    energy: EnergyOptions | None,
+) -> Result:
+    return schemes.train(
+        Training(spec, seed),
+        lambda: dataset,
+        checkpoint=_checkpoint(folder, seed),
+        callbacks=[progress.watch(f"seed {seed}")],
+        energy=energy,
+        stage=lambda text: progress.stage(f"seed {seed}: {text}"),
+        save=folder / f"model-seed{seed}.sol",
     )
 
 
-def held_out_metrics(model: Any, dataset: Dataset) -> dict[str, float]:
-    """Metrics over the test rows of a data set, as one client that holds them all would count."""
-    if not isinstance(model, Predictor) or dataset.y is None or not dataset.X_test.shape[0]:
-        return {}
-    everything = simulate(dataset.X_test, dataset.y_test, clients=1, schema=dataset.schema)
-    return _finite(evaluate(model, everything, "train").metrics)
-
-
-def score_name(metrics: Any) -> str | None:
-    """Which of some metrics sums up the model."""
-    return next((name for name in SCORES if name in metrics), None)
-
-
-def headline(results: Sequence[Result]) -> list[str]:
-    """Names of the metrics that tables show; ``results.json`` has all of them."""
-    names = dict.fromkeys(name for result in results for name in result.metrics)
-    return [name for name in names if name not in ("macro_precision", "macro_recall")]
-
-
-def logged(entry: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of one round that the learner logged, without those of the loop itself."""
-    loop = ("round", "clients", "failures", "bytes_down", "bytes_up")
-    return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}
-
-
-def _finite(metrics: dict[K, float]) -> dict[K, float]:
-    """JSON has no number for a metric that overflowed; reports show it as missing."""
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-
-def _run_seed(spec: Spec, dataset: Dataset, seed: int, folder: Path, progress: Progress) -> Result:
-    progress.stage(f"seed {seed}: dividing the rows")
-    model = spec.learner.clone()
-    watch = _Stopwatch()
-    with simulation(spec, dataset, seed) as federation:
-        callbacks = [watch, progress.watch(f"seed {seed}")]
-        model.fit(federation, callbacks=callbacks, checkpoint=_checkpoint(folder, seed))
-        watch.stop()
-        sent, earlier = federation.meter.total(), model.history_[: watch.start]
-        progress.stage(f"seed {seed}: scoring")
-        own: dict[str, Any] = {}
-        if spec.data.client_test and isinstance(model, Predictor):
-            judged = model.evaluate(federation)
-            score = score_name(judged.metrics)
-            each = {int(client): metrics[score] for client, metrics in judged.clients.items()}
-            own = {"client_metrics": _finite(judged.metrics), "clients": _finite(each)}
-    model.save(folder / f"model-seed{seed}.sol")
-    return Result(
-        seed=seed,
-        rounds=len(model.history_),
-        metrics=held_out_metrics(model, dataset),
-        bytes_down=sent.down + sum(r["bytes_down"] for r in earlier),
-        bytes_up=sent.up + sum(r["bytes_up"] for r in earlier),
-        seconds=round(watch.seconds, 3),
-        history=model.history_,
-        **own,
-    )
-
-
-class _Stopwatch(Callback):
-    """Seconds of training, carried on from the checkpoint; ``start`` is this run's first round."""
-
-    def __init__(self) -> None:
-        self.start = 0
-        self._before = 0.0
-        self._began = time.perf_counter()
-        self._ended: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        now = time.perf_counter() if self._ended is None else self._ended
-        return self._before + now - self._began
-
-    def stop(self) -> None:
-        self._ended = time.perf_counter()
-
-    def on_start(self, learner: Any, rounds: int, start: int) -> None:
-        self.start = start
-
-    def get_state(self) -> Any:
-        return {"seconds": self.seconds}
-
-    def set_state(self, state: Any) -> None:
-        self._before = state["seconds"]
-
-
-class _Silent:
+class Silent:
     """Shows nothing."""
 
     def stage(self, text: str) -> None: ...
 
     def watch(self, title: str) -> Callback:
         return Callback()
+
+    def cells(self, finished: int, total: int, detail: str) -> None: ...
 
 
 # --- the run folder ---
@@ -257,7 +165,7 @@ def _prepare(folder: Path, spec: Spec, fresh: bool) -> None:
     """Make the folder ready for this run, or refuse it when it holds another one."""
     folder.mkdir(parents=True, exist_ok=True)
     if fresh:
-        for pattern in ("results.json", "report.html", "model-seed*.sol", "checkpoint-seed*.sol"):
+        for pattern in PLAIN_FILES:
             for path in folder.glob(pattern):
                 path.unlink()
     elif (folder / "spec.toml").exists() and not _same_run(folder / "spec.toml", spec):
@@ -266,7 +174,7 @@ def _prepare(folder: Path, spec: Spec, fresh: bool) -> None:
             hint="give another --folder, or --fresh to remove that run",
         )
     (folder / "spec.toml").write_text(spec.text, encoding="utf-8")
-    _write(folder / "environment.json", environment())
+    write_json(folder / "environment.json", environment())
 
 
 def _same_run(path: Path, spec: Spec) -> bool:
@@ -278,21 +186,3 @@ def _same_run(path: Path, spec: Spec) -> bool:
 
 def _checkpoint(folder: Path, seed: int) -> Path:
     return folder / f"checkpoint-seed{seed}.sol"
-
-
-def _write(path: Path, content: Any) -> None:
-    """Replace a JSON file in one step, so that an interruption leaves the old or the new one."""
-    temporary = path.with_name(path.name + ".new")
-    encoded = msgspec.json.encode(content, enc_hook=lambda value: value.tolist())
-    temporary.write_bytes(msgspec.json.format(encoded, indent=2) + b"\n")
-    os.replace(temporary, path)
-
-
-def environment() -> dict[str, str]:
-    """Versions of what results may depend on."""
-    return {
-        "platform": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "solera": solera.__version__,
-        **{package: version(package) for package in ("numpy", "scipy", "scikit-learn")},
-    }

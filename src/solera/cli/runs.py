@@ -1,0 +1,142 @@
+"""``solera runs``: the run store."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from solera.cli.data import AsJson
+from solera.cli.output import complain, print_json, print_table, stdout
+
+app = typer.Typer(
+    help="Runs and studies that are stored: list, show, compare, export.", no_args_is_help=True
+)
+Root = Annotated[Path, typer.Option(help="The folder that holds the runs.")]
+Name = Annotated[str, typer.Argument(help="A run's name, or its folder.")]
+Target = Literal["csv", "json", "parquet", "markdown", "pdf", "mlflow", "tensorboard"]
+
+
+@app.command("list", epilog="Example: solera runs list --json")
+def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """All runs, and what came out."""
+    from solera.study import runs
+
+    found = list(runs.find(root))
+    good = [run for run in found if isinstance(run, runs.Run)]
+    for problem in found:
+        if isinstance(problem, runs.BadRun):
+            complain(f"left out: {problem.message}", problem.hint)
+    rows = [
+        {
+            "name": run.name,
+            "cells": run.cells,
+            "data": ", ".join(run.data),
+            "learners": len(run.learners),
+            "result": runs.headline(run),
+            "state": run.last,
+            "began": run.began[:16].replace("T", " "),
+        }
+        for run in good
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        stdout().print(f"there are no runs in {root}", markup=False)
+        return
+    print_table(
+        ["name", ">cells", "data", ">learners", "result", "state", "began"],
+        [list(row.values()) for row in rows],
+    )
+
+
+@app.command(epilog="Example: solera runs show demo")
+def show(run: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """One run: what it was, what came out, with what."""
+    from solera.study import runs
+
+    found = runs.load(runs.resolve(run, root))
+    if as_json:
+        print_json(
+            {
+                "name": found.name,
+                "folder": str(found.folder),
+                "cells": found.cells,
+                "metrics": found.metrics,
+                "environment": found.environment,
+                "spec": found.spec,
+            }
+        )
+        return
+    rows = [
+        ["folder", str(found.folder)],
+        ["cells", str(found.cells)],
+        ["data", ", ".join(found.data)],
+        ["learners", "\n".join(found.learners)],
+        *([name, f"{value:.4f}"] for name, value in found.metrics.items()),
+        *([name, value] for name, value in found.environment.items()),
+    ]
+    print_table(["", ""], rows)
+
+
+@app.command(epilog="Example: solera runs diff digits digits-2")
+def diff(first: Name, second: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """In what two runs differ: their files, their environments, and what came out."""
+    from solera.study import runs
+
+    a, b = (runs.load(runs.resolve(name, root)) for name in (first, second))
+    found = runs.diff(a, b)
+    if as_json:
+        print_json([vars(difference) for difference in found])
+        return
+    if not found:
+        stdout().print("the two runs do not differ", markup=False)
+        return
+    rows = []
+    for d in found:
+        gap = d.second - d.first if d.what == "metric" and None not in (d.first, d.second) else None
+        rows.append([d.what, d.name, _cell(d.first), _cell(d.second), _cell(gap)])
+    print_table(["", "", f">{a.name}", f">{b.name}", ">difference"], rows)
+
+
+@app.command(epilog="Example: solera runs export demo --to pdf --output demo.pdf")
+def export(
+    run: Name,
+    to: Annotated[Target, typer.Option(help="What to make of it.")] = "csv",
+    output: Annotated[
+        str | None, typer.Option(help="A file, a folder (tensorboard) or a URI (mlflow).")
+    ] = None,
+    root: Root = Path("runs"),
+) -> None:
+    """Write a run as a table, a document, or into MLflow or TensorBoard."""
+    from solera.study import documents, exporters, runs
+
+    folder = runs.resolve(run, root)
+    runs.load(folder)
+    endings = {"markdown": "md", "tensorboard": "tensorboard"}
+    where = output or f"{folder.name}.{endings.get(to, to)}"
+    if to in ("mlflow", "tensorboard"):
+        where = output or ("sqlite:///mlflow.db" if to == "mlflow" else where)
+        makers = {
+            "mlflow": lambda cell: exporters.MLflow(where, experiment=folder.name, run=cell),
+            "tensorboard": lambda cell: exporters.TensorBoard(Path(where) / cell),
+        }
+        runs.export(folder, makers[to])
+    elif to == "csv":
+        shutil.copyfile(folder / "metrics.csv", where)
+    elif to == "json":
+        runs.read(folder).to_json(where, orient="records", indent=1)
+    elif to == "parquet":
+        runs.read(folder).to_parquet(where)
+    else:
+        documents.convert(folder / "report.html", Path(where))
+    stdout().print(where, markup=False, soft_wrap=True)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:+.4f}" if isinstance(value, float) else str(value)

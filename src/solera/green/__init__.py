@@ -1,0 +1,1 @@
+"""What computing costs: energy and emissions of tasks, clients, rounds and studies."""

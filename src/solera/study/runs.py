@@ -1,0 +1,213 @@
+"""The run store: every run and study of a folder, as a list, as one table, side by side.
+
+    so.runs.read("runs/digits")                 # a pandas frame, one number per line
+    so.runs.read("runs/digits", "runs/wine")    # several runs, told apart by the column "run"
+    so.runs.read()                              # all runs under runs/
+
+The columns are those of :mod:`solera.study.tidy`. A folder that cannot be read is named in a
+warning and left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from solera.core.errors import MissingExtra, SoleraError, UsageError
+from solera.study.entries import nearest
+from solera.study.exporters import Exporter
+from solera.study.folder import Events
+from solera.study.results import SCORES
+from solera.study.tidy import FIRST, LAST
+
+ROOT = "runs"
+Paths = str | os.PathLike[str]
+
+
+class BadRun(SoleraError):
+    """A folder that should hold a run and cannot be read."""
+
+
+class SkippedRun(UserWarning):
+    """A run folder was left out because it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in the store. ``metrics`` are means over all cells, on test rows."""
+
+    name: str
+    folder: Path
+    cells: int
+    data: list[str]
+    learners: list[str]
+    metrics: dict[str, float]
+    began: str
+    last: str
+    environment: dict[str, str] = field(repr=False)
+    spec: dict[str, Any] = field(repr=False)
+
+
+def find(root: Paths = ROOT) -> Iterator[Run | BadRun]:
+    """The runs below a folder, by name; one that cannot be read comes as what is wrong with it."""
+    root = Path(root)
+    for path in sorted(root.glob("*/environment.json")) if root.is_dir() else []:
+        try:
+            yield load(path.parent)
+        except BadRun as problem:
+            yield problem
+
+
+def load(folder: Paths) -> Run:
+    """What a run folder holds."""
+    folder = Path(folder)
+    rows = _rows(folder)
+    try:
+        environment = msgspec.json.decode(
+            (folder / "environment.json").read_bytes(), type=dict[str, str]
+        )
+        text = folder / "spec.toml"
+        spec = tomllib.loads(text.read_text(encoding="utf-8")) if text.exists() else {}
+    except (OSError, ValueError) as error:
+        raise BadRun(f"{folder} cannot be read: {error}", hint=_HINT) from error
+    events = Events(folder).read()
+    sums: dict[str, list[float]] = {}
+    for row in rows:
+        if row["part"] == "test":
+            sums.setdefault(row["metric"], []).append(float(row["value"]))
+    return Run(
+        name=folder.name,
+        folder=folder,
+        cells=len({row["cell"] for row in rows}),
+        data=list(dict.fromkeys(row["data"] for row in rows)),
+        learners=list(dict.fromkeys(row["learner"] for row in rows)),
+        metrics={metric: fmean(values) for metric, values in sums.items()},
+        began=events[0]["at"] if events else "",
+        last=events[-1]["event"] if events else "",
+        environment=environment,
+        spec=spec,
+    )
+
+
+_HINT = "start it again with --fresh, or remove the folder"
+
+
+def _rows(folder: Path) -> list[dict[str, str]]:
+    """The tidy table of a run, as text."""
+    path = folder / "metrics.csv"
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            rows = list(reader)
+    except (OSError, ValueError, csv.Error) as error:
+        raise BadRun(f"{folder} cannot be read: {error}", hint=_HINT) from error
+    missing = {*FIRST, *LAST} - set(reader.fieldnames or ())
+    if missing or any(None in row or row["value"] is None for row in rows):
+        raise BadRun(f"{folder} cannot be read: {path.name} is no table of metrics", hint=_HINT)
+    return rows
+
+
+def resolve(name: Paths, root: Paths = ROOT) -> Path:
+    """The folder of a run, given as a path or by its name under ``root``."""
+    for path in (Path(name), Path(root) / name):
+        if (path / "environment.json").exists():
+            return path
+    known = [path.parent.name for path in Path(root).glob("*/environment.json")]
+    raise UsageError(f"there is no run {str(name)!r}", hint=nearest(str(name), known))
+
+
+def read(*runs: Paths, root: Paths = ROOT) -> Any:
+    """The tidy tables of some runs as one pandas frame; without names, of all runs in ``root``."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingExtra.of("runs.read", "pandas") from None
+    folders = [resolve(run, root) for run in runs] or [
+        path.parent for path in sorted(Path(root).glob("*/environment.json"))
+    ]
+    frames = []
+    for folder in folders:
+        try:
+            load(folder)
+        except BadRun as problem:
+            if runs:
+                raise
+            warnings.warn(str(problem), SkippedRun, stacklevel=2)
+            continue
+        frame = pd.read_csv(folder / "metrics.csv")
+        frame.insert(0, "run", folder.name)
+        frames.append(frame)
+    if not frames:
+        return pd.DataFrame(columns=["run", *FIRST, *LAST])
+    return pd.concat(frames, ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which two runs differ: an entry of the file, a version or a metric."""
+
+    what: str
+    name: str
+    first: Any
+    second: Any
+
+
+def diff(first: Run, second: Run) -> list[Difference]:
+    """In what two runs differ: their files, their environments, and what came out."""
+    found = []
+    pairs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = (
+        ("spec", dict(_flat(first.spec)), dict(_flat(second.spec))),
+        ("environment", first.environment, second.environment),
+        ("metric", first.metrics, second.metrics),
+    )
+    for what, a, b in pairs:
+        for name in dict.fromkeys([*a, *b]):
+            if a.get(name) != b.get(name):
+                found.append(Difference(what, name, a.get(name), b.get(name)))
+    return found
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
+        for i, inner in enumerate(value):
+            yield from _flat(inner, f"{path}.{i}")
+    else:
+        yield path, value
+
+
+def export(folder: Path, exporter: Any) -> int:
+    """Send every cell of a run through an exporter, made by ``exporter(cell)``; how many."""
+    cells: dict[str, list[dict[str, str]]] = {}
+    for row in _rows(folder):
+        cells.setdefault(row["cell"], []).append(row)
+    for cell, rows in cells.items():
+        sink: Exporter = exporter(cell)
+        params = {key: v for key, v in rows[0].items() if key not in LAST and v}
+        sink.open({"run": folder.name, **params})
+        rounds = sum(row["metric"] == "rounds" and float(row["value"]) for row in rows)
+        for row in rows:
+            if row["part"] == "round":
+                sink.send(row["metric"], float(row["value"]), int(row["round"]))
+            elif row["part"] != "client":
+                name = f"{row['part']}/{row['metric'].replace(' ', '_')}"
+                sink.send(name, float(row["value"]), int(rounds))
+        sink.close()
+    return len(cells)
+
+
+def headline(run: Run) -> str:
+    """The metric that sums a run up, in words."""
+    name = next((score for score in SCORES if score in run.metrics), None)
+    return "" if name is None else f"{name} {run.metrics[name]:.3f}"
