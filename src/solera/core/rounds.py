@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,11 +24,11 @@ from solera.core import rng
 from solera.core.clients import IntArray
 from solera.core.component import Component
 from solera.core.errors import CheckpointError, PayloadError, UsageError
-from solera.core.federation import Federation, Keeper, Replies
+from solera.core.federation import Engine, Federation, Keeper, Replies, Updates
 from solera.core.meter import Total
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
-from solera.core.replies import Failure
+from solera.core.replies import Failure, Reply
 from solera.core.task import Task
 
 log = logging.getLogger("solera")
@@ -47,35 +47,111 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """What a selector knows about the clients: how many, how many to choose, and their rows."""
+    """What a selector knows about the clients, and how it may ask them more.
+
+    ``budget`` is how many to choose, ``sizes`` their rows where the engine knows them, and
+    ``available`` who can be reached now; None means everybody.
+    """
 
     clients: int
     budget: int
     sizes: IntArray | None
+    available: IntArray | None = None
+    seed: int = 0
+    federation: Federation | None = None
+    learner: Any = None
+
+    @property
+    def ids(self) -> IntArray:
+        """The clients to choose from."""
+        return np.arange(self.clients) if self.available is None else self.available
+
+    def ask(self, task: str | Task, payload: Any, to: IntArray, round: int) -> list[Reply]:
+        """The replies of those who give one; clients may decline."""
+        if self.federation is None:
+            raise UsageError("this selector asks clients, and the roster has no federation")
+        return self.federation.ask(task, payload, to=to, quorum=0, round=round).collect()
 
 
 class Selector(Component, abstract=True):
     """Decides which clients take part in a round."""
 
+    needs_updates: ClassVar[bool] = False
+    """Whether :meth:`observe` looks at what each client replied: :attr:`Round.updates`."""
+
     @abstractmethod
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
         """Ids of the clients of this round."""
+
+    def guests(self) -> Engine | None:
+        """One more client for this round, at the coordinator itself: rows that were sent to it."""
+        return None
 
     def observe(self, round: Round) -> None:
         """Learn from what the chosen clients reported."""
 
 
-class Round:
-    """One turn of the loop, as the learner sees it."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a round asks of its clients: bits of the model, passes over the rows, and the rows."""
 
-    def __init__(self, index: int, clients: IntArray, federation: Federation) -> None:
+    bits: int
+    epochs: float
+    rows: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a round takes, and who does not come back in time."""
+
+    seconds: float
+    missed: list[Failure]
+
+
+class Clock(Protocol):
+    """Virtual time; :class:`solera.simulate.clock.VirtualClock` is one."""
+
+    def available(self, seed: int, time: float, clients: int) -> IntArray | None:
+        """Who can be reached at that time; None: everybody."""
+
+    def race(self, seed: int, round: int, time: float, clients: IntArray, work: Work) -> Timing:
+        """What happens to these clients in a round that begins at ``time``."""
+
+    def wait(self) -> float:
+        """Seconds until the next round when nobody takes part in this one."""
+
+
+class Round:
+    """One turn of the loop, as the learner sees it.
+
+    ``chosen`` are the clients the selector wants, ``clients`` those of them that come back in time.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        clients: IntArray,
+        federation: Federation,
+        *,
+        learner: Any = None,
+        chosen: IntArray | None = None,
+        guests: Engine | None = None,
+        before: Any = None,
+        asked_before: int | None = None,
+    ) -> None:
         self.index = index
         self.clients = clients
+        self.chosen = clients if chosen is None else chosen
+        self.learner = learner
+        self.before = before
         self.metrics: dict[str, Any] = {}
         self.stopped: str | None = None
         self.federation = federation
+        self.missed: list[Failure] = []
+        self._guests = guests
         self._replies: list[Replies] = []
-        self._asked_before = len(federation.meter.records)
+        asked = len(federation.meter.records)
+        self._asked_before = asked if asked_before is None else asked_before
 
     def ask(
         self,
@@ -95,13 +171,20 @@ class Round:
             quorum=quorum,
             round=self.index,
         )
+        replies.guests, replies.keeps_updates = self._guests, self.before is not None
         self._replies.append(replies)
         return replies
 
     @property
+    def updates(self) -> list[Updates]:
+        """For a selector that needs them: what was folded in this round, client by client."""
+        return [r.updates for r in self._replies if r.updates is not None]
+
+    @property
     def failures(self) -> list[Failure]:
         """Who failed so far in this round, and why."""
-        return [failure for replies in self._replies for failure in replies.failures]
+        asked = [failure for replies in self._replies for failure in replies.failures]
+        return self.missed + asked
 
     @property
     def traffic(self) -> Total:
@@ -250,18 +333,18 @@ class Rounds:
 
     def __iter__(self) -> Generator[Round, None, None]:
         start = self._restore()
-        roster = self._roster()
+        self._check()
         for callback in self.callbacks:
             callback.on_start(self.learner, self.rounds, start)
         try:
             for index in range(start, self.rounds):
-                clients = self._choose(index, roster)
-                round = Round(index, clients, self.federation)
-                if len(clients):
+                round = self._begin(index)
+                if len(round.clients):
                     yield round
                     self.selector.observe(round)
                 else:
-                    log.warning("round %d skipped: the selector chose no client", index)
+                    why = "nobody came back in time" if len(round.chosen) else "nobody was chosen"
+                    log.warning("round %d skipped: %s", index, why)
                 self._finish(round)
                 if round.stopped:
                     log.info("stopped after round %d: %s", index, round.stopped)
@@ -270,18 +353,56 @@ class Rounds:
             for callback in self.callbacks:
                 callback.on_end(self.learner)
 
-    def _roster(self) -> Roster:
-        clients = len(self.federation)
-        budget = clients if self.per_round is None else self.per_round
-        if budget < 1:
-            raise UsageError.of(self.learner, "per_round", budget, "must be at least 1")
+    def _check(self) -> None:
+        if self.per_round is not None and self.per_round < 1:
+            raise UsageError.of(self.learner, "per_round", self.per_round, "must be at least 1")
         if self.rounds < 1:
             raise UsageError.of(self.learner, "rounds", self.rounds, "must be at least 1")
-        return Roster(clients, min(budget, clients), self.federation.engine.sizes("train"))
 
-    def _choose(self, index: int, roster: Roster) -> IntArray:
-        draw = rng.generator(self.federation.seed, "select", index)
-        return np.sort(np.asarray(self.selector.choose(index, roster, draw), dtype=np.int64))
+    def _roster(self, time: float) -> Roster:
+        federation, clients = self.federation, len(self.federation)
+        clock = federation.clock
+        available = None if clock is None else clock.available(federation.seed, time, clients)
+        there = clients if available is None else len(available)
+        budget = there if self.per_round is None else min(self.per_round, there)
+        sizes = federation.engine.sizes("train")
+        return Roster(clients, budget, sizes, available, federation.seed, federation, self.learner)
+
+    def _begin(self, index: int) -> Round:
+        """Choose clients and, in virtual time, see who comes back."""
+        federation, clock = self.federation, self.federation.clock
+        asked_before = len(federation.meter.records)
+        time = self.history[-1]["time"] if clock is not None and self.history else 0.0
+        roster = self._roster(time)
+        draw = rng.generator(federation.seed, "select", index)
+        wanted = self.selector.choose(index, roster, draw) if roster.budget else []
+        chosen = np.sort(np.asarray(wanted, dtype=np.int64))
+        missed: list[Failure] = []
+        seconds = None
+        if clock is not None and len(chosen):
+            bits, epochs = self.learner.workload()
+            if roster.sizes is None:
+                raise UsageError("a clock needs to know how many rows clients have")
+            work = Work(bits, epochs, roster.sizes[chosen])
+            timing = clock.race(federation.seed, index, time, chosen, work)
+            seconds, missed = timing.seconds, timing.missed
+        elif clock is not None:
+            seconds = clock.wait()
+        clients = np.setdiff1d(chosen, [failure.client for failure in missed])
+        round = Round(
+            index,
+            clients,
+            federation,
+            learner=self.learner,
+            chosen=chosen,
+            guests=self.selector.guests(),
+            before=self.learner.get_state() if self.selector.needs_updates else None,
+            asked_before=asked_before,
+        )
+        round.missed = missed
+        if seconds is not None:
+            round.log(seconds=seconds, time=time + seconds)
+        return round
 
     def _finish(self, round: Round) -> None:
         traffic = round.traffic

@@ -1,0 +1,295 @@
+"""Selectors that look at what clients can do before a deadline: FedCS, HybridFL, DynHybridFL."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import IntArray
+from solera.core.errors import UsageError
+from solera.core.federation import Engine
+from solera.core.rounds import Roster, Round, Selector
+from solera.select.draw import uniformly
+from solera.select.reports import resources
+from solera.select.schedule import Schedule, greedy_schedule
+from solera.select.upload import fetch_rows, plan_upload
+
+log = logging.getLogger("solera")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What candidates would take: seconds to train and to upload, and what they told besides."""
+
+    clients: IntArray
+    training: Floats
+    uploading: Floats
+    link: Floats
+    counts: IntArray
+    left: IntArray
+    row_bits: Floats
+    upload: NDArray[np.bool_]
+
+    @property
+    def load(self) -> float:
+        """φ, the mean time to train plus the mean time to upload."""
+        return float(self.training.mean() + self.uploading.mean())
+
+
+def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates | None:
+    """Estimates for all candidates, or None when nobody reported.
+
+    A candidate that does not report is taken to be as slow as the slowest that did, to have as many
+    rows as the largest, the class counts of the average and nothing to send.
+    """
+    learner = roster.learner
+    is_classes = learner.schema_.target == "classes"
+    classes = learner.schema_.classes if is_classes else np.zeros(0)
+    replies = roster.ask(resources, {"classes": classes}, candidates, round)
+    sound = [r for r in replies if _is_sound(r.payload, len(classes))]
+    if not sound:
+        return None
+    told = np.array([[r["speed"], r["link"], r["rows"], r["row_bits"]] for r in sound], dtype=float)
+    counts = np.array([r["counts"] for r in sound], dtype=np.int64)
+    silent = len(candidates) - len(sound)
+    if silent:
+        guess = [told[:, 0].min(), told[:, 1].min(), told[:, 2].max(), told[:, 3].max()]
+        told = np.concatenate([told, np.tile(guess, (silent, 1))])
+        usual = np.tile(np.round(counts.mean(axis=0)).astype(np.int64), (silent, 1))
+        counts = np.concatenate([counts, usual])
+    known = np.array([r.client for r in sound], dtype=np.int64)
+    bits, epochs = learner.workload()
+    speed, link, rows, row_bits = told.T
+    nothing = np.zeros((silent, len(classes)), dtype=np.int64)
+    return Estimates(
+        clients=np.concatenate([known, np.setdiff1d(candidates, known)]),
+        training=epochs * rows / speed,
+        uploading=bits / link,
+        link=link,
+        counts=counts,
+        left=np.concatenate([np.array([r["left"] for r in sound], dtype=np.int64), nothing]),
+        row_bits=row_bits,
+        upload=np.array([bool(r["upload"]) for r in sound] + [False] * silent),
+    )
+
+
+def _is_sound(report: Any, classes: int) -> bool:
+    try:
+        speed, link = float(report["speed"]), float(report["link"])
+        rows, row_bits = int(report["rows"]), int(report["row_bits"])
+        counts, left = np.asarray(report["counts"]), np.asarray(report["left"])
+        upload = report["upload"]
+    except (KeyError, TypeError, ValueError):
+        return False
+    return (
+        0 < speed < np.inf
+        and 0 < link < np.inf
+        and rows >= 0
+        and row_bits > 0
+        and isinstance(upload, bool | np.bool_)
+        and all(a.shape == (classes,) and a.dtype.kind in "iu" for a in (counts, left))
+        and bool((counts >= 0).all() and (left >= 0).all())
+    )
+
+
+class FedCS(Selector):
+    """As many clients as the estimated time allows (Nishio & Yonetani 2019).
+
+    M candidates are drawn uniformly and asked what they can do. Then the candidate that makes the
+    round longer by the least, T_inc(S, k), is added while the round stays below its deadline. Where
+    nobody reports or nobody fits, nobody is chosen, and the round is skipped.
+
+    ``deadline`` is T_round in seconds, ``overhead`` T_cs + T_agg.
+    """
+
+    _schedule: Schedule | None = None
+
+    def __init__(self, *, deadline: float = 180.0, overhead: float = 0.0) -> None:
+        self.deadline = deadline
+        self.overhead = overhead
+
+    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+        self._check()
+        candidates = np.sort(uniformly(roster.ids, roster.budget, rng))
+        found = ask_resources(roster, candidates, round)
+        if found is None:
+            log.warning("round %d: none of %d candidates reported what it can do; clients report "
+                        "with so.simulate(clock=…) or a SOLERA_RESOURCES file", round,
+                        len(candidates))  # fmt: skip
+            return candidates[:0]
+        self._schedule = self.schedule(found)
+        if not len(self._schedule.chosen):
+            log.warning("round %d: none of %d candidates meets the deadline of %g s",
+                        round, len(candidates), self.deadline_of(found))  # fmt: skip
+        chosen = found.clients[self._schedule.chosen]
+        self.prepare(round, roster, found, self._schedule)
+        return chosen
+
+    def schedule(self, found: Estimates) -> Schedule:
+        """Whom to choose, and how long it will take."""
+        return greedy_schedule(
+            found.training, found.uploading, self.deadline_of(found), overhead=self.overhead
+        )
+
+    def deadline_of(self, found: Estimates) -> float:
+        """T_round of this round."""
+        return float(self.deadline)
+
+    def prepare(self, round: int, roster: Roster, found: Estimates, plan: Schedule) -> None:
+        """What else happens before the round."""
+
+    def observe(self, round: Round) -> None:
+        assert self._schedule is not None
+        round.log(estimate=self._schedule.seconds)
+
+    def _check(self) -> None:
+        if not self.deadline > 0:
+            raise UsageError.of(self, "deadline", self.deadline, "must be > 0 seconds")
+        if not self.overhead >= 0:
+            raise UsageError.of(self, "overhead", self.overhead, "must not be negative")
+
+
+class HybridFL(FedCS):
+    """FedCS that also evens out the classes, and trains on rows that clients send (Hybrid-FL).
+
+    The candidate of the smallest T_inc(S, k)·CV(S ∪ k) is added, CV being the coefficient of
+    variation of the class totals. Until the first model is uploaded the link is free: clients that
+    allow it send rows, class after class, those with the fastest link first. The coordinator trains
+    on the rows of this round and enters the average as one more member (Yoshida et al. 2020). For
+    targets that are not classes it is :class:`FedCS`.
+
+    Parameters
+    ----------
+    deadline, overhead: T_round and T_cs + T_agg in seconds.
+    term: CV as ``"variance"`` over mean, as published, or as standard ``"deviation"`` over mean.
+    upload: whether rows may be asked for.
+    """
+
+    _guests: Engine | None = None
+
+    def __init__(
+        self,
+        *,
+        deadline: float = 180.0,
+        overhead: float = 0.0,
+        term: str = "variance",
+        upload: bool = True,
+    ) -> None:
+        self.deadline = deadline
+        self.overhead = overhead
+        self.term = term
+        self.upload = upload
+
+    def schedule(self, found: Estimates) -> Schedule:
+        counts = found.counts.astype(float) if found.counts.shape[1] else None
+        return greedy_schedule(
+            found.training,
+            found.uploading,
+            self.deadline_of(found),
+            overhead=self.overhead,
+            counts=counts,
+            term=self.term,
+        )
+
+    def prepare(self, round: int, roster: Roster, found: Estimates, plan: Schedule) -> None:
+        self._guests = None
+        outside = np.ones(len(found.clients), dtype=bool)
+        outside[plan.chosen] = False
+        allowing = np.flatnonzero(outside & found.upload)
+        if not (self.upload and len(plan.chosen) and len(allowing)):
+            return
+        takes = plan_upload(
+            found.link[allowing], found.row_bits[allowing], found.left[allowing], plan.first_upload
+        )
+        who = found.clients[allowing].tolist()
+        self._guests = fetch_rows(roster, dict(zip(who, takes, strict=True)), round)
+
+    def guests(self) -> Engine | None:
+        return self._guests
+
+    def observe(self, round: Round) -> None:
+        super().observe(round)
+        source = getattr(self._guests, "source", None)
+        round.log(uploaded=0 if source is None else int(source.sizes("train").sum()))
+
+    def _check(self) -> None:
+        super()._check()
+        if self.term not in ("variance", "deviation"):
+            raise UsageError.of(self, "term", self.term, "must be 'variance' or 'deviation'")
+
+
+class DynHybridFL(HybridFL):
+    """HybridFL whose deadline follows what the candidates can do.
+
+    With φ_t = mean t_UD + mean t_UL over the candidates of round t the deadline is
+    T(t) = T(t−1)·φ_t/φ_{t−1}, which is T(0)·φ_t/φ_0: the first round sets the level for ever.
+
+    Parameters
+    ----------
+    deadline: T(0) in seconds; ``overhead``, ``term``, ``upload`` as in :class:`HybridFL`.
+    reference: ``"previous"`` as published, or ``"running_mean"``: φ_t is compared with the mean of
+        all earlier rounds, T(t) = T(0)·φ_t / mean(φ_0 … φ_{t−1}).
+    lower, upper: the deadline never leaves these bounds, in seconds.
+    """
+
+    _first: float | None = None
+    _sum: float = 0.0
+    _rounds: int = 0
+
+    def __init__(
+        self,
+        *,
+        deadline: float = 180.0,
+        overhead: float = 0.0,
+        term: str = "variance",
+        upload: bool = True,
+        reference: Literal["previous", "running_mean"] = "previous",
+        lower: float = 0.0,
+        upper: float = float("inf"),
+    ) -> None:
+        self.deadline = deadline
+        self.overhead = overhead
+        self.term = term
+        self.upload = upload
+        self.reference = reference
+        self.lower = lower
+        self.upper = upper
+
+    def schedule(self, found: Estimates) -> Schedule:
+        plan = super().schedule(found)
+        self._first = found.load if self._first is None else self._first
+        self._sum, self._rounds = self._sum + found.load, self._rounds + 1
+        self._now = self.deadline_of(found)
+        return plan
+
+    def deadline_of(self, found: Estimates) -> float:
+        against = self._first
+        if self.reference == "running_mean" and self._rounds:
+            against = self._sum / self._rounds
+        ratio = 1.0 if against is None else found.load / against
+        return float(np.clip(self.deadline * ratio, self.lower, self.upper))
+
+    def observe(self, round: Round) -> None:
+        super().observe(round)
+        round.log(deadline=self._now)
+
+    def get_state(self) -> Any:
+        """The first load, and the sum and the number of all."""
+        return {"first": self._first, "sum": self._sum, "rounds": self._rounds}
+
+    def set_state(self, state: Any) -> None:
+        self._first, self._sum = state["first"], float(state["sum"])
+        self._rounds = int(state["rounds"])
+
+    def _check(self) -> None:
+        super()._check()
+        if self.reference not in ("previous", "running_mean"):
+            rule = "must be 'previous' or 'running_mean'"
+            raise UsageError.of(self, "reference", self.reference, rule)
+        if not 0 <= self.lower <= self.upper:
+            raise UsageError.of(self, "lower", self.lower, f"must be between 0 and {self.upper}")
