@@ -25,8 +25,9 @@ from solera.core.aggregation import (
 from solera.core.federation import Federation, PerClient
 from solera.core.payload import Limits
 from solera.core.replies import Failure, Reply, Stacked
-from solera.core.rounds import Callback, EarlyStopping, Selector
+from solera.core.rounds import Callback, EarlyStopping, StopAt
 from solera.core.schema import Feature, Schema
+from solera.core.selection import Selector
 from solera.core.task import task
 from solera.core.topology import Custom, Hierarchy, Peers, Star
 from solera.data import datasets
@@ -67,10 +68,16 @@ from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.privacy import keys
-from solera.select.uniform import Uniform
+from solera.select import analysis as selection
+from solera.select.active import ActiveSampling, PowerOfChoice
+from solera.select.resources import DynHybridFL, FedCS, HybridFL
+from solera.select.uniform import RoundRobin, Uniform
+from solera.select.valued import GreedyShapley, ShapleySoftmax, ShapleyUCB
 from solera.simulate import pool as steps
+from solera.simulate.clock import Availability, VirtualClock
 from solera.simulate.failures import Failures
 from solera.simulate.pool import pool
+from solera.simulate.resources import Resources
 from solera.simulate.simulation import Simulation, simulate
 from solera.study import runs
 from solera.study.exporters import MLflow, TensorBoard
@@ -81,40 +88,22 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 __all__ = [
-    "deal_labels",
-    "LabelData",
-    "MLFedAvg",
-    "Scaffold",
-    "FedYogi",
-    "FedSGD",
-    "FedProx",
-    "FedNova",
-    "FedAvgM",
-    "FedAdam",
-    "FedAdagrad",
-    "FedRep",
-    "FedPer",
-    "FedBN",
-    "Ditto",
-    "nn",
-    "UpdateStep",
-    "TopK",
-    "StepDecay",
-    "Quantise",
-    "Noise",
-    "FedAvg",
-    "CosineDecay",
-    "Clip",
+    "ActiveSampling",
     "Aggregation",
+    "Availability",
     "Averaging",
     "ByCluster",
     "ByFold",
     "ByGroup",
     "Callback",
     "ClientWeights",
+    "Clip",
     "Collect",
+    "CosineDecay",
     "Custom",
     "Dirichlet",
+    "Ditto",
+    "DynHybridFL",
     "EarlyStopping",
     "Encryption",
     "EnergyBudget",
@@ -127,50 +116,80 @@ __all__ = [
     "Failure",
     "Failures",
     "Feature",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedBN",
     "FedBins",
+    "FedCS",
     "FedEncoder",
     "FedHEONN",
     "FedImputer",
     "FedLinear",
+    "FedNova",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "FedSGD",
     "FedScaler",
+    "FedYogi",
     "FederatedData",
     "Federation",
     "Fields",
+    "GreedyShapley",
     "Hierarchy",
+    "HybridFL",
     "IID",
+    "LabelData",
     "LabelWeights",
     "LabelsPerClient",
     "LazyData",
     "Learner",
     "Limits",
+    "MLFedAvg",
     "MLflow",
     "Mean",
+    "Noise",
     "Overlap",
     "Partition",
     "PeerToPeer",
     "Peers",
     "PerClient",
     "Pipeline",
+    "PowerOfChoice",
     "Predictor",
+    "Quantise",
     "QuantitySkew",
     "RandomPatches",
     "Reply",
+    "Resources",
+    "RoundRobin",
+    "Scaffold",
     "Schema",
     "Selector",
+    "ShapleySoftmax",
+    "ShapleyUCB",
     "Shards",
     "Simulation",
     "Stacked",
     "Star",
+    "StopAt",
+    "StepDecay",
     "Sum",
     "TensorBoard",
+    "TopK",
     "TransferSplit",
     "Transformer",
     "Uniform",
     "Union",
+    "UpdateStep",
     "VerticalSplit",
+    "VirtualClock",
     "agree",
     "connect",
     "datasets",
+    "deal_labels",
     "errors",
     "evaluate",
     "from_huggingface",
@@ -179,8 +198,10 @@ __all__ = [
     "holdout",
     "keys",
     "load",
+    "nn",
     "pool",
     "runs",
+    "selection",
     "simulate",
     "steps",
     "task",

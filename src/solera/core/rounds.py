@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import logging
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from time import monotonic
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core import rng
 from solera.core.clients import IntArray
-from solera.core.component import Component
 from solera.core.errors import CheckpointError, PayloadError, UsageError
 from solera.core.federation import Engine, Federation, Keeper, Replies, Updates
 from solera.core.meter import Total
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
-from solera.core.replies import Failure, Reply
+from solera.core.replies import Failure
+from solera.core.selection import Roster, Selector, Work
 from solera.core.task import Task
 
 log = logging.getLogger("solera")
@@ -43,82 +43,6 @@ class Stateful(Protocol):
 
     def set_state(self, state: Any) -> None:
         """Go back to what :meth:`get_state` returned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roster:
-    """What a selector knows about the clients, and how it may ask them more.
-
-    ``budget`` is how many to choose, ``sizes`` their rows where the engine knows them, and
-    ``available`` who can be reached now; None means everybody.
-    """
-
-    clients: int
-    budget: int
-    sizes: IntArray | None
-    available: IntArray | None = None
-    seed: int = 0
-    federation: Federation | None = None
-    learner: Any = None
-
-    @property
-    def ids(self) -> IntArray:
-        """The clients to choose from."""
-        return np.arange(self.clients) if self.available is None else self.available
-
-    def ask(self, task: str | Task, payload: Any, to: IntArray, round: int) -> list[Reply]:
-        """The replies of those who give one; clients may decline."""
-        if self.federation is None:
-            raise UsageError("this selector asks clients, and the roster has no federation")
-        return self.federation.ask(task, payload, to=to, quorum=0, round=round).collect()
-
-
-class Selector(Component, abstract=True):
-    """Decides which clients take part in a round."""
-
-    needs_updates: ClassVar[bool] = False
-    """Whether :meth:`observe` looks at what each client replied: :attr:`Round.updates`."""
-
-    @abstractmethod
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
-        """Ids of the clients of this round."""
-
-    def guests(self) -> Engine | None:
-        """One more client for this round, at the coordinator itself: rows that were sent to it."""
-        return None
-
-    def observe(self, round: Round) -> None:
-        """Learn from what the chosen clients reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a round asks of its clients: bits of the model, passes over the rows, and the rows."""
-
-    bits: int
-    epochs: float
-    rows: IntArray
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long a round takes, and who does not come back in time."""
-
-    seconds: float
-    missed: list[Failure]
-
-
-class Clock(Protocol):
-    """Virtual time; :class:`solera.simulate.clock.VirtualClock` is one."""
-
-    def available(self, seed: int, time: float, clients: int) -> IntArray | None:
-        """Who can be reached at that time; None: everybody."""
-
-    def race(self, seed: int, round: int, time: float, clients: IntArray, work: Work) -> Timing:
-        """What happens to these clients in a round that begins at ``time``."""
-
-    def wait(self) -> float:
-        """Seconds until the next round when nobody takes part in this one."""
 
 
 class Round:
@@ -261,6 +185,45 @@ class EarlyStopping(Callback):
         self.best_state = state["best_state"]
 
 
+class StopAt(Callback):
+    """Stop at a time, at a value of a metric, or at whichever comes first.
+
+    ``time`` is in seconds: of virtual time where the federation has a clock, of real time since
+    ``fit`` began otherwise. The round that reaches it is the last. ``mode`` "max": ``metric`` must
+    rise to ``target``, "min": fall. Put it after the callback that evaluates the metric.
+    """
+
+    def __init__(
+        self,
+        *,
+        time: float | None = None,
+        metric: str = "score",
+        target: float | None = None,
+        mode: str = "max",
+    ) -> None:
+        if time is not None and not time > 0:
+            raise UsageError.of(self, "time", time, "must be > 0 seconds, or None")
+        if mode not in ("min", "max"):
+            raise UsageError.of(self, "mode", mode, "must be 'min' or 'max'")
+        self.time = time
+        self.metric = metric
+        self.target = target
+        self.mode = mode
+
+    def on_start(self, learner: Any, rounds: int, start: int) -> None:
+        self._began = monotonic()
+
+    def on_round(self, learner: Any, round: Round) -> None:
+        passed = round.metrics.get("time", monotonic() - self._began)
+        if self.time is not None and passed >= self.time:
+            round.stop(f"{self.time:g} seconds have passed")
+        value = round.metrics.get(self.metric)
+        if self.target is not None and value is not None:
+            reached = value >= self.target if self.mode == "max" else value <= self.target
+            if reached:
+                round.stop(f"{self.metric} has reached {self.target:g}")
+
+
 class File:
     """Keeps the state of a loop in a file, replaced in one step."""
 
@@ -375,8 +338,9 @@ class Rounds:
         time = self.history[-1]["time"] if clock is not None and self.history else 0.0
         roster = self._roster(time)
         draw = rng.generator(federation.seed, "select", index)
-        wanted = self.selector.choose(index, roster, draw) if roster.budget else []
-        chosen = np.sort(np.asarray(wanted, dtype=np.int64))
+        chosen = np.zeros(0, dtype=np.int64)
+        if roster.budget:
+            chosen = np.sort(np.asarray(self.selector.choose(index, roster, draw), dtype=np.int64))
         missed: list[Failure] = []
         seconds = None
         if clock is not None and len(chosen):

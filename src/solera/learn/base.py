@@ -22,8 +22,9 @@ from solera.core.component import (
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
-from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, Selector, fingerprint
+from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, fingerprint
 from solera.core.schema import Schema, class_codes
+from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.data.agreement import agree
 from solera.select.uniform import Uniform

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
 from solera.core.errors import UsageError
-from solera.core.rounds import Roster, Selector
+from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest, uniformly
 from solera.select.reports import ask_values, rows, with_default
 
@@ -135,9 +135,7 @@ class PowerOfChoice(Selector):
         losses[who] = found
         return candidates[highest(with_default(losses[candidates]), roster.budget, rng)]
 
-    def draw(
-        self, roster: Roster, count: int, round: int, rng: np.random.Generator
-    ) -> IntArray:
+    def draw(self, roster: Roster, count: int, round: int, rng: np.random.Generator) -> IntArray:
         """Candidates with probability ∝ rows."""
         ids = roster.ids
         if self._rows is None or len(self._rows) != roster.clients:

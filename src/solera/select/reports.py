@@ -19,7 +19,7 @@ from solera.core.clients import Client, ClientGroup, IntArray, Segments
 from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
-from solera.core.rounds import Roster
+from solera.core.selection import Roster
 from solera.core.task import task
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from solera.core.clients import IntArray
 from solera.core.errors import UsageError
 from solera.core.federation import Engine
-from solera.core.rounds import Roster, Round, Selector
+from solera.core.rounds import Round
+from solera.core.selection import Roster, Selector
 from solera.select.draw import uniformly
 from solera.select.reports import resources
 from solera.select.schedule import Schedule, greedy_schedule
@@ -122,23 +123,21 @@ class FedCS(Selector):
                         "with so.simulate(clock=…) or a SOLERA_RESOURCES file", round,
                         len(candidates))  # fmt: skip
             return candidates[:0]
-        self._schedule = self.schedule(found)
+        deadline = self.deadline_of(found)
+        self._schedule = self.schedule(found, deadline)
         if not len(self._schedule.chosen):
             log.warning("round %d: none of %d candidates meets the deadline of %g s",
-                        round, len(candidates), self.deadline_of(found))  # fmt: skip
-        chosen = found.clients[self._schedule.chosen]
+                        round, len(candidates), deadline)  # fmt: skip
         self.prepare(round, roster, found, self._schedule)
-        return chosen
-
-    def schedule(self, found: Estimates) -> Schedule:
-        """Whom to choose, and how long it will take."""
-        return greedy_schedule(
-            found.training, found.uploading, self.deadline_of(found), overhead=self.overhead
-        )
+        return found.clients[self._schedule.chosen]
 
     def deadline_of(self, found: Estimates) -> float:
         """T_round of this round."""
         return float(self.deadline)
+
+    def schedule(self, found: Estimates, deadline: float) -> Schedule:
+        """Whom to choose, and how long it will take."""
+        return greedy_schedule(found.training, found.uploading, deadline, overhead=self.overhead)
 
     def prepare(self, round: int, roster: Roster, found: Estimates, plan: Schedule) -> None:
         """What else happens before the round."""
@@ -185,12 +184,12 @@ class HybridFL(FedCS):
         self.term = term
         self.upload = upload
 
-    def schedule(self, found: Estimates) -> Schedule:
+    def schedule(self, found: Estimates, deadline: float) -> Schedule:
         counts = found.counts.astype(float) if found.counts.shape[1] else None
         return greedy_schedule(
             found.training,
             found.uploading,
-            self.deadline_of(found),
+            deadline,
             overhead=self.overhead,
             counts=counts,
             term=self.term,
@@ -240,6 +239,7 @@ class DynHybridFL(HybridFL):
     _first: float | None = None
     _sum: float = 0.0
     _rounds: int = 0
+    _now: float = 0.0
 
     def __init__(
         self,
@@ -260,19 +260,15 @@ class DynHybridFL(HybridFL):
         self.lower = lower
         self.upper = upper
 
-    def schedule(self, found: Estimates) -> Schedule:
-        plan = super().schedule(found)
-        self._first = found.load if self._first is None else self._first
-        self._sum, self._rounds = self._sum + found.load, self._rounds + 1
-        self._now = self.deadline_of(found)
-        return plan
-
     def deadline_of(self, found: Estimates) -> float:
+        load = found.load
+        self._first = load if self._first is None else self._first
         against = self._first
         if self.reference == "running_mean" and self._rounds:
             against = self._sum / self._rounds
-        ratio = 1.0 if against is None else found.load / against
-        return float(np.clip(self.deadline * ratio, self.lower, self.upper))
+        self._sum, self._rounds = self._sum + load, self._rounds + 1
+        self._now = float(np.clip(self.deadline * load / against, self.lower, self.upper))
+        return self._now
 
     def observe(self, round: Round) -> None:
         super().observe(round)

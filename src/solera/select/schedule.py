@@ -102,7 +102,7 @@ class _Balance:
         squares = self.total @ self.total + 2 * self.counts @ self.total + self.squares
         variance = np.maximum(squares / classes - mean**2, 0)
         spread = variance if self.term == "variance" else np.sqrt(variance)
-        return np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0)
+        return np.asarray(np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0))
 
     def take(self, place: int) -> None:
         self.total = self.total + self.counts[place]

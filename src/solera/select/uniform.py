@@ -8,7 +8,7 @@ import numpy as np
 
 from solera.core.clients import IntArray
 from solera.core.rng import generator
-from solera.core.rounds import Roster, Selector
+from solera.core.selection import Roster, Selector
 from solera.select.draw import uniformly
 
 

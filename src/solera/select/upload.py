@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from solera.core.clients import Client, IntArray
 from solera.core.errors import Refusal
 from solera.core.federation import PerClient
-from solera.core.replies import unlike
-from solera.core.rounds import Roster
+from solera.core.selection import Roster
 from solera.core.task import task
 from solera.data.federated import FederatedData
 from solera.engines.local import LocalEngine
@@ -38,7 +37,8 @@ def upload(client: Client, ask: Any) -> dict[str, Any]:
     places = [np.flatnonzero(codes == c)[sent[c] : until[c]] for c in range(len(classes))]
     rows = np.sort(np.concatenate(places))
     client.state[SENT] = until
-    return {"X": client.data.X[rows], "y": client.data.y[rows]}
+    X = client.data.X[rows]
+    return {"X": X.toarray() if hasattr(X, "toarray") else X, "y": client.data.y[rows]}
 
 
 def plan_upload(links: Floats, row_bits: Floats, left: IntArray, seconds: float) -> IntArray:
@@ -91,7 +91,7 @@ def fetch_rows(roster: Roster, takes: Mapping[int, IntArray], round: int) -> Loc
 
 
 def _is_sound(payload: Any, width: int) -> bool:
-    if not isinstance(payload, Mapping) or unlike(dict(payload).keys() ^ {"X", "y"}, set()):
+    if not isinstance(payload, Mapping) or set(payload) != {"X", "y"}:
         return False
     X, y = np.asarray(payload["X"]), np.asarray(payload["y"])
     return X.ndim >= 2 and len(X) == len(y) and int(np.prod(X.shape[1:])) == width

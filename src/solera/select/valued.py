@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from solera.core import rng as random
 from solera.core.clients import IntArray
 from solera.core.errors import UsageError
-from solera.core.rounds import Roster, Round, Selector
+from solera.core.rounds import Round
+from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest
 from solera.select.shapley import MOST_EXACT, exact_shapley, truncated_shapley
 from solera.select.uniform import RoundRobin

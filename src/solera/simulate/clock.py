@@ -17,7 +17,7 @@ from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.federation import Ask
 from solera.core.replies import Failure
-from solera.core.rounds import Timing, Work
+from solera.core.selection import Timing, Work
 from solera.simulate.failures import Failures
 from solera.simulate.resources import Resources
 

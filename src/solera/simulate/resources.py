@@ -62,7 +62,9 @@ class Resources(Component):
         """The values that every round's vary around."""
         self._check()
         keys = rng.stream_keys(seed, "resources", 0, clients)
-        return State(_between(self.speed, _uniform(keys, 0)), _between(self.link, _uniform(keys, 1)))
+        return State(
+            _between(self.speed, _uniform(keys, 0)), _between(self.link, _uniform(keys, 1))
+        )
 
     def now(self, seed: int, round: int, clients: ArrayLike) -> State:
         """The values of one round."""

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from solera.core.aggregation import Aggregation
 from solera.core.component import describe
 from solera.core.errors import DataError, UsageError
-from solera.core.rounds import Selector
 from solera.core.schema import Schema
+from solera.core.selection import Selector
 from solera.core.task import task
 from solera.learn.averaging.layers import torch
 from solera.learn.averaging.local import Local, one_and_many
