@@ -12,11 +12,11 @@ export SOLERA_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench bench-peers clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed  ## install and run the demonstration (writes runs/demo/report.html)
 	$(BIN)/solera demo
@@ -38,6 +38,10 @@ bench: $(VENV)/.installed-dev  ## run every benchmark
 		[ -e "$$file" ] || { echo "no benchmarks yet"; break; }; \
 		echo "== $$file"; $(BIN)/python "$$file" || exit 1; \
 	done
+
+bench-peers: $(VENV)/.installed-dev  ## set up the peers that benchmarks/simulation.py compares with
+	sh benchmarks/peers/set_up.sh $(BIN)/python .peers
+	$(BIN)/python benchmarks/simulation.py
 
 clean:  ## remove the virtual environment, caches and the built site (runs/ is kept)
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \

@@ -43,6 +43,7 @@ from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
 from solera.learn.averaging import nn
+from solera.learn.averaging.buffered import FedBuff
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.multilabel import MLFedAvg
 from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
@@ -75,6 +76,7 @@ from solera.select.uniform import RoundRobin, Uniform
 from solera.select.valued import GreedyShapley, ShapleySoftmax, ShapleyUCB
 from solera.simulate import pool as steps
 from solera.simulate.clock import Availability, VirtualClock
+from solera.simulate.durations import Durations
 from solera.simulate.failures import Failures
 from solera.simulate.pool import pool
 from solera.simulate.resources import Resources
@@ -103,6 +105,7 @@ __all__ = [
     "Custom",
     "Dirichlet",
     "Ditto",
+    "Durations",
     "DynHybridFL",
     "EarlyStopping",
     "Encryption",
@@ -122,6 +125,7 @@ __all__ = [
     "FedAvgM",
     "FedBN",
     "FedBins",
+    "FedBuff",
     "FedCS",
     "FedEncoder",
     "FedHEONN",
@@ -174,8 +178,8 @@ __all__ = [
     "Simulation",
     "Stacked",
     "Star",
-    "StopAt",
     "StepDecay",
+    "StopAt",
     "Sum",
     "TensorBoard",
     "TopK",

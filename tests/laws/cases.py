@@ -154,8 +154,6 @@ def averaging(cls: type, **options: Any) -> Callable[[], Any]:
     return lambda: cls(net, **{**SMALL, **options})
 
 
-
-
 def averaging_module() -> Any:
     """A network that is no model of ours."""
     import torch
@@ -199,6 +197,14 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
             so.FedRep,
         )
     },
+    so.MLFedAvg: [
+        (
+            "",
+            lambda: so.MLFedAvg(so.nn.mlp(5, 9, 6), stop=None, fine_tune=1, **SMALL),
+            ("labels",),
+        ),
+    ],
+    so.FedBuff: [("", averaging(so.FedBuff, buffer=2, concurrency=3, rounds=3), ("classes",))],
     so.FedSGD: [("", averaging(so.FedSGD, batch_size=None), ("classes",))],
     so.FedBN: [("", averaging(so.FedBN, private=["0"]), ("classes",))],
     so.FedHEONN: [

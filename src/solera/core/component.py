@@ -117,7 +117,7 @@ def _inherit_parameters(cls: type[Any]) -> None:
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     if len(own) == len(signature.parameters):
         return
-    base = cls.__mro__[1].__init__
+    base: Any = getattr(cls.__mro__[1], "__init__")  # noqa: B009
     names = {p.name for p in own}
     more = [p for p in inspect.signature(base).parameters.values() if p.name not in names]
     init.__signature__ = signature.replace(parameters=[*own, *more])

@@ -187,6 +187,21 @@ class FederatedData:
         view.resources = self.resources
         return view
 
+    def only(self, client: int) -> FederatedData:
+        """One client on its own, with the rows it has set aside."""
+        rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        held_out = None
+        if self._held_out is not None:
+            validation, test = self._held_out
+            held_out = (validation[client : client + 1], test[client : client + 1])
+        return FederatedData(
+            self.X[rows],
+            None if self.y is None else self.y[rows],
+            np.array([0, rows.stop - rows.start]),
+            schema=self.schema,
+            held_out=held_out,
+        )
+
     def class_counts(self) -> IntArray | None:
         """Rows of each class (or positive labels) per client, or None without classes."""
         if self.schema.target not in ("classes", "labels"):

@@ -14,6 +14,7 @@ from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.rounds import Round
 from solera.core.task import task
+from solera.learn.base import Averaging
 
 Floats = NDArray[np.float64]
 
@@ -58,8 +59,7 @@ class RoundUtility:
         learner = self.round.learner
         after = learner.get_state()
         try:
-            states = [self._after(subset) for subset in subsets]
-            found = self._losses(states)
+            found = self._losses(subsets)
         finally:
             learner.set_state(after)
         self.evaluations += len(subsets)
@@ -67,8 +67,17 @@ class RoundUtility:
             raise DataError("the validation loss of some subset of clients is not finite")
         return -found
 
-    def _after(self, subset: NDArray[np.bool_]) -> Mapping[str, Any]:
-        """The learner's state, had only this subset replied."""
+    def _losses(self, subsets: NDArray[np.bool_]) -> Floats:
+        learner = self.round.learner
+        if self.X is None:
+            return self._at_clients([self._learn(subset).get_state() for subset in subsets])
+        if isinstance(learner, Averaging):
+            models = [self._learn(subset).get_model() for subset in subsets]
+            return learner.losses_of(models, self.X, self.y)
+        return np.array([self._learn(s).losses(self.X, self.y).mean() for s in subsets])
+
+    def _learn(self, subset: NDArray[np.bool_]) -> Any:
+        """The learner, as if only this subset had replied."""
         learner, rule = self.round.learner, self.folded.aggregation
         learner.set_state(self.round.before)
         if subset.any():
@@ -76,24 +85,7 @@ class RoundUtility:
             for i in np.flatnonzero(subset).tolist():
                 partial = rule.merge(partial, self.folded.partials[i])
             learner.absorb(rule.result(partial))
-        state: Mapping[str, Any] = learner.get_state()
-        return state
-
-    def _losses(self, states: Sequence[Mapping[str, Any]]) -> Floats:
-        learner = self.round.learner
-        if self.X is None:
-            return self._at_clients(states)
-        models = []
-        for state in states:
-            learner.set_state(state)
-            models.append(learner.get_model() if hasattr(learner, "get_model") else state)
-        if hasattr(learner, "losses_of"):
-            return np.asarray(learner.losses_of(models, self.X, self.y))
-        found = []
-        for state in states:
-            learner.set_state(state)
-            found.append(learner.losses(self.X, self.y).mean())
-        return np.array(found)
+        return learner
 
     def _at_clients(self, states: Sequence[Mapping[str, Any]]) -> Floats:
         learner, federation = self.round.learner, self.round.federation

@@ -49,7 +49,9 @@ def train_alone(
         take = batches.index[0, step * batches.batch :][:count]
         x = X[take]
         x = t.as_tensor(x.toarray() if hasattr(x, "toarray") else x.reshape(count, -1), **like)
-        losses = row_losses(_outputs(plan, module, x, key, step), t.as_tensor(targets[take]), how.loss)
+        losses = row_losses(
+            _outputs(plan, module, x, key, step), t.as_tensor(targets[take]), how.loss
+        )
         gradients = t.autograd.grad(losses.mean(), weights)
         total, seen = total + float(losses.detach().sum()), seen + count
         with t.no_grad():

@@ -215,6 +215,8 @@ class Convolution(Layer):
         return torch().nn.Conv2d(self.inputs, self.outputs, self.kernel, padding=self.padding)
 
     def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+        if x.is_cuda and (self.inputs < 4 or not torch().backends.cudnn.allow_tf32):
+            return self._by_product(x, own)
         clients, rows = x.shape[:2]
         weight = own["weight"].reshape(-1, self.inputs, self.kernel, self.kernel)
         joined = x.transpose(0, 1).reshape(rows, clients * self.inputs, *x.shape[3:])
@@ -222,6 +224,17 @@ class Convolution(Layer):
             joined, weight, own["bias"].reshape(-1), padding=self.padding, groups=clients
         )
         return y.view(rows, clients, self.outputs, *y.shape[2:]).transpose(0, 1)
+
+    def _by_product(self, x: Any, own: dict[str, Any]) -> Any:
+        """As one product of patches and weights: without tensor cores two to three times faster."""
+        clients, rows = x.shape[:2]
+        x = torch().nn.functional.pad(x, (self.padding,) * 4)
+        patches = x.unfold(3, self.kernel, 1).unfold(4, self.kernel, 1)
+        height, width = patches.shape[3:5]
+        patches = patches.permute(0, 1, 3, 4, 2, 5, 6).reshape(clients, rows * height * width, -1)
+        weight = own["weight"].reshape(clients, self.outputs, -1).transpose(1, 2)
+        y = torch().baddbmm(own["bias"].unsqueeze(1), patches, weight)
+        return y.view(clients, rows, height, width, self.outputs).permute(0, 1, 4, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -344,9 +357,9 @@ class Layout:
         flat = np.empty(self.size, dtype)
         for slot in self.slots:
             values = np.asarray(arrays[slot.name])
-            flat[slot.start : slot.stop] = (
-                values.T if slot.parameter.flipped else values
-            ).reshape(-1)
+            flat[slot.start : slot.stop] = (values.T if slot.parameter.flipped else values).reshape(
+                -1
+            )
         return flat
 
     def start(self, draw: np.random.Generator, dtype: Any) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from solera.core.task import Many, One
 from solera.learn.averaging.alone import train_alone
 from solera.learn.averaging.layers import torch
 from solera.learn.averaging.networks import Pull
+from solera.learn.averaging.on_device import OnDevice
 from solera.learn.averaging.plan import Training, plan_of, targets_of
 from solera.learn.averaging.rows import Gathered, as_tensor, borrow, find_device
 from solera.learn.averaging.together import train_together
@@ -101,8 +102,11 @@ class Local:
         if self.private is not None:
             values = values[:, ~self._mask]
         parts = pack_update(values, build(self.ask["steps"]), Senders(self.keys, self.states))
-        update = {n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()}
-        return {"update": update, "loss": losses, "rows": self.sizes.astype(np.float64), **more}
+        if len(parts) > 1 or parts["values"].device.type == "cpu":
+            parts = {
+                n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()
+            }
+        return {"update": parts, "loss": losses, "rows": self.sizes.astype(np.float64), **more}
 
     @property
     def _mask(self) -> Any:
@@ -180,7 +184,8 @@ class Together(Local):
     def labels_known(self) -> NDArray[np.float64]:
         known = (self.rows.targets >= 0).cpu().numpy()
         first = np.cumsum(self.sizes) - self.sizes
-        return np.logical_or.reduceat(known, first, axis=0).sum(axis=1).astype(np.float64)
+        counts = np.logical_or.reduceat(known, first, axis=0).sum(axis=1)
+        return np.asarray(counts, dtype=np.float64)
 
 
 Protocol = Callable[[Local], dict[str, Any]]
@@ -196,7 +201,11 @@ def one_and_many(protocol: Protocol) -> tuple[One, Many]:
         plan = plan_of(ask["model"])
         if plan.layers is None and not plan.stacks:
             return [one(client, ask) for client in group]
-        return Stacked(protocol(Together(group, ask)))
+        reply = protocol(Together(group, ask))
+        values = reply["update"]["values"]
+        if isinstance(values, np.ndarray):
+            return Stacked(reply)
+        return OnDevice(values, {name: v for name, v in reply.items() if name != "update"})
 
     one.__module__ = many.__module__ = protocol.__module__
     one.__qualname__ = protocol.__qualname__

@@ -225,7 +225,7 @@ def register(name: str, factory: Callable[..., Any]) -> Callable[..., Registered
     """Make ``factory(**params)``, which returns an ``nn.Module``, known by a name.
 
     Coordinator and clients each register it in their own process; only name and parameters travel.
-    The result makes the model: ``net = so.nn.register("my.net", Net)``, ``so.FedAvg(net(width=3))``.
+    The result makes the model: ``net = so.nn.register("my.net", Net)``, then ``net(width=3)``.
     """
     _factories[name] = factory
     return lambda **params: Registered(name, params)
@@ -278,4 +278,4 @@ def _image(model: Any) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape) < 1 or min(shape[:2]) < 8:
         rule = "must be (height, width, channels) with sides of at least 8"
         raise UsageError.of(model, "shape", model.shape, rule)
-    return shape  # type: ignore[return-value]
+    return shape[0], shape[1], shape[2]

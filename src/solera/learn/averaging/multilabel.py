@@ -251,8 +251,10 @@ class MLFedAvg(FedAvg):
 
     def _latest_is_best(self) -> bool:
         losses = [loss for _, loss in self.watched_]
-        return bool(losses) and losses[-1] == min(losses) and losses.index(min(losses)) == (
-            len(losses) - 1
+        return (
+            bool(losses)
+            and losses[-1] == min(losses)
+            and losses.index(min(losses)) == (len(losses) - 1)
         )
 
     def evaluate_clients(

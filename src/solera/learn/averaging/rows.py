@@ -73,27 +73,35 @@ class Gathered:
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
 
 
-_spare: dict[tuple[Any, str], list[Any]] = {}
+class _Lent(np.ndarray[Any, Any]):
+    """Memory on loan; everything made of it keeps it alive."""
+
+
+_spare: dict[str, list[NDArray[Any]]] = {}
 
 
 def borrow(clients: int, size: int, like: Any) -> Any:
-    """A matrix whose memory goes back when nobody refers to it any more, and is used again.
+    """A matrix whose memory is used again once nothing refers to it any more.
 
-    Large memory fresh from the system costs more than the arithmetic on it.
+    Large memory fresh from the system costs more than the arithmetic on it. On a GPU PyTorch does
+    the same by itself.
     """
     t = torch()
-    spare = _spare.setdefault((like.dtype, str(like.device)), [])
+    if like.device.type != "cpu":
+        return t.empty(clients, size, dtype=like.dtype, device=like.device)
+    kind = str(like.dtype).removeprefix("torch.")
+    spare = _spare.setdefault(kind, [])
     memory = spare.pop() if spare else None
-    if memory is None or memory.numel() < clients * size:
-        memory = t.empty(clients * size, dtype=like.dtype, device=like.device)
-    matrix = memory[: clients * size].view(clients, size)
-    weakref.finalize(matrix, _give_back, spare, memory)
-    return matrix
+    if memory is None or memory.size < clients * size:
+        memory = np.empty(clients * size, kind)
+    lent = memory[: clients * size].reshape(clients, size).view(_Lent)
+    weakref.finalize(lent, _give_back, spare, memory)
+    return t.from_numpy(lent)
 
 
-def _give_back(spare: list[Any], memory: Any) -> None:
+def _give_back(spare: list[NDArray[Any]], memory: NDArray[Any]) -> None:
     """Keep the largest spare memory only."""
-    if not spare or spare[0].numel() < memory.numel():
+    if not spare or spare[0].size < memory.size:
         spare[:] = [memory]
 
 

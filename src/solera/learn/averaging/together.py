@@ -35,7 +35,7 @@ def tile_size(plan: Plan, device: str, itemsize: int, batch: int) -> int:
         return 1 << 30
     if plan.convolves:
         return 1
-    return max(1, TILE // (plan.layout.size * itemsize + batch))
+    return int(max(1, TILE // (plan.layout.size * itemsize + batch)))
 
 
 def train_together(
@@ -81,9 +81,7 @@ def train_together(
     return losses.cpu().numpy() / batches.counts.sum(axis=1), steps
 
 
-def _train_tile(
-    network: Network, dealt: Batches, rows: Gathered, who: IntArray, keys: Bits
-) -> Any:
+def _train_tile(network: Network, dealt: Batches, rows: Gathered, who: IntArray, keys: Bits) -> Any:
     """All steps of a tile whose clients are ordered by their number of steps."""
     t = torch()
     device, dtype = network.weights.device, network.weights.dtype

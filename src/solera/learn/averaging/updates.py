@@ -23,6 +23,7 @@ from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.replies import Batch, Reply, Stacked
 from solera.core.rng import Bits, random_bits
 from solera.learn.averaging.layers import torch
+from solera.learn.averaging.on_device import OnDevice
 
 _RESIDUAL = "update_residual"
 Parts = dict[str, Any]
@@ -171,7 +172,7 @@ def normal(keys: Bits, count: int) -> NDArray[np.float64]:
     return np.asarray(radius * np.cos(2 * np.pi * uniform(keys, count, purpose=3)))
 
 
-def check_steps(owner: object, steps: Sequence[UpdateStep]) -> None:
+def check_steps(owner: object, steps: Sequence[Any]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
     for step in steps:
         if not isinstance(step, UpdateStep):
@@ -248,8 +249,7 @@ class UpdateMean(Aggregation):
         self.plain = plain
 
     def lift(self, reply: Reply) -> Any:
-        fields = _stack_of_one(reply.payload)
-        return self._sum(fields, 1)
+        return self._sum_stacked(_stack_of_one(reply.payload))
 
     def combine(self, a: Any, b: Any) -> Any:
         return {
@@ -260,8 +260,11 @@ class UpdateMean(Aggregation):
         }
 
     def fold(self, batch: Batch) -> Any:
-        if isinstance(batch.payloads, Stacked) and len(batch):
-            return self._sum(batch.payloads.fields, len(batch))
+        replies = batch.payloads
+        if isinstance(replies, OnDevice) and len(batch):
+            return self._sum(replies.rest, replies.values)
+        if isinstance(replies, Stacked) and len(batch):
+            return self._sum_stacked(replies.fields)
         return self.fold_one_by_one(batch)
 
     def finish(self, partial: Any) -> Any:
@@ -274,13 +277,22 @@ class UpdateMean(Aggregation):
         means = {name: value / total for name, value in partial["sums"].items()}
         return {**means, **{n: v / partial["count"] for n, v in partial["plain"].items()}}
 
-    def _sum(self, fields: Mapping[str, Any], count: int) -> Any:
-        if not isinstance(fields, Mapping) or "update" not in fields:
+    def _sum_stacked(self, fields: Mapping[str, Any]) -> Any:
+        if "update" not in fields:
             raise PayloadError("the reply has no entry 'update'")
-        weights = self._weights(fields, count)
         values = unpack_update(fields["update"], self.steps, self.size)
-        rest = {n: v for n, v in fields.items() if n not in ("update", "rows", *self.plain)}
-        weighted = {"update": weights.astype(values.dtype) @ values}
+        return self._sum({n: v for n, v in fields.items() if n != "update"}, values)
+
+    def _sum(self, fields: Mapping[str, Any], values: Any) -> Any:
+        """``values`` is a matrix, or a tensor that lies elsewhere."""
+        count = len(values)
+        weights = self._weights(fields, count)
+        rest = {n: v for n, v in fields.items() if n not in ("rows", *self.plain)}
+        if isinstance(values, np.ndarray):
+            weighted = {"update": weights.astype(values.dtype) @ values}
+        else:
+            there = torch().from_numpy(weights).to(values)
+            weighted = {"update": (there @ values).cpu().numpy()}
         weighted.update({name: weights @ value for name, value in rest.items()})
         return {
             "weight": float(weights.sum()),
@@ -293,8 +305,7 @@ class UpdateMean(Aggregation):
         if self.weight is None:
             return np.ones(count)
         if callable(self.weight):
-            known = {n: v for n, v in fields.items() if n != "update"}
-            each = [self.weight({n: v[i] for n, v in known.items()}) for i in range(count)]
+            each = [self.weight({n: v[i] for n, v in fields.items()}) for i in range(count)]
             weights = np.asarray(each, dtype=np.float64)
         else:
             weights = np.asarray(fields[self.weight], dtype=np.float64)

@@ -150,7 +150,7 @@ class FedAdagrad(AdaptiveServer):
         super().__init__(model, **averaging)
 
     def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
-        return square + change**2
+        return np.asarray(square + change**2)
 
 
 # --- corrections at the clients ---

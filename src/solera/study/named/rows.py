@@ -1,8 +1,15 @@
-"""The lines of a named study."""
+"""The lines of a named study, and how it tells its progress."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+
+
+class Stages(Protocol):
+    """Something that shows what a study does now."""
+
+    def stage(self, text: str) -> None:
+        """What happens until the next stage."""
 
 
 def row(

@@ -1,0 +1,150 @@
+"""FedBuff: the coordinator does not wait for slow clients (Nguyen et al. 2022).
+
+``concurrency`` clients train at any time, each from the model that was current when it started.
+After every ``buffer`` replies, whoever they come from, the model moves:
+
+    w ← w + η_s / b · Σ_i s(τ_i) Δ_i,      s(τ) = 1/√(1 + τ)
+
+τ is the number of moves the model made while the client was training. When replies arrive does not
+depend on what they hold, so all clients that start from the same model are asked at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Collect
+from solera.core.errors import UsageError
+from solera.core.federation import Federation
+from solera.core.rng import generator
+from solera.core.rounds import Round
+from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.updates import unpack_update
+from solera.simulate.durations import Durations
+
+
+class FedBuff(FedAvg):
+    """Asynchronous averaging with a buffer; a round is one move of the model.
+
+    Parameters
+    ----------
+    buffer: replies per move.
+    concurrency: clients that train at the same time.
+    arrivals: when replies arrive, for example ``so.Durations(1.0, slowest=30.0)``.
+
+    ``per_round`` and ``select`` are not used: a client that finishes is replaced by another that
+    is idle. With ``buffer`` = ``concurrency`` = all clients nothing is ever stale. Rounds log
+    ``time``, in simulated seconds, and the mean ``staleness``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        buffer: int = 10,
+        concurrency: int = 20,
+        arrivals: Any = None,
+        weight: Any = None,
+        **averaging: Any,
+    ) -> None:
+        super().__init__(model, weight=weight, **averaging)
+        self.buffer = buffer
+        self.concurrency = concurrency
+        self.arrivals = arrivals
+
+    def train(self, federation: Federation) -> None:
+        self.order(0)
+        if len(federation) < self.concurrency:
+            raise UsageError.of(
+                self, "concurrency", self.concurrency, f"must be at most {len(federation)} clients"
+            )
+        self.set_model(self.first_model(federation.seed))
+        self.jobs_: list[dict[str, Any]] = []
+        self.started_ = 0
+        for r in self.each_round(federation, rounds=self.rounds):
+            self._start(federation, r.index)
+            arrived, clients = self._wait(federation, r.index)
+            self._ask(r, clients)
+            self._move(r, arrived)
+        del self.jobs_, self.started_
+
+    def _start(self, federation: Federation, version: int) -> None:
+        if not self.jobs_:
+            draw = generator(federation.seed, "buffer", version)
+            chosen = draw.choice(len(federation), self.concurrency, replace=False)
+            self._begin(federation, chosen, np.zeros(self.concurrency), version)
+
+    def _begin(
+        self, federation: Federation, clients: NDArray[Any], when: NDArray[Any], version: int
+    ) -> None:
+        """Let clients start; their replies are filled in by :meth:`_ask`."""
+        clock = Durations() if self.arrivals is None else self.arrivals
+        took = clock.durations(federation.seed, self.started_, clients)
+        self.started_ += 1
+        self.jobs_ = [
+            *self.jobs_,
+            *(
+                {"client": int(c), "arrives": float(t), "version": version, "reply": None}
+                for c, t in zip(clients, when + took, strict=True)
+            ),
+        ]
+
+    def _wait(self, federation: Federation, version: int) -> tuple[list[dict[str, Any]], list[int]]:
+        """The next ``buffer`` jobs to arrive, and the clients that start before the model moves."""
+        draw = generator(federation.seed, "buffer/next", version)
+        arrived: list[dict[str, Any]] = []
+        while len(arrived) < self.buffer:
+            first = min(self.jobs_, key=lambda job: (job["arrives"], job["client"]))
+            self.jobs_ = [job for job in self.jobs_ if job is not first]
+            arrived.append(first)
+            last = len(arrived) == self.buffer
+            busy = [job["client"] for job in self.jobs_]
+            idle = np.setdiff1d(np.arange(len(federation)), busy)
+            chosen = draw.choice(idle, 1)
+            when = np.array([first["arrives"]])
+            self._begin(federation, chosen, when, version + 1 if last else version)
+        known = [*arrived, *self.jobs_]
+        new = {j["client"] for j in known if j["version"] == version and j["reply"] is None}
+        return arrived, sorted(new)
+
+    def _ask(self, r: Round, clients: list[int]) -> None:
+        """Train everybody who starts from the current model."""
+        ask = {**self.order(r.index), **self.get_model()}
+        replies = r.ask(self.update, ask, to=clients).fold(Collect()) if clients else {}
+        self._replies = replies
+
+    def _move(self, r: Round, arrived: list[dict[str, Any]]) -> None:
+        """Average what arrived and move the model."""
+        for job in [*arrived, *self.jobs_]:
+            if job["version"] == r.index and job["reply"] is None:
+                job["reply"] = self._replies.get(job["client"], False)
+        del self._replies
+        sound = [job for job in arrived if job["reply"]]
+        size = int((~self._hidden()).sum())
+        total = np.zeros(size, self.dtype)
+        for job in sound:
+            parts = {n: np.asarray(v)[None] for n, v in job["reply"]["update"].items()}
+            stale = (1 + r.index - job["version"]) ** -0.5
+            total += (stale * unpack_update(parts, self.update_steps, size)[0]).astype(self.dtype)
+        if sound:
+            self.absorb({"update": total / len(sound)})
+            r.log(loss=float(np.mean([job["reply"]["loss"] for job in sound])))
+        r.log(
+            clients=len(arrived),
+            time=max(job["arrives"] for job in arrived),
+            staleness=float(np.mean([r.index - job["version"] for job in arrived])),
+        )
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        if not self.buffer >= 1:
+            raise UsageError.of(self, "buffer", self.buffer, "must be at least 1")
+        if self.concurrency < 1:
+            raise UsageError.of(self, "concurrency", self.concurrency, "must be at least 1")
+        if self.weight is not None:
+            raise UsageError.of(self, "weight", self.weight, "must be None: staleness weighs")
+        if self.send != "difference":
+            raise UsageError("FedBuff sends differences", hint="use send='difference'")

@@ -1,0 +1,285 @@
+"""Many clients together, one alone, and centralised: the same arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import solera as so
+from solera.core.clients import Segments
+from solera.core.replies import Batch, Stacked
+from solera.core.rng import stream_keys
+from solera.learn.averaging import models, nn, together
+from solera.learn.averaging.alone import train_alone
+from solera.learn.averaging.layers import Convolution
+from solera.learn.averaging.networks import Pull
+from solera.learn.averaging.on_device import OnDevice
+from solera.learn.averaging.plan import Plan, Training, deal_batches
+from solera.learn.averaging.rows import Gathered, borrow
+from solera.learn.averaging.together import train_together
+from solera.learn.averaging.updates import UpdateMean
+
+SIZES = np.array([30, 8, 17, 1, 30])
+rng = np.random.default_rng(0)
+
+
+def odd_module():
+    """Attention-like products that none of our layers has."""
+
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(64, 6), torch.nn.Linear(64, 6)
+            self.out = torch.nn.Linear(6, 5)
+
+        def forward(self, x):
+            return self.out(torch.tanh(self.a(x)) * self.b(x))
+
+    torch.manual_seed(3)
+    return Odd()
+
+
+MODELS = {
+    "linear": lambda: nn.linear(64, 5),
+    "mlp": lambda: nn.mlp(64, 40, 5),
+    "deep tanh dropout": lambda: nn.mlp(64, 7, 33, 5, activation="tanh", dropout=0.3),
+    "sigmoid": lambda: nn.mlp(64, 9, 5, activation="sigmoid"),
+    "conv": lambda: nn.conv_net((8, 8, 1), 5, channels=(3,), dense=8, dropout=0.2),
+    "batch norm": lambda: nn.complex_cnn((8, 8, 1), 5),
+    "module": lambda: models.described(odd_module()),
+}
+HOW = {
+    "sgd": Training("softmax", 0.1, batch_size=8),
+    "momentum": Training("softmax", 0.05, momentum=0.9, l2=0.01, batch_size=8, epochs=2),
+    "adam": Training("softmax", 0.01, optimiser="adam", mu=0.1, batch_size=8, epochs=2),
+    "steps": Training("softmax", 0.1, steps=7, batch_size=8),
+    "full batch": Training("softmax", 0.1, epochs=3),
+}
+
+
+def compare(model, how, target="classes", tile=None, monkeypatch=None, tolerance=1e-11):
+    count = SIZES.sum()
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(count, 64))
+    y = rng.integers(0, 5, count) if how.loss == "softmax" else rng.normal(size=(count, 5))
+    if how.loss == "sigmoid":
+        y = (y > 0).astype(np.uint8)
+    plan = Plan(model)
+    start = plan.start(0, "float64")
+    keys = stream_keys(0, "test", 0, np.arange(len(SIZES)))
+    rows = Segments(X, y, np.cumsum(SIZES) - SIZES, SIZES)
+    gathered = Gathered(rows, how.loss, np.arange(5), torch.float64, torch.device("cpu"))
+    weights = torch.tensor(np.repeat(start[None], len(SIZES), 0))
+    if tile:
+        monkeypatch.setattr(together, "tile_size", lambda *_: tile)
+    pull = Pull(anchor=torch.tensor(start))
+    losses, steps = train_together(plan, weights, gathered, SIZES, keys, how, pull)
+    for k in range(len(SIZES)):
+        targets = np.asarray(rows[k].y, float) if how.loss != "softmax" else rows[k].y
+        row, loss, made = train_alone(
+            plan, start, rows[k].X, targets, keys[k : k + 1], how, anchor=start
+        )
+        assert made == steps[k]
+        error = np.abs(weights[k].numpy() - row)
+        # Adam may turn the rounding of a gradient that is nearly zero into a step of its own.
+        assert np.quantile(error, 0.999 if how.optimiser == "adam" else 1) < tolerance
+        assert losses[k] == pytest.approx(loss, abs=tolerance)
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_together_equals_alone(model, how):
+    made = model()
+    deep = isinstance(made, models.ComplexCNN)
+    compare(made, how, tolerance=1e-6 if deep else 1e-10)
+
+
+@pytest.mark.parametrize("model", ["mlp", "conv", "batch norm"])
+@pytest.mark.parametrize("tile", [2, 5])
+def test_the_tile_changes_nothing(model, tile, monkeypatch):
+    """Stacked convolutions, padding and running statistics, as on a GPU."""
+    made = MODELS[model]()
+    tolerance = 1e-6 if model == "batch norm" else 1e-10
+    compare(made, HOW["steps"], tile=tile, monkeypatch=monkeypatch, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "squared", "labels/asymmetric"])
+def test_other_losses(loss):
+    compare(nn.mlp(64, 40, 5), Training(loss, 0.05, batch_size=8, epochs=2))
+
+
+def test_a_masked_step_moves_nothing():
+    """A client of one row beside one of thirty ends where it ends alone."""
+    keys = stream_keys(0, "test", 0, np.arange(2))
+    dealt = deal_batches(keys, np.array([30, 1]), Training("softmax", 0.1, batch_size=8))
+    assert dealt.counts.tolist() == [[8, 8, 8, 6], [1, 0, 0, 0]]
+    assert sorted(dealt.index[0, :30].tolist()) == list(range(30))
+
+
+def test_every_epoch_deals_every_row_once():
+    keys = stream_keys(1, "test", 0, np.arange(3))
+    sizes = np.array([5, 12, 7])
+    dealt = deal_batches(keys, sizes, Training("softmax", 0.1, batch_size=4, epochs=3))
+    for k, size in enumerate(sizes):
+        taken = []
+        for step, count in enumerate(dealt.counts[k]):
+            taken += dealt.index[k, step * 4 : step * 4 + count].tolist()
+        assert np.bincount(taken, minlength=size).tolist() == [3] * size
+
+
+def test_borrowed_memory_is_not_given_away_while_it_is_used():
+    like = torch.zeros(1)
+    first = borrow(3, 4, like).fill_(1).numpy()[1:]
+    second = borrow(3, 4, like).fill_(2).numpy()
+    assert (first == 1).all()
+    assert (second == 2).all()
+    place = second.ctypes.data
+    del second
+    third = borrow(3, 4, like)
+    assert third.data_ptr() == place
+    assert (first == 1).all()
+
+
+def test_convolution_by_product_is_the_same_convolution():
+    layer = Convolution(3, 4, 3, padding=1)
+    x = torch.randn(2, 5, 3, 6, 6, dtype=torch.float64)
+    own = {"weight": torch.randn(2, 4, 3, 3, 3).double(), "bias": torch.randn(2, 4).double()}
+    torch.testing.assert_close(layer._by_product(x, own), layer.forward(x, own, None))
+
+
+def test_replies_on_a_device_fold_like_those_in_memory():
+    values = rng.normal(size=(5, 7))
+    rest = {"rows": np.arange(1.0, 6), "loss": rng.normal(size=5)}
+    here = Stacked({"update": {"values": values}, **rest})
+    there = OnDevice(torch.from_numpy(values), rest)
+    ids = np.arange(5)
+    rule = UpdateMean(7)
+    a, b = (rule.result(rule.fold(Batch(ids, stack))) for stack in (here, there))
+    np.testing.assert_allclose(a["update"], b["update"])
+    assert a["loss"] == pytest.approx(b["loss"])
+    assert here.sizes().tolist() == there.sizes().tolist()
+    assert len(there.between(1, 3)) == 2
+    np.testing.assert_array_equal(there[2]["update"]["values"], values[2])
+    values[3, 1] = np.nan
+    assert there.finite().tolist() == [True, True, True, False, True]
+
+
+# --- whole learners ---
+
+X = rng.normal(size=(300, 6))
+Y = (X @ rng.normal(size=(6, 3))).argmax(axis=1)
+UNEQUAL = so.FederatedData(X, Y, np.array([0, 140, 150, 240, 300]))
+EXACT = {"dtype": "float64", "lr": 0.3, "batch_size": None}
+
+
+def fit(learner, data=UNEQUAL, seed=0, **options):
+    return learner.fit(so.simulate(data, seed=seed), **options)
+
+
+def test_one_full_batch_step_is_centralised_gradient_descent():
+    model = fit(so.FedSGD(so.nn.mlp(6, 8, 3), rounds=5, **EXACT))
+    net = so.FedAvg(so.nn.mlp(6, 8, 3), rounds=1, **EXACT)
+    net.schema_ = model.schema_
+    net.weights_ = net.first_model(0)["weights"]
+    module = net.module().train()
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.3)
+    for _ in range(5):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(module(torch.tensor(X)), torch.tensor(Y))
+        loss.backward()
+        optimiser.step()
+    for name, value in model.module().state_dict().items():
+        np.testing.assert_allclose(value, module.state_dict()[name], rtol=1e-9, atol=1e-12)
+
+
+NET = so.nn.mlp(6, 8, 3)
+
+
+@pytest.mark.parametrize(
+    "relative",
+    [
+        so.FedProx(NET, mu=0.0, rounds=3, epochs=2, **EXACT),
+        so.FedAvgM(NET, beta=0.0, rounds=3, epochs=2, **EXACT),
+        so.FedNova(NET, rounds=3, local_steps=4, **EXACT),
+        so.FedAvg(NET, rounds=3, epochs=2, send="weights", **EXACT),
+        so.FedAvg(NET, rounds=3, epochs=2, weight=lambda reply: 2 * reply["rows"], **EXACT),
+        so.FedAvg(NET, rounds=3, epochs=2, update_steps=[so.Clip(1e9), so.TopK(1.0)], **EXACT),
+        so.Ditto(NET, rounds=3, epochs=2, **EXACT),
+        so.Scaffold(NET, rounds=1, epochs=2, **EXACT),
+    ],
+    ids=lambda learner: type(learner).__name__,
+)
+def test_relatives_reduce_to_fedavg(relative):
+    options = {"rounds": relative.rounds, "epochs": relative.epochs}
+    plain = so.FedAvg(NET, **options, local_steps=relative.local_steps, **EXACT)
+    np.testing.assert_allclose(
+        fit(relative.clone()).weights_, fit(plain).weights_, rtol=1e-9, atol=1e-12
+    )
+
+
+def test_nova_differs_where_clients_make_different_numbers_of_steps():
+    exact = {**EXACT, "batch_size": 16}
+    plain = fit(so.FedAvg(NET, rounds=2, **exact)).weights_
+    assert not np.allclose(fit(so.FedNova(NET, rounds=2, **exact)).weights_, plain)
+
+
+def test_scaffold_reaches_the_optimum_where_averaging_drifts():
+    """Many full local passes over unlike clients: the fixed point of FedAvg is not the optimum."""
+    order = np.argsort(Y, kind="stable")
+    unlike = so.FederatedData(X[order], Y[order], np.array([0, 100, 200, 300]))
+    central = fit(so.FedSGD(so.nn.linear(6, 3), rounds=400, l2=0.1, lr=0.5, dtype="float64"))
+    shared = {"rounds": 150, "l2": 0.1, "lr": 0.2, "dtype": "float64", "batch_size": None}
+    errors = {
+        cls: np.abs(fit(cls(so.nn.linear(6, 3), epochs=20, weight=None, **shared), unlike).weights_
+                    - central.weights_).max()
+        for cls in (so.FedAvg, so.Scaffold)
+    }  # fmt: skip
+    assert errors[so.Scaffold] < 0.01 < errors[so.FedAvg]
+
+
+def test_binary_target_with_one_output():
+    two = (Y > 0).astype(int)
+    data = so.FederatedData(X, two, UNEQUAL.offsets)
+    model = fit(so.FedAvg(so.nn.mlp(6, 16, 1), rounds=30, lr=0.5), data)
+    assert model.score(X, two) > 0.9
+    p = model.predict_proba(X)
+    assert p.shape == (300, 2)
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-6)
+
+
+def test_custom_loss_and_module_are_trained_and_evaluated():
+    def hinge(outputs, target):
+        right = outputs.gather(-1, target.unsqueeze(-1))
+        margin = (1 - right + outputs).clamp(min=0)
+        return margin.sum(dim=-1) - 1
+
+    so.nn.register_loss("test.hinge", hinge)
+    with pytest.raises(so.errors.DataError):
+        fit(so.FedAvg(NET, rounds=1, loss="softmax"), so.FederatedData(X, X[:, 0], UNEQUAL.offsets))
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.GELU(), torch.nn.Linear(12, 3))
+    model = fit(so.FedAvg(net, rounds=20, lr=0.5), seed=1)
+    assert model.score(X, Y) > 0.85
+    fed = so.simulate(X, Y, clients=4, test=0.25)
+    assert model.evaluate(fed)["accuracy"] > 0.85
+
+
+def test_registered_factory_travels_as_name_and_parameters():
+    net = so.nn.register("test.wide", lambda width: torch.nn.Linear(6, width))
+    model = fit(so.FedAvg(net(width=3), rounds=10, lr=0.5))
+    assert model.score(X, Y) > 0.8
+    with pytest.raises(so.errors.UsageError, match=r"no model .* registered"):
+        fit(so.FedAvg(models.Registered("test.unknown"), rounds=1))
+
+
+def test_parameter_counts_of_the_theses():
+    counts = {
+        101_770: so.nn.mlp(784, 128, 10),
+        5_354: so.nn.simple_cnn(),
+        1_342_122: so.nn.complex_cnn(),
+    }
+    for count, model in counts.items():
+        assert Plan(model).layout.trained == count
+        module = model.module()
+        assert sum(p.numel() for p in module.parameters()) == count
