@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from solera.core.clients import IntArray
 
 Floats = NDArray[np.float64]
+_EVEN = 1e-9
+"""Classes more even than this count as even, and the time alone decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,20 @@ def greedy_schedule(
     balance = None if counts is None else _Balance(counts, term)
     chosen: list[int] = []
     sent = elapsed = first = 0.0
-    while len(places):
+    training = training.copy()
+    while True:
         longer = np.maximum(uploading - sent, 0) + uploading + np.maximum(training - elapsed, 0)
         fits = overhead + sent + elapsed + longer < deadline
-        if not fits.all():
+        left = int(np.count_nonzero(fits))
+        if not left:
+            break
+        if 2 * left < len(places):
             places, training, uploading = places[fits], training[fits], uploading[fits]
             longer = longer[fits]
             if balance is not None:
                 balance.keep(fits)
-            if not len(places):
-                break
-        best = _smallest(longer, balance)
+            fits = np.ones(left, dtype=bool)
+        best = _smallest(np.where(fits, longer, np.inf), balance)
         if not chosen:
             first = float(training[best])
         chosen.append(int(places[best]))
@@ -64,12 +69,9 @@ def greedy_schedule(
             max(sent, float(uploading[best])),
             max(elapsed, float(training[best])) + float(uploading[best]),
         )
-        rest = np.ones(len(places), dtype=bool)
-        rest[best] = False
-        places, training, uploading = places[rest], training[rest], uploading[rest]
+        training[best] = np.inf  # chosen once
         if balance is not None:
-            balance.take(int(best))
-            balance.keep(rest)
+            balance.take(best)
     seconds = overhead + sent + elapsed if chosen else 0.0
     return Schedule(np.array(chosen, dtype=np.int64), seconds, sent + first)
 
@@ -77,9 +79,8 @@ def greedy_schedule(
 def _smallest(longer: Floats, balance: _Balance | None) -> int:
     if balance is None:
         return int(longer.argmin())
-    cost = longer * balance.unevenness()
-    ties = np.flatnonzero(cost == cost.min())  # perfectly even classes leave the time to decide
-    return int(ties[longer[ties].argmin()])
+    cost = longer * np.maximum(balance.unevenness(), _EVEN)
+    return int(cost.argmin())
 
 
 class _Balance:

@@ -16,8 +16,8 @@ from solera.learn.averaging.layers import Layer, torch
 from solera.learn.averaging.plan import Plan, row_losses
 from solera.learn.averaging.rows import find_device
 
-_AT_ONCE = 1 << 24
-"""Bytes of one layer's outputs of all models together: about what a processor's cache holds."""
+_AT_ONCE = 1 << 26
+"""Bytes of one layer's outputs of all models together."""
 _NEGLIGIBLE = 1e-13
 """Of the largest eigenvalue: what rounding in single precision leaves of a direction."""
 
