@@ -66,7 +66,9 @@ def _choosers(clients):
         s.choose(0, roster, draw)
         s.set_state({**s.get_state(), "sums": losses, "counts": sizes})
         last = clients  # GreedyShapley has gone round by then
-        found[type(s).__name__] = lambda i, s=s: s.choose(last + i, roster, np.random.default_rng(i))
+        found[type(s).__name__] = lambda i, s=s: s.choose(
+            last + i, roster, np.random.default_rng(i)
+        )
     for s in (so.FedCS(), so.HybridFL(), so.DynHybridFL()):
         few, many = _estimates(BUDGET), _estimates(clients // 10)
         name = type(s).__name__

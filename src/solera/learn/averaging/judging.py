@@ -36,7 +36,9 @@ def mean_losses(
     place = find_device(device)
     stack = t.tensor(weights).to(place)
     first = next(i for i, layer in enumerate(plan.layers) if layer.parameters())
-    shares, basis = _factors(stack, [s for s in plan.layout.slots if s.name.startswith(f"{first}.")])
+    shares, basis = _factors(
+        stack, [s for s in plan.layout.slots if s.name.startswith(f"{first}.")]
+    )
     models, rows = len(stack), len(X)
     views = plan.layout.views(stack)
     basis_views = {
