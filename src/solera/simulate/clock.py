@@ -35,12 +35,15 @@ class Availability(Component):
         self.hours = hours
         self.together = together
 
-    def left(self, seed: int, time: float, clients: IntArray) -> Floats:
-        """Seconds until each client goes; 0 or less where it is not there."""
+    def check(self) -> None:
+        """Raise an error when a parameter makes no sense."""
         if not 0 < self.hours <= 24:
             raise UsageError.of(self, "hours", self.hours, "must be above 0 and at most 24")
         if not 0 <= self.together <= 1:
             raise UsageError.of(self, "together", self.together, "must be between 0 and 1")
+
+    def left(self, seed: int, time: float, clients: IntArray) -> Floats:
+        """Seconds until each client goes; 0 or less where it is not there."""
         if self.hours == 24:
             return np.full(len(clients), np.inf)
         keys = rng.stream_keys(seed, "availability", 0, clients)
@@ -85,6 +88,9 @@ class VirtualClock(Component):
 
     def check(self) -> None:
         """Raise an error when a parameter makes no sense."""
+        self.model().check()
+        if self.availability is not None:
+            self.availability.check()
         if self.uploads not in ("sequential", "parallel"):
             rule = "must be 'sequential' or 'parallel'"
             raise UsageError.of(self, "uploads", self.uploads, rule)

@@ -60,7 +60,7 @@ class Resources(Component):
 
     def usual(self, seed: int, clients: ArrayLike) -> State:
         """The values that every round's vary around."""
-        self._check()
+        self.check()
         keys = rng.stream_keys(seed, "resources", 0, clients)
         return State(
             _between(self.speed, _uniform(keys, 0)), _between(self.link, _uniform(keys, 1))
@@ -77,14 +77,12 @@ class Resources(Component):
 
     def reported(self, seed: int, round: int, clients: ArrayLike) -> State:
         """What clients say about themselves."""
-        if self.reports not in ("now", "usual"):
-            raise UsageError.of(self, "reports", self.reports, "must be 'now' or 'usual'")
         now = self.reports == "now"
         return self.now(seed, round, clients) if now else self.usual(seed, clients)
 
     def allows_upload(self, seed: int, clients: ArrayLike) -> NDArray[np.bool_]:
         """Who lets rows be sent to the coordinator; a client never changes its mind."""
-        self._check()
+        self.check()
         keys = rng.stream_keys(seed, "resources", 0, clients)
         return np.asarray(_uniform(keys, 2) < self.upload)
 
@@ -95,7 +93,8 @@ class Resources(Component):
         low = ndtr(-self.variation / self.spread)
         return np.asarray(1 + self.spread * ndtri(low + u * (1 - 2 * low)))
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise an error when a parameter makes no sense."""
         for name in ("speed", "link"):
             low, high = _bounds(getattr(self, name))
             if not 0 < low <= high < np.inf:
@@ -107,6 +106,8 @@ class Resources(Component):
             raise UsageError.of(self, "spread", self.spread, "must not be negative")
         if not 0 <= self.upload <= 1:
             raise UsageError.of(self, "upload", self.upload, "must be between 0 and 1")
+        if self.reports not in ("now", "usual"):
+            raise UsageError.of(self, "reports", self.reports, "must be 'now' or 'usual'")
 
 
 def _bounds(value: float | tuple[float, float]) -> tuple[float, float]:

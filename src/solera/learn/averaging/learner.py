@@ -25,7 +25,7 @@ from solera.learn.averaging.layers import torch
 from solera.learn.averaging.local import Local, one_and_many
 from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.networks import Pull, forward
-from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of, targets_of
+from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of, row_losses, targets_of
 from solera.learn.averaging.rows import find_device
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
@@ -218,6 +218,13 @@ class FedAvg(Averaging):
         if self.schema_.target == "labels":
             return (z > 0).astype(np.uint8)
         return z[:, 0] if self.schema_.outputs == 1 else z
+
+    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+        """The loss of every row that training minimises."""
+        outputs = torch().from_numpy(self.decision_function(X))
+        target = targets_of(y, self._loss(), self.schema_.classes, self.weights_.dtype)
+        found = row_losses(outputs, torch().from_numpy(target), self._loss())
+        return np.asarray(found.numpy(), dtype=np.float64)
 
     def losses_of(
         self, models: Sequence[Mapping[str, Any]], X: Any, y: Any

@@ -34,8 +34,8 @@ TITLE = "Client selection: Uniform, AFL and GreedyFed on MNIST and CIFAR-10 (Tab
 SCALE_DOWN = (
     "MNIST: 58,000 rows, K = 300, M = 3, 25 rounds instead of 150 (--full: 150). CIFAR-10: the "
     "10,000 rows at hand instead of 50,000, K = 100, M = 6, 8 rounds instead of 100 (--full: 100). "
-    "2,000 and 1,000 more training rows validate GreedyFed. Five seeds. An accuracy that needs more "
-    "rounds than were run is marked; GreedyFed is then still going round its clients."
+    "2,000 and 1,000 training rows validate GreedyFed. Five seeds. In so few rounds GreedyFed is "
+    "still going round its clients."
 )
 ERRATA = (
     NEARLY_IID,
