@@ -65,9 +65,9 @@ def _choosers(clients):
     for s in (so.GreedyShapley(), so.ShapleyUCB(), so.ShapleySoftmax()):
         s.choose(0, roster, draw)
         s.set_state({**s.get_state(), "sums": losses, "counts": sizes})
-        last = clients  # GreedyShapley has gone round by then
+        # GreedyShapley has gone round after K rounds
         found[type(s).__name__] = lambda i, s=s: s.choose(
-            last + i, roster, np.random.default_rng(i)
+            clients + i, roster, np.random.default_rng(i)
         )
     for s in (so.FedCS(), so.HybridFL(), so.DynHybridFL()):
         few, many = _estimates(BUDGET), _estimates(clients // 10)
@@ -87,7 +87,7 @@ def _estimates(candidates: int) -> Estimates:
     state = so.Resources().now(1, 0, ids)
     counts = np.random.default_rng(2).multinomial(60, np.full(10, 0.1), size=candidates)
     return Estimates(
-        ids, EPOCHS * 60 / state.speed, BITS / state.link, state.link, counts, counts,
+        ids, EPOCHS * 60 / state.speed, BITS / state.link, state.link, counts,
         np.full(candidates, 784 * 32.0), so.Resources().allows_upload(1, ids),
     )  # fmt: skip
 

@@ -125,25 +125,19 @@ class Keep(so.Callback):
         self.round = round
 
 
-def round_of(learner, X, y, assignment, per_round):
-    fed = so.simulate(X, y, partition=so.ByGroup(assignment), seed=0, validation=0.0)
+def round_of(learner, X, y, assignment):
+    fed = so.simulate(X, y, partition=so.ByGroup(assignment), seed=0)
     keep = Keep()
     learner.fit(fed, callbacks=[keep])
     return keep.round, learner
 
 
+HOW = {"rounds": 1, "per_round": 4, "batch_size": None, "lr": 0.5}
+NET = so.nn.mlp(4, 8, 2)
 LEARNERS = {
-    "linear": lambda select: so.FedLinear(
-        rounds=1, per_round=4, select=select, batch_size=None, lr=0.5
-    ),
-    "mlp": lambda select: so.FedAvg(
-        so.nn.mlp(4, 8, 2), rounds=1, per_round=4, select=select, batch_size=None, lr=0.5,
-        dtype="float64",
-    ),  # fmt: skip
-    "adam": lambda select: so.FedAdam(
-        so.nn.mlp(4, 8, 2), rounds=1, per_round=4, select=select, batch_size=None, lr=0.5,
-        dtype="float64",
-    ),  # fmt: skip
+    "linear": lambda select: so.FedLinear(select=select, **HOW),
+    "mlp": lambda select: so.FedAvg(NET, select=select, dtype="float64", **HOW),
+    "adam": lambda select: so.FedAdam(NET, select=select, dtype="float64", **HOW),
 }
 
 
@@ -154,7 +148,7 @@ def test_values_of_updates(name):
     y = (X[:, 0] > 0).astype(int)
     X[20:40], y[20:40] = X[:20], y[:20]  # clients 0 and 1 hold the same rows
     learner = LEARNERS[name](so.GreedyShapley(X, y))
-    round, learner = round_of(learner, X, y, np.arange(4).repeat(20), 4)
+    round, learner = round_of(learner, X, y, np.arange(4).repeat(20))
     assert round.metrics["evaluations"] == 16
     utility = RoundUtility(round, X, y, "validation")
     values = exact_shapley(utility, 4)
@@ -173,7 +167,7 @@ def test_clients_can_judge_instead_of_the_coordinator(name):
     X = draw.normal(size=(80, 4))
     y = (X[:, 0] > 0).astype(int)
     learner = LEARNERS[name](so.GreedyShapley(part="train"))
-    round, _ = round_of(learner, X, y, np.arange(4).repeat(20), 4)
+    round, _ = round_of(learner, X, y, np.arange(4).repeat(20))
     there = RoundUtility(round, None, None, "train")(all_subsets(4))
     here = RoundUtility(round, X, y, "train")(all_subsets(4))
     np.testing.assert_allclose(there, here, rtol=1e-6)

@@ -24,8 +24,6 @@ from solera.core.task import task
 
 Floats = NDArray[np.float64]
 VARIABLE = "SOLERA_RESOURCES"
-SENT = "select.sent"
-"""Where a client remembers how many rows of each class it has sent to the coordinator."""
 
 # --- valuations ---
 
@@ -108,19 +106,13 @@ def own_resources(client: Client) -> Mapping[str, Any]:
 
 @task("select.resources")
 def resources(client: Client, ask: Any) -> dict[str, Any]:
-    """Speed, link, rows, rows of each class, and what could be sent to the coordinator."""
-    classes = ask["classes"]
-    known = dict(own_resources(client))
-    counts = class_counts(client, classes)
-    sent = client.state.get(SENT)
+    """Speed, link, whether rows may be sent, bits of a row, rows, and rows of each class."""
     X = client.data.X
-    width = int(np.prod(X.shape[1:]))
     return {
-        **known,
+        **own_resources(client),
         "rows": len(client.data),
-        "row_bits": 8 * width * X.dtype.itemsize,
-        "counts": counts,
-        "left": counts if sent is None else np.maximum(counts - sent, 0),
+        "row_bits": 8 * int(np.prod(X.shape[1:])) * X.dtype.itemsize,
+        "counts": class_counts(client, ask["classes"]),
     }
 
 

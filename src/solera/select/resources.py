@@ -32,7 +32,6 @@ class Estimates:
     uploading: Floats
     link: Floats
     counts: IntArray
-    left: IntArray
     row_bits: Floats
     upload: NDArray[np.bool_]
 
@@ -46,7 +45,7 @@ def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates
     """Estimates for all candidates, or None when nobody reported.
 
     A candidate that does not report is taken to be as slow as the slowest that did, to have as many
-    rows as the largest, the class counts of the average and nothing to send.
+    rows as the largest and the class counts of the average, and to send no rows.
     """
     learner = roster.learner
     is_classes = learner.schema_.target == "classes"
@@ -66,14 +65,12 @@ def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates
     known = np.array([r.client for r in sound], dtype=np.int64)
     bits, epochs = learner.workload()
     speed, link, rows, row_bits = told.T
-    nothing = np.zeros((silent, len(classes)), dtype=np.int64)
     return Estimates(
         clients=np.concatenate([known, np.setdiff1d(candidates, known)]),
         training=epochs * rows / speed,
         uploading=bits / link,
         link=link,
         counts=counts,
-        left=np.concatenate([np.array([r["left"] for r in sound], dtype=np.int64), nothing]),
         row_bits=row_bits,
         upload=np.array([bool(r["upload"]) for r in sound] + [False] * silent),
     )
@@ -83,7 +80,7 @@ def _is_sound(report: Any, classes: int) -> bool:
     try:
         speed, link = float(report["speed"]), float(report["link"])
         rows, row_bits = int(report["rows"]), int(report["row_bits"])
-        counts, left = np.asarray(report["counts"]), np.asarray(report["left"])
+        counts = np.asarray(report["counts"])
         upload = report["upload"]
     except (KeyError, TypeError, ValueError):
         return False
@@ -93,8 +90,9 @@ def _is_sound(report: Any, classes: int) -> bool:
         and rows >= 0
         and row_bits > 0
         and isinstance(upload, bool | np.bool_)
-        and all(a.shape == (classes,) and a.dtype.kind in "iu" for a in (counts, left))
-        and bool((counts >= 0).all() and (left >= 0).all())
+        and counts.shape == (classes,)
+        and counts.dtype.kind in "iu"
+        and bool((counts >= 0).all())
     )
 
 
@@ -170,6 +168,7 @@ class HybridFL(FedCS):
     """
 
     _guests: Engine | None = None
+    _sent_rows: dict[int, IntArray] | None = None
 
     def __init__(
         self,
@@ -202,14 +201,31 @@ class HybridFL(FedCS):
         allowing = np.flatnonzero(outside & found.upload)
         if not (self.upload and len(plan.chosen) and len(allowing)):
             return
-        takes = plan_upload(
-            found.link[allowing], found.row_bits[allowing], found.left[allowing], plan.first_upload
-        )
         who = found.clients[allowing].tolist()
-        self._guests = fetch_rows(roster, dict(zip(who, takes, strict=True)), round)
+        nothing = np.zeros(found.counts.shape[1], dtype=np.int64)
+        sent = np.array([self._sent.get(client, nothing) for client in who])
+        left = np.maximum(found.counts[allowing] - sent, 0)
+        takes = plan_upload(found.link[allowing], found.row_bits[allowing], left, plan.first_upload)
+        asks = {c: (i, n) for c, i, n in zip(who, sent, takes, strict=True) if n.any()}
+        self._guests = fetch_rows(roster, asks, round)
+        self._sent.update({client: first + take for client, (first, take) in asks.items()})
+
+    @property
+    def _sent(self) -> dict[int, IntArray]:
+        """How many rows of each class clients have been asked for in this run."""
+        if self._sent_rows is None:
+            self._sent_rows = {}
+        return self._sent_rows
 
     def guests(self) -> Engine | None:
         return self._guests
+
+    def get_state(self) -> Any:
+        """What was asked for already, so that no row is sent twice."""
+        return {"sent": [[client, sent] for client, sent in sorted(self._sent.items())]}
+
+    def set_state(self, state: Any) -> None:
+        self._sent_rows = {int(client): np.array(sent) for client, sent in state["sent"]}
 
     def observe(self, round: Round) -> None:
         super().observe(round)
@@ -276,9 +292,11 @@ class DynHybridFL(HybridFL):
 
     def get_state(self) -> Any:
         """The first load, and the sum and the number of all."""
-        return {"first": self._first, "sum": self._sum, "rounds": self._rounds}
+        mine = {"first": self._first, "sum": self._sum, "rounds": self._rounds}
+        return {**super().get_state(), **mine}
 
     def set_state(self, state: Any) -> None:
+        super().set_state(state)
         self._first, self._sum = state["first"], float(state["sum"])
         self._rounds = int(state["rounds"])
 

@@ -15,28 +15,25 @@ from numpy.typing import NDArray
 from solera.core.clients import Client, IntArray
 from solera.core.errors import Refusal
 from solera.core.federation import PerClient
+from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task
 from solera.data.federated import FederatedData
 from solera.engines.local import LocalEngine
-from solera.select.reports import SENT, class_counts, own_resources
+from solera.select.reports import own_resources
 
 Floats = NDArray[np.float64]
 
 
 @task("select.upload")
 def upload(client: Client, ask: Any) -> dict[str, Any]:
-    """The next rows of each class that were not sent before, ``take`` of each, where allowed."""
+    """Rows ``first`` … ``first + take`` − 1 of each class, where the client allows it."""
     if not own_resources(client)["upload"]:
         raise Refusal("this client sends no rows")
-    classes = ask["classes"]
-    counts = class_counts(client, classes)
-    sent = np.array(client.state.get(SENT, np.zeros_like(counts)))
-    until = np.minimum(sent + ask["take"], counts)
-    codes = np.searchsorted(classes, client.data.y)
-    places = [np.flatnonzero(codes == c)[sent[c] : until[c]] for c in range(len(classes))]
+    codes = class_codes(client.data.y, ask["classes"])
+    ranges = zip(ask["first"].tolist(), ask["take"].tolist(), strict=True)
+    places = [np.flatnonzero(codes == c)[i : i + n] for c, (i, n) in enumerate(ranges)]
     rows = np.sort(np.concatenate(places))
-    client.state[SENT] = until
     X = client.data.X[rows]
     return {"X": X.toarray() if hasattr(X, "toarray") else X, "y": client.data.y[rows]}
 
@@ -71,10 +68,15 @@ def plan_upload(links: Floats, row_bits: Floats, left: IntArray, seconds: float)
     return taken
 
 
-def fetch_rows(roster: Roster, takes: Mapping[int, IntArray], round: int) -> LocalEngine | None:
-    """Ask for these rows; the coordinator becomes a client that holds them."""
+def fetch_rows(
+    roster: Roster, takes: Mapping[int, tuple[IntArray, IntArray]], round: int
+) -> LocalEngine | None:
+    """Ask for (first, take) rows of each class; the coordinator becomes a client with them."""
     schema = roster.learner.schema_
-    asks = {c: {"take": take, "classes": schema.classes} for c, take in takes.items() if take.any()}
+    asks = {
+        client: {"first": first, "take": take, "classes": schema.classes}
+        for client, (first, take) in takes.items()
+    }
     if not asks or roster.federation is None:
         return None
     who = np.array(sorted(asks), dtype=np.int64)

@@ -64,7 +64,7 @@ class VirtualClock(Component):
     overhead: seconds for selection and aggregation, T_cs + T_agg.
     failures: clients that drop out, crash or straggle during a round.
     availability: who can be reached at what time of the day.
-    idle: seconds until the next round when nobody takes part in this one.
+    idle: seconds until the next round when nobody takes part in this one or all have left it.
     """
 
     def __init__(
@@ -139,9 +139,11 @@ class VirtualClock(Component):
             Failure(client, "late", f"no reply within {self.deadline} s")
             for client in clients[late].tolist()
         ]
-        last = float(ends[~gone & ~late].max(initial=0.0))
-        waited = limit if missed and np.isfinite(limit) else last
-        return Timing(max(waited, last) + self.overhead, missed)
+        if missed and self.deadline is not None:
+            return Timing(self.deadline, missed)
+        if gone.all():
+            return Timing(self.wait(), missed)
+        return Timing(float(ends[~gone].max()) + self.overhead, missed)
 
 
 def finishing_times(training: Floats, uploading: Floats, uploads: str) -> Floats:
