@@ -230,8 +230,8 @@ class FedAvg(Averaging):
         self, models: Sequence[Mapping[str, Any]], X: Any, y: Any
     ) -> NDArray[np.float64]:
         plan = self._plan()
-        if plan.layers is None or hasattr(X, "tocsr"):
-            return super().losses_of(models, X, y)
+        if plan.layers is None or plan.convolves or hasattr(X, "tocsr"):
+            return super().losses_of(models, X, y)  # stacked convolutions are slower
         weights = np.stack([model["weights"] for model in models])
         target = targets_of(y, self._loss(), self.schema_.classes, weights.dtype)
         return mean_losses(plan, weights, self.check_rows(X), target, self._loss(), self.device)

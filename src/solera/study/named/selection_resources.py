@@ -37,7 +37,7 @@ SCALE_DOWN = (
     "Rounds, selections, clients and seconds per round: the original 400 minutes, K = 1000, "
     "C = 0.1, T_round = 180 s, rows per client and model sizes, five seeds; they follow from the "
     "clients' resources alone, so nothing is trained for them. Accuracies: trained for the first "
-    "20 (MNIST) and 60 (CIFAR-10) of the 400 minutes, five seeds (--full: all 400). CIFAR-10 is "
+    "20 (MNIST) and 30 (CIFAR-10) of the 400 minutes, five seeds (--full: all 400). CIFAR-10 is "
     "the 10,000 rows at hand instead of 50,000."
 )
 ERRATA = (
@@ -71,7 +71,7 @@ SETTINGS = (
         "HybridFL": (126, 9352, 0.946),
         "DynHybridFL": (137, 9532, 0.945),
     }),
-    Setting("cifar10", COMPLEX, 1_342_122, 50_000, 60, {
+    Setting("cifar10", COMPLEX, 1_342_122, 50_000, 30, {
         "scheduled uniform": (8, 800, 0.203),
         "HybridFL": (138, 607, 0.458),
         "DynHybridFL": (138, 602, 0.398),
