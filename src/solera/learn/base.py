@@ -133,6 +133,10 @@ class Learner(Component, abstract=True):
         """The loss of every row under the current model, for selectors that look at it."""
         raise UsageError(f"{type(self).__name__} does not say the loss of a row")
 
+    def for_prediction(self) -> Self:
+        """The model without what only further training needs; this is what clients receive."""
+        return self
+
     def absorb(self, folded: Any) -> None:
         """Change the model by the folded replies of one round, for selectors that try subsets."""
         raise UsageError(f"{type(self).__name__} does not say what a round does to its model")
@@ -228,10 +232,6 @@ class Predictor(Learner, abstract=True):
             return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
         codes = class_codes(y, self.schema_.classes)
         return np.asarray(-np.log(np.maximum(p[np.arange(len(y)), codes], _LEAST)))
-
-    def for_prediction(self) -> Self:
-        """The model without what only further training needs; this is what clients receive."""
-        return self
 
     def evaluate(
         self, federation: Federation, part: str = "test", *, per_client: bool = True
