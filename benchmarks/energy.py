@@ -17,6 +17,7 @@ from statistics import median
 
 import solera as so
 from solera.green import carbon
+from solera.green.power import load
 from solera.study.execute import run_study
 from solera.study.plan import Study, parse
 
@@ -52,38 +53,51 @@ def train(source: str | None) -> tuple[float, float]:
 
 def overhead(source: str) -> None:
     train(source)  # CodeCarbon takes two seconds to start, once per process
-    pairs = [(train(source), train(None)) for _ in range(PAIRS)]
+    measured, bare = [], []
+    for turn in range(PAIRS):  # who goes first alternates too
+        for way in (source, None) if turn % 2 else (None, source):
+            (bare if way is None else measured).append(train(way))
     for what, i in (("wall", 0), ("CPU", 1)):
-        ours, bare = median(a[i] for a, _ in pairs), median(b[i] for _, b in pairs)
-        ratio = median(a[i] / b[i] for a, b in pairs)
+        with_it, without = (median(run[i] for run in runs) for runs in (measured, bare))
         print(
-            f"  {source:<11}{what:>5} {ours:8.3f} s measured {bare:8.3f} s not   "
-            f"{100 * (ratio - 1):+6.2f} %"
+            f"  {source:<11}{what:>5} {with_it:8.3f} s measured {without:8.3f} s not   "
+            f"{100 * (with_it / without - 1):+6.2f} %"
         )
 
 
-def sums() -> None:
+def sample() -> None:
+    """The power model reads the load five times a second."""
+    began = time.process_time()
+    for _ in range(2000):
+        load()
+    each = (time.process_time() - began) / 2000
+    print(f"  one reading takes {1e6 * each:.0f} µs of CPU, five a second {100 * 5 * each:.3f} %")
+
+
+def sums(workers: int) -> None:
     study = parse(STUDY + '[energy]\nsource = "model"\n', file="study.toml", name="study")
     assert isinstance(study, Study)
     folder = Path(tempfile.mkdtemp())
     try:
-        run_study(study, folder)  # imports and pictures are warm
-        with so.track_energy(source="model") as report:
-            run_study(study, folder)  # nothing left to train: the report alone
-        with so.track_energy(source="model") as meter:
-            run = run_study(study, folder, fresh=True)
+        run = run_study(study, folder, workers=workers)
     finally:
         shutil.rmtree(folder)
+    assert run.energy is not None
     uses = [r.energy for _, r in run.finished if r.energy is not None]
-    parts, whole = sum(sum(use.tasks.values()) for use in uses), meter.use.kwh - report.use.kwh
-    print(f"  tasks of {len(uses)} cells             {parts:.6e} kWh")
-    print(f"  one meter around, less report {whole:.6e} kWh   {100 * (parts / whole - 1):+6.2f} %")
+    parts = sum(sum(use.tasks.values()) for use in uses) + run.handing_out
+    whole = run.energy.kwh
+    print(
+        f"  {workers} workers: tasks of {len(uses)} cells {parts:.5e} kWh, one meter around "
+        f"{whole:.5e} kWh   {100 * (parts / whole - 1):+6.2f} %"
+    )
 
 
 if __name__ == "__main__":
-    print("What measuring costs (100 rounds of FedLinear, medians of 15 pairs)")
+    print("What measuring costs (100 rounds of FedLinear, medians of 15 each)")
+    sample()
     overhead("model")
     if carbon.installed():
         overhead("codecarbon")
     print("Whether parts add up")
-    sums()
+    sums(1)
+    sums(2)

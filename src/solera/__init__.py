@@ -60,6 +60,8 @@ from solera.learn.averaging.variants import (
     Scaffold,
 )
 from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
+from solera.learn.cluster.agreement import adjusted_rand, jaccard
+from solera.learn.cluster.kmeans import FedKMeans
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate
 from solera.learn.heonn.encryption import Encryption
 from solera.learn.heonn.ensemble import RandomPatches
@@ -68,6 +70,11 @@ from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
+from solera.learn.trees.boosting import HistGBDT
+from solera.learn.trees.fed_id3 import FedID3
+from solera.learn.trees.federated_tree import FederatedTree
+from solera.learn.trees.forest import FedForest
+from solera.learn.trees.similar_boosting import FedGBDT
 from solera.privacy import keys
 from solera.select import analysis as selection
 from solera.select.active import ActiveSampling, PowerOfChoice
@@ -128,8 +135,12 @@ __all__ = [
     "FedBuff",
     "FedCS",
     "FedEncoder",
+    "FedForest",
+    "FedGBDT",
     "FedHEONN",
+    "FedID3",
     "FedImputer",
+    "FedKMeans",
     "FedLinear",
     "FedNova",
     "FedPer",
@@ -139,10 +150,12 @@ __all__ = [
     "FedScaler",
     "FedYogi",
     "FederatedData",
+    "FederatedTree",
     "Federation",
     "Fields",
     "GreedyShapley",
     "Hierarchy",
+    "HistGBDT",
     "HybridFL",
     "IID",
     "LabelData",
@@ -190,6 +203,7 @@ __all__ = [
     "UpdateStep",
     "VerticalSplit",
     "VirtualClock",
+    "adjusted_rand",
     "agree",
     "connect",
     "datasets",
@@ -200,6 +214,7 @@ __all__ = [
     "from_pandas",
     "from_torch",
     "holdout",
+    "jaccard",
     "keys",
     "load",
     "nn",

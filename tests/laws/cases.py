@@ -22,8 +22,14 @@ from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.updates import UpdateMean
 from solera.learn.averaging.variants import ControlMean
+from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
+from solera.learn.trees.forest import CollectForests
+from solera.learn.trees.histograms import HistBins
+from solera.learn.trees.id3 import grow_id3
+from solera.learn.trees.local import CollectTrees
+from solera.learn.trees.rule_fold import RuleFold
 from solera.privacy.sums import EncryptedSum
 
 
@@ -56,7 +62,19 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
     UpdateMean: lambda: UpdateMean(3),
     ControlMean: lambda: ControlMean(3),
     so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
+    RuleFold: lambda: RuleFold(2, 2),
+    CollectTrees: lambda: CollectTrees(2, 2),
+    CollectForests: lambda: CollectForests(2, 2),
 }
+
+
+def _tree(seed: int) -> dict[str, Any]:
+    draw = np.random.default_rng(seed)
+    X, y = draw.integers(0, 3, (12, 2)), draw.integers(0, 2, 12)
+    return grow_id3(X, y, np.array([3, 3]), 2, 2).to_payload()
+
+
+_trees = st.integers(0, 2**32 - 1).map(_tree)
 _sums = st.fixed_dictionaries({"sums": vectors, "rows": whole})
 _updates = st.fixed_dictionaries(
     {"update": st.fixed_dictionaries({"values": vectors}), "rows": weights, "loss": whole}
@@ -69,6 +87,10 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.Fields: _sums,
     so.ByFold: _sums,
+    RuleFold: st.fixed_dictionaries({"tree": _trees}),
+    CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole}),
+    CollectForests: st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
+    Gather: _sums,
     UpdateMean: _updates,
     ControlMean: _updates,
     Grams: st.fixed_dictionaries(
@@ -225,6 +247,41 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("hidden", lambda: so.FedHEONN("linear", features="fourier", hidden=20), EVERY),
         ("ensemble", lambda: so.FedHEONN("linear", ensemble=so.RandomPatches(4, rows=0.8)), EVERY),
     ],
+    so.FedKMeans: [
+        ("", lambda: so.FedKMeans(3, rounds=4), ("classes", "numbers")),
+        (
+            "batches",
+            lambda: so.FedKMeans(
+                2, rounds=3, per_round=3, epochs=2, batch_size=7, client_rate=0.7, server_rate=0.9
+            ),
+            ("labels",),
+        ),
+        ("local", lambda: so.FedKMeans(2, rounds=2, per_round=0.6, init="k-means++"), ("classes",)),
+        ("random", lambda: so.FedKMeans(2, rounds=2, init="random"), ("classes",)),
+        ("given", lambda: so.FedKMeans(2, rounds=2, init=np.eye(2, 5)), ("classes",)),
+    ],
+    so.FederatedTree: [
+        ("", lambda: so.FederatedTree(max_depth=3), ("classes",)),
+        ("relax", lambda: so.FederatedTree(max_rules=5, on_overlap="relax"), ("classes",)),
+        (
+            "id3",
+            lambda: so.Pipeline(so.FedBins(3), so.FederatedTree("id3", filter=50.0)),
+            ("classes",),
+        ),
+    ],
+    so.FedID3: [
+        ("", lambda: so.Pipeline(so.FedBins(3), so.FedID3()), ("classes",)),
+        ("noise", lambda: so.Pipeline(so.FedBins(3), so.FedID3(epsilon=5.0)), ("classes",)),
+    ],
+    so.FedForest: [
+        ("", lambda: so.FedForest(trees=3, per_client=2), ("classes", "numbers")),
+        ("mean", lambda: so.FedForest(trees=2, vote="mean", max_depth=3), ("classes",)),
+    ],
+    so.FedGBDT: [("", lambda: so.FedGBDT(rounds=3, max_depth=2), ("classes", "numbers"))],
+    so.HistGBDT: [
+        ("", lambda: so.HistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
+    ],
+    HistBins: [("", lambda: HistBins(16), ("classes",))],
     so.Pipeline: [
         (
             "",

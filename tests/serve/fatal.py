@@ -244,7 +244,7 @@ class Lives(threading.Thread):
         while True:
             self.process.join()
             self.code = self.process.exitcode
-            if self._over or self.code != -signal.SIGKILL:
+            if self._over or self.code in (0, 1):  # it came to an end of its own
                 return
             self.deaths += 1
             self._begin()

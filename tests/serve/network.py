@@ -34,9 +34,14 @@ from solera.serve.agent import Agent
 from solera.serve.policy import Policy
 from solera.serve.worker import Worker
 folder, data, policy = sys.argv[1:]
-held = decode(open(data, "rb").read())
-schema = Schema.from_payload(held["schema"])
-rows = so.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
+
+
+def rows():
+    held = decode(open(data, "rb").read())
+    schema = Schema.from_payload(held["schema"])
+    return so.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
+
+
 agent = Agent(folder, Worker(rows), Policy.read(policy))
 agent.run(wait=5)
 """

@@ -232,8 +232,13 @@ def test_sigterm_ends_an_agent_in_the_middle_of_a_task_and_nothing_is_lost(netwo
 @pytest.mark.parametrize("damage", ["empty", "cut", "no table", "other fields"])
 def test_a_damaged_memory_is_named(network, damage):
     agent = hire(network)
+    job = network.connect()
+
+    def times():
+        return job.ask("agent.count", {"numbers": 0}).collect()[0].payload["times"]
+
     with working(agent):
-        assert answer(network, "agent.count", {"numbers": 0})[0]["times"] == 1
+        assert times() == 1
     path = agent.folder / "memory.sol"
     whole = path.read_bytes()
     other = {"no table": encode([1]), "other fields": encode({"state": {}}), "empty": b""}
@@ -244,7 +249,7 @@ def test_a_damaged_memory_is_named(network, damage):
         path.write_bytes(whole)
         again = Agent(agent.folder, worker, Policy.parse(ALL))
         with working(again):
-            assert answer(network, "agent.count", {"numbers": 0})[0]["times"] == 2
+            assert times() == 2
 
 
 @contextmanager

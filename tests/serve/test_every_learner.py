@@ -52,7 +52,7 @@ def test_every_learner_gives_the_same_over_a_network(place):
     network, target, data = place
     tried = 0
     for name, make, of in cases.learner_cases():
-        if of != target:
+        if of != target or "module" in name:  # code of one's own stays in simulation
             continue
         topology = cases.TOPOLOGIES.get(type(make()))
         here = so.Federation(

@@ -126,7 +126,7 @@ def federation(network, name):
 def staff(network, policies):
     for k, (name, policy) in enumerate(policies.items()):
         network.enrol(name)
-        network.give(name, DATA, k, *([] if policy is None else [policy]))
+        network.give(name, DATA, k % DATA.clients, *([] if policy is None else [policy]))
         network.work(name)
 
 

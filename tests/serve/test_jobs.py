@@ -138,7 +138,7 @@ def test_a_managed_job_survives_its_coordinator(network):
     join(network, "north", "south", "west")
     start(network, MANAGED.format(name="calm", rounds=25), "calm")
     until(network, "calm", finished)
-    start(network, MANAGED.format(name="rough", rounds=25).replace("rough", "rough"), "rough")
+    start(network, MANAGED.format(name="rough", rounds=25), "rough")
     for asks in (4, 12):
         until(network, "rough", lambda told, n=asks: told["progress"]["asks"] >= n)
         kill(network.coordinator)
@@ -202,9 +202,7 @@ def test_a_new_contribution_replaces_the_one_before(network):
     join(network, "north", "south")
     start(network, STANDING.format(name="s"), "s", "standing")
     version = until(network, "s", contributions(2))["model"]["version"]
-    kill(network.agents["south"])
     network.give("south", DATA, NAMES.index("east"))
-    network.work("south")
     number = network.contribute("south", "s")
     told = until(network, "s", lambda told: told["model"]["version"] > version)
     assert told["model"]["contributions"]["1"] == number

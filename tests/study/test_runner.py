@@ -215,3 +215,19 @@ def test_a_data_set_without_test_rows(tmp_path: Path) -> None:
     assert result.metrics == {}
     assert result.score == "accuracy"
     assert "worst client" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        '[learner]\nkind = "FedKMeans"\nk = 3\n',
+        '[learner]\nkind = "Pipeline"\n[[learner.steps]]\nkind = "FedScaler"\n'
+        '[[learner.steps]]\nkind = "FedKMeans"\nk = 3\n',
+    ],
+)
+def test_a_clustering_runs_and_is_not_judged_by_the_target(tmp_path: Path, learner: str) -> None:
+    text = '[data]\nname = "wine"\nclients = 4\nclient_test = 0.2\n' + learner
+    (result,) = run(spec_of(text), tmp_path)
+    assert result.metrics == result.client_metrics == {}
+    assert result.rounds > 0
+    assert "Summary" in (tmp_path / "report.html").read_text()

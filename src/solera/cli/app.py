@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from solera import __version__
-from solera.cli import client, data, demo, jobs, run, runs, serve, study
+from solera.cli import client, compare, data, demo, jobs, run, runs, serve, study
 from solera.cli.data import AsJson
 from solera.cli.output import complain, print_json, print_table
 from solera.core.errors import SoleraError
@@ -61,6 +61,9 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command("run", epilog="Example: solera run digits.toml --folder runs/digits")(run.run)
+app.command(
+    "compare", epilog="Example: solera compare runs/a runs/b --by learner --metric macro_f1"
+)(compare.compare)
 app.add_typer(runs.app, name="runs")
 app.command("study", epilog="Example: solera study heonn-incremental")(study.study)
 app.command("demo", epilog="Example: solera demo --folder runs/demo")(demo.demo)

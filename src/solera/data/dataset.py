@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,9 @@ class Dataset:
     ``X`` is a NumPy array, or a SciPy CSR matrix where the source is sparse. Categorical columns
     hold codes 0, 1, … into the categories of the schema, NaN is missing. ``y`` holds class codes
     (``class_names`` says what they stand for), a 0/1 matrix with one column per label, numbers, or
-    is None where there is no target. ``source`` says where the rows were read from.
+    is None where there is no target. ``source`` says where the rows were read from. ``groups``
+    names what every training row belongs to, for example ``groups["course"]``, and
+    ``groups_test`` the same for the test rows; :class:`ByGroup` makes clients of them.
     """
 
     X: Any
@@ -37,6 +39,8 @@ class Dataset:
     title: str
     source: str
     class_names: tuple[str, ...] = ()
+    groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    groups_test: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.X, self.y, self.X_test, self.y_test))
@@ -105,6 +109,25 @@ def _outputs(schema: Schema) -> str:
         schema.target, ("number", "numbers")
     )
     return f"{schema.outputs:,} {one if schema.outputs == 1 else many}"
+
+
+def divided(
+    X: Any,
+    y: NDArray[Any],
+    marked: BoolArray,
+    groups: Mapping[str, NDArray[Any]],
+    **about: Any,
+) -> Dataset:
+    """The data set whose test rows are the marked ones."""
+    return Dataset(
+        X=X[~marked],
+        y=y[~marked],
+        X_test=X[marked],
+        y_test=y[marked],
+        groups={name: values[~marked] for name, values in groups.items()},
+        groups_test={name: values[marked] for name, values in groups.items()},
+        **about,
+    )
 
 
 def make_schema(features: tuple[Feature, ...], target: Target, outputs: int) -> Schema:

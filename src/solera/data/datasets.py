@@ -19,9 +19,18 @@ import numpy as np
 from solera.core.errors import UsageError
 from solera.core.schema import Feature, Target
 from solera.data import images, multilabel_sets, tables
+from solera.data.activity_logs import XUETANGX, xuetangx
 from solera.data.dataset import Dataset, held_out, make_schema
 from solera.data.files import DatasetInfo
 from solera.data.images import CIFAR10, MNIST
+from solera.data.learning_analytics import (
+    ACTIONS,
+    COURSES,
+    OULAD,
+    kddcup2015,
+    oulad,
+    xuetangx_actions16k,
+)
 from solera.data.multilabel_sets import MULTILABEL
 from solera.data.tables import TABLES
 
@@ -43,18 +52,22 @@ __all__ = [
     "heart_cleveland",
     "human_pseaac",
     "ildp",
+    "kddcup2015",
     "load",
     "mediamill",
     "mnist",
     "ng20",
     "nursery",
     "optdigits",
+    "oulad",
     "reuters_k500",
     "scene",
     "skin",
     "slashdot",
     "tmc2007_500",
     "wine",
+    "xuetangx",
+    "xuetangx_actions16k",
     "yahoo_education",
     "yahoo_education_brfs500",
     "yeast",
@@ -85,7 +98,15 @@ _BUNDLED = {
         _bundled("diabetes", "Diabetes progression", (442, 10, 1), "numbers"),
     )
 }
-_INFOS = {**_BUNDLED, "mnist": MNIST, "cifar10": CIFAR10, **TABLES, **MULTILABEL}
+_ANALYTICS = {info.name: info for info in (XUETANGX, ACTIONS, COURSES, OULAD)}
+_INFOS: dict[str, DatasetInfo] = {
+    **_BUNDLED,
+    "mnist": MNIST,
+    "cifar10": CIFAR10,
+    **TABLES,
+    **MULTILABEL,
+    **_ANALYTICS,
+}
 
 
 def available() -> list[DatasetInfo]:

@@ -201,7 +201,9 @@ def load(table: Table, *, test: float = 0.0, seed: int = 0) -> Dataset:
     """Reads a table; without a split of its own, the share ``test`` of its rows is held out."""
     path, source = locate(table, store)
     with reading(path):
-        columns = _read(path, (*table.columns, *table.answers, *(["split"] if table.split else [])))
+        columns = read_cells(
+            path, (*table.columns, *table.answers, *(["split"] if table.split else []))
+        )
         features, X = _features(table, columns)
         y, class_names = _answers(table, columns)
     if table.split:
@@ -221,7 +223,7 @@ def load(table: Table, *, test: float = 0.0, seed: int = 0) -> Dataset:
     )
 
 
-def _read(path: Path, wanted: Sequence[str]) -> dict[str, Cells]:
+def read_cells(path: Path, wanted: Sequence[str]) -> dict[str, Cells]:
     """Cells by column name; columns that are not wanted are dropped."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         if not lines.read(1):
@@ -245,7 +247,7 @@ def _features(table: Table, columns: Mapping[str, Cells]) -> tuple[tuple[Feature
             X[:, j], categories = encode(columns[name])
             features.append(Feature(name, "categorical", categories))
         else:
-            X[:, j] = _numbers(name, columns[name])
+            X[:, j] = numbers(name, columns[name])
             features.append(Feature(name))
     return tuple(features), X
 
@@ -253,7 +255,7 @@ def _features(table: Table, columns: Mapping[str, Cells]) -> tuple[tuple[Feature
 def _answers(table: Table, columns: Mapping[str, Cells]) -> tuple[NDArray[Any], tuple[str, ...]]:
     names = ", ".join(table.answers)
     if table.target == "numbers":
-        y: NDArray[Any] = np.column_stack([_numbers(a, columns[a]) for a in table.answers])
+        y: NDArray[Any] = np.column_stack([numbers(a, columns[a]) for a in table.answers])
         class_names: tuple[str, ...] = ()
     else:
         y, values = encode(columns[table.answers[0]])
@@ -278,7 +280,7 @@ def encode(cells: Cells) -> tuple[FloatArray, tuple[str, ...]]:
     return _looked_up(cells, {value: float(code) for code, value in enumerate(values)}), categories
 
 
-def _numbers(name: str, cells: Cells) -> FloatArray:
+def numbers(name: str, cells: Cells) -> FloatArray:
     try:
         return _looked_up(cells, {value: float(value) for value in set(cells) - _MISSING})
     except ValueError as error:

@@ -72,6 +72,6 @@ def tracker(country: str) -> Any:
         country_iso_code="ESP" if country == WORLD else country,  # it must have one
         output_methods=[],
         log_level="critical",
-        measure_power_secs=1,
+        measure_power_secs=10,
         allow_multiple_runs=True,
     )

@@ -30,6 +30,8 @@ from solera.green import carbon
 from solera.green.power import JOULES_PER_KWH, PowerModel, Sampler
 
 COORDINATOR = "coordinator"
+BETWEEN = "between trainings"
+"""Starting a process and storing results, counted by a shared sampler."""
 Source = Literal["auto", "codecarbon", "model"]
 _names = count()
 
@@ -124,12 +126,14 @@ class Tracked:
 
     use: EnergyUse
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampler, *, shared: bool) -> None:
         self._sampler = sampler
         self._began = sampler.mark
         self._before = float(sampler.at(self._began))
         self._federations: list[tuple[Federation, int]] = []
-        self._stages = [(self._began, COORDINATOR)]
+        self._stages = [(self._began, BETWEEN if shared else COORDINATOR)]
+        if shared:
+            self.stage(COORDINATOR)
 
     def attach(self, federation: Federation) -> None:
         """Count the asks of a federation, from now on, as its tasks."""
@@ -179,7 +183,8 @@ class Tracked:
                 each[owner] += kwh
             else:
                 name = self._stages[stage][1]
-            tasks[name] = tasks.get(name, 0.0) + kwh
+            if kwh:
+                tasks[name] = tasks.get(name, 0.0) + kwh
             rounds[round] = rounds.get(round, 0.0) + kwh
         per_round = [rounds.get(r, 0.0) for r in range(max(rounds, default=-1) + 1)]
         return tasks, per_round, _shares(asks, each)
@@ -195,8 +200,8 @@ def track_energy(
     """Measure the energy of a ``with`` block; its asks to ``federations`` count as their tasks.
 
     ``settings`` are those of :class:`EnergyOptions`: ``track_energy(fed, country="ESP")``. Of
-    several blocks that share a ``sampler`` each begins where the last one ended, so that what
-    happens between them is not lost.
+    several blocks that share a ``sampler`` each begins where the last one ended; what happens in
+    between is a task of the next.
     """
     options = EnergyOptions(**settings) if options is None else options
     source = options.resolved()
@@ -207,7 +212,7 @@ def track_energy(
         counted.start_task(name)
     kwh = None
     with Sampler(options.power()) if sampler is None else nullcontext(sampler) as running:
-        tracked = Tracked(running)
+        tracked = Tracked(running, shared=sampler is not None)
         for federation in federations:
             tracked.attach(federation)
         try:

@@ -46,22 +46,23 @@ class PowerModel:
 
 
 class Load(NamedTuple):
-    """CPU seconds used so far and gigabytes held now, children included."""
+    """CPU seconds used so far and gigabytes held now."""
 
     cpu_seconds: float
     gigabytes: float
 
 
-def load() -> Load:
-    """The load of this process and its children.
+def load(*, children: bool = True) -> Load:
+    """The load of this process and, unless told otherwise, its children.
 
     Running children are seen on Linux; elsewhere their CPU time counts when they have ended.
     """
+    cpu = time.process_time()
+    memory = _gigabytes(_PROC) if _PROC.exists() else _peak_gigabytes()
+    if not children:
+        return Load(cpu, memory)
     ended = os.times()
-    cpu = time.process_time() + ended.children_user + ended.children_system
-    if not _PROC.exists():
-        return Load(cpu, _peak_gigabytes())
-    memory = _gigabytes(_PROC)
+    cpu += ended.children_user + ended.children_system
     for child in _children():
         used, held = _child(child)
         cpu += used
@@ -109,11 +110,14 @@ class Sampler:
     """Joules since it was started, read every ``every`` seconds by a thread of its own.
 
     ``times`` and ``joules`` hold the curve; :meth:`read` adds a point now. ``mark`` is until when
-    the energy is accounted for.
+    the energy is accounted for. With ``from_birth`` what the process used before counts too;
+    ``children`` says whether its children do.
     """
 
     model: PowerModel = field(default_factory=PowerModel)
     every: float = 0.2
+    from_birth: bool = False
+    children: bool = True
     times: list[float] = field(default_factory=list, init=False)
     joules: list[float] = field(default_factory=list, init=False)
     mark: float = field(default=0.0, init=False)
@@ -121,9 +125,12 @@ class Sampler:
     def __enter__(self) -> Self:
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._last = load()
+        self._last = load(children=self.children)
         self.times, self.joules = [time.perf_counter()], [0.0]
         self.mark = self.times[0]
+        if self.from_birth:
+            self._last = self._last._replace(cpu_seconds=0.0)
+            self.read()
         self._thread = threading.Thread(target=self._watch, name="solera-energy", daemon=True)
         self._thread.start()
         return self
@@ -141,7 +148,7 @@ class Sampler:
     def read(self) -> float:
         """Joules until now."""
         with self._lock:
-            now, current = time.perf_counter(), load()
+            now, current = time.perf_counter(), load(children=self.children)
             busy = max(current.cpu_seconds - self._last.cpu_seconds, 0.0)
             held = (current.gigabytes + self._last.gigabytes) / 2 * (now - self.times[-1])
             self.times.append(now)

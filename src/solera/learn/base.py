@@ -22,6 +22,7 @@ from solera.core.component import (
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
+from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, fingerprint
 from solera.core.schema import Schema, class_codes
 from solera.core.selection import Selector
@@ -85,6 +86,11 @@ class Learner(Component, abstract=True):
     @abstractmethod
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
+
+    @property
+    def predicts(self) -> bool:
+        """Whether ``predict`` answers what the target asks, so that it can be judged by it."""
+        return False
 
     def each_round(
         self,
@@ -187,7 +193,7 @@ class Learner(Component, abstract=True):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""
         path = Path(path)
-        path.write_bytes(self.to_bytes())
+        write_file(path, self.to_bytes(), 0o644, overwrite=True)
         return path
 
     def to_bytes(self) -> bytes:
@@ -198,6 +204,10 @@ class Learner(Component, abstract=True):
 
 class Predictor(Learner, abstract=True):
     """A learner that maps rows to classes, labels or numbers."""
+
+    @property
+    def predicts(self) -> bool:
+        return True
 
     @abstractmethod
     def predict(self, X: Any) -> NDArray[Any]:

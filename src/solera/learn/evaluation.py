@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.aggregation import Collect, Sum
+from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import PARTS, Client, ClientGroup, IntArray, Segments
 from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.replies import Stacked, map_leaves
+from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
@@ -116,19 +116,59 @@ def evaluate(
     model.check_fitted()
     if part not in PARTS:
         raise UsageError.of("evaluate", "part", part, f"must be one of {', '.join(PARTS)}")
+    if not model.predicts:
+        raise UsageError(
+            f"{model!r} does not predict the target and cannot be judged by it",
+            hint="compare clusters with so.jaccard or model.silhouette",
+        )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     replies = federation.ask(_evaluate, ask)
-    answers = replies.fold(Collect()) if per_client else {}
+    each: dict[int, dict[str, float]] = {}
     if per_client:
-        total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
+        ids, counts = replies.fold(Gather())
+        total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
+        each = _by_client(ids, counts)
     else:
         total = replies.fold(Sum())
     if not rows_counted(total):
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
         )
-    each = {client: metrics(counts) for client, counts in answers.items() if rows_counted(counts)}
     return Evaluation(metrics(total), each, total)
+
+
+def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, float]]:
+    """Metrics of every client that has rows, computed for all of them at once."""
+    rows = counts["confusion"].sum(axis=(1, 2)) if "confusion" in counts else counts["rows"]
+    some = np.flatnonzero(rows)
+    found = metrics_of_many(map_leaves(lambda leaf: leaf[some], counts))
+    columns = zip(*(values.tolist() for values in found.values()), strict=True)
+    return {
+        client: dict(zip(found, values, strict=True))
+        for client, values in zip(ids[some].tolist(), columns, strict=True)
+    }
+
+
+class Gather(Aggregation):
+    """All replies as stacked arrays: the ids, and a tree whose first axis is the client."""
+
+    def lift(self, reply: Reply) -> Any:
+        return {
+            "clients": np.array([reply.client]),
+            "stacked": map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload),
+        }
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return map_leaves(lambda x, y: np.concatenate([x, y]), a, b)
+
+    def fold(self, batch: Batch) -> Any:
+        if isinstance(batch.payloads, Stacked) and len(batch):
+            return {"clients": batch.clients, "stacked": dict(batch.payloads.fields)}
+        return self.fold_one_by_one(batch)
+
+    def finish(self, partial: Any) -> tuple[IntArray, Any]:
+        order = np.argsort(partial["clients"], kind="stable")
+        return partial["clients"][order], map_leaves(lambda x: x[order], partial["stacked"])
 
 
 def rows_counted(counts: dict[str, Any]) -> int:
@@ -137,53 +177,63 @@ def rows_counted(counts: dict[str, Any]) -> int:
 
 def metrics(counts: dict[str, Any]) -> dict[str, float]:
     """The metrics of folded counts."""
+    found = metrics_of_many(map_leaves(lambda leaf: np.asarray(leaf)[None], counts))
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def metrics_of_many(counts: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """The metrics of many clients' counts, whose first axis is the client."""
     if "confusion" in counts:
         return class_metrics(counts["confusion"])
     return label_metrics(counts) if "exact" in counts else number_metrics(counts)
 
 
-def class_metrics(confusion: IntArray) -> dict[str, float]:
-    """From a confusion matrix whose rows are the true classes."""
-    hits = np.diag(confusion)
-    true, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
+def class_metrics(confusion: IntArray) -> dict[str, NDArray[np.float64]]:
+    """From confusion matrices, clients × true × predicted classes."""
+    hits = np.diagonal(confusion, axis1=1, axis2=2)
+    true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
     present = true > 0
     occurs = present | (predicted > 0)
     recall = _ratio(hits, true)
     return {
-        "accuracy": float(hits.sum() / confusion.sum()),
-        "balanced_accuracy": float(recall[present].mean()),
-        "macro_precision": float(_ratio(hits, predicted)[occurs].mean()),
-        "macro_recall": float(recall[occurs].mean()),
-        "macro_f1": float(_ratio(2 * hits, true + predicted)[occurs].mean()),
+        "accuracy": _ratio(hits.sum(axis=1), confusion.sum(axis=(1, 2))),
+        "balanced_accuracy": _mean_where(recall, present),
+        "macro_precision": _mean_where(_ratio(hits, predicted), occurs),
+        "macro_recall": _mean_where(recall, occurs),
+        "macro_f1": _mean_where(_ratio(2 * hits, true + predicted), occurs),
     }
 
 
-def label_metrics(counts: dict[str, Any]) -> dict[str, float]:
-    """From true positives, false positives and false negatives of each label."""
+def label_metrics(counts: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """From true positives, false positives and false negatives, clients × labels."""
     hits = counts["true_positive"]
     misses = counts["false_positive"] + counts["false_negative"]
-    rows = int(counts["rows"])
-    occurs = 2 * hits + misses > 0
+    rows = counts["rows"]
     f1 = _ratio(2 * hits, 2 * hits + misses)
     return {
-        "subset_accuracy": float(counts["exact"] / rows),
-        "hamming_loss": float(misses.sum() / (rows * len(hits))),
-        "micro_f1": float(_ratio(2 * hits.sum(), (2 * hits + misses).sum())),
-        "macro_f1": float(f1[occurs].mean()) if occurs.any() else 0.0,
+        "subset_accuracy": _ratio(counts["exact"], rows),
+        "hamming_loss": _ratio(misses.sum(axis=1), rows * hits.shape[1]),
+        "micro_f1": _ratio(2 * hits.sum(axis=1), (2 * hits + misses).sum(axis=1)),
+        "macro_f1": _mean_where(f1, 2 * hits + misses > 0),
     }
 
 
-def number_metrics(counts: dict[str, Any]) -> dict[str, float]:
-    """From sums of squares of each output; R² is the mean over outputs."""
-    rows = int(counts["rows"])
+def number_metrics(counts: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """From sums of squares, clients × outputs; R² is the mean over outputs."""
+    rows = counts["rows"][:, None]
     spread = counts["y2"] - counts["y"] ** 2 / rows
     with np.errstate(divide="ignore", invalid="ignore"):
         r2 = np.where(spread > 0, 1 - counts["error2"] / spread, 0.0)
     return {
-        "mse": float(counts["error2"].mean() / rows),
-        "mae": float(counts["error"].mean() / rows),
-        "r2": float(r2.mean()),
+        "mse": (counts["error2"] / rows).mean(axis=1),
+        "mae": (counts["error"] / rows).mean(axis=1),
+        "r2": r2.mean(axis=1),
     }
+
+
+def _mean_where(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The mean of the chosen values of every line; 0 where none is chosen."""
+    return _ratio((values * chosen).sum(axis=1), chosen.sum(axis=1))
 
 
 def _ratio(a: Any, b: Any) -> NDArray[np.float64]:

@@ -50,8 +50,10 @@ _HELD_SECONDS = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _TROUBLE = (DataError, WorkerDied, OSError)
 """What keeps a client from working and may pass: rows that are away, a disk that is full."""
-_NOTHING: dict[str, Any] = {"job": None, "sequence": None, "state": {}}
-_REMEMBERED = {"job", "sequence", "status", "reason", "frame", "state"}
+_NOTHING: dict[str, Any] = {"job": None, "sequence": None, "states": {}}
+_REMEMBERED = {"job", "sequence", "status", "reason", "frame", "states"}
+_MOST_STATES = 64
+"""Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
 
 
 class Agent:
@@ -165,6 +167,9 @@ class Agent:
         self.worker.begin()
         self.doing = ""
         orders = read_orders(self.connection.request("GET", f"/v1/work?wait={wait:g}").content)
+        memory = self._memory()
+        last = memory["job"], memory["sequence"]
+        orders.sort(key=lambda o: (o.job, o.sequence) != last)  # before its reply is forgotten
         held = {(o.job, o.sequence): o for o in orders if not self._answer(o)}
         self._hold(held)
         return len(orders) - len(held)
@@ -177,7 +182,7 @@ class Agent:
         memory = self._memory()
         if (memory["job"], memory["sequence"]) != key:
             try:
-                memory = self._work(order, memory["state"])
+                memory = self._work(order, memory["states"])
             except NeedsApproval as error:
                 log.info("held: %s", error)
                 return False
@@ -185,26 +190,28 @@ class Agent:
         self._send(order, memory)
         return True
 
-    def _work(self, order: Order, state: dict[str, Any]) -> dict[str, Any]:
-        """What this client answers, and what it keeps."""
+    def _work(self, order: Order, states: dict[str, Any]) -> dict[str, Any]:
+        """What this client answers, and what it keeps for every job."""
         done: dict[str, Any] = {
             "job": order.job,
             "sequence": order.sequence,
             "status": "ok",
             "reason": "",
             "frame": b"",
-            "state": state,
+            "states": states,
         }
         try:
             ask = self._ask(order)
             job = JobFacts(order.hash, order.owner, order.kind)
             approved = self.approvals.approved(order.hash)
             client = self.place["client"]
+            if order.kind == "standing":
+                self._read_again()
             self.policy.check_ask(
                 job, ask, client, self.worker.rows, datetime.now(), approved=approved
             )
             self.doing = order.task
-            outcome = self.worker.run(ask, client, state)
+            outcome = self.worker.run(ask, client, states.get(order.job, {}))
             self.doing = ""
             if outcome.kind in ("refused", "failed"):
                 return done | {"status": outcome.kind, "reason": outcome.reason}
@@ -213,13 +220,20 @@ class Agent:
             reply = self.policy.suppress(ask.task, decode(outcome.reply))
             frame = encode(reply)
             self.policy.check_reply(ask.task, len(frame), reply)
-            return done | {"frame": frame, "state": outcome.state}
+            others = [(job, state) for job, state in states.items() if job != order.job]
+            kept = dict([*others[1 - _MOST_STATES :], (order.job, outcome.state)])
+            return done | {"frame": frame, "states": kept}
         except NeedsApproval:
             raise
         except Refusal as error:
             return done | {"status": "refused", "reason": str(error)}
         except PayloadError as error:
             return done | {"status": "failed", "reason": str(error)}
+
+    def _read_again(self) -> None:
+        """A client contributes to a standing job when its rows have changed."""
+        self.worker.close()
+        self.worker.begin()
 
     def _ask(self, order: Order) -> Ask:
         steps = decode(self.connection.download(order.prepare)) if order.prepare else []

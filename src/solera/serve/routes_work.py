@@ -12,6 +12,8 @@ from solera.serve.identity import reply_message, verify
 from solera.serve.messages import Name, NewReply
 from solera.serve.tables import Client
 
+_MOST_ASKS = 64
+
 
 def work_of(here: Coordinator) -> APIRouter:
     """The routes of the clients' agents."""
@@ -25,7 +27,7 @@ def work_of(here: Coordinator) -> APIRouter:
 
         def look() -> list[dict[str, Any]]:
             found = []
-            for ask in store.pending(who.federation, who.id, 8):
+            for ask in store.pending(who.federation, who.id, _MOST_ASKS):
                 job = store.job(ask.job)
                 found.append(
                     {

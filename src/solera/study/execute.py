@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from solera.core.errors import DatasetUnavailable, UsageError
 from solera.data import datasets
-from solera.green.energy import EnergyOptions
+from solera.green.energy import EnergyOptions, EnergyUse, track_energy
+from solera.green.power import JOULES_PER_KWH, Sampler
 from solera.study import workers as crew
 from solera.study.cells import Cell, CellFiles
 from solera.study.folder import Events, environment, write_json, write_text
@@ -44,6 +46,10 @@ class StudyRun:
     stopped: str = ""
     warnings: dict[str, int] = field(default_factory=dict)
     """What this start warned of, and of how many cells."""
+    energy: EnergyUse | None = None
+    """What one meter around all cells of this start read, where energy is measured."""
+    handing_out: float = 0.0
+    """kWh that this process took to hand cells out to several workers."""
     started: int = 0
     """Cells that this start had to run."""
 
@@ -75,7 +81,14 @@ def run_study(
     run = StudyRun(study, folder)
     events.add("started", workers=workers)
     try:
-        _carry_out(run, progress, workers, events)
+        if study.energy is None:
+            _carry_out(run, progress, workers, events)
+        else:
+            own = Sampler(study.energy.power(), children=False)
+            with track_energy(options=replace(study.energy, source="model")) as meter, own:
+                _carry_out(run, progress, workers, events)
+            run.energy = meter.use
+            run.handing_out = own.joules[-1] / JOULES_PER_KWH if workers > 1 else 0.0
     except BaseException as error:
         events.add("stopped", reason=type(error).__name__, message=str(error))
         raise
@@ -86,7 +99,8 @@ def run_study(
 
         progress.stage("writing the report")
         write_reports(run)
-    events.add("finished", cells=len(run.finished), stopped=run.stopped)
+    kwh = None if run.energy is None else run.energy.kwh
+    events.add("finished", cells=len(run.finished), stopped=run.stopped, kwh=kwh)
     return run
 
 
@@ -116,15 +130,16 @@ def _carry_out(run: StudyRun, progress: Progress, workers: int, events: Events) 
 
 
 def _outcomes(run: StudyRun, missing: list[Cell], workers: int) -> Iterator[crew.Outcome]:
-    waiting = iter(missing)
+    waiting = deque(missing)
 
     def take() -> Cell | None:
+        if not waiting:
+            return None
         if why := _spent(run):
             run.stopped = why
             return None
-        cell = next(waiting, None)
-        run.started += cell is not None
-        return cell
+        run.started += 1
+        return waiting.popleft()
 
     if workers == 1:
         return crew.here(take, run.folder, run.study.energy)
@@ -180,10 +195,10 @@ def _source_for(energy: EnergyOptions, workers: int) -> EnergyOptions:
 
 
 def _check_data(study: Study) -> None:
-    """A data file that is missing shows before the first cell runs."""
+    """A data file that is missing shows, or is fetched, before the first cell runs."""
     known = {info.name: info for info in datasets.available()}
     for name in dict.fromkeys(variant.content["data"]["name"] for variant in study.variants):
-        if not known[name].at_hand and not known[name].openml:
+        if not known[name].at_hand:
             try:
                 datasets.load(name)
             except DatasetUnavailable as error:

@@ -118,7 +118,7 @@ def write_report(
     from solera.study.sections import of_learner
 
     data = divided(spec, dataset, results[0].seed)
-    learned = of_learner(folder / f"model-seed{results[0].seed}.sol")
+    learned = of_learner(spec.learner, folder / f"model-seed{results[0].seed}.sol")
     page = report(spec, results, dataset, data, extra, learned)
     write_text(folder / "report.html", page)
 

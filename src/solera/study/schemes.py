@@ -19,7 +19,6 @@ from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, Tracked, track_energy
 from solera.green.power import Sampler
-from solera.learn.base import Predictor
 from solera.learn.evaluation import Evaluation, evaluate, metrics
 from solera.simulate.simulation import Simulation, simulate
 from solera.study.results import Result, finite, logged, score_name
@@ -225,7 +224,7 @@ def _judged(training: Training, model: Any, federation: Simulation, dataset: Dat
     wanted = {"test": training.spec.data.client_test > 0, "validation": training.fold is not None}
     own = [
         evaluate(model, federation, part)
-        if isinstance(model, Predictor) and wanted[part] and federation.data.sizes(part).any()
+        if model.predicts and wanted[part] and federation.data.sizes(part).any()
         else None
         for part in wanted
     ]
@@ -245,7 +244,7 @@ def _judged(training: Training, model: Any, federation: Simulation, dataset: Dat
 
 def _counts(model: Any, X: Any, y: Any, dataset: Dataset) -> Any:
     """Counts over some rows, as one client that holds them all would count; None without rows."""
-    if not isinstance(model, Predictor) or dataset.y is None or not X.shape[0]:
+    if not model.predicts or dataset.y is None or not X.shape[0]:
         return None
     everything = simulate(X, y, clients=1, schema=dataset.schema)
     return evaluate(model, everything, "train").counts

@@ -81,20 +81,18 @@ def energy(series: Series) -> list[Section]:
     return [Section("Energy", table(rows, header) + paragraph(note) + picture + paragraph(caption))]
 
 
-def of_learner(path: Path, title: str = "") -> list[Section]:
-    """What a stored learner itself has to show: its method ``report_sections``, if it has one.
+def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
+    """What a learner, stored at ``path``, has to show: its method ``report_sections``, if any.
 
-    The method returns pairs of a title and a text or a matplotlib figure.
+    The method returns pairs of a title and a text or a matplotlib figure. Of a pipeline the last
+    step is asked.
     """
-    if not path.exists():
+    last = getattr(learner, "steps", [learner])[-1]
+    if not hasattr(last, "report_sections") or not path.exists():
         return []
     model = load(path)
-    model = getattr(model, "steps_", [model])[-1]
-    contribute = getattr(model, "report_sections", None)
-    if contribute is None:
-        return []
     found = []
-    for name, body in contribute():
+    for name, body in getattr(model, "steps_", [model])[-1].report_sections():
         heading = f"{name}: {title}" if title else name
         markup = (
             figure_svg(body, heading)

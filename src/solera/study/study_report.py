@@ -277,8 +277,9 @@ def learners(run: StudyRun, found: Sequence[Group], metric: str) -> list[Section
         ]
         leader = best(metric, mine)
         if leader is not None:
-            path = run.folder / "models" / f"{leader.cells[0].key}.sol"
-            content += sections.of_learner(path, leader.name)
+            cell = leader.cells[0]
+            path = run.folder / "models" / f"{cell.key}.sol"
+            content += sections.of_learner(cell.training.spec.learner, path, leader.name)
     return content
 
 

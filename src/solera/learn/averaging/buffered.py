@@ -123,7 +123,7 @@ class FedBuff(FedAvg):
                 job["reply"] = self._replies.get(job["client"], False)
         del self._replies
         sound = [job for job in arrived if job["reply"]]
-        size = int((~self._hidden()).sum())
+        size = self._shared_size()
         total = np.zeros(size, self.dtype)
         for job in sound:
             parts = {n: np.asarray(v)[None] for n, v in job["reply"]["update"].items()}

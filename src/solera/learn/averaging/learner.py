@@ -148,11 +148,10 @@ class FedAvg(Averaging):
         }
 
     def rule(self) -> Aggregation:
-        size = int((~self._hidden()).sum())
-        return UpdateMean(size, steps=self.update_steps, weight=self.weight)
+        return UpdateMean(self._shared_size(), steps=self.update_steps, weight=self.weight)
 
     def absorb(self, mean: Mapping[str, Any]) -> None:
-        shared = ~self._hidden()
+        shared: Any = ~self._hidden() if self._private() else slice(None)
         change = mean["update"]
         if self.send == "weights":
             change = change - self.weights_[shared]
@@ -180,6 +179,10 @@ class FedAvg(Averaging):
     def _private(self) -> list[str]:
         """Names of the parameters that stay with the clients."""
         return []
+
+    def _shared_size(self) -> int:
+        """How many numbers an update has."""
+        return int((~self._hidden()).sum()) if self._private() else self._plan().layout.size
 
     def _hidden(self) -> NDArray[np.bool_]:
         return self._plan().layout.select(self._private())

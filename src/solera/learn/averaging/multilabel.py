@@ -281,9 +281,8 @@ class MLFedAvg(FedAvg):
         return {**super().order(round), "weight": self.aggregation, "remember": remember}
 
     def rule(self) -> Aggregation:
-        size = int((~self._hidden()).sum())
         weight = None if self.aggregation == "uniform" else "rows"
-        return UpdateMean(size, steps=self.update_steps, weight=weight)
+        return UpdateMean(self._shared_size(), steps=self.update_steps, weight=weight)
 
     def _network(self) -> SharedCore:
         return SharedCore(self.model, self.schema_.outputs)

@@ -24,6 +24,10 @@ class Pipeline(Predictor):
     def __init__(self, *steps: Learner) -> None:
         self.steps = steps
 
+    @property
+    def predicts(self) -> bool:
+        return bool(self.steps) and self.steps[-1].predicts
+
     def train(self, federation: Federation) -> None:
         if not self.steps:
             raise UsageError("Pipeline() has no steps")

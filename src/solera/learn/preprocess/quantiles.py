@@ -44,8 +44,13 @@ def count(client: Client, ask: Any) -> dict[str, Any]:
     return {"below": counts, "rows": rows}
 
 
-def quantiles(federation: Federation, q: ArrayLike, columns: int) -> Floats:
+def quantiles(
+    federation: Federation, q: ArrayLike, columns: int, *, rounds: int = _ROUNDS
+) -> Floats:
     """The quantiles ``q`` of every column over all clients: columns × len(q).
+
+    ``q`` may have a row of its own for each column. Each of the ``rounds`` narrows the place of a
+    quantile to a sixteenth.
 
     The quantile q of n values is the ⌈q n⌉-th smallest, as in NumPy's ``inverted_cdf``. Columns
     without a known value give NaN.
@@ -59,7 +64,7 @@ def quantiles(federation: Federation, q: ArrayLike, columns: int) -> Floats:
     cell = (first["below"][:, None, :] < rank[:, :, None]).sum(axis=2)
     low, high = _FIRST[cell], _FIRST[cell + 1]
     low, high = np.where(np.isinf(low), 2 * high, low), np.where(np.isinf(high), 2 * low, high)
-    for round in range(1, _ROUNDS + 1):
+    for round in range(1, rounds + 1):
         steps = np.arange(1, _CUTS) / _CUTS
         cuts = low[:, :, None] + (high - low)[:, :, None] * steps
         below = federation.ask(count, {"edges": cuts}, round=round).fold(Sum())["below"]

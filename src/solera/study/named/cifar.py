@@ -12,7 +12,8 @@ from solera.data import datasets
 from solera.learn.averaging import nn
 from solera.learn.averaging.learner import FedAvg
 from solera.simulate.simulation import simulate
-from solera.study.named.rows import Stages, row
+from solera.study.named.rows import row
+from solera.study.runner import Progress
 
 TITLE = "CIFAR-10: rounds against local epochs with R·E = 60"
 SCALE_DOWN = "Default: R·E = 4 on 2,000 images. --full: R·E = 60 on all images at hand."
@@ -22,7 +23,7 @@ ERRATA = ("The thesis shows curves and prints no numbers.",)
 NET = nn.conv_net((32, 32, 3), channels=(32, 64, 64), dense=64)
 
 
-def run(full: bool = False, progress: Stages | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
     """The table. Without ``full``, R·E = 4 on 2,000 images."""
     X, y, X_test, y_test = datasets.cifar10()
     product, splits = (60, (1, 5, 10)) if full else (4, (1, 2))

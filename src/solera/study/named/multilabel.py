@@ -17,7 +17,8 @@ from solera.data.multilabel import LabelData, deal_labels
 from solera.learn.averaging import nn
 from solera.learn.averaging.multilabel import MLFedAvg
 from solera.simulate.simulation import simulate
-from solera.study.named.rows import Stages, row
+from solera.study.named.rows import row
+from solera.study.runner import Progress
 
 TITLE = "MLFedAvg: shared core, private labels (Tables 5.5 and 5.10)"
 SCALE_DOWN = (
@@ -65,7 +66,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(full: bool = False, progress: Stages | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
     """Mean macro-F1 over clients and seeds for every set and method."""
     rows = []
     for name in SETS if full else ("scene", "yeast"):

@@ -1,15 +1,8 @@
-"""The lines of a named study, and how it tells its progress."""
+"""The lines of a named study."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-
-class Stages(Protocol):
-    """Something that shows what a study does now."""
-
-    def stage(self, text: str) -> None:
-        """What happens until the next stage."""
+from typing import Any
 
 
 def row(

@@ -18,7 +18,8 @@ from solera.data.files import find
 from solera.learn.averaging import nn
 from solera.learn.averaging.learner import FedAvg
 from solera.simulate.simulation import simulate
-from solera.study.named.rows import Stages, row
+from solera.study.named.rows import row
+from solera.study.runner import Progress
 
 TITLE = "Sentiment of tweets: hashed n-grams and a small head"
 SCALE_DOWN = (
@@ -61,7 +62,7 @@ def hashed(texts: list[str], width: int) -> Any:
     return hstack(rows, format="csr").astype(np.float32)
 
 
-def run(full: bool = False, progress: Stages | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
     """The table: accuracy of 100 clients together, and of all rows in one place."""
     width, rounds = (4096, 40) if full else (1024, 5)
     X, y, X_test, y_test = load(width)

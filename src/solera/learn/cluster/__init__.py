@@ -1,0 +1,1 @@
+"""Clustering: federated k-means, its seeding, and the agreement of clusterings."""

@@ -1,0 +1,68 @@
+"""Which centroid is nearest, and sums of the rows of each cluster.
+
+Squared distances are sums of squared differences, row by row. That is slower than expanding the
+square into a matrix product, but a row's distance then depends on nothing but the row: grouping
+clients cannot turn a tie around, and nothing cancels for points far from the origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import IntArray
+
+Floats = NDArray[np.float64]
+
+_CHUNK = 1 << 16
+"""Numbers of a chunk of rows: it stays in the processor's cache."""
+
+
+def nearest(X: Any, centroids: Floats, owners: IntArray | None = None) -> tuple[IntArray, Floats]:
+    """The number of the nearest centroid of every row, the first of equals, and d².
+
+    ``centroids`` are k × d for all rows, or one such set per owner, and ``owners`` names a row's.
+    """
+    rows = X.shape[0]
+    label, distance = np.empty(rows, dtype=np.int64), np.empty(rows)
+    for part, squared in distances(X, centroids, owners):
+        label[part] = squared.argmin(axis=1)
+        distance[part] = np.take_along_axis(squared, label[part, None], axis=1)[:, 0]
+    return label, distance
+
+
+def distances(
+    X: Any, centroids: Floats, owners: IntArray | None = None
+) -> Iterator[tuple[slice, Floats]]:
+    """d² of all rows to all centroids, a chunk of rows at a time."""
+    k, width = centroids.shape[-2:]
+    step = max(1, _CHUNK // max(width, 1))
+    for first in range(0, X.shape[0], step):
+        part = slice(first, first + step)
+        x = dense(X[part])
+        squared = np.empty((len(x), k))
+        for j in range(k):
+            gap = x - (centroids[j] if owners is None else centroids[owners[part], j])
+            np.einsum("nd,nd->n", gap, gap, out=squared[:, j])
+        yield part, squared
+
+
+def cell_sums(X: Any, cells: IntArray, count: int) -> Floats:
+    """Column sums of the rows of each cell, cells × d."""
+    from scipy.sparse import csr_matrix
+
+    rows = X.shape[0]
+    flat = X if hasattr(X, "tocsr") else X.reshape(rows, int(np.prod(X.shape[1:])))
+    member = csr_matrix((np.ones(rows), cells, np.arange(rows + 1)), shape=(rows, count))
+    total = member.T @ flat
+    return np.asarray(total.toarray() if hasattr(total, "toarray") else total, dtype=np.float64)
+
+
+def dense(X: Any) -> Floats:
+    """Rows as a matrix of floats."""
+    values = X.toarray() if hasattr(X, "toarray") else X
+    width = int(np.prod(values.shape[1:]))
+    return np.asarray(values, dtype=np.float64).reshape(len(values), width)

@@ -1,0 +1,192 @@
+"""FedKMeans: k-means over rows that stay with their owners (Kumar, Karthik & Nair 2020)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solera.core.aggregation import Sum
+from solera.core.errors import DataError, UsageError
+from solera.core.federation import Federation
+from solera.core.selection import Selector
+from solera.data.agreement import agree
+from solera.learn.base import Learner
+from solera.learn.cluster import seeding
+from solera.learn.cluster.assignment import Floats, nearest
+from solera.learn.cluster.tasks import cost, silhouette, update
+
+Init = Literal["k-means||", "k-means++", "random"]
+
+
+class FedKMeans(Learner):
+    """k centroids such that rows are close to the nearest one.
+
+    Every round the chosen clients move the centroids towards their own rows and send Λ_i, the
+    number of rows of each cluster, with Λ_i Γ_i, their centroids times these numbers. Then
+
+        Γ* = Σ_i Λ_i Γ_i / Σ_i Λ_i,      Γ ← Γ + α (Γ* − Γ)
+
+    for every cluster. A cluster without rows keeps its centroid. With one epoch, whole batches,
+    both rates 1 and all clients this is Lloyd's algorithm on all rows.
+
+    Parameters
+    ----------
+    k: number of clusters.
+    rounds: how often clients are asked, at most.
+    per_round: clients per round, as a number or, below 1, as a fraction C; all by default.
+    epochs, batch_size: passes of a client over its rows, and rows per step (None: all of them).
+    server_rate, client_rate: the steps α and β towards new centroids, above 0 and at most 1.
+    init: ``"k-means||"``, ``"k-means++"`` at the clients, ``"random"``, or k centroids.
+    tolerance: stop when no centroid moves farther in a round.
+    select: which clients take part; :class:`Uniform` by default.
+
+    Attributes
+    ----------
+    centroids_: the centroids, k × columns.
+    inertia_: Σ d² of all rows of all clients to their nearest centroids.
+    counts_: rows of each cluster.
+    """
+
+    centroids_: Floats
+    inertia_: float
+    counts_: NDArray[np.int64]
+
+    def __init__(
+        self,
+        k: int = 3,
+        *,
+        rounds: int = 100,
+        per_round: int | float | None = None,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        server_rate: float = 1.0,
+        client_rate: float = 1.0,
+        init: Init | ArrayLike = "k-means||",
+        tolerance: float = 1e-3,
+        select: Selector | None = None,
+    ) -> None:
+        self.k = k
+        self.rounds = rounds
+        self.per_round = per_round
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.server_rate = server_rate
+        self.client_rate = client_rate
+        self.init = init
+        self.tolerance = tolerance
+        self.select = select
+
+    def train(self, federation: Federation) -> None:
+        self._check_params()
+        order = {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "rate": float(self.client_rate),
+        }
+        self.centroids_ = self._first_centroids(federation)
+        rounds = self.each_round(
+            federation,
+            rounds=self.rounds,
+            per_round=self._budget(len(federation)),
+            select=self.select,
+        )
+        for r in rounds:
+            total = r.ask(update, {**order, "centroids": self.centroids_}).fold(Sum())
+            before = self.centroids_
+            self.absorb(total)
+            moved = float(np.sqrt(((self.centroids_ - before) ** 2).sum(axis=1)).max())
+            r.log(loss=total["inertia"] / max(int(total["counts"].sum()), 1), moved=moved)
+            if moved <= self.tolerance:
+                r.stop(f"no centroid moved farther than {self.tolerance:g}")
+        final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
+        self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
+
+    def absorb(self, total: Any) -> None:
+        """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
+        counts = total["counts"][:, None]
+        target = np.where(counts > 0, total["sums"] / np.maximum(counts, 1), self.centroids_)
+        self.centroids_ = self.centroids_ + self.server_rate * (target - self.centroids_)
+
+    def losses(self, X: Any, y: Any = None) -> NDArray[np.float64]:
+        """The squared distance of every row to its nearest centroid."""
+        _, distance = nearest(self.check_rows(X), self.centroids_)
+        return np.asarray(distance, dtype=np.float64)
+
+    def start(self, federation: Federation) -> Floats:
+        """The centroids that ``fit`` would start from, to give several learners the same ones."""
+        learner = self.clone()
+        learner.schema_ = agree(federation)
+        learner._check_params()
+        return learner._first_centroids(federation)
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """The number of the nearest centroid of every row."""
+        label, _ = nearest(self.check_rows(X), self.centroids_)
+        return label
+
+    def silhouette(self, federation: Federation) -> float:
+        """The mean silhouette (b − a) / max(a, b) of all rows, in its simplified form.
+
+        a and b are distances to the own and the nearest other centroid (Hruschka, de Castro &
+        Campello 2004); distances between rows of different clients would have to leave them.
+        """
+        self.check_fitted()
+        if len(self.centroids_) < 2:
+            raise UsageError("a silhouette needs at least two clusters")
+        total = federation.ask(silhouette, {"centroids": self.centroids_}).fold(Sum())
+        return float(total["total"] / total["rows"])
+
+    def plot(self, *, shape: tuple[int, int] | None = None) -> Any:
+        """The centroids as a matplotlib figure: a heat map, or a picture each of that shape."""
+        self.check_fitted()
+        from solera.learn.cluster.pictures import draw
+
+        return draw(self.centroids_, self.counts_, self.schema_, shape)
+
+    def _first_centroids(self, federation: Federation) -> Floats:
+        if isinstance(self.init, str):
+            ways = {
+                "k-means||": seeding.parallel,
+                "k-means++": seeding.plus_plus,
+                "random": seeding.random_start,
+            }
+            if self.init not in ways:
+                raise UsageError.of(
+                    self, "init", self.init, f"must be one of {', '.join(ways)} or k centroids"
+                )
+            return ways[self.init](federation, self.k)
+        start = np.array(self.init, dtype=np.float64)
+        if start.shape != (self.k, self.schema_.width):
+            raise UsageError(
+                f"FedKMeans: init is of shape {start.shape}, not {self.k} centroids x "
+                f"{self.schema_.width} columns"
+            )
+        if not np.isfinite(start).all():
+            raise DataError("FedKMeans: the initial centroids are not finite")
+        return start
+
+    def _budget(self, clients: int) -> int | None:
+        """Clients per round; a fraction C of K clients is max(C K, 1), rounded."""
+        if isinstance(self.per_round, float) and 0 < self.per_round < 1:
+            return max(1, round(self.per_round * clients))
+        if isinstance(self.per_round, float) and self.per_round == 1.0:
+            return clients
+        if isinstance(self.per_round, float):
+            raise UsageError.of(
+                self, "per_round", self.per_round, "must be a whole number or a fraction up to 1"
+            )
+        return self.per_round
+
+    def _check_params(self) -> None:
+        for name in ("k", "epochs"):
+            if not getattr(self, name) >= 1:
+                raise UsageError.of(self, name, getattr(self, name), "must be at least 1")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UsageError.of(self, "batch_size", self.batch_size, "must be at least 1, or None")
+        for name in ("server_rate", "client_rate"):
+            if not 0 < getattr(self, name) <= 1:
+                raise UsageError.of(self, name, getattr(self, name), "must be in (0, 1]")
+        if not self.tolerance >= 0:
+            raise UsageError.of(self, "tolerance", self.tolerance, "must not be negative")

@@ -1,0 +1,142 @@
+"""The client's side of federated k-means: move centroids, count, judge.
+
+A reply holds sums and numbers of rows per cluster. A cluster in which a client has a single row
+tells that row; clients with few rows are best given a policy that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import Client, ClientGroup, IntArray, Segments
+from solera.core.errors import DataError, Refusal
+from solera.core.replies import Stacked
+from solera.core.rng import Bits, random_bits
+from solera.core.task import task
+from solera.data.agreement import missing_values
+from solera.learn.cluster.assignment import cell_sums, distances, nearest
+
+
+def _update_many(group: ClientGroup, ask: Any) -> Stacked:
+    """All clients of the group at once; their rows lie one after the other, without padding."""
+    data, start = group.data, np.asarray(ask["centroids"], dtype=np.float64)
+    _check(data.X, int(data.sizes.min()), start)
+    m, (k, width) = len(group), start.shape
+    batches = list(_batches(data, group.keys, ask["batch_size"]))
+    centroids = np.repeat(start[None], m, axis=0)
+    counts = np.zeros((m, k), dtype=np.int64)
+    inertia = np.zeros(m)
+    moved = False
+    for _ in range(ask["epochs"]):
+        counts[:], inertia[:] = 0, 0.0
+        for rows, owners in batches:
+            X = data.X[rows]
+            label, squared = nearest(X, centroids, owners) if moved else nearest(X, start)
+            cells = owners * k + label
+            found = np.bincount(cells, minlength=m * k).reshape(m, k)
+            sums = cell_sums(X, cells, m * k).reshape(m, k, width)
+            counts += found
+            step = ask["rate"] * found / np.maximum(counts, 1)
+            means = sums / np.maximum(found, 1)[:, :, None]
+            centroids += step[:, :, None] * (means - centroids)
+            inertia += np.bincount(owners, weights=squared, minlength=m)
+            moved = True
+    if not np.isfinite(inertia).all():
+        raise DataError("some client's rows are not finite")
+    sums = counts[:, :, None] * centroids
+    return Stacked({"sums": sums, "counts": counts, "inertia": inertia})
+
+
+def _batches(data: Segments, keys: Bits, size: int | None) -> Iterator[tuple[Any, IntArray]]:
+    """The rows of the first batch of every client with their owners, then of the second, …"""
+    owners = data.owners
+    if size is None:
+        yield data.index, owners
+        return
+    before = np.cumsum(data.sizes) - data.sizes
+    within = np.arange(len(owners)) - before[owners]
+    order = np.lexsort((random_bits(keys[owners], within), owners))
+    rows = data.starts[owners] + within[order]  # `order` keeps owners in place
+    batch = within // size
+    for number in range(int(batch.max()) + 1):
+        chosen = batch == number
+        yield rows[chosen], owners[chosen]
+
+
+def _like(ask: Any) -> dict[str, Any]:
+    k = len(ask["centroids"])
+    counts = np.zeros(k, dtype=np.int64)
+    return {"sums": ask["centroids"], "counts": counts, "inertia": 0.0}
+
+
+@task("kmeans.update", many=_update_many, like=_like)
+def update(client: Client, ask: Any) -> dict[str, Any]:
+    """Mini-batch k-means over this client's rows, as in Kumar et al. (2020).
+
+    Per batch, with Λᵇ and Γᵇ the numbers and means of the rows nearest to each centroid:
+
+        Λ ← Λ + Λᵇ,      Γ ← Γ + β (Λᵇ / Λ) (Γᵇ − Γ)
+
+    Λ starts from 0 in every epoch. The reply holds Λ and ΛΓ.
+    """
+    X, centroids = client.data.X, np.array(ask["centroids"], dtype=np.float64)
+    _check(X, X.shape[0], centroids)
+    k, rows = len(centroids), X.shape[0]
+    order = np.arange(rows)
+    if ask["batch_size"] is not None:
+        order = np.argsort(random_bits(client.key, order), kind="stable")
+    for _ in range(ask["epochs"]):
+        counts, inertia = np.zeros(k, dtype=np.int64), 0.0
+        for first in range(0, rows, ask["batch_size"] or rows):
+            batch = X[order[first : first + (ask["batch_size"] or rows)]]
+            label, squared = nearest(batch, centroids)
+            sums, found = cell_sums(batch, label, k), np.bincount(label, minlength=k)
+            counts += found
+            for j in np.flatnonzero(found):
+                step = ask["rate"] * found[j] / counts[j]
+                centroids[j] += step * (sums[j] / found[j] - centroids[j])
+            inertia += float(squared.sum())
+    if not np.isfinite(inertia):
+        gaps = ~np.isfinite(cell_sums(X, np.zeros(rows, np.int64), 1)[0])
+        names = [f.name for f, gap in zip(client.data.schema.features, gaps, strict=True) if gap]
+        raise missing_values(client.id, names)
+    sums = counts[:, None] * centroids
+    return {"sums": sums, "counts": counts, "inertia": inertia}
+
+
+def _check(X: Any, rows: int, centroids: Any) -> None:
+    width = int(np.prod(X.shape[1:]))
+    if width != centroids.shape[1]:
+        raise DataError(f"a client has {width} columns, the centroids {centroids.shape[1]}")
+    if not rows:
+        raise Refusal("the client has no rows to cluster")
+
+
+def _cost_many(group: ClientGroup, ask: Any) -> Stacked:
+    data, centroids = group.data, np.asarray(ask["centroids"])
+    m, k, owners = len(group), len(centroids), group.data.owners
+    label, squared = nearest(data.X[data.index], centroids)
+    counts = np.bincount(owners * k + label, minlength=m * k).reshape(m, k)
+    inertia = np.bincount(owners, weights=squared, minlength=m)
+    return Stacked({"inertia": inertia, "counts": counts})
+
+
+@task("kmeans.cost", many=_cost_many)
+def cost(client: Client, ask: Any) -> dict[str, Any]:
+    """Σ d² of this client's rows to their nearest centroids, and the rows of each cluster."""
+    label, squared = nearest(client.data.X, np.asarray(ask["centroids"]))
+    counts = np.bincount(label, minlength=len(ask["centroids"]))
+    return {"inertia": float(squared.sum()), "counts": counts}
+
+
+@task("kmeans.silhouette")
+def silhouette(client: Client, ask: Any) -> dict[str, Any]:
+    """Σ (b − a) / max(a, b) with a and b the distances to the nearest two centroids."""
+    total = 0.0
+    for _, squared in distances(client.data.X, np.asarray(ask["centroids"])):
+        a, b = np.sqrt(np.partition(squared, 1, axis=1)[:, :2]).T
+        total += float(np.divide(b - a, b, out=np.zeros_like(b), where=b > 0).sum())
+    return {"total": total, "rows": client.data.X.shape[0]}

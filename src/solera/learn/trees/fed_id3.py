@@ -1,0 +1,89 @@
+"""FedID3: one ID3 tree grown by all clients together, level by level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Sum
+from solera.core.clients import Client
+from solera.core.errors import UsageError
+from solera.core.federation import Federation
+from solera.core.task import task
+from solera.learn.trees.federated_tree import category_sizes, check_categorical, check_classes
+from solera.learn.trees.id3 import cell_starts, codes_of, count_rows, grow
+from solera.learn.trees.local import check_rows
+from solera.learn.trees.readable import ReadableTree
+from solera.learn.trees.tree import Floats, Ints, Tree
+
+
+def _counts_like(ask: Any) -> dict[str, Any]:
+    cells = int(cell_starts(ask["sizes"])[-1])
+    return {"counts": np.zeros((len(ask["nodes"]), cells, len(ask["classes"])))}
+
+
+@task("trees.count", like=_counts_like)
+def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
+    """Rows by open node, category of every column and class; noised here where the ask says so.
+
+    One row changes one count of every column by one: with noise of scale columns/ε a level's
+    counts are ε-differentially private (Dwork et al. 2006).
+    """
+    X, labels = check_rows(client, client.data.part("train"), ask)
+    sizes, classes = ask["sizes"], len(ask["classes"])
+    tree = Tree.from_payload(ask["tree"], ask["width"], classes)
+    codes = codes_of(X, sizes)
+    counts = count_rows(codes, labels, tree.apply(X), ask["nodes"], sizes, classes)
+    if ask["epsilon"] is not None:
+        counts = counts + client.rng.laplace(scale=ask["width"] / ask["epsilon"], size=counts.shape)
+    return {"counts": counts}
+
+
+class FedID3(ReadableTree):
+    """ID3 on class counts summed over clients: the tree of the joined rows.
+
+    One ask per level. The coordinator chooses every split from counts by node, category and class
+    that are added up over clients (Truex et al. 2019). Without noise the tree is the one that ID3
+    grows on all rows together. Columns must be categorical: :class:`FedBins` before it cuts
+    numbers.
+
+    Parameters
+    ----------
+    max_depth: by default half the columns.
+    epsilon: None, or the privacy budget of every row over all levels together; clients add Laplace
+        noise to their counts, an equal share of ε per level.
+    """
+
+    tree_: Tree
+
+    def __init__(self, *, max_depth: int | None = None, epsilon: float | None = None) -> None:
+        self.max_depth = max_depth
+        self.epsilon = epsilon
+
+    def train(self, federation: Federation) -> None:
+        if self.max_depth is not None and self.max_depth < 1:
+            raise UsageError.of(self, "max_depth", self.max_depth, "must be at least 1")
+        if self.epsilon is not None and not self.epsilon > 0:
+            raise UsageError.of(self, "epsilon", self.epsilon, "must be > 0, or None")
+        check_classes(self, self.schema_)
+        check_categorical(self, self.schema_)
+        sizes = category_sizes(self.schema_)
+        depth = max(1, self.schema_.width // 2) if self.max_depth is None else self.max_depth
+        level = 0
+
+        def count(tree: Tree, nodes: Ints) -> Floats:
+            nonlocal level
+            ask = {
+                "tree": tree.to_payload(),
+                "nodes": nodes,
+                "sizes": sizes,
+                "width": self.schema_.width,
+                "classes": self.schema_.classes,
+                "epsilon": None if self.epsilon is None else self.epsilon / (depth + 1),
+            }
+            told = federation.ask(count_at_nodes, ask, round=level).fold(Sum())["counts"]
+            level += 1
+            return np.asarray(np.maximum(told, 0.0))
+
+        self.tree_ = grow(count, sizes, len(self.schema_.classes), depth)

@@ -1,0 +1,343 @@
+"""The client's side of HistGBDT: bins, gradients, and their histograms in whole numbers.
+
+Gradients and hessians are rounded to fixed-point numbers before they are added. Sums of whole
+numbers do not depend on the order of adding, so any division of the rows over clients gives the
+same histograms to the last bit, and they can be masked or noised like any counts.
+
+A client keeps between asks what it could compute again from the model: the scores of its rows, the
+rounded gradients of the current round, and the node of the growing tree where each row is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import Client, ClientGroup
+from solera.core.errors import DataError, Refusal
+from solera.core.federation import Federation
+from solera.core.replies import Stacked
+from solera.core.schema import Schema, class_codes
+from solera.core.task import task
+from solera.learn.base import Transformer
+from solera.learn.preprocess.quantiles import quantiles
+from solera.learn.trees.local import with_gaps
+from solera.learn.trees.tree import Floats, Ints
+
+STATE = "trees.boosting"
+_PRECISION = 3
+"""Edges are found to one part in 16³ of a power of two."""
+
+
+class HistBins(Transformer):
+    """Every value as the number of its cell: the bins of all columns in one row, gaps a cell each.
+
+    Numeric columns are cut at quantiles over all clients, found from counts
+    (:mod:`solera.learn.preprocess.quantiles`); a value x is in bin i when edge_{i−1} < x ≤ edge_i.
+    Categories are bins in the order of their codes. Column j owns the cells ``starts_[j]`` to
+    ``starts_[j + 1] − 1``, the last one for missing values.
+    """
+
+    edges_: list[Floats]
+    starts_: Ints
+
+    def __init__(self, bins: int = 255) -> None:
+        self.bins = bins
+
+    def train(self, federation: Federation) -> None:
+        levels = np.arange(1, self.bins) / self.bins
+        found = quantiles(federation, levels, self.schema_.width, rounds=_PRECISION)
+        numeric = np.array([feature.kind == "numeric" for feature in self.schema_.features])
+        repeats = np.array([len(np.unique(edges)) < len(edges) for edges in found])
+        if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere
+            spare = np.stack([_between(edges, levels) for edges in found])
+            more = quantiles(federation, spare, self.schema_.width, rounds=_PRECISION)
+            found = np.concatenate([found, more], axis=1)
+        self.edges_ = [
+            _first_distinct(edges, self.bins - 1)
+            if feature.kind == "numeric"
+            else np.arange(len(feature.categories) - 1, dtype=np.float64)
+            for feature, edges in zip(self.schema_.features, found, strict=True)
+        ]
+        sizes = [len(edges) + 2 for edges in self.edges_]
+        self.starts_ = np.concatenate([[0], np.cumsum(sizes)])
+
+    def transform(self, X: Any) -> NDArray[np.int32]:
+        X = with_gaps(self.check_rows(X))
+        cells = np.empty(X.shape, dtype=np.int32)
+        for j, edges in enumerate(self.edges_):
+            known = np.isfinite(X[:, j])
+            column = np.searchsorted(edges, X[:, j], side="left")
+            cells[:, j] = self.starts_[j] + np.where(known, column, len(edges) + 1)
+        return cells
+
+    def transform_schema(self, schema: Schema) -> Schema:
+        return schema
+
+
+def _between(edges: Floats, levels: Floats) -> Floats:
+    """As many levels again, spread evenly over those at which the quantile changes."""
+    known = np.concatenate([[-np.inf], np.where(np.isfinite(edges), edges, 0.0), [np.inf]])
+    at = np.concatenate([[0.0], levels, [1.0]])
+    passed = np.concatenate([[0.0], np.cumsum(np.where(np.diff(known) > 0, np.diff(at), 0.0))])
+    return np.asarray(np.interp(levels * passed[-1], passed, at))
+
+
+def _first_distinct(edges: Floats, most: int) -> Floats:
+    """Sorted distinct edges; of too many, every so-manieth."""
+    found = np.unique(edges[np.isfinite(edges)])
+    if len(found) <= most:
+        return found
+    return found[np.linspace(0, len(found) - 1, most).round().astype(np.int64)]
+
+
+# --- the target, once ---
+
+
+@task("trees.boost_target")
+def describe_target(client: Client, ask: Any) -> dict[str, Any]:
+    """Rows, rows per class, a power of two above all |y|, and Σ y in units of 2^−shift."""
+    rows = client.data.part("train")
+    if not len(rows):
+        raise Refusal(f"client {client.id} has no rows to train on")
+    if ask["loss"] != "squared":
+        codes = class_codes(rows.y, ask["classes"])
+        counts = np.bincount(codes, minlength=len(ask["classes"]))
+        return {"rows": len(rows), "counts": counts, "exponent": 0, "total": 0}
+    y = np.asarray(rows.y, dtype=np.float64).reshape(-1)
+    if not np.isfinite(y).all():
+        raise DataError(f"client {client.id} has missing or infinite values in its target")
+    exponent = int(np.frexp(np.abs(y).max())[1])
+    total = int(np.rint(np.ldexp(y, ask["shift"])).astype(np.int64).sum()) if "shift" in ask else 0
+    return {
+        "rows": len(rows),
+        "counts": np.zeros(0, np.int64),
+        "exponent": exponent,
+        "total": total,
+    }
+
+
+# --- gradients ---
+
+
+class Units(NamedTuple):
+    """In which units gradients and hessians are counted: 2^−gradient and 2^−hessian.
+
+    ``packed``: the hessian and a one for the row share a number of 53 bits, ``rows`` of them the
+    row's, so that one pass counts both. ``counted``: every hessian is 1, the row itself.
+    """
+
+    gradient: int
+    hessian: int
+    rows: int
+    packed: bool
+    counted: bool
+
+    @classmethod
+    def of(cls, rows: int, gradient_bound: float, *, counted: bool) -> Units:
+        """Units in which the sums over all rows stay below 2^53, where float64 counts exactly.
+
+        ``counted``: every hessian is 1.
+        """
+        bits = int(rows).bit_length()
+        largest = int(np.frexp(gradient_bound)[1])
+        packed = 2 * bits <= 53 - 16
+        hessian = min(30, 53 - 2 * bits if packed else 52 - bits)
+        packed = packed and not counted
+        return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
+
+    def unpacked(self, sums: Floats) -> Floats:
+        """Σg, Σh and rows, 3 × …, of what clients sent."""
+        g, h = sums[0], sums[1]
+        if self.packed:
+            above = np.floor(h * 2.0**-self.rows)
+            return np.stack([g, above, h - above * 2.0**self.rows])
+        return np.stack([g, h, sums[-1]])
+
+
+class Step(NamedTuple):
+    """Which ask of a fit this is, which level of the round's trees, and its units."""
+
+    ask: int
+    level: int
+    gradient: int
+    hessian: int
+    rows: int
+    packed: bool
+    counted: bool
+
+    @property
+    def units(self) -> Units:
+        return Units(*self[2:])
+
+    @property
+    def separate(self) -> bool:
+        """Whether rows are counted in a pass of their own."""
+        return not (self.packed or self.counted)
+
+
+def gradients(scores: Floats, y: NDArray[Any], loss: str) -> tuple[Floats, Floats, Floats]:
+    """First and second derivatives of the loss by the scores, trees × rows, and every row's loss.
+
+    Classes: g = p − [y = k], h = p (1 − p) with p the sigmoid of a row's score, or the softmax of
+    its scores. Numbers: g = f − y, h = 1.
+    """
+    if loss == "squared":
+        g = scores - y
+        return g, np.ones_like(g), 0.5 * g[0] ** 2
+    if loss == "sigmoid":
+        p = 0.5 * (1 + np.tanh(0.5 * scores))
+        softplus = np.maximum(scores, 0) + np.log1p(np.exp(-np.abs(scores)))
+        return p - y, p * (1 - p), (softplus - y * scores)[0]
+    z = scores - scores.max(axis=0)
+    p = np.exp(z)
+    total = p.sum(axis=0)
+    p /= total
+    own = y == np.arange(len(p))[:, None]
+    return p - own, p * (1 - p), np.log(total) - (z * own).sum(axis=0)
+
+
+def rounded(g: Floats, h: Floats, units: Units) -> tuple[Floats, Floats]:
+    """Gradients, and hessians (with a one for the row where they are packed), as whole numbers."""
+    whole = np.rint(g * 2.0**units.gradient)
+    weight = np.rint(h * 2.0**units.hessian)
+    return whole, weight * 2.0**units.rows + 1 if units.packed else weight
+
+
+# --- one level of one round ---
+
+
+def _move(cells: NDArray[np.int32], at: Ints, splits: Ints, starts: Ints) -> None:
+    """Send rows down the splits of a tree as far as they go, in place.
+
+    ``splits`` has a column for every node: the column to look at (−1 for none), the last cell that
+    goes left, whether missing values go left, and the left child, before the right one.
+    """
+    feature, cut, missing_left, child = splits
+    gap = np.append(starts[1:] - 1, -1)[feature]  # the cell of missing values
+    flat, width = cells.reshape(-1), cells.shape[1]
+    table = np.stack([feature, cut, gap, child], axis=1)
+    moving = np.flatnonzero(feature.take(at) >= 0)
+    while len(moving):
+        node = at.take(moving)
+        column, last_left, missing, left = table.take(node, axis=0).T
+        cell = flat.take(moving * width + column)
+        right = cell > last_left
+        gone = np.flatnonzero(cell == missing)
+        right[gone] = missing_left.take(node.take(gone)) == 0
+        node = left + right
+        at[moving] = node
+        moving = moving[feature.take(node) >= 0]
+
+
+def _histograms(
+    cells: NDArray[np.int32], at: Ints, owners: Ints, wanted: Ints, sums: list[Floats], total: int
+) -> Floats:
+    """Σ of each array of ``sums`` by wanted node: clients × arrays × nodes × cells."""
+    place = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1)
+    place[wanted] = np.arange(len(wanted))
+    base = place.take(at)
+    here = np.flatnonzero(base >= 0)
+    clients, size = int(owners[-1]) + 1, len(wanted) * total
+    base = base.take(here) * total + owners.take(here) * size
+    if len(here) < len(at):
+        cells, sums = cells.take(here, axis=0), [s.take(here) for s in sums]
+    index = (cells + base[:, None]).ravel()
+    found = np.empty((clients, len(sums), size))
+    for i, s in enumerate(sums):
+        told = np.bincount(index, np.repeat(s, cells.shape[1]), minlength=clients * size)
+        found[:, i] = told.reshape(clients, size)
+    return found.reshape(clients, len(sums), len(wanted), total)
+
+
+def _grow(
+    cells: NDArray[np.int32],
+    y: NDArray[Any],
+    states: Sequence[MutableMapping[str, Any]],
+    sizes: Ints,
+    ask: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Histograms of all clients, one after the other; one client is a group of one."""
+    step = Step(*ask["step"].tolist())
+    scores, at, summed = _kept(states, sizes, step, ask)
+    for k, splits in enumerate(ask["splits"]):
+        _move(cells, at[k], splits, ask["starts"])
+    reply: dict[str, Any] = {}
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    if step.level == 0:
+        for k, values in enumerate(ask["values"]):
+            scores[k] += values.take(at[k])
+        at[:] = 0
+        g, h, losses = gradients(scores, boosting_target(y, ask), ask["loss"])
+        summed = np.stack(rounded(g, h, step.units), axis=1)
+        reply["loss"] = np.add.reduceat(losses, bounds[:-1])
+        if ask["loss"] == "squared":
+            reply["exponent"] = np.frexp(np.maximum.reduceat(np.abs(g[0]), bounds[:-1]))[1]
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    for k, wanted in enumerate(ask["wanted"]):
+        if len(wanted):
+            sums = [*summed[k]]
+            if step.separate:
+                sums.append(np.ones(len(cells)))
+            total = int(ask["starts"][-1])
+            reply[f"tree{k}"] = _histograms(cells, at[k], owners, wanted, sums, total)
+    for state, (a, b) in zip(states, pairwise(bounds.tolist()), strict=True):
+        parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, :, a:b]}
+        state[STATE] = {"ask": step.ask, **parts}
+    return reply
+
+
+def _kept(
+    states: Sequence[MutableMapping[str, Any]], sizes: Ints, step: Step, ask: Mapping[str, Any]
+) -> tuple[Floats, Ints, Floats]:
+    """Scores, nodes and rounded gradients after the ask before this one: trees × (…) × rows."""
+    if step.ask == 0:
+        scores = np.repeat(ask["initial"][:, None], int(sizes.sum()), axis=1)
+        return scores, np.zeros(scores.shape, dtype=np.int64), np.empty((0, 0, 0))
+    for state in states:
+        if STATE not in state or state[STATE]["ask"] != step.ask - 1:
+            raise Refusal("this client missed an earlier ask and waits for the next round")
+    kept = [state[STATE] for state in states]
+    scores, at, summed = (
+        np.concatenate([k[name] for k in kept], axis=-1) for name in ("scores", "at", "summed")
+    )
+    return scores, at, summed
+
+
+def boosting_target(y: Any, ask: Mapping[str, Any]) -> NDArray[Any]:
+    """Numbers, or class codes."""
+    if ask["loss"] == "squared":
+        return np.asarray(y, dtype=np.float64).reshape(-1)
+    return class_codes(y, ask["classes"])
+
+
+def _histograms_many(group: ClientGroup, ask: Any) -> Stacked:
+    rows = group.data.joined()
+    return Stacked(_grow(rows.X, rows.y, group.states, group.data.sizes, ask))
+
+
+@task("trees.histograms", many=_histograms_many)
+def histograms(client: Client, ask: Any) -> dict[str, Any]:
+    """Follow the splits of the last level, then add up gradients by node and cell."""
+    rows = client.data.part("train")
+    return Stacked(_grow(rows.X, rows.y, [client.state], np.array([len(rows)]), ask))[0]
+
+
+@task("trees.catch_up")
+def catch_up(client: Client, ask: Any) -> dict[str, Any]:
+    """The scores of a client that missed an ask, computed again from all trees but the last."""
+    rows = client.data.part("train")
+    scores = np.repeat(ask["initial"][:, None], len(rows), axis=1)
+    at = np.zeros(scores.shape, dtype=np.int64)
+    for splits, values in zip(ask["splits"][:-1], ask["values"][:-1], strict=True):
+        at[:] = 0
+        for k in range(len(scores)):
+            _move(rows.X, at[k], splits[k], ask["starts"])
+            scores[k] += values[k].take(at[k])
+    parts = {"scores": scores, "at": np.zeros_like(at), "summed": np.zeros((len(at), 2, len(rows)))}
+    client.state[STATE] = {"ask": ask["after"], **parts}
+    return {}

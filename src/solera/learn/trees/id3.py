@@ -1,0 +1,115 @@
+"""ID3: one branch per category, chosen by information gain from counts alone.
+
+The tree grows level by level. For the open nodes of a level the counts of rows by (node, column,
+category, class) are all that is needed (Quinlan 1986):
+
+    gain(j) = H(y) − Σ_v n_v/n · H(y | x_j = v),        H in bits
+
+Counts are sums over rows, hence over clients: the same code grows a client's own tree and, with
+counts summed over clients, the tree of the whole federation (Truex et al. 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from solera.learn.trees.tree import Floats, Ints, Tree, TreeBuilder
+
+Count = Callable[[Tree, Ints], Floats]
+"""Counts of rows at these nodes of a tree: nodes × (all categories of all columns) × classes."""
+
+_LEAST_GAIN = 1e-12
+
+
+def codes_of(X: Any, sizes: Ints) -> Ints:
+    """Columns of codes; a missing value is one more category, after the others."""
+    X = np.asarray(X, dtype=np.float64)
+    known = np.isfinite(X)
+    whole = np.where(known, X, sizes).astype(np.int64)
+    return np.clip(whole, 0, sizes)
+
+
+def cell_starts(sizes: Ints) -> Ints:
+    """Where the categories of each column begin among all of them; the total comes last."""
+    return np.concatenate([[0], np.cumsum(sizes + 1)])
+
+
+def count_rows(
+    codes: Ints, labels: Ints, at: Ints, nodes: Ints, sizes: Ints, classes: int
+) -> Floats:
+    """Rows at each of ``nodes`` by category of every column and class."""
+    starts = cell_starts(sizes)
+    place = np.full(int(max(at.max(initial=0), nodes.max(initial=0))) + 1, -1)
+    place[nodes] = np.arange(len(nodes))
+    here = place[at] >= 0
+    cells = (place[at[here], None] * starts[-1] + codes[here] + starts[:-1]) * classes
+    flat = np.bincount(
+        (cells + labels[here, None]).ravel(), minlength=len(nodes) * int(starts[-1]) * classes
+    )
+    return flat.reshape(len(nodes), int(starts[-1]), classes).astype(np.float64)
+
+
+def grow(count: Count, sizes: Ints, classes: int, max_depth: int) -> Tree:
+    """The ID3 tree whose counts ``count`` tells, one call per level."""
+    starts = cell_starts(sizes)
+    builder = TreeBuilder(classes)
+    builder.add(np.zeros(classes), 0.0)
+    open_nodes = [0]
+    used: dict[int, frozenset[int]] = {0: frozenset()}
+    for depth in range(max_depth + 1):
+        tree = builder.build()
+        counts = count(tree, np.array(open_nodes))
+        following: list[int] = []
+        for node, told in zip(open_nodes, counts, strict=True):
+            total = told[starts[0] : starts[1]].sum(axis=0)
+            if depth == 0:
+                builder.settle(0, total, total.sum())
+            if depth == max_depth or (total > 0).sum() < 2:
+                continue
+            column = _best(told, total, starts, used[node])
+            if column is None:
+                continue
+            branches = []
+            for weights in told[starts[column] : starts[column + 1]]:
+                if weights.sum() <= 0:
+                    branches.append(-1)
+                    continue
+                child = builder.add(weights, weights.sum())
+                used[child] = used[node] | {column}
+                branches.append(child)
+                following.append(child)
+            builder.split(node, column, branches)
+        open_nodes = following
+        if not open_nodes:
+            break
+    return builder.build()
+
+
+def _best(told: Floats, total: Floats, starts: Ints, used: frozenset[int]) -> int | None:
+    """The column with the largest gain among those not used above, the first of equals."""
+    rows = told.sum(axis=1)
+    uncertain = np.add.reduceat(rows * entropy(told), starts[:-1]) / max(total.sum(), 1.0)
+    gain = entropy(total[None])[0] - uncertain
+    gain[list(used)] = -1.0
+    best = int(np.argmax(gain))
+    return best if gain[best] > _LEAST_GAIN else None
+
+
+def entropy(weights: Floats) -> Floats:
+    """Entropy in bits of distributions along the last axis; 0 for an empty one."""
+    total = weights.sum(axis=-1, keepdims=True)
+    p = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return -np.asarray((p * np.log2(p, out=np.zeros_like(p), where=p > 0)).sum(axis=-1))
+
+
+def grow_id3(X: Any, labels: Ints, sizes: Ints, classes: int, max_depth: int) -> Tree:
+    """The ID3 tree of these rows."""
+    codes = codes_of(X, sizes)
+
+    def count(tree: Tree, nodes: Ints) -> Floats:
+        return count_rows(codes, labels, tree.apply(X), nodes, sizes, classes)
+
+    return grow(count, sizes, classes, max_depth)

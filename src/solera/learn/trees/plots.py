@@ -1,0 +1,88 @@
+"""Pictures of trees, importances and filters, and rules as a table for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from solera.core.schema import Schema
+from solera.learn.trees.export import branch_text, layout, leaf_text, node_colour, split_text
+from solera.learn.trees.tree import Floats, Tree
+
+
+def _axes(ax: Any, size: tuple[float, float]) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained").add_subplot() if ax is None else ax
+
+
+def plot_tree(tree: Tree, schema: Schema, *, ax: Any = None, max_depth: int = 4) -> Any:
+    """The tree down to a depth, as a matplotlib figure."""
+    place, shown = layout(tree, max_depth)
+    leaves = place[shown, 0].max() + 1
+    ax = _axes(ax, (min(24.0, 1.6 * leaves + 1), 1.3 * (place[shown, 1].max() + 1) + 0.5))
+    visible = set(shown)
+    for node in shown:
+        x, y = place[node, 0], -place[node, 1]
+        children = [c for c in tree.children(node).tolist() if c >= 0]
+        for way, child in enumerate(tree.children(node).tolist()):
+            if child < 0 or child not in visible:
+                continue
+            cx, cy = place[child, 0], -place[child, 1]
+            ax.plot([x, cx], [y, cy], color="0.7", linewidth=1, zorder=1)
+            label = branch_text(tree, node, way, schema)
+            ax.text((x + cx) / 2, (y + cy) / 2, label, ha="center", fontsize=7, color="0.35")
+        cut = bool(children) and children[0] not in visible
+        text = split_text(tree, node, schema) if children and not cut else (
+            leaf_text(tree, node, schema) + (" …" if cut else ""))  # fmt: skip
+        style = {"boxstyle": "round", "facecolor": "white", "linewidth": 1.5,
+                 "edgecolor": node_colour(tree, node, schema)}  # fmt: skip
+        ax.text(x, y, text, ha="center", va="center", fontsize=8, bbox=style, zorder=2)
+    ax.set_xlim(-0.6, leaves - 0.4)
+    ax.set_ylim(-place[shown, 1].max() - 0.5, 0.5)
+    ax.axis("off")
+    return ax.figure
+
+
+def plot_importance(importance: Floats, schema: Schema, *, ax: Any = None, most: int = 20) -> Any:
+    """The most important columns as bars, as a matplotlib figure."""
+    order = np.argsort(-importance, kind="stable")[:most][::-1]
+    ax = _axes(ax, (6, 0.8 + 0.25 * len(order)))
+    ax.barh([schema.features[j].name for j in order], importance[order], color="#0072b2")
+    ax.set_xlabel("importance")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax.figure
+
+
+def plot_filter_effect(rows: Sequence[Mapping[str, float]], *, ax: Any = None) -> Any:
+    """Accuracy and macro-F1 against the filter's percentile (thesis Figure 2.3), and trees kept."""
+    ax = _axes(ax, (6, 3.6))
+    x = [row["percentile"] for row in rows]
+    for metric, colour, label in (
+        ("accuracy", "#0072b2", "accuracy"),
+        ("macro_f1", "#d55e00", "macro-F1"),
+    ):
+        ax.plot(x, [100 * row[metric] for row in rows], "o-", color=colour, label=label)
+    ax.set_xlabel("trees below this percentile are dropped")
+    ax.set_ylabel("%")
+    ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    for row in rows:
+        ax.annotate(f"{row['trees']:.0f}", (row["percentile"], 100 * row["accuracy"]),
+                    textcoords="offset points", xytext=(0, 6), ha="center", fontsize=7)  # fmt: skip
+    return ax.figure
+
+
+def rules_html(rows: Sequence[Mapping[str, Any]], *, most: int = 50) -> str:
+    """The first rules of ``rules_`` as an HTML table for a report; says how many are not shown."""
+    head = "<tr><th>rule</th><th>class</th><th>probability</th><th>support</th></tr>"
+    body = "".join(
+        f"<tr><td>{escape(row['rule'])}</td><td>{escape(str(row['class']))}</td>"
+        f"<td>{row['probability']:.3f}</td><td>{row['support']:,.0f}</td></tr>"
+        for row in rows[:most]
+    )
+    more = f"<p>{len(rows) - most:,} more rules are not shown.</p>" if len(rows) > most else ""
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{more}"

@@ -1,0 +1,125 @@
+"""FedGBDT: boosting in which clients take turns, helped by similar rows elsewhere (SimFL)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Collect, Fields, Sum
+from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.federation import Federation
+from solera.learn.preprocess.moments import Moments, column_moments
+from solera.learn.trees.boosting import Boosted, boosting_start
+from solera.learn.trees.forest import CollectForests
+from solera.learn.trees.similarity import (
+    build_tree,
+    find_similar,
+    hash_rows,
+    similar_gradients,
+)
+from solera.learn.trees.tree import Tree
+
+
+class FedGBDT(Boosted):
+    """Gradient boosting in which clients take turns to build trees (Li, Wen & He 2020, *SimFL*).
+
+    Before training every client hashes its rows with min(40, d − 1) tables of eight random
+    hyperplanes; of every other client's rows, the most similar one to each own row is the one that
+    shares most hashes. In round t client t mod K builds the tree. All clients add up the gradients
+    of their rows by the builder's row that each is similar to, so that the builder's tree fits the
+    rows of all. Clients see the others' hashes, not their rows; :class:`HistGBDT` reveals less and
+    needs no similarity, but asks more often.
+
+    Parameters
+    ----------
+    rounds: trees (per class of several). lr: η. max_depth: levels of a tree. l2: λ.
+    min_rows: fewest rows of a leaf at the builder.
+
+    Attributes
+    ----------
+    trees_, initial_: the trees of every round, and the score before the first.
+    builders_: the client that built each.
+    """
+
+    builders_: list[int]
+
+    def __init__(
+        self,
+        *,
+        rounds: int = 50,
+        lr: float = 0.1,
+        max_depth: int = 5,
+        l2: float = 1.0,
+        min_rows: int = 5,
+    ) -> None:
+        self.rounds = rounds
+        self.lr = lr
+        self.max_depth = max_depth
+        self.l2 = l2
+        self.min_rows = min_rows
+
+    def train(self, federation: Federation) -> None:
+        self._check_params()
+        loss, width = self._loss(), self.schema_.width
+        _, self.initial_, _ = boosting_start(federation, loss, self.schema_.classes)
+        codes = self._hash(federation)
+        clients = np.array(list(codes), dtype=np.int64)
+        similar = {
+            "clients": clients,
+            "codes": list(codes.values()),
+            "initial": self.initial_,
+        }
+        federation.ask(find_similar, similar, to=clients).fold(Fields({"rows": Sum()}))
+        order = {"loss": loss, "width": width, "classes": self.schema_.classes}
+        build = {
+            "max_depth": self.max_depth,
+            "min_rows": self.min_rows,
+            "lr": float(self.lr),
+            "l2": float(self.l2),
+        }
+        self.trees_, self.builders_ = [], []
+        recent = 2 * len(clients)  # clients that missed more trees than these sit out
+        for r in self.each_round(federation, rounds=self.rounds):
+            turn = r.index % len(clients)
+            builder = int(clients[turn])
+            first = max(0, len(self.trees_) - recent)
+            ask = {
+                **order,
+                "from": first,
+                "trees": [[t.to_payload() for t in trees] for trees in self.trees_[first:]],
+                "builder": turn,
+                "builder_rows": len(codes[builder]),
+            }
+            told = r.ask(similar_gradients, ask, to=clients).fold(Sum())
+            r.log(loss=float(told["loss"] / told["rows"]))
+            try:
+                grown = r.ask(build_tree, {**build, "sums": told["sums"]}, to=[builder]).fold(
+                    CollectForests(width, 1)
+                )
+            except NotEnoughReplies:
+                continue  # the builder is away: the next one takes its turn
+            self.trees_ = [*self.trees_, [Tree(**tree) for tree in grown[builder]["trees"]]]
+            self.builders_ = [*self.builders_, builder]
+
+    def _hash(self, federation: Federation) -> dict[int, Any]:
+        """Every client's hashes; columns are scaled by folded moments first."""
+        moments = federation.ask(column_moments).fold(Moments())
+        spread = np.sqrt(moments["variance"])
+        ask = {
+            "width": self.schema_.width,
+            "seed": federation.seed,
+            "mean": moments["mean"],
+            "scale": np.where(spread > 0, spread, 1.0),
+        }
+        told = federation.ask(hash_rows, ask).fold(Collect())
+        return {client: reply["codes"] for client, reply in told.items()}
+
+    def _check_params(self) -> None:
+        for name in ("rounds", "max_depth", "min_rows"):
+            if getattr(self, name) < 1:
+                raise UsageError.of(self, name, getattr(self, name), "must be at least 1")
+        if not self.lr > 0:
+            raise UsageError.of(self, "lr", self.lr, "must be > 0")
+        if self.l2 < 0:
+            raise UsageError.of(self, "l2", self.l2, "must not be negative")

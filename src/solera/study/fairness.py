@@ -1,0 +1,171 @@
+"""Who wins and who loses by federating: three schemes on every client's own test rows.
+
+*alone*: each client trains on its own rows. *federated*: all train one model together.
+*centralised*: one model is trained on all training rows in one place. Every model is judged where
+it would be used, on the test rows of each client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solera.core.clients import IntArray, Part
+from solera.core.errors import DataError, UsageError
+from solera.core.replies import map_leaves
+from solera.data.federated import FederatedData
+from solera.data.partition_groups import ByGroup
+from solera.learn.base import Predictor
+from solera.learn.evaluation import Evaluation, metrics
+from solera.simulate.simulation import simulate
+
+SCHEMES = ("alone", "federated", "centralised")
+
+
+@dataclass(frozen=True)
+class ThreeSchemes:
+    """What each scheme reached: over all test rows, and at every client with test rows."""
+
+    evaluations: dict[str, Evaluation]
+    rows: dict[int, int]
+
+    def __getitem__(self, scheme: str) -> Evaluation:
+        return self.evaluations[scheme]
+
+    def table(self, metric: str = "accuracy") -> list[dict[str, Any]]:
+        """A line per scheme: all test rows, then mean, worst, best and spread over clients."""
+        return [
+            {
+                "scheme": scheme,
+                metric: self._known(found.metrics, metric),
+                **_spread([each[metric] for each in found.clients.values()]),
+            }
+            for scheme, found in self.evaluations.items()
+        ]
+
+    def by_client(self, metric: str = "accuracy") -> list[dict[str, Any]]:
+        """A line per client: its score in every scheme, and what federating gains it."""
+        self._known(self["federated"].metrics, metric)
+        lines = []
+        for client, rows in self.rows.items():
+            scores = {s: found.clients[client][metric] for s, found in self.evaluations.items()}
+            gain = scores["federated"] - scores["alone"]
+            lines.append({"client": client, "rows": rows, **scores, "gain": gain})
+        return lines
+
+    def by_group(self, groups: Sequence[Any], metric: str = "accuracy") -> list[dict[str, Any]]:
+        """A line per group of clients, and one for the gap between the best and the worst group.
+
+        ``groups`` names the group of client 0, 1, … A line has the mean of the group's clients in
+        every scheme, how many of them win or lose by federating, and the worst client and the
+        standard deviation of the federated scheme.
+        """
+        if len(groups) <= max(self.rows):
+            raise UsageError(f"{len(groups)} groups are named for {max(self.rows) + 1} clients")
+        lines: list[dict[str, Any]] = []
+        each = self.by_client(metric)
+        for group in sorted(set(groups), key=str):
+            mine = [line for line in each if groups[line["client"]] == group]
+            if not mine:
+                continue
+            gains = np.array([line["gain"] for line in mine])
+            spread = _spread([line["federated"] for line in mine])
+            lines.append(
+                {
+                    "group": str(group),
+                    "clients": len(mine),
+                    **{s: float(np.mean([line[s] for line in mine])) for s in SCHEMES},
+                    "win": int((gains > 0).sum()),
+                    "lose": int((gains < 0).sum()),
+                    "worst": spread["worst"],
+                    "spread": spread["spread"],
+                }
+            )
+        gap = {s: float(np.ptp([line[s] for line in lines])) for s in SCHEMES}
+        return [*lines, {"group": "gap between groups", "clients": len(each), **gap}]
+
+    def _known(self, found: dict[str, float], metric: str) -> float:
+        if metric not in found:
+            raise UsageError(f"there is no metric {metric!r}", hint=f"there are {', '.join(found)}")
+        return found[metric]
+
+
+def judge_groups(
+    model: Predictor, X: Any, y: Any, groups: ArrayLike
+) -> dict[str, dict[str, float]]:
+    """The metrics of a model on each group of rows: women and men, age bands, courses."""
+    named = np.asarray(groups).astype(str)
+    regrouped = simulate(X, y, partition=ByGroup(named), schema=model.schema_)
+    found = model.evaluate(regrouped, "train").clients
+    return {str(name): found[i] for i, name in enumerate(np.unique(named))}
+
+
+def _spread(scores: Sequence[float]) -> dict[str, float]:
+    values = np.array(scores)
+    return {
+        "mean": float(values.mean()),
+        "worst": float(values.min()),
+        "best": float(values.max()),
+        "spread": float(values.std()),
+    }
+
+
+def three_schemes(
+    learner: Predictor,
+    data: FederatedData,
+    *,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> ThreeSchemes:
+    """Train a learner alone, federated and centralised, and judge it at every client.
+
+    ``data`` is what clients hold, with test rows set aside: ``so.simulate(…, test=0.3).data``. All
+    clients know all classes, as they would in a federation.
+    """
+    tested = np.flatnonzero(data.sizes("test") > 0)
+    if not len(tested):
+        raise DataError("no client has test rows", hint="set some aside: so.simulate(test=0.3)")
+    federation = simulate(data, seed=seed)
+    progress("federated")
+    federated = learner.clone().fit(federation).evaluate(federation)
+    progress("centralised")
+    everything = _joined(data, np.arange(data.clients), ("train",))
+    centralised = learner.clone().fit(simulate(everything, seed=seed)).evaluate(federation)
+    counts = {}
+    for client in tested.tolist():
+        progress(f"alone: client {client} of {data.clients}")
+        mine = simulate(_joined(data, np.array([client]), ("train", "test")), seed=seed)
+        counts[client] = learner.clone().fit(mine).evaluate(mine).counts
+    total = map_leaves(lambda *leaves: sum(leaves), *counts.values())
+    each = {client: metrics(found) for client, found in counts.items()}
+    alone = Evaluation(metrics(total), each, total)
+    sizes = data.sizes("test")
+    return ThreeSchemes(
+        {"alone": alone, "federated": federated, "centralised": centralised},
+        {client: int(sizes[client]) for client in tested.tolist()},
+    )
+
+
+def _joined(data: FederatedData, clients: IntArray, parts: Sequence[Part]) -> FederatedData:
+    """These parts of some clients' rows as those of one client."""
+    rows = [data.segments(clients, part).joined() for part in parts]
+    sparse = hasattr(rows[0].X, "tocsr")
+    if sparse:
+        from scipy.sparse import vstack
+
+        X: Any = vstack([r.X for r in rows], format="csr")
+    else:
+        X = np.concatenate([r.X for r in rows])
+    y = None if data.y is None else np.concatenate([r.y for r in rows])
+    test = np.array([len(rows[-1]) if "test" in parts else 0])
+    return FederatedData(
+        X,
+        y,
+        np.array([0, X.shape[0]]),
+        schema=data.schema,
+        held_out=(np.zeros(1, dtype=np.int64), test),
+    )

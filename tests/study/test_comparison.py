@@ -1,0 +1,150 @@
+"""Comparing runs: what becomes a row, and what the command says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from solera.cli.app import app
+from solera.core.errors import UsageError
+from solera.study.comparison import Score, compare, gather
+from solera.study.runner import run
+from solera.study.spec import parse
+
+LEARNERS = {
+    "linear": 'kind = "FedLinear"\nrounds = 4\nlr = 1e-5',
+    "heonn": 'kind = "FedHEONN"\nlam = 1.0',
+    "weak": 'kind = "FedHEONN"\nlam = 100000.0',
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    for name, learner in LEARNERS.items():
+        for data in ("wine", "breast_cancer"):
+            text = (
+                f'seeds = [0, 1, 2]\n[data]\nname = "{data}"\nclients = 3\n[learner]\n{learner}\n'
+            )
+            run(parse(text, file="x.toml", name=name), root / f"{name}-{data}")
+    return root
+
+
+def command(*args):
+    return CliRunner().invoke(app, ["compare", *map(str, args)])
+
+
+def test_rows_are_what_the_runs_have_in_common(folders):
+    scores, skipped = gather(sorted(folders.iterdir()), "macro_f1")
+    assert not skipped
+    found = compare(scores, "learner", "macro_f1")
+    assert len(found.methods) == 3
+    assert len(found.rows) == 6
+    assert {"data wine, seed 0", "data breast_cancer, seed 2"} <= set(found.rows)
+    results = json.loads((folders / "linear-wine" / "results.json").read_text())
+    row, column = found.rows.index("data wine, seed 1"), found.methods.index(
+        next(m for m in found.methods if m.startswith("FedLinear"))
+    )  # fmt: skip
+    assert found.scores[row, column] == results[1]["metrics"]["macro_f1"]
+    assert sum(found.ranks) == pytest.approx(6)
+
+
+def test_the_command_prints_tests_and_saves_the_diagram(folders, tmp_path):
+    picture = tmp_path / "cd.svg"
+    done = command(*sorted(folders.iterdir()), "--by", "learner", "--metric", "macro_f1",
+                   "--plot", picture)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "Friedman: χ²" in done.output
+    assert "Nemenyi" in done.output
+    assert picture.read_text().startswith("<svg")
+    as_json = command(*sorted(folders.iterdir()), "--metric", "macro_f1", "--json")
+    content = json.loads(as_json.stdout)
+    assert np.array(content["scores"]).shape == (6, 3)
+    assert len(content["wilcoxon_holm"]) == 3
+
+
+def test_two_kinds_are_named_without_their_parameters(folders):
+    scores, _ = gather([folders / "linear-wine", folders / "heonn-wine"], "accuracy")
+    assert compare(scores, "learner", "accuracy").methods == ("FedHEONN", "FedLinear")
+
+
+def test_corrupt_folders_are_named_and_skipped(folders, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(folders / "linear-wine", broken)
+    (broken / "results.json").write_text('[{"seed": ')
+    (tmp_path / "empty").mkdir()
+    done = command(folders / "linear-wine", folders / "heonn-wine", broken, tmp_path / "empty")
+    assert done.exit_code == 0
+    assert "broken" in done.stderr
+    assert "empty" in done.stderr
+    nothing = command(broken)
+    assert nothing.exit_code == 1
+    assert "nothing to compare" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--metric", "macro_f2"], "did you mean 'macro_f1'"),
+        (["--by", "learners"], "did you mean 'learner'"),
+        (["--by", "partition"], "same partition"),
+        (["--plot", "cd.png"], "svg"),
+        (["--part", "train"], "clients"),
+    ],
+)
+def test_wrong_options_are_explained(folders, args, says):
+    done = command(folders / "linear-wine", folders / "heonn-wine", *args)
+    assert done.exit_code != 0
+    assert says in done.stderr
+
+
+def score(value, **labels):
+    return Score(labels, value)
+
+
+def test_rows_without_all_methods_are_left_out_and_doubles_refused():
+    scores = [score(1.0, learner="a", seed="0"), score(2.0, learner="b", seed="0"),
+              score(1.0, learner="a", seed="1")]  # fmt: skip
+    found = compare(scores, "learner", "accuracy")
+    assert (found.rows, found.left_out, found.friedman) == (("all",), 1, None)
+    with pytest.raises(UsageError, match="two scores"):
+        compare([*scores, score(3.0, learner="b", seed="0")], "learner", "accuracy")
+    with pytest.raises(UsageError, match="no data set"):
+        compare([scores[1], scores[2]], "learner", "accuracy")
+
+
+def test_losses_rank_the_other_way_round():
+    scores = [
+        score(v, learner=n, seed=str(s)) for s in range(4) for n, v in (("a", 1.0), ("b", 2.0))
+    ]
+    assert compare(scores, "learner", "accuracy").ranks == (2.0, 1.0)
+    assert compare(scores, "learner", "hamming_loss").ranks == (1.0, 2.0)
+
+
+def test_a_parameter_is_compared_over_the_others():
+    scores = [
+        score(lr + seed, **{"learner": f"L(lr={lr})", "learner.lr": str(lr), "seed": str(seed)})
+        for lr in (1, 2)
+        for seed in range(3)
+    ]
+    found = compare(scores, "learner.lr", "accuracy")
+    assert (found.methods, len(found.rows)) == (("1", "2"), 3)
+
+
+def test_the_tidy_table_is_read_where_there_is_one(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        lines = [f"x,wine,IID(),{name},federated,{s},,test,,,accuracy,0.{s}" for s in range(1, 5)]
+        (tmp_path / name / "metrics.csv").write_text(
+            "cell,data,partition,learner,scheme,seed,fold,part,round,client,metric,value\n"
+            + "\n".join(lines)
+        )
+    scores, skipped = gather([tmp_path / "a", tmp_path / "b"], "accuracy")
+    assert not skipped
+    assert compare(scores, "learner", "accuracy").scores.shape == (4, 2)
+    (tmp_path / "b" / "metrics.csv").write_text("part,metric,value\ntest,accuracy,oops\n")
+    assert "line 2" in gather([tmp_path / "b"], "accuracy")[1][0]
