@@ -229,9 +229,7 @@ class FedAvg(Averaging):
         found = row_losses(outputs, torch().from_numpy(target), self._loss())
         return np.asarray(found.numpy(), dtype=np.float64)
 
-    def losses_of(
-        self, models: Sequence[Mapping[str, Any]], X: Any, y: Any
-    ) -> NDArray[np.float64]:
+    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
         plan = self._plan()
         if plan.layers is None or plan.convolves or hasattr(X, "tocsr"):
             return super().losses_of(models, X, y)  # stacked convolutions are slower
