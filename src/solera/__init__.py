@@ -25,8 +25,9 @@ from solera.core.aggregation import (
 from solera.core.federation import Federation, PerClient
 from solera.core.payload import Limits
 from solera.core.replies import Failure, Reply, Stacked
-from solera.core.rounds import Callback, EarlyStopping, Selector
+from solera.core.rounds import Callback, EarlyStopping, StopAt
 from solera.core.schema import Feature, Schema
+from solera.core.selection import Selector
 from solera.core.task import task
 from solera.core.topology import Custom, Hierarchy, Peers, Star
 from solera.data import datasets
@@ -75,11 +76,17 @@ from solera.learn.trees.federated_tree import FederatedTree
 from solera.learn.trees.forest import FedForest
 from solera.learn.trees.similar_boosting import FedGBDT
 from solera.privacy import keys
-from solera.select.uniform import Uniform
+from solera.select import analysis as selection
+from solera.select.active import ActiveSampling, PowerOfChoice
+from solera.select.resources import DynHybridFL, FedCS, HybridFL
+from solera.select.uniform import RoundRobin, Uniform
+from solera.select.valued import GreedyShapley, ShapleySoftmax, ShapleyUCB
 from solera.simulate import pool as steps
+from solera.simulate.clock import Availability, VirtualClock
 from solera.simulate.durations import Durations
 from solera.simulate.failures import Failures
 from solera.simulate.pool import pool
+from solera.simulate.resources import Resources
 from solera.simulate.simulation import Simulation, simulate
 from solera.study import runs
 from solera.study.exporters import MLflow, TensorBoard
@@ -90,7 +97,9 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 __all__ = [
+    "ActiveSampling",
     "Aggregation",
+    "Availability",
     "Averaging",
     "ByCluster",
     "ByFold",
@@ -104,6 +113,7 @@ __all__ = [
     "Dirichlet",
     "Ditto",
     "Durations",
+    "DynHybridFL",
     "EarlyStopping",
     "Encryption",
     "EnergyBudget",
@@ -123,6 +133,7 @@ __all__ = [
     "FedBN",
     "FedBins",
     "FedBuff",
+    "FedCS",
     "FedEncoder",
     "FedForest",
     "FedGBDT",
@@ -142,8 +153,10 @@ __all__ = [
     "FederatedTree",
     "Federation",
     "Fields",
+    "GreedyShapley",
     "Hierarchy",
     "HistGBDT",
+    "HybridFL",
     "IID",
     "LabelData",
     "LabelWeights",
@@ -151,8 +164,8 @@ __all__ = [
     "LazyData",
     "Learner",
     "Limits",
-    "MLflow",
     "MLFedAvg",
+    "MLflow",
     "Mean",
     "Noise",
     "Overlap",
@@ -161,19 +174,25 @@ __all__ = [
     "Peers",
     "PerClient",
     "Pipeline",
+    "PowerOfChoice",
     "Predictor",
     "Quantise",
     "QuantitySkew",
     "RandomPatches",
     "Reply",
+    "Resources",
+    "RoundRobin",
     "Scaffold",
     "Schema",
     "Selector",
+    "ShapleySoftmax",
+    "ShapleyUCB",
     "Shards",
     "Simulation",
     "Stacked",
     "Star",
     "StepDecay",
+    "StopAt",
     "Sum",
     "TensorBoard",
     "TopK",
@@ -183,6 +202,7 @@ __all__ = [
     "Union",
     "UpdateStep",
     "VerticalSplit",
+    "VirtualClock",
     "adjusted_rand",
     "agree",
     "connect",
@@ -200,6 +220,7 @@ __all__ = [
     "nn",
     "pool",
     "runs",
+    "selection",
     "simulate",
     "steps",
     "task",

@@ -165,7 +165,8 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.FederatedData:
     return so.FederatedData(X, y, offsets, schema=schema).split(test=0.2, seed=1)
 
 
-EVERY = ("classes", "labels", "numbers")
+ONE = ("classes",)
+EVERY = (*ONE, "labels", "numbers")
 SMALL = {"rounds": 2, "per_round": 3, "batch_size": 8, "lr": 0.05, "dtype": "float64"}
 
 
@@ -188,6 +189,14 @@ def averaging_module() -> Any:
 LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.FedLinear: [
         ("", lambda: so.FedLinear(rounds=3, per_round=3, epochs=2, batch_size=8), EVERY),
+        ("robin", lambda: so.FedLinear(rounds=3, per_round=2, select=so.RoundRobin()), ONE),
+        ("active", lambda: so.FedLinear(rounds=3, per_round=2, select=so.ActiveSampling()), EVERY),
+        ("power", lambda: so.FedLinear(rounds=3, per_round=2, select=so.PowerOfChoice()), ONE),
+        (
+            "greedy",
+            lambda: so.FedLinear(rounds=4, per_round=2, select=so.GreedyShapley(part="train")),
+            ONE,
+        ),
     ],
     so.FedAvg: [
         ("", averaging(so.FedAvg, epochs=2), ("classes", "labels")),

@@ -161,6 +161,16 @@ class Client:
         return self._rng
 
     @property
+    def resources(self) -> Any:
+        """What a simulated client can do, :class:`solera.Resources`; None at a real one."""
+        return getattr(self.data._source, "resources", None)
+
+    @property
+    def draws(self) -> Draws:
+        """Seed, purpose and round of this task's random numbers."""
+        return self._draws
+
+    @property
     def key(self) -> random.Bits:
         """This client's stream key, as an array of one; see :func:`solera.core.rng.stream_keys`."""
         d = self._draws

@@ -131,6 +131,15 @@ class Engine(Protocol):
         """Give back processes and memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """The replies to an ask as the aggregation took them in: one partial per client."""
+
+    aggregation: Aggregation
+    clients: IntArray
+    partials: list[Any]
+
+
 class Replies:
     """The answers to one ask: iterate, :meth:`collect` or :meth:`fold` them, once.
 
@@ -142,6 +151,9 @@ class Replies:
         self.ask = ask
         self.quorum = quorum
         self.failures: list[Failure] = []
+        self.guests: Engine | None = None
+        self.keeps_updates = False
+        self.updates: Updates | None = None
         self._federation = federation
         self._sent = False
         self._replied: list[IntArray] = []
@@ -177,13 +189,33 @@ class Replies:
         groups = self._federation.topology.groups(self.ask.clients)
         for group in groups:
             partial = None
-            for block in self._blocks(replace(self.ask, clients=group), aggregation):
-                partial = aggregation.merge(partial, block.partial)
+            for part in self._partials(replace(self.ask, clients=group), aggregation):
+                partial = aggregation.merge(partial, part)
             if len(groups) > 1:
                 self._federation.meter.relayed += encoded_size(partial)
             total = aggregation.merge(total, partial)
+        if self.guests is not None and not isinstance(self.ask.payload, PerClient):
+            ask = replace(self.ask, clients=np.zeros(1, np.int64), prepare=())
+            for block in self.guests.run(ask, aggregation):
+                total = aggregation.merge(total, block.partial)
         self._close()
         return total
+
+    def _partials(self, ask: Ask, aggregation: Aggregation) -> Iterator[Any]:
+        """The partial of every block; each client's own is kept as well where that is wanted."""
+        if not self.keeps_updates:
+            yield from (block.partial for block in self._blocks(ask, aggregation))
+            return
+        if self.updates is None:
+            self.updates = Updates(aggregation, ask.clients[:0], [])
+        for block in self._blocks(ask, None):
+            assert block.batch is not None
+            batch, failed = block.batch.liftable(aggregation.lift)
+            self.failures += failed
+            clients = np.concatenate([self.updates.clients, batch.clients])
+            lifted = self.updates.partials + [aggregation.lift(reply) for reply in batch]
+            self.updates = Updates(aggregation, clients, lifted)
+            yield aggregation.fold(batch)
 
     def _send(self) -> None:
         if self._sent:
@@ -271,6 +303,7 @@ class Federation:
         self.topology = topology if topology is not None else Star()
         self.limits = limits
         self.meter = Meter()
+        self.clock: Any = None
         self._prepare: tuple[Preparation, ...] = ()
 
     def ask(
@@ -333,7 +366,7 @@ class Federation:
     def prepared(self, transformer: Component) -> Federation:
         """The same clients, who pass their rows through a fitted transformer before every task."""
         view = Federation(self.engine, seed=self.seed, topology=self.topology, limits=self.limits)
-        view.meter = self.meter
+        view.meter, view.clock = self.meter, self.clock
         view._prepare = (*self._prepare, Preparation.by(transformer))
         return view
 

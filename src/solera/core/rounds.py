@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,13 +22,13 @@ from numpy.typing import ArrayLike
 
 from solera.core import rng
 from solera.core.clients import IntArray
-from solera.core.component import Component
 from solera.core.errors import CheckpointError, PayloadError, UsageError
-from solera.core.federation import Federation, Keeper, Replies
+from solera.core.federation import Engine, Federation, Keeper, Replies, Updates
 from solera.core.meter import Total
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
 from solera.core.replies import Failure
+from solera.core.selection import Roster, Selector, Work
 from solera.core.task import Task
 
 log = logging.getLogger("solera")
@@ -45,37 +45,37 @@ class Stateful(Protocol):
         """Go back to what :meth:`get_state` returned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Roster:
-    """What a selector knows about the clients: how many, how many to choose, and their rows."""
-
-    clients: int
-    budget: int
-    sizes: IntArray | None
-
-
-class Selector(Component, abstract=True):
-    """Decides which clients take part in a round."""
-
-    @abstractmethod
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
-        """Ids of the clients of this round."""
-
-    def observe(self, round: Round) -> None:
-        """Learn from what the chosen clients reported."""
-
-
 class Round:
-    """One turn of the loop, as the learner sees it."""
+    """One turn of the loop, as the learner sees it.
 
-    def __init__(self, index: int, clients: IntArray, federation: Federation) -> None:
+    ``chosen`` are the clients the selector wants, ``clients`` those of them that come back in time.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        clients: IntArray,
+        federation: Federation,
+        *,
+        learner: Any = None,
+        chosen: IntArray | None = None,
+        guests: Engine | None = None,
+        before: Any = None,
+        asked_before: int | None = None,
+    ) -> None:
         self.index = index
         self.clients = clients
+        self.chosen = clients if chosen is None else chosen
+        self.learner = learner
+        self.before = before
         self.metrics: dict[str, Any] = {}
         self.stopped: str | None = None
         self.federation = federation
+        self.missed: list[Failure] = []
+        self._guests = guests
         self._replies: list[Replies] = []
-        self._asked_before = len(federation.meter.records)
+        asked = len(federation.meter.records)
+        self._asked_before = asked if asked_before is None else asked_before
 
     def ask(
         self,
@@ -95,13 +95,20 @@ class Round:
             quorum=quorum,
             round=self.index,
         )
+        replies.guests, replies.keeps_updates = self._guests, self.before is not None
         self._replies.append(replies)
         return replies
 
     @property
+    def updates(self) -> list[Updates]:
+        """For a selector that needs them: what was folded in this round, client by client."""
+        return [r.updates for r in self._replies if r.updates is not None]
+
+    @property
     def failures(self) -> list[Failure]:
         """Who failed so far in this round, and why."""
-        return [failure for replies in self._replies for failure in replies.failures]
+        asked = [failure for replies in self._replies for failure in replies.failures]
+        return self.missed + asked
 
     @property
     def traffic(self) -> Total:
@@ -178,6 +185,45 @@ class EarlyStopping(Callback):
         self.best_state = state["best_state"]
 
 
+class StopAt(Callback):
+    """Stop at a time, at a value of a metric, or at whichever comes first.
+
+    ``time`` is in seconds: of virtual time where the federation has a clock, of real time since
+    ``fit`` began otherwise. The round that reaches it is the last. ``mode`` "max": ``metric`` must
+    rise to ``target``, "min": fall. Put it after the callback that evaluates the metric.
+    """
+
+    def __init__(
+        self,
+        *,
+        time: float | None = None,
+        metric: str = "score",
+        target: float | None = None,
+        mode: str = "max",
+    ) -> None:
+        if time is not None and not time > 0:
+            raise UsageError.of(self, "time", time, "must be > 0 seconds, or None")
+        if mode not in ("min", "max"):
+            raise UsageError.of(self, "mode", mode, "must be 'min' or 'max'")
+        self.time = time
+        self.metric = metric
+        self.target = target
+        self.mode = mode
+
+    def on_start(self, learner: Any, rounds: int, start: int) -> None:
+        self._began = monotonic()
+
+    def on_round(self, learner: Any, round: Round) -> None:
+        passed = round.metrics.get("time", monotonic() - self._began)
+        if self.time is not None and passed >= self.time:
+            round.stop(f"{self.time:g} seconds have passed")
+        value = round.metrics.get(self.metric)
+        if self.target is not None and value is not None:
+            reached = value >= self.target if self.mode == "max" else value <= self.target
+            if reached:
+                round.stop(f"{self.metric} has reached {self.target:g}")
+
+
 class File:
     """Keeps the state of a loop in a file, replaced in one step."""
 
@@ -250,18 +296,18 @@ class Rounds:
 
     def __iter__(self) -> Generator[Round, None, None]:
         start = self._restore()
-        roster = self._roster()
+        self._check()
         for callback in self.callbacks:
             callback.on_start(self.learner, self.rounds, start)
         try:
             for index in range(start, self.rounds):
-                clients = self._choose(index, roster)
-                round = Round(index, clients, self.federation)
-                if len(clients):
+                round = self._begin(index)
+                if len(round.clients):
                     yield round
                     self.selector.observe(round)
                 else:
-                    log.warning("round %d skipped: the selector chose no client", index)
+                    why = "nobody came back in time" if len(round.chosen) else "nobody was chosen"
+                    log.warning("round %d skipped: %s", index, why)
                 self._finish(round)
                 if round.stopped:
                     log.info("stopped after round %d: %s", index, round.stopped)
@@ -270,18 +316,57 @@ class Rounds:
             for callback in self.callbacks:
                 callback.on_end(self.learner)
 
-    def _roster(self) -> Roster:
-        clients = len(self.federation)
-        budget = clients if self.per_round is None else self.per_round
-        if budget < 1:
-            raise UsageError.of(self.learner, "per_round", budget, "must be at least 1")
+    def _check(self) -> None:
+        if self.per_round is not None and self.per_round < 1:
+            raise UsageError.of(self.learner, "per_round", self.per_round, "must be at least 1")
         if self.rounds < 1:
             raise UsageError.of(self.learner, "rounds", self.rounds, "must be at least 1")
-        return Roster(clients, min(budget, clients), self.federation.engine.sizes("train"))
 
-    def _choose(self, index: int, roster: Roster) -> IntArray:
-        draw = rng.generator(self.federation.seed, "select", index)
-        return np.sort(np.asarray(self.selector.choose(index, roster, draw), dtype=np.int64))
+    def _roster(self, time: float) -> Roster:
+        federation, clients = self.federation, len(self.federation)
+        clock = federation.clock
+        available = None if clock is None else clock.available(federation.seed, time, clients)
+        there = clients if available is None else len(available)
+        budget = there if self.per_round is None else min(self.per_round, there)
+        sizes = federation.engine.sizes("train")
+        return Roster(clients, budget, sizes, available, federation.seed, federation, self.learner)
+
+    def _begin(self, index: int) -> Round:
+        """Choose clients and, in virtual time, see who comes back."""
+        federation, clock = self.federation, self.federation.clock
+        asked_before = len(federation.meter.records)
+        time = self.history[-1]["time"] if clock is not None and self.history else 0.0
+        roster = self._roster(time)
+        draw = rng.generator(federation.seed, "select", index)
+        chosen = np.zeros(0, dtype=np.int64)
+        if roster.budget:
+            chosen = np.sort(np.asarray(self.selector.choose(index, roster, draw), dtype=np.int64))
+        missed: list[Failure] = []
+        seconds = None
+        if clock is not None and len(chosen):
+            bits, epochs = self.learner.workload()
+            if roster.sizes is None:
+                raise UsageError("a clock needs to know how many rows clients have")
+            work = Work(bits, epochs, roster.sizes[chosen])
+            timing = clock.race(federation.seed, index, time, chosen, work)
+            seconds, missed = timing.seconds, timing.missed
+        elif clock is not None:
+            seconds = clock.wait()
+        clients = np.setdiff1d(chosen, [failure.client for failure in missed])
+        round = Round(
+            index,
+            clients,
+            federation,
+            learner=self.learner,
+            chosen=chosen,
+            guests=self.selector.guests(),
+            before=self.learner.get_state() if self.selector.needs_updates else None,
+            asked_before=asked_before,
+        )
+        round.missed = missed
+        if seconds is not None:
+            round.log(seconds=seconds, time=time + seconds)
+        return round
 
     def _finish(self, round: Round) -> None:
         traffic = round.traffic

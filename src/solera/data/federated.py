@@ -65,6 +65,7 @@ class FederatedData:
             )
         self.schema = infer(X, y) if schema is None else schema
         self.left_over = left_over
+        self.resources: Any = None
         self._held_out = held_out
 
     @classmethod
@@ -175,7 +176,7 @@ class FederatedData:
         X, schema = self.X, self.schema
         for step in steps:
             X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
-        return FederatedData(
+        view = FederatedData(
             X,
             self.y,
             self.offsets,
@@ -183,6 +184,8 @@ class FederatedData:
             held_out=self._held_out,
             left_over=self.left_over,
         )
+        view.resources = self.resources
+        return view
 
     def only(self, client: int) -> FederatedData:
         """One client on its own, with the rows it has set aside."""

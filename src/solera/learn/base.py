@@ -23,12 +23,15 @@ from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
 from solera.core.private_files import write_file
-from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, Selector, fingerprint
-from solera.core.schema import Schema
+from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, fingerprint
+from solera.core.schema import Schema, class_codes
+from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.data.agreement import agree
 from solera.select.uniform import Uniform
 
+_LEAST = 1e-12
+"""A probability of 0 has a loss all the same."""
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
 
 
@@ -127,6 +130,23 @@ class Learner(Component, abstract=True):
         )
         return self._loop
 
+    def workload(self) -> tuple[int, float]:
+        """Bits of the model that travels, and passes of a client over its rows, in a round."""
+        arrays = [v for n, v in vars(self).items() if _is_learned(n) and isinstance(v, np.ndarray)]
+        return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
+
+    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+        """The loss of every row under the current model, for selectors that look at it."""
+        raise UsageError(f"{type(self).__name__} does not say the loss of a row")
+
+    def for_prediction(self) -> Self:
+        """The model without what only further training needs; this is what clients receive."""
+        return self
+
+    def absorb(self, folded: Any) -> None:
+        """Change the model by the folded replies of one round, for selectors that try subsets."""
+        raise UsageError(f"{type(self).__name__} does not say what a round does to its model")
+
     # --- what was learned ---
 
     def get_state(self) -> dict[str, Any]:
@@ -208,9 +228,20 @@ class Predictor(Learner, abstract=True):
         hits = predicted == y
         return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
 
-    def for_prediction(self) -> Self:
-        """The model without what only further training needs; this is what clients receive."""
-        return self
+    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+        """−log p of the class, the mean of −log p over labels, or half the squared error."""
+        y = np.asarray(y)
+        if self.schema_.target == "numbers":
+            error = np.asarray(self.predict(X), dtype=float) - y
+            return np.asarray(0.5 * (error**2).reshape(len(y), -1).sum(axis=1))
+        if not hasattr(self, "predict_proba"):
+            return super().losses(X, y)
+        p = np.asarray(self.predict_proba(X), dtype=float)
+        if self.schema_.target == "labels":
+            chosen = np.where(y > 0, p, 1 - p)
+            return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
+        codes = class_codes(y, self.schema_.classes)
+        return np.asarray(-np.log(np.maximum(p[np.arange(len(y)), codes], _LEAST)))
 
     def evaluate(
         self, federation: Federation, part: str = "test", *, per_client: bool = True
@@ -282,6 +313,19 @@ class Averaging(Predictor, abstract=True):
     def absorb(self, mean: Mapping[str, Any]) -> None:
         """Change the model by the folded replies of one round."""
         self.set_model(mean)
+
+    def workload(self) -> tuple[int, float]:
+        arrays = [np.asarray(value) for value in self.get_model().values()]
+        return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
+
+    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
+        """The mean loss over rows of every model."""
+        now, found = self.get_model(), []
+        for model in models:
+            self.set_model(model)
+            found.append(self.losses(X, y).mean())
+        self.set_model(now)
+        return np.array(found)
 
     def train(self, federation: Federation) -> None:
         self.order(0)  # bad parameters are named before anything is asked

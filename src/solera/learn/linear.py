@@ -22,8 +22,8 @@ from solera.core.clients import Client, ClientGroup, IntArray
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
-from solera.core.rounds import Selector
 from solera.core.schema import Schema, class_codes
+from solera.core.selection import Selector
 from solera.core.task import task
 from solera.data.agreement import missing_values
 from solera.learn.base import Averaging

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from solera.data.partition import IID, Partition
 from solera.engines.blocks import MEMORY
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
+from solera.simulate.clock import VirtualClock
 from solera.simulate.failures import Failures
 
 
@@ -40,6 +42,7 @@ def simulate(
     engine: Literal["local", "processes"] = "local",
     workers: int | None = None,
     failures: Failures | None = None,
+    clock: VirtualClock | None = None,
     topology: Topology | None = None,
     features: Sequence[Feature | str] | None = None,
     schema: Schema | None = None,
@@ -59,6 +62,7 @@ def simulate(
     engine, workers: ``"local"`` runs in this process, ``"processes"`` in ``workers`` others (the
         number of cores by default).
     failures: what goes wrong.
+    clock: virtual time, and what clients can do in it.
     topology: the shape of the federation; a star by default.
     features, schema: names and kinds of the columns, or the whole schema.
     memory: bytes that the clients of one ``many=`` call may hold together.
@@ -69,6 +73,10 @@ def simulate(
         if not isinstance(source, FederatedData):
             raise UsageError("validation and test parts need rows that are not generated lazily")
         source = source.split(validation=validation, test=test, seed=seed)
+    if clock is not None:
+        clock.check()
+        source = copy(source)
+        source.resources = clock.model()  # type: ignore[attr-defined]
     carrier: LocalEngine | ProcessEngine
     if engine == "local":
         if workers is not None:
@@ -79,7 +87,7 @@ def simulate(
     else:
         raise UsageError.of("simulate", "engine", engine, "must be 'local' or 'processes'")
     federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
-    federation.data = source
+    federation.data, federation.clock = source, clock
     return federation
 
 

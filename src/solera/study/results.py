@@ -58,7 +58,7 @@ def headline(results: Sequence[Result]) -> list[str]:
 
 def logged(entry: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of one round that the learner logged, without those of the loop itself."""
-    loop = ("round", "clients", "failures", "bytes_down", "bytes_up")
+    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "seconds", "time")
     return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}
 
 

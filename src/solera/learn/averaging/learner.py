@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from solera.core.aggregation import Aggregation
 from solera.core.component import describe
 from solera.core.errors import DataError, UsageError
-from solera.core.rounds import Selector
 from solera.core.schema import Schema
+from solera.core.selection import Selector
 from solera.core.task import task
+from solera.learn.averaging.judging import mean_losses
 from solera.learn.averaging.layers import torch
 from solera.learn.averaging.local import Local, one_and_many
 from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.networks import Pull, forward
-from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of
+from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of, row_losses, targets_of
 from solera.learn.averaging.rows import find_device
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
@@ -220,6 +221,21 @@ class FedAvg(Averaging):
         if self.schema_.target == "labels":
             return (z > 0).astype(np.uint8)
         return z[:, 0] if self.schema_.outputs == 1 else z
+
+    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+        """The loss of every row that training minimises."""
+        outputs = torch().from_numpy(self.decision_function(X))
+        target = targets_of(y, self._loss(), self.schema_.classes, self.weights_.dtype)
+        found = row_losses(outputs, torch().from_numpy(target), self._loss())
+        return np.asarray(found.numpy(), dtype=np.float64)
+
+    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
+        plan = self._plan()
+        if plan.layers is None or plan.convolves or hasattr(X, "tocsr"):
+            return super().losses_of(models, X, y)  # stacked convolutions are slower
+        weights = np.stack([model["weights"] for model in models])
+        target = targets_of(y, self._loss(), self.schema_.classes, weights.dtype)
+        return mean_losses(plan, weights, self.check_rows(X), target, self._loss(), self.device)
 
     def for_prediction(self) -> Self:
         model = self.clone()

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from solera.core.aggregation import Sum
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.rounds import Selector
+from solera.core.selection import Selector
 from solera.data.agreement import agree
 from solera.learn.base import Learner
 from solera.learn.cluster import seeding
@@ -94,16 +94,25 @@ class FedKMeans(Learner):
         )
         for r in rounds:
             total = r.ask(update, {**order, "centroids": self.centroids_}).fold(Sum())
-            counts = total["counts"][:, None]
-            target = np.where(counts > 0, total["sums"] / np.maximum(counts, 1), self.centroids_)
-            step = self.server_rate * (target - self.centroids_)
-            self.centroids_ = self.centroids_ + step
-            moved = float(np.sqrt((step**2).sum(axis=1)).max())
-            r.log(loss=total["inertia"] / max(int(counts.sum()), 1), moved=moved)
+            before = self.centroids_
+            self.absorb(total)
+            moved = float(np.sqrt(((self.centroids_ - before) ** 2).sum(axis=1)).max())
+            r.log(loss=total["inertia"] / max(int(total["counts"].sum()), 1), moved=moved)
             if moved <= self.tolerance:
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
+
+    def absorb(self, total: Any) -> None:
+        """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
+        counts = total["counts"][:, None]
+        target = np.where(counts > 0, total["sums"] / np.maximum(counts, 1), self.centroids_)
+        self.centroids_ = self.centroids_ + self.server_rate * (target - self.centroids_)
+
+    def losses(self, X: Any, y: Any = None) -> NDArray[np.float64]:
+        """The squared distance of every row to its nearest centroid."""
+        _, distance = nearest(self.check_rows(X), self.centroids_)
+        return np.asarray(distance, dtype=np.float64)
 
     def start(self, federation: Federation) -> Floats:
         """The centroids that ``fit`` would start from, to give several learners the same ones."""

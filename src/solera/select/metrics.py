@@ -1,0 +1,157 @@
+"""How good a selection was: when a score was reached, at what cost, and how fairly.
+
+All functions read a learner's ``history_``, or what :class:`Selections` recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solera.core.clients import IntArray
+from solera.core.errors import DataError, UsageError
+from solera.core.rounds import Callback, Round
+
+History = Sequence[Mapping[str, Any]]
+Floats = NDArray[np.float64]
+
+
+class Selections(Callback):
+    """Records who was chosen and who took part in every round.
+
+    ``chosen`` and ``took_part`` count the rounds of every client.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: IntArray = np.zeros(0, dtype=np.int64)
+        self.took_part: IntArray = np.zeros(0, dtype=np.int64)
+
+    def on_start(self, learner: Any, rounds: int, start: int) -> None:
+        if not start:
+            self.chosen = self.took_part = np.zeros(0, dtype=np.int64)
+
+    def on_round(self, learner: Any, round: Round) -> None:
+        clients = len(round.federation)
+        if not len(self.chosen):
+            self.chosen = self.took_part = np.zeros(clients, dtype=np.int64)
+        failed = [failure.client for failure in round.failures]
+        took_part = np.setdiff1d(round.clients, failed)
+        self.chosen = self.chosen + np.bincount(round.chosen, minlength=clients)
+        self.took_part = self.took_part + np.bincount(took_part, minlength=clients)
+
+    def get_state(self) -> Any:
+        return {"chosen": self.chosen, "took_part": self.took_part}
+
+    def set_state(self, state: Any) -> None:
+        self.chosen, self.took_part = np.array(state["chosen"]), np.array(state["took_part"])
+
+
+def curve(history: History, metric: str) -> Floats:
+    """The metric of every round; NaN where a round has none."""
+    return np.array([entry.get(metric, np.nan) for entry in history], dtype=float)
+
+
+def rounds_to(history: History, target: float, metric: str = "score") -> int | None:
+    """RoA@x: after how many rounds the metric first reached the target, or None."""
+    reached = np.flatnonzero(curve(history, metric) >= target)
+    return int(reached[0]) + 1 if len(reached) else None
+
+
+def time_to(history: History, target: float, metric: str = "score") -> float | None:
+    """ToA@x: the cumulative virtual time of that round in seconds, or None."""
+    rounds = rounds_to(history, target, metric)
+    if rounds is None:
+        return None
+    if "time" not in history[rounds - 1]:
+        raise UsageError("the history has no time", hint="use so.simulate(clock=so.VirtualClock())")
+    return float(history[rounds - 1]["time"])
+
+
+def area_under(history: History, metric: str = "loss", *, over: str = "round") -> float:
+    """Area under the curve of a metric over rounds, or over ``"time"``, by trapezoids.
+
+    It is divided by the width, so that runs of different lengths compare: a mean height.
+    """
+    y, x = curve(history, metric), curve(history, over)
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if not len(x):
+        raise DataError(f"no round has both {metric!r} and {over!r}")
+    if len(x) == 1 or x[-1] == x[0]:
+        return float(y.mean())
+    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))
+
+
+def updates(history: History) -> int:
+    """How many updates clients were asked for."""
+    return int(sum(entry["clients"] for entry in history))
+
+
+def traffic(history: History) -> int:
+    """Bytes of all messages, reports to the selector included."""
+    return int(sum(entry["bytes_down"] + entry["bytes_up"] for entry in history))
+
+
+def coverage(counts: ArrayLike) -> float:
+    """The share of clients that were used at least once."""
+    counts = _counts(counts)
+    return float((counts > 0).mean())
+
+
+def gini(counts: ArrayLike) -> float:
+    """How unevenly clients take part: 0 when all do equally often, towards 1 when one does all.
+
+    G = Σ_i (2i − K − 1)·n_(i) / (K·Σ n), with counts n_(1) ≤ … ≤ n_(K).
+    """
+    counts = np.sort(_counts(counts))
+    total = counts.sum()
+    if not total:
+        return 0.0
+    ranks = 2 * np.arange(1, len(counts) + 1) - len(counts) - 1
+    return float((ranks * counts).sum() / (len(counts) * total))
+
+
+def gini_by_group(counts: ArrayLike, groups: Sequence[Any]) -> dict[Any, dict[str, float]]:
+    """Share of all selections, coverage and Gini index inside every group of clients."""
+    counts, names = _counts(counts), np.asarray(groups)
+    if len(names) != len(counts):
+        raise DataError(f"{len(names)} groups are named for {len(counts)} clients")
+    total = max(counts.sum(), 1)
+    return {
+        name: {
+            "share": float(counts[names == name].sum() / total),
+            "coverage": coverage(counts[names == name]),
+            "gini": gini(counts[names == name]),
+        }
+        for name in np.unique(names).tolist()
+    }
+
+
+def _counts(counts: ArrayLike) -> Floats:
+    found = np.asarray(counts, dtype=float)
+    if not found.size or (found < 0).any() or not np.isfinite(found).all():
+        raise DataError("counts of selections must be at least one number, none negative")
+    return found
+
+
+def summarise(
+    history: History, selections: Selections | None = None, *, targets: Sequence[float] = ()
+) -> dict[str, Any]:
+    """All of the above for one run; RoA and ToA for every target, where reached."""
+    found: dict[str, Any] = {"rounds": len(history), "updates": updates(history)}
+    for target in targets:
+        found[f"RoA@{target:g}"] = rounds_to(history, target)
+        if history and "time" in history[-1]:
+            found[f"ToA@{target:g}"] = time_to(history, target)
+    if np.isfinite(curve(history, "loss")).any():
+        found["area"] = area_under(history)
+    if history and "time" in history[-1]:
+        found["time"] = float(history[-1]["time"])
+    found["bytes"] = traffic(history)
+    if selections is not None:
+        found["coverage"] = coverage(selections.took_part)
+        found["gini"] = gini(selections.took_part)
+    return found

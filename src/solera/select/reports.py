@@ -1,0 +1,124 @@
+"""What clients report to selectors: valuations and resources, as ordinary tasks they may decline.
+
+A policy that does not name ``select.value`` or ``select.resources`` declines them. Selectors put a
+documented default in the place of what was not reported.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import Client, ClientGroup, IntArray, Segments
+from solera.core.component import build_fitted, describe_fitted
+from solera.core.errors import DataError, Refusal
+from solera.core.replies import Stacked
+from solera.core.selection import Roster
+from solera.core.task import task
+
+Floats = NDArray[np.float64]
+VARIABLE = "SOLERA_RESOURCES"
+
+# --- valuations ---
+
+
+def _value_many(group: ClientGroup, ask: Any) -> Stacked:
+    return Stacked(_values(group.data, ask))
+
+
+@task("select.value", many=_value_many)
+def value(client: Client, ask: Any) -> dict[str, Any]:
+    """The sum of the losses of the client's rows under a model over n^power, n the rows."""
+    rows = client.data.part("train")
+    one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
+    return Stacked(_values(one, ask))[0]
+
+
+def _values(rows: Segments, ask: Any) -> dict[str, Any]:
+    if not rows.sizes.min():
+        raise Refusal("a client without rows has no loss")
+    joined = rows.joined()
+    losses = build_fitted(ask["model"]).losses(joined.X, joined.y)
+    sums = np.add.reduceat(losses, np.cumsum(rows.sizes) - rows.sizes)
+    return {"value": np.asarray(sums / rows.sizes ** float(ask["power"]), dtype=np.float64)}
+
+
+def ask_values(roster: Roster, to: IntArray, round: int, power: float) -> tuple[IntArray, Floats]:
+    """Who reported a valuation of the current model, and which; NaN counts as no report."""
+    model = describe_fitted(roster.learner.for_prediction())
+    replies = roster.ask(value, {"model": model, "power": power}, to, round)
+    found = np.array([float(reply["value"]) for reply in replies])
+    known = np.flatnonzero(np.isfinite(found))
+    clients = np.array([reply.client for reply in replies], dtype=np.int64)
+    return clients[known], found[known]
+
+
+def with_default(values: Floats) -> Floats:
+    """Values where NaN, no report, is replaced by the median of the others, or by 0."""
+    known = values[~np.isnan(values)]
+    return np.where(np.isnan(values), np.median(known) if len(known) else 0.0, values)
+
+
+# --- rows ---
+
+
+@task("select.rows")
+def rows(client: Client, ask: Any) -> dict[str, Any]:
+    """How many rows the client trains on."""
+    return {"rows": len(client.data)}
+
+
+# --- resources ---
+
+
+@lru_cache(maxsize=8)
+def _stated(path: str) -> Mapping[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file)
+        speed, link = float(found["samples_per_second"]), float(found["bits_per_second"])
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{VARIABLE}={path}: {error}",
+            hint="the file says samples_per_second, bits_per_second and perhaps upload = true",
+        ) from error
+    return {"speed": speed, "link": link, "upload": found.get("upload") is True}
+
+
+def own_resources(client: Client) -> Mapping[str, Any]:
+    """Speed, link and whether rows may be sent: simulated, or as the owner stated in a file."""
+    if client.resources is not None:
+        who, draws = [client.id], client.draws
+        state = client.resources.reported(draws.seed, draws.round, who)
+        allows = bool(client.resources.allows_upload(draws.seed, who)[0])
+        return {"speed": float(state.speed[0]), "link": float(state.link[0]), "upload": allows}
+    path = os.environ.get(VARIABLE)
+    if not path:
+        raise Refusal("this client does not say what it can do")
+    return _stated(path)
+
+
+@task("select.resources")
+def resources(client: Client, ask: Any) -> dict[str, Any]:
+    """Speed, link, whether rows may be sent, bits of a row, rows, and rows of each class."""
+    X = client.data.X
+    return {
+        **own_resources(client),
+        "rows": len(client.data),
+        "row_bits": 8 * int(np.prod(X.shape[1:])) * X.dtype.itemsize,
+        "counts": class_counts(client, ask["classes"]),
+    }
+
+
+def class_counts(client: Client, classes: Any) -> IntArray:
+    """Rows of each class; empty where the target is no class."""
+    if not len(classes):
+        return np.zeros(0, dtype=np.int64)
+    found = np.searchsorted(classes, client.data.y)
+    return np.bincount(np.minimum(found, len(classes) - 1), minlength=len(classes)).astype(np.int64)

@@ -1,0 +1,127 @@
+"""What simulated clients can do: how fast they train, how fast their link is, what they allow.
+
+The model of the thesis (after Yoshida et al. 2020): every client has a usual speed γ_k ~ U(10, 100)
+samples per second and a usual link θ_k of 1.4 Mbit/s. In every round both are drawn anew from a
+normal distribution with σ = 0.1 of the usual value, truncated at ±20 % of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+
+from solera.core import rng
+from solera.core.component import Component
+from solera.core.errors import UsageError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Speed in samples per second and link in bits per second of some clients."""
+
+    speed: Floats
+    link: Floats
+
+
+class Resources(Component):
+    """Speeds and links of simulated clients, the same for the same (seed, round, client).
+
+    Parameters
+    ----------
+    speed: samples per second, one number for all or (low, high) of a uniform distribution.
+    link: bits per second, likewise.
+    variation: how far a round's value may be from the usual one, as a fraction r_var of it.
+    spread: its standard deviation, as a fraction of the usual value.
+    upload: probability r_UL that a client lets rows of its own be sent to the coordinator.
+    reports: what clients tell selectors: ``"now"``, the values of this round, or ``"usual"``.
+    """
+
+    def __init__(
+        self,
+        *,
+        speed: float | tuple[float, float] = (10.0, 100.0),
+        link: float | tuple[float, float] = 1.4e6,
+        variation: float = 0.2,
+        spread: float = 0.1,
+        upload: float = 0.01,
+        reports: str = "now",
+    ) -> None:
+        self.speed = speed
+        self.link = link
+        self.variation = variation
+        self.spread = spread
+        self.upload = upload
+        self.reports = reports
+
+    def usual(self, seed: int, clients: ArrayLike) -> State:
+        """The values that every round's vary around."""
+        self.check()
+        keys = rng.stream_keys(seed, "resources", 0, clients)
+        return State(
+            _between(self.speed, _uniform(keys, 0)), _between(self.link, _uniform(keys, 1))
+        )
+
+    def now(self, seed: int, round: int, clients: ArrayLike) -> State:
+        """The values of one round."""
+        usual = self.usual(seed, clients)
+        keys = rng.stream_keys(seed, "resources/now", round, clients)
+        return State(
+            usual.speed * self._factor(_uniform(keys, 0)),
+            usual.link * self._factor(_uniform(keys, 1)),
+        )
+
+    def reported(self, seed: int, round: int, clients: ArrayLike) -> State:
+        """What clients say about themselves."""
+        now = self.reports == "now"
+        return self.now(seed, round, clients) if now else self.usual(seed, clients)
+
+    def allows_upload(self, seed: int, clients: ArrayLike) -> NDArray[np.bool_]:
+        """Who lets rows be sent to the coordinator; a client never changes its mind."""
+        self.check()
+        keys = rng.stream_keys(seed, "resources", 0, clients)
+        return np.asarray(_uniform(keys, 2) < self.upload)
+
+    def _factor(self, u: Floats) -> Floats:
+        """1 + σ·z, z normal and truncated, from uniform numbers."""
+        if not self.spread or not self.variation:
+            return np.ones_like(u)
+        low = ndtr(-self.variation / self.spread)
+        return np.asarray(1 + self.spread * ndtri(low + u * (1 - 2 * low)))
+
+    def check(self) -> None:
+        """Raise an error when a parameter makes no sense."""
+        for name in ("speed", "link"):
+            low, high = _bounds(getattr(self, name))
+            if not 0 < low <= high < np.inf:
+                rule = "must be > 0, or (low, high) with 0 < low ≤ high"
+                raise UsageError.of(self, name, getattr(self, name), rule)
+        if not 0 <= self.variation < 1:
+            raise UsageError.of(self, "variation", self.variation, "must be at least 0 and below 1")
+        if not self.spread >= 0:
+            raise UsageError.of(self, "spread", self.spread, "must not be negative")
+        if not 0 <= self.upload <= 1:
+            raise UsageError.of(self, "upload", self.upload, "must be between 0 and 1")
+        if self.reports not in ("now", "usual"):
+            raise UsageError.of(self, "reports", self.reports, "must be 'now' or 'usual'")
+
+
+def _bounds(value: float | tuple[float, float]) -> tuple[float, float]:
+    if isinstance(value, tuple | list):
+        low, high = value
+        return float(low), float(high)
+    return float(value), float(value)
+
+
+def _between(value: float | tuple[float, float], u: Floats) -> Floats:
+    low, high = _bounds(value)
+    return low + (high - low) * u
+
+
+def _uniform(keys: rng.Bits, which: int) -> Floats:
+    bits = rng.random_bits(keys, which) >> np.uint64(11)
+    return np.asarray(bits * 2.0**-53, dtype=np.float64)

@@ -1,0 +1,124 @@
+"""Selectors over a real network: valuations and resources are tasks that a client may decline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import solera as so
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+from network import POLICY, Network  # noqa: E402
+
+CLIENTS = 4
+SILENT = """
+[[task]]
+name = "linear.*"
+[[task]]
+name = "averaging.*"
+[[task]]
+name = "data.*"
+"""
+FAST = "samples_per_second = 50.0\nbits_per_second = 1e6\n"
+SLOW = "samples_per_second = 0.01\nbits_per_second = 1e6\nupload = true\n"
+
+
+def rows():
+    draw = np.random.default_rng(5)
+    X = draw.normal(size=(CLIENTS * 25, 3))
+    y = (X[:, 0] > 0).astype(int)
+    return so.FederatedData(X, y, 25 * np.arange(CLIENTS + 1))
+
+
+def network(folder, monkeypatch, policies):
+    place = Network(folder)
+    place.start()
+    for client in range(CLIENTS):
+        name = f"client-{client}"
+        stated = folder / f"{name}.resources"
+        stated.write_text(SLOW if client == 1 else FAST)
+        monkeypatch.setenv("SOLERA_RESOURCES", str(stated))
+        place.enrol(name)
+        place.give(name, rows(), client, policies.get(client, POLICY))
+        place.work(name)
+    return place
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    place = network(tmp_path_factory.mktemp("talking"), patch, {})
+    yield place
+    place.close()
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    policies = {0: SILENT, 2: SILENT}
+    place = network(tmp_path_factory.mktemp("silent"), patch, policies)
+    yield place
+    place.close()
+    patch.undo()
+
+
+SELECTORS = {
+    "uniform": so.Uniform(),
+    "robin": so.RoundRobin(),
+    "active": so.ActiveSampling(),
+    "explore": so.ActiveSampling(explore=True),
+    "power": so.PowerOfChoice(candidates=3),
+    "greedy": so.GreedyShapley(part="train"),
+    "ucb": so.ShapleyUCB(part="train"),
+    "softmax": so.ShapleySoftmax(part="train"),
+}
+LEARNERS = {
+    "linear": lambda select: so.FedLinear(rounds=3, per_round=2, select=select),
+    "mlp": lambda select: so.FedAvg(
+        so.nn.mlp(3, 4, 2), rounds=2, per_round=2, select=select, dtype="float64"
+    ),
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("name", SELECTORS)
+def test_selectors_choose_as_in_simulation(talking, name, learner):
+    make = LEARNERS[learner]
+    there = make(SELECTORS[name]).fit(talking.connect(f"{learner}-{name}", seed=4))
+    here = make(SELECTORS[name]).fit(so.Federation(so.simulate(rows()).engine, seed=4))
+    assert [entry["clients"] for entry in there.history_] == [2] * len(there.history_)
+    for mine, theirs in zip(here.get_model().values(), there.get_model().values(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("selector", [so.FedCS, so.HybridFL, so.DynHybridFL])
+def test_resources_are_what_clients_state(talking, selector):
+    watch = so.selection.Selections()
+    learner = so.FedLinear(rounds=2, select=selector(deadline=60.0))
+    learner.fit(talking.connect(f"by-{selector.__name__}", seed=4), callbacks=[watch])
+    assert watch.chosen.tolist() == [2, 0, 2, 2]  # client 1 says that it is slow
+    if selector is not so.FedCS:
+        assert learner.history_[0]["uploaded"] == 25  # and lets its rows be sent
+        assert "time" not in learner.history_[0]
+
+
+@pytest.mark.parametrize("name", ["active", "explore", "power"])
+def test_a_policy_may_decline_valuations(silent, name):
+    learner = so.FedLinear(rounds=3, per_round=2, select=SELECTORS[name])
+    learner.fit(silent.connect(f"silent-{name}", seed=4))
+    assert [entry["clients"] for entry in learner.history_] == [2, 2, 2]
+
+
+def test_a_policy_may_decline_to_say_what_a_client_can_do(silent):
+    learner = so.FedLinear(rounds=2, select=so.FedCS(deadline=60.0))
+    learner.fit(silent.connect("silent-fedcs", seed=4))
+    assert [entry["clients"] for entry in learner.history_] == [1, 1]  # the silent count as slow
+
+
+def test_shapley_values_come_from_those_who_judge(silent):
+    learner = so.FedLinear(rounds=2, per_round=3, select=so.ShapleyUCB(part="train"))
+    learner.fit(silent.connect("silent-ucb", seed=4))
+    assert [entry["evaluations"] for entry in learner.history_] == [8, 8]
