@@ -71,6 +71,10 @@ class Stacked:
         """The replies at these positions."""
         return Stacked(map_leaves(lambda leaf: leaf[chosen], self.fields))
 
+    def between(self, first: int, last: int) -> Stacked:
+        """The replies at positions first … last − 1, as views."""
+        return Stacked(map_leaves(lambda leaf: leaf[first:last], self.fields))
+
     def sizes(self) -> IntArray:
         """Encoded size of every reply."""
         if not self._len:
@@ -140,6 +144,15 @@ class Batch:
         return self._kept(good), [
             Failure(c, "invalid", reason) for c in self.clients[~good].tolist()
         ]
+
+    def between(self, first: int, last: int) -> Batch:
+        """The replies at positions first … last − 1."""
+        if isinstance(self.payloads, Stacked):
+            payloads: Any = self.payloads.between(first, last)
+        else:
+            payloads = self.payloads[first:last]
+        sizes = None if self.known_sizes is None else self.known_sizes[first:last]
+        return Batch(self.clients[first:last], payloads, sizes)
 
     def _kept(self, good: NDArray[np.bool_]) -> Batch:
         kept = np.flatnonzero(good)

@@ -60,7 +60,19 @@ class Runner:
         self, ask: Ask, clients: IntArray, states: States, aggregation: Aggregation | None
     ) -> Block:
         """Run the task for these clients; ``states`` is updated in place."""
+        (block,) = self.blocks(ask, [clients], states, aggregation)
+        return block
+
+    def blocks(
+        self,
+        ask: Ask,
+        spans: Sequence[IntArray],
+        states: States,
+        aggregation: Aggregation | None,
+    ) -> Iterator[Block]:
+        """Run the task for the clients of several blocks at once; every block is folded alone."""
         task = find_task(ask.task, ask.version)
+        clients = np.concatenate(spans)
         failures: list[Failure] = []
         virtual = 0.0
         faults = None if self.misfortune is None else self.misfortune.faults(ask, clients)
@@ -71,7 +83,30 @@ class Runner:
         if faults is not None and self.misfortune is not None:
             batch, failed = self._tamper(ask, batch, clients, faults)
             failures += failed
-        return settle(task, ask, batch, failures, virtual, aggregation)
+        for span in spans:
+            first, last = np.searchsorted(batch.clients, [span[0], span[-1] + 1])
+            part = batch.between(int(first), int(last)) if len(spans) > 1 else batch
+            mine = [f for f in failures if span[0] <= f.client <= span[-1]]
+            yield settle(task, ask, part, mine, virtual, aggregation)
+
+    def together(self, ask: Ask, spans: Sequence[IntArray]) -> Iterator[list[IntArray]]:
+        """Runs of blocks that one ``many=`` call can serve within the memory."""
+        task = find_task(ask.task, ask.version)
+        if task.many is None or isinstance(ask.payload, PerClient):
+            yield from ([span] for span in spans)
+            return
+        costs = self._costs(ask, np.concatenate(spans), self._source_for(ask))
+        ends = np.cumsum([len(span) for span in spans])
+        cost = np.add.reduceat(costs, np.concatenate([[0], ends[:-1]]))
+        run: list[IntArray] = []
+        taken = 0
+        for span, more in zip(spans, cost.tolist(), strict=True):
+            if run and taken + more > self.memory:
+                yield run
+                run, taken = [], 0
+            run.append(span)
+            taken += more
+        yield run
 
     # --- the task itself ---
 
@@ -110,7 +145,8 @@ class Runner:
                     f"for {len(clients)} clients"
                 )
             for state in mine:
-                encoded_size(state)
+                if state:
+                    encoded_size(state)
         except Exception as error:
             batch, failures = self._one_by_one(task, ask, clients, states, source, draws)
             if not failures:
@@ -166,11 +202,7 @@ class Runner:
 
     def _chunks(self, ask: Ask, clients: IntArray, source: Source) -> Iterator[IntArray]:
         """Runs of clients whose rows and updates fit the memory together."""
-        update = 3 * encoded_size(ask.payload)
-        sizes = source.sizes("train")
-        row = 8 * (source.schema.width + source.schema.outputs)
-        cost = update + (0 if sizes is None else sizes[clients] * row)
-        taken = np.cumsum(np.broadcast_to(cost, clients.shape))
+        taken = np.cumsum(self._costs(ask, clients, source))
         start = 0
         while start < len(clients):
             before = taken[start - 1] if start else 0
@@ -178,6 +210,14 @@ class Runner:
             end = max(end, start + 1)
             yield clients[start:end]
             start = end
+
+    def _costs(self, ask: Ask, clients: IntArray, source: Source) -> IntArray:
+        """Bytes that the rows and the update of each client take."""
+        update = 3 * encoded_size(ask.payload)
+        sizes = source.sizes("train")
+        row = 8 * (source.schema.width + source.schema.outputs)
+        cost = update + (0 if sizes is None else sizes[clients] * row)
+        return np.broadcast_to(np.asarray(cost, dtype=np.int64), clients.shape)
 
     # --- what goes wrong on the way ---
 

@@ -1,4 +1,7 @@
-"""The engine of notebooks and tests: all clients in this process, one block after the other."""
+"""The engine of notebooks and tests: all clients in this process.
+
+A ``many=`` task serves several blocks in one call where the memory allows.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ class LocalEngine(Simulated):
         super().__init__(source, misfortune, memory)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
-        for positions in blocks(len(ask.clients)):
-            yield self._runner.block(ask, ask.clients[positions], self._states, aggregation)
+        spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
+        for run in self._runner.together(ask, spans):
+            yield from self._runner.blocks(ask, run, self._states, aggregation)
 
     def close(self) -> None:
         """Nothing to give back."""
