@@ -83,6 +83,8 @@ class Runner:
         if faults is not None and self.misfortune is not None:
             batch, failed = self._tamper(ask, batch, clients, faults)
             failures += failed
+        if len(spans) > 1:
+            batch = Batch(batch.clients, batch.payloads, batch.sizes())
         for span in spans:
             first, last = np.searchsorted(batch.clients, [span[0], span[-1] + 1])
             part = batch.between(int(first), int(last)) if len(spans) > 1 else batch

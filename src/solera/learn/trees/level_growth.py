@@ -47,7 +47,7 @@ class GrowingTree:
         self.builder.add(0.0, 0.0)
         self.wanted = np.array([0])
         self._siblings = np.array([-1])
-        self._parents: dict[int, Floats] = {}
+        self._parents: Floats | None = None
         self._splits: list[tuple[int, int, int, bool, int]] = []
 
     def grow(self, told: Any) -> None:
@@ -60,31 +60,30 @@ class GrowingTree:
         if len(self.builder) == 1:
             self._settle(0, totals[:, 0])
         best = self._best(hist, totals)
-        wanted, siblings, parents = [], [], {}
-        for i in np.flatnonzero(best.gain > 0).tolist():
+        wanted, siblings = [], []
+        divided = np.flatnonzero(best.gain > 0)
+        for i in divided.tolist():
             left = self._split(int(nodes[i]), i, best, totals[:, i])
             smaller_left = best.left[2, i] <= totals[2, i] - best.left[2, i]
             wanted.append(left if smaller_left else left + 1)
             siblings.append(left + 1 if smaller_left else left)
-            parents[wanted[-1]] = hist[:, i]
         self.wanted, self._siblings = np.array(wanted, int), np.array(siblings, int)
-        self._parents = parents
+        self._parents = hist.take(divided, axis=1)
 
     def _all_histograms(self, told: Any) -> tuple[Ints, Floats]:
         """Open nodes and their Σg, Σh and rows by cell, 3 × nodes × cells: whole numbers."""
         asked = self.units.unpacked(told)
-        if not self._parents:
+        if self._parents is None:
             return self.wanted, asked
-        above = np.stack([self._parents[int(node)] for node in self.wanted], axis=1)
         return (
             np.concatenate([self.wanted, self._siblings]),
-            np.concatenate([asked, above - asked], axis=1),
+            np.concatenate([asked, self._parents - asked], axis=1),
         )
 
     def _best(self, hist: Floats, totals: Floats) -> _Best:
         """The split of largest gain of each node; first the lower cell, missing values right."""
-        summed = np.cumsum(hist, axis=2)
-        left = summed - totals[:, :, None] * self.column  # every column adds up to the total
+        left = np.cumsum(hist, axis=2)
+        left -= totals[:, :, None] * self.column  # every column adds up to the total
         gaps = hist[:, :, self.starts[1:] - 1]
         ways = [left]
         if gaps[2].any():
@@ -93,13 +92,11 @@ class GrowingTree:
         place = gains.argmax(axis=1)
         each, cells = np.arange(len(gains)), left.shape[2]
         way, cell = place // cells, place % cells
-        chosen = np.stack(
-            [ways[w][:, i, c] for i, (w, c) in enumerate(zip(way, cell, strict=True))]
-        )
+        chosen = np.where(way == 0, ways[0][:, each, cell], ways[-1][:, each, cell])
         column = self.column[cell]
         no_gap = gaps[2, each, column] == 0
-        missing_left = np.where(no_gap, 2 * chosen[:, 2] >= totals[2], way == 1)
-        return _Best(gains[each, place], cell, column, missing_left, chosen.T)
+        missing_left = np.where(no_gap, 2 * chosen[2] >= totals[2], way == 1)
+        return _Best(gains[each, place], cell, column, missing_left, chosen)
 
     def _gain(self, left: Floats, totals: Floats) -> Floats:
         l2, least = self.limits.l2 / self.h_unit, self.limits.min_rows

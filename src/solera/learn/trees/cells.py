@@ -1,0 +1,66 @@
+"""Rows as numbers of cells: sending them down a tree and adding up what they carry.
+
+These two take most of the time of :class:`~solera.learn.trees.boosting.HistGBDT`, so both do all
+rows of all clients of a call in a few passes over flat arrays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csc_array
+
+from solera.core.errors import DataError
+from solera.learn.trees.tree import Floats, Ints
+
+Cells = NDArray[np.int32]
+_SHORT = np.iinfo(np.int32).max
+
+
+def move(cells: Cells, at: Ints, splits: Ints, starts: Ints) -> Ints:
+    """The nodes that rows at the nodes ``at`` reach down the splits of a tree.
+
+    ``splits`` has a column for every node: the column to look at (−1 for none), the last cell that
+    goes left, whether missing values go left, and the left child, before the right one. Column j
+    owns the cells from ``starts[j]`` on, its last one for missing values.
+    """
+    feature, cut, missing_left, child = splits
+    inner = feature >= 0
+    column = np.where(inner, feature, 0)
+    first = (cut + 1).astype(np.int32)
+    right_cells = starts[1:].take(column) - first - (missing_left != 0)
+    right_cells = np.where(inner, right_cells, 0).astype(np.uint32)
+    child = np.where(inner, child, np.arange(len(child)))
+    flat, line = cells.reshape(-1), np.arange(len(cells)) * cells.shape[1]
+    while inner.take(at).any():
+        cell = flat.take(line + column.take(at))
+        cell -= first.take(at)  # cells before the first one become large numbers below
+        right = cell.view(np.uint32) < right_cells.take(at)
+        at = child.take(at)
+        at += right
+    return at
+
+
+def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, total: int) -> Floats:
+    """Σ of what rows carry by client, wanted node and cell: clients × nodes × cells × k.
+
+    ``values`` are rows × k, client after client of these ``sizes``; there are ``total`` cells. It
+    is the product with the sparse matrix that has a one wherever a row is in a cell.
+    """
+    place = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1)
+    place[wanted] = np.arange(len(wanted))
+    place = place.take(at)
+    place += np.repeat(np.arange(len(sizes)) * len(wanted), sizes) * (place >= 0)
+    here = np.flatnonzero(place >= 0)
+    if len(here) < len(at):
+        place, cells, values = place.take(here), cells.take(here, axis=0), values.take(here, axis=0)
+    shape = (len(sizes), len(wanted), total, values.shape[1])
+    height, width = shape[0] * shape[1] * shape[2], cells.shape[1]
+    short = max(height, cells.size) <= _SHORT
+    place = (place * total).astype(np.int32 if short else np.int64)
+    index = (cells + place[:, None]).ravel()
+    if index.max(initial=0) >= height:  # the product trusts its index
+        raise DataError(f"the ask knows {total:,} cells, these rows have more")
+    ends = np.arange(0, index.size + 1, width, dtype=index.dtype)
+    rows = csc_array((np.ones(index.size), index, ends), shape=(height, len(cells)))
+    return np.asarray(rows @ values).reshape(shape)
