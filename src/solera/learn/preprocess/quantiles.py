@@ -25,6 +25,7 @@ _CUTS = 16
 _ROUNDS = 5
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @task("preprocess.count")
@@ -67,9 +68,23 @@ def quantiles(
     for round in range(1, rounds + 1):
         steps = np.arange(1, _CUTS) / _CUTS
         cuts = low[:, :, None] + (high - low)[:, :, None] * steps
-        below = federation.ask(count, {"edges": cuts}, round=round).fold(Sum())["below"]
+        some, which = _distinct(low, high)
+        ask = {"edges": np.take_along_axis(cuts, some[:, :, None], axis=1)}
+        below = federation.ask(count, ask, round=round).fold(Sum())["below"]
+        below = np.take_along_axis(below, which[:, :, None], axis=1)
         cell = (below < rank[:, :, None]).sum(axis=2)
         grid = np.concatenate([low[:, :, None], cuts, high[:, :, None]], axis=2)
         low = np.take_along_axis(grid, cell[:, :, None], axis=2)[:, :, 0]
         high = np.take_along_axis(grid, cell[:, :, None] + 1, axis=2)[:, :, 0]
     return np.where(first["rows"][:, None] > 0, high, np.nan)
+
+
+def _distinct(low: Floats, high: Floats) -> tuple[Ints, Ints]:
+    """Of the intervals of every column, where each first occurs, and which of these each is."""
+    pairs = np.stack([low, high], axis=2)
+    found = [np.unique(p, axis=0, return_index=True, return_inverse=True)[1:] for p in pairs]
+    most = max(len(some) for some, _ in found)
+    return (
+        np.stack([np.pad(some, (0, most - len(some)), mode="edge") for some, _ in found]),
+        np.stack([which.reshape(-1) for _, which in found]),
+    )

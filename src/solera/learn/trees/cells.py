@@ -14,7 +14,7 @@ from solera.core.errors import DataError
 from solera.learn.trees.tree import Floats, Ints
 
 Cells = NDArray[np.int32]
-_SHORT = np.iinfo(np.int32).max
+_MOST = np.iinfo(np.int32).max
 
 
 def move(cells: Cells, at: Ints, splits: Ints, starts: Ints) -> Ints:
@@ -47,20 +47,20 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
     ``values`` are rows × k, client after client of these ``sizes``; there are ``total`` cells. It
     is the product with the sparse matrix that has a one wherever a row is in a cell.
     """
-    place = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1)
-    place[wanted] = np.arange(len(wanted))
-    place = place.take(at)
-    place += np.repeat(np.arange(len(sizes)) * len(wanted), sizes) * (place >= 0)
-    here = np.flatnonzero(place >= 0)
-    if len(here) < len(at):
-        place, cells, values = place.take(here), cells.take(here, axis=0), values.take(here, axis=0)
     shape = (len(sizes), len(wanted), total, values.shape[1])
-    height, width = shape[0] * shape[1] * shape[2], cells.shape[1]
-    short = max(height, cells.size) <= _SHORT
-    place = (place * total).astype(np.int32 if short else np.int64)
-    index = (cells + place[:, None]).ravel()
-    if index.max(initial=0) >= height:  # the product trusts its index
-        raise DataError(f"the ask knows {total:,} cells, these rows have more")
-    ends = np.arange(0, index.size + 1, width, dtype=index.dtype)
+    height, width = shape[0] * shape[1] * total, cells.shape[1]
+    kind = np.int32 if max(height, cells.size) <= _MOST else np.int64
+    place = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
+    place[wanted] = np.arange(len(wanted)) * total
+    here = np.flatnonzero((place >= 0).take(at))
+    if len(here) < len(at):
+        sizes = np.diff(np.searchsorted(here, np.append(0, np.cumsum(sizes))))
+        at, cells, values = at.take(here), cells.take(here, axis=0), values.take(here, axis=0)
+    index = place.take(at)
+    index += np.repeat(np.arange(0, height, height // len(sizes), dtype=kind), sizes)
+    index = (cells + index[:, None]).ravel()
+    if index.view(f"u{index.itemsize}").max(initial=0) >= height:  # the product does not look where it writes
+        raise DataError(f"the ask knows {total:,} cells, these rows have others")
+    ends = np.arange(0, index.size + 1, width, dtype=kind)
     rows = csc_array((np.ones(index.size), index, ends), shape=(height, len(cells)))
     return np.asarray(rows @ values).reshape(shape)

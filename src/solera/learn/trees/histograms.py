@@ -222,6 +222,8 @@ def _grow(
     """Histograms of all clients, one after the other; one client is a group of one."""
     if not sizes.all():
         raise Refusal("a client has no rows to train on")
+    if cells.dtype != np.int32:
+        raise DataError("the rows of this ask are not prepared by HistBins")
     step = Step(*ask["step"].tolist())
     scores, at, summed = _kept(states, sizes, step, ask)
     if ask["splits"]:

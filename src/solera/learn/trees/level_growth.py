@@ -82,8 +82,10 @@ class GrowingTree:
 
     def _best(self, hist: Floats, totals: Floats) -> _Best:
         """The split of largest gain of each node; first the lower cell, missing values right."""
+        firsts = self.starts[1:-1]
+        hist[:, :, firsts] -= totals[:, :, None]  # every column begins again at nothing
         left = np.cumsum(hist, axis=2)
-        left -= totals[:, :, None] * self.column  # every column adds up to the total
+        hist[:, :, firsts] += totals[:, :, None]
         gaps = hist[:, :, self.starts[1:] - 1]
         ways = [left]
         if gaps[2].any():
@@ -96,17 +98,20 @@ class GrowingTree:
         column = self.column[cell]
         no_gap = gaps[2, each, column] == 0
         missing_left = np.where(no_gap, 2 * chosen[2] >= totals[2], way == 1)
-        return _Best(gains[each, place], cell, column, missing_left, chosen)
+        gain = gains[each, place] - self._weight(totals)
+        return _Best(gain, cell, column, missing_left, chosen)
 
     def _gain(self, left: Floats, totals: Floats) -> Floats:
-        l2, least = self.limits.l2 / self.h_unit, self.limits.min_rows
-        floor = _LEAST_HESSIAN / self.h_unit
+        """What both sides of every split weigh, where both are large enough."""
         right = totals[:, :, None] - left
-        good = (left[2] >= least) & (right[2] >= least) & (left[1] >= floor) & (right[1] >= floor)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gain = left[0] ** 2 / (left[1] + l2) + right[0] ** 2 / (right[1] + l2)
-            gain -= (totals[0] ** 2 / np.maximum(totals[1] + l2, floor))[:, None]
-        return np.where(good, gain, -np.inf)
+        good = np.minimum(left[2], right[2]) >= self.limits.min_rows
+        good &= np.minimum(left[1], right[1]) >= _LEAST_HESSIAN / self.h_unit
+        return np.where(good, self._weight(left) + self._weight(right), -np.inf)
+
+    def _weight(self, sums: Floats) -> Floats:
+        """G²/(H + λ), in the units of the sums."""
+        l2, least = self.limits.l2 / self.h_unit, _LEAST_HESSIAN / self.h_unit
+        return np.asarray(sums[0] ** 2 / np.maximum(sums[1] + l2, least))
 
     def _settle(self, node: int, sums: Floats) -> None:
         g, h = float(sums[0]) * self.g_unit, float(sums[1]) * self.h_unit
