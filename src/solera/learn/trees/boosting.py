@@ -62,6 +62,12 @@ class Boosted(Predictor, abstract=True):
             total += tree.importance(width) * len(tree.leaves)
         return total / total.sum() if total.sum() > 0 else total
 
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """What a report shows of the trees: the importance of columns."""
+        from solera.learn.trees.plots import plot_importance
+
+        return [("Importance", plot_importance(self.feature_importances_, self.schema_))]
+
     def _loss(self) -> str:
         target, classes = self.schema_.target, len(self.schema_.classes)
         if target == "numbers" and self.schema_.outputs == 1:

@@ -6,6 +6,8 @@ rows of all clients of a call in a few passes over flat arrays.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array
@@ -49,8 +51,8 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
     """
     shape = (len(sizes), len(wanted), total, values.shape[1])
     height, width = shape[0] * shape[1] * total, cells.shape[1]
-    kind = np.int32 if max(height, cells.size) <= _MOST else np.int64
-    place = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
+    kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64
+    place: NDArray[Any] = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
     place[wanted] = np.arange(len(wanted)) * total
     here = np.flatnonzero((place >= 0).take(at))
     if len(here) < len(at):
@@ -59,7 +61,8 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
     index = place.take(at)
     index += np.repeat(np.arange(0, height, height // len(sizes), dtype=kind), sizes)
     index = (cells + index[:, None]).ravel()
-    if index.view(f"u{index.itemsize}").max(initial=0) >= height:  # the product does not look where it writes
+    highest = index.view(f"u{index.itemsize}").max(initial=0)
+    if highest >= height:  # the product does not look where it writes
         raise DataError(f"the ask knows {total:,} cells, these rows have others")
     ends = np.arange(0, index.size + 1, width, dtype=kind)
     rows = csc_array((np.ones(index.size), index, ends), shape=(height, len(cells)))

@@ -26,6 +26,8 @@ log = logging.getLogger("solera")
 
 Filter = Literal["mean", "median"] | float | Callable[[Floats], float] | None
 _ROUNDING = 1e-12
+SHOWN_RULES = 50
+"""Rules in the table of a report."""
 
 
 class FederatedTree(ReadableTree):
@@ -233,6 +235,28 @@ class FederatedTree(ReadableTree):
         if not len(found):
             raise UsageError(f"client {client} sent no tree")
         return self.local_trees_[int(found[0])]
+
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """The tree, the rules with most rows, importance, and what the filter did."""
+        from solera.learn.trees.plots import plot_filter
+
+        tree, importance = super().report_sections()
+        rules = self.rules_
+        shown = [
+            {
+                "rule": row["rule"],
+                "class": row["class"],
+                "probability": f"{row['probability']:.3f}",
+                "support": f"{row['support']:,.0f}",
+                "expected rows": f"{row['expected_rows']:,.1f}",
+            }
+            for row in rules[:SHOWN_RULES]
+        ]
+        title = "Rules" if len(shown) == len(rules) else f"{len(shown)} of {len(rules):,} rules"
+        kept = np.isin(self.clients_, self.kept_)
+        scores = self.scores_[self.metric]
+        effect = plot_filter(scores, kept, self.threshold_, self.metric.replace("_", "-"))
+        return [tree, (title, shown), importance, ("Filter", effect)]
 
     def for_prediction(self) -> Self:
         light = self.clone()
