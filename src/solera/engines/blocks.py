@@ -215,7 +215,7 @@ class Runner:
 
     def _costs(self, ask: Ask, clients: IntArray, source: Source) -> IntArray:
         """Bytes that the rows and the update of each client take."""
-        update = 3 * encoded_size(ask.payload)
+        update = 3 * ask.size
         sizes = source.sizes("train")
         row = 8 * (source.schema.width + source.schema.outputs)
         cost = update + (0 if sizes is None else sizes[clients] * row)

@@ -36,12 +36,13 @@ def count(client: Client, ask: Any) -> dict[str, Any]:
     edges = ask["edges"]
     if edges.shape[0] != X.shape[1]:
         raise DataError(f"client {client.id} has {X.shape[1]} columns, {edges.shape[0]} are asked")
+    known = np.isfinite(X)
+    rows = known.sum(axis=0)
+    columns = np.sort(np.where(known, X, np.inf).T, axis=1)  # unknown values come last
     counts = np.empty(edges.shape, dtype=np.int64)
-    rows = np.empty(len(edges), dtype=np.int64)
-    for j, column in enumerate(X.T):
-        known = np.sort(column[np.isfinite(column)])
-        counts[j] = np.searchsorted(known, edges[j].ravel(), side="right").reshape(edges[j].shape)
-        rows[j] = len(known)
+    for j, column in enumerate(columns):
+        below = np.searchsorted(column[: rows[j]], edges[j].ravel(), side="right")
+        counts[j] = below.reshape(edges[j].shape)
     return {"below": counts, "rows": rows}
 
 

@@ -6,6 +6,7 @@ rows of all clients of a call in a few passes over flat arrays.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,13 @@ def move(cells: Cells, at: Ints, splits: Ints, starts: Ints) -> Ints:
     return at
 
 
+@lru_cache(maxsize=2)
+def _ones(size: int) -> Floats:
+    found = np.ones(size)
+    found.flags.writeable = False
+    return found
+
+
 def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, total: int) -> Floats:
     """Σ of what rows carry by client, wanted node and cell: clients × nodes × cells × k.
 
@@ -65,5 +73,6 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
     if highest >= height:  # the product does not look where it writes
         raise DataError(f"the ask knows {total:,} cells, these rows have others")
     ends = np.arange(0, index.size + 1, width, dtype=kind)
-    rows = csc_array((np.ones(index.size), index, ends), shape=(height, len(cells)))
+    ones = _ones(1 << index.size.bit_length())[: index.size]
+    rows = csc_array((ones, index, ends), shape=(height, len(cells)))
     return np.asarray(rows @ values).reshape(shape)
