@@ -10,6 +10,7 @@ import pytest
 
 import solera as so
 from solera.study.named import trees
+from solera.study.runner import Silent
 
 folder = Path(os.environ.get("SOLERA_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(
@@ -51,10 +52,31 @@ def test_folds_test_every_row_once_and_never_train_on_it():
 @needs_data
 def test_the_quick_study():
     heard = []
-    rows = trees.run(progress=heard.append)
-    assert len(rows) == len(heard) == 8
+
+    class Listening(Silent):
+        def cells(self, finished, total, detail):
+            heard.append((finished, total))
+
+    small = [cell for cell in trees.cells(full=False) if cell.data in ("car", "nursery")]
+    rows = trees.measure_all(small, folds=2, progress=Listening())
+    assert heard == [(i, 8) for i in range(1, 9)]
     verdict = trees.verdict(rows)
     assert verdict["accuracy"] >= 4
     assert verdict["above_local_there"] >= 0.8 * verdict["thesis_above_local"]
     for row in rows:
         assert row["ours_accuracy"] >= row["local_accuracy"] - 2 or row["note"]
+
+
+@needs_data
+def test_the_table_of_the_study(monkeypatch):
+    few = [trees.Cell("car", "cart", 50, "IID")]
+    monkeypatch.setattr(trees, "cells", lambda full: few)
+    table = trees.run()
+    assert [row["thesis"] for row in table[:2]] == [71.08, 50.78]
+    assert all(row["ours"] > row["thesis"] for row in table[:2])
+    assert "local" in table[0]["note"]
+    assert "centralised" in table[0]["note"]
+    figure = table[2:]
+    assert len(figure) == 2 * len(trees.PERCENTILES)
+    assert figure[0]["note"] == "50 trees kept"
+    assert all(row["thesis"] is None and 0 < row["ours"] <= 100 for row in figure)

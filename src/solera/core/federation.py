@@ -64,11 +64,18 @@ class Ask:
     round: int = 0
     deadline: float | None = None
     prepare: tuple[Preparation, ...] = ()
+    known_size: int | None = None
+    """Encoded size of the payload (the largest of a PerClient), where somebody took it already."""
 
     def payload_for(self, client: int) -> Any:
         if isinstance(self.payload, PerClient):
             return self.payload.payloads[client]
         return self.payload
+
+    @property
+    def size(self) -> int:
+        """Encoded size of the payload, or of the largest."""
+        return payload_size(self.payload) if self.known_size is None else self.known_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +338,7 @@ class Federation:
         """
         found = task if isinstance(task, Task) else find_task(task)
         clients = self._chosen(to)
-        self._check_payload(payload, clients)
+        size = self._check_payload(payload, clients)
         if deadline is not None and not deadline > 0:
             raise UsageError.of("ask", "deadline", deadline, "must be > 0 seconds")
         ask = Ask(
@@ -343,6 +350,7 @@ class Federation:
             round,
             deadline,
             self._prepare,
+            size,
         )
         return Replies(self, ask, _needed(quorum, len(clients)))
 
@@ -399,19 +407,26 @@ class Federation:
             raise UsageError(f"ask(to=…): no client {wrong}; ids are 0 to {len(self) - 1}")
         return ids
 
-    def _check_payload(self, payload: Any, clients: IntArray) -> None:
+    def _check_payload(self, payload: Any, clients: IntArray) -> int:
+        """The size of the payload, unless it is too large."""
         if isinstance(payload, PerClient):
             missing = [c for c in clients.tolist() if c not in payload.payloads]
             if missing:
                 raise UsageError(f"PerClient has no payload for client {missing[0]}")
-            size = max(encoded_size(payload.payloads[c]) for c in clients.tolist())
-        else:
-            size = encoded_size(payload)
+        size = payload_size(payload)
         if size > self.limits.size:
             raise PayloadTooLarge(
                 f"payload of {size:,} bytes exceeds the limit of {self.limits.size:,}",
                 hint="send less, or raise it with limits=so.Limits(size=…)",
             )
+        return size
+
+
+def payload_size(payload: Any) -> int:
+    """Encoded size of a payload, the largest of those for each client."""
+    if isinstance(payload, PerClient):
+        return max(map(encoded_size, payload.payloads.values()))
+    return encoded_size(payload)
 
 
 def _needed(quorum: int | float | None, asked: int) -> int:
@@ -430,7 +445,7 @@ def _payload_sizes(ask: Ask) -> IntArray:
     if isinstance(ask.payload, PerClient):
         sizes = [encoded_size(ask.payload.payloads[c]) for c in ask.clients.tolist()]
         return np.array(sizes, dtype=np.int64)
-    return same_for_all(encoded_size(ask.payload), ask.clients)
+    return same_for_all(ask.size, ask.clients)
 
 
 def _first(failures: Sequence[Failure]) -> str:

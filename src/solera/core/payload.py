@@ -16,6 +16,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -142,8 +143,13 @@ def _plain(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _mark_bytes(array: NDArray[Any]) -> bytes:
     """dtype and shape as text: ``f8:3,4``."""
-    name = array.dtype.newbyteorder("<").str[1:]
-    return f"{name}:{','.join(map(str, array.shape))}".encode()
+    return _mark_text(array.dtype, array.shape)
+
+
+@lru_cache(maxsize=1024)
+def _mark_text(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    name = dtype.newbyteorder("<").str[1:]
+    return f"{name}:{','.join(map(str, shape))}".encode()
 
 
 _to_msgpack = msgspec.msgpack.Encoder().encode

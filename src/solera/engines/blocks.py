@@ -83,6 +83,8 @@ class Runner:
         if faults is not None and self.misfortune is not None:
             batch, failed = self._tamper(ask, batch, clients, faults)
             failures += failed
+        if len(spans) > 1:
+            batch = Batch(batch.clients, batch.payloads, batch.sizes())
         for span in spans:
             first, last = np.searchsorted(batch.clients, [span[0], span[-1] + 1])
             part = batch.between(int(first), int(last)) if len(spans) > 1 else batch
@@ -213,7 +215,7 @@ class Runner:
 
     def _costs(self, ask: Ask, clients: IntArray, source: Source) -> IntArray:
         """Bytes that the rows and the update of each client take."""
-        update = 3 * encoded_size(ask.payload)
+        update = 3 * ask.size
         sizes = source.sizes("train")
         row = 8 * (source.schema.width + source.schema.outputs)
         cost = update + (0 if sizes is None else sizes[clients] * row)

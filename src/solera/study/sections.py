@@ -84,8 +84,8 @@ def energy(series: Series) -> list[Section]:
 def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
     """What a learner, stored at ``path``, has to show: its method ``report_sections``, if any.
 
-    The method returns pairs of a title and a text or a matplotlib figure. Of a pipeline the last
-    step is asked.
+    The method returns pairs of a title and a text, a matplotlib figure, or a table as a list of
+    dicts with the same keys. Of a pipeline the last step is asked.
     """
     last = getattr(learner, "steps", [learner])[-1]
     if not hasattr(last, "report_sections") or not path.exists():
@@ -94,13 +94,16 @@ def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
     found = []
     for name, body in getattr(model, "steps_", [model])[-1].report_sections():
         heading = f"{name}: {title}" if title else name
-        markup = (
-            figure_svg(body, heading)
-            if hasattr(body, "savefig")
-            else f"<pre>{escape(str(body))}</pre>"
-        )
-        found.append(Section(heading, markup))
+        found.append(Section(heading, _markup(body, heading)))
     return found
+
+
+def _markup(body: Any, heading: str) -> str:
+    if hasattr(body, "savefig"):
+        return figure_svg(body, heading)
+    if isinstance(body, list) and body:
+        return table([list(row.values()) for row in body], list(body[0]))
+    return f"<pre>{escape(str(body))}</pre>"
 
 
 def environment(found: Mapping[str, Any]) -> Section:

@@ -9,13 +9,10 @@ import pytest
 
 import solera as so
 from solera.core.errors import DataError, PayloadError, UsageError
-from solera.learn.trees.federated_tree import filter_effect
-from solera.learn.trees.plots import (
-    plot_filter_effect,
-    plot_importance,
-    rules_html,
-)
+from solera.learn.trees.federated_tree import SHOWN_RULES, filter_effect
+from solera.learn.trees.plots import plot_filter_effect, plot_importance
 from solera.learn.trees.rules import rules_of
+from solera.study.sections import of_learner
 
 
 def numeric(clients=4, rows=400, seed=0, **options):
@@ -195,9 +192,6 @@ def test_pictures_and_tables(tmp_path):
     table = model.rules_
     assert len(table) == model.merged_["rules"]
     assert table[0]["expected_rows"] >= table[-1]["expected_rows"]
-    page = rules_html(table, most=2)
-    assert page.count("<tr>") == 3
-    assert "more rules" in page
     effect = filter_effect(model, fed, [0, 50, 100])
     assert [row["trees"] for row in effect] == sorted((r["trees"] for r in effect), reverse=True)
     for figure in (
@@ -208,6 +202,27 @@ def test_pictures_and_tables(tmp_path):
         figure.savefig(tmp_path / "picture.svg")
         assert (tmp_path / "picture.svg").stat().st_size > 1000
     assert model.feature_importances_[:2].sum() > 0.9
+
+
+def test_what_trees_show_in_a_report(tmp_path):
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(600, 4))
+    y = (X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(int)
+    fed = so.simulate(X, y, clients=5, seed=0, test=0.3)
+    model = so.FederatedTree().fit(fed)
+    assert len(model.rules_) > SHOWN_RULES
+    shown = of_learner(model, model.save(tmp_path / "model.sol"), "mine")
+    names = [section.title.removesuffix(": mine") for section in shown]
+    rules = f"{SHOWN_RULES} of {len(model.rules_):,} rules"
+    assert names == ["Tree", rules, "Importance", "Filter"]
+    assert [section.body.count("<svg") for section in shown] == [1, 0, 1, 1]
+    assert shown[1].body.count('<th scope="row">') == SHOWN_RULES
+    assert "&gt;" in shown[1].body or "≤" in shown[1].body
+    assert f"{len(model.kept_)} of {len(model.clients_)} trees kept" in shown[3].body
+    boosted = so.HistGBDT(rounds=3).fit(fed)
+    (section,) = of_learner(boosted, boosted.save(tmp_path / "boosted.sol"))
+    assert section.title == "Importance"
+    assert "<svg" in section.body
 
 
 def test_relaxed_rules_are_no_narrower():

@@ -25,6 +25,7 @@ _CUTS = 16
 _ROUNDS = 5
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @task("preprocess.count")
@@ -35,12 +36,13 @@ def count(client: Client, ask: Any) -> dict[str, Any]:
     edges = ask["edges"]
     if edges.shape[0] != X.shape[1]:
         raise DataError(f"client {client.id} has {X.shape[1]} columns, {edges.shape[0]} are asked")
+    known = np.isfinite(X)
+    rows = known.sum(axis=0)
+    columns = np.sort(np.where(known, X, np.inf).T, axis=1)  # unknown values come last
     counts = np.empty(edges.shape, dtype=np.int64)
-    rows = np.empty(len(edges), dtype=np.int64)
-    for j, column in enumerate(X.T):
-        known = np.sort(column[np.isfinite(column)])
-        counts[j] = np.searchsorted(known, edges[j].ravel(), side="right").reshape(edges[j].shape)
-        rows[j] = len(known)
+    for j, column in enumerate(columns):
+        below = np.searchsorted(column[: rows[j]], edges[j].ravel(), side="right")
+        counts[j] = below.reshape(edges[j].shape)
     return {"below": counts, "rows": rows}
 
 
@@ -67,9 +69,23 @@ def quantiles(
     for round in range(1, rounds + 1):
         steps = np.arange(1, _CUTS) / _CUTS
         cuts = low[:, :, None] + (high - low)[:, :, None] * steps
-        below = federation.ask(count, {"edges": cuts}, round=round).fold(Sum())["below"]
+        some, which = _distinct(low, high)
+        ask = {"edges": np.take_along_axis(cuts, some[:, :, None], axis=1)}
+        below = federation.ask(count, ask, round=round).fold(Sum())["below"]
+        below = np.take_along_axis(below, which[:, :, None], axis=1)
         cell = (below < rank[:, :, None]).sum(axis=2)
         grid = np.concatenate([low[:, :, None], cuts, high[:, :, None]], axis=2)
         low = np.take_along_axis(grid, cell[:, :, None], axis=2)[:, :, 0]
         high = np.take_along_axis(grid, cell[:, :, None] + 1, axis=2)[:, :, 0]
     return np.where(first["rows"][:, None] > 0, high, np.nan)
+
+
+def _distinct(low: Floats, high: Floats) -> tuple[Ints, Ints]:
+    """Of the intervals of every column, where each first occurs, and which of these each is."""
+    pairs = np.stack([low, high], axis=2)
+    found = [np.unique(p, axis=0, return_index=True, return_inverse=True)[1:] for p in pairs]
+    most = max(len(some) for some, _ in found)
+    return (
+        np.stack([np.pad(some, (0, most - len(some)), mode="edge") for some, _ in found]),
+        np.stack([which.reshape(-1) for _, which in found]),
+    )

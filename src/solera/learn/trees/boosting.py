@@ -62,6 +62,12 @@ class Boosted(Predictor, abstract=True):
             total += tree.importance(width) * len(tree.leaves)
         return total / total.sum() if total.sum() > 0 else total
 
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """What a report shows of the trees: the importance of columns."""
+        from solera.learn.trees.plots import plot_importance
+
+        return [("Importance", plot_importance(self.feature_importances_, self.schema_))]
+
     def _loss(self) -> str:
         target, classes = self.schema_.target, len(self.schema_.classes)
         if target == "numbers" and self.schema_.outputs == 1:
@@ -143,7 +149,8 @@ class HistGBDT(Boosted):
         binned = federation.prepared(self.bins_)
         rows, self.initial_, bound = boosting_start(binned, loss, self.schema_.classes)
         order = {"loss": loss, "starts": self.bins_.starts_}
-        self.trees_, self.progress_ = [], {"asks": 0, "behind": [], "bound": bound}
+        self.trees_ = []
+        self.progress_ = {"asks": 0, "behind": [], "bound": bound, "splits": []}
         for r in self.each_round(binned, rounds=self.rounds):
             units = Units.of(rows, self.progress_["bound"], counted=loss == "squared")
             if self.progress_["behind"]:
@@ -153,6 +160,7 @@ class HistGBDT(Boosted):
             largest = max(float(np.abs(tree.value).max()) for tree in trees)
             self.progress_ = {
                 "asks": told["asks"],
+                "splits": told["splits"],
                 "behind": sorted({failure.client for failure in r.failures}),
                 "bound": told["bound"] + largest if loss == "squared" else 1.0,
             }
@@ -165,7 +173,7 @@ class HistGBDT(Boosted):
         limits = Limits(self.l2, self.lr, self.min_rows)
         growing = [GrowingTree(self.bins_, units, limits) for _ in self.initial_]
         last = self.trees_[-1] if self.trees_ else []
-        splits = [self._splits(tree) for tree in last]
+        splits = self.progress_["splits"]
         start = {
             "classes": self.schema_.classes,
             "initial": self.initial_,
@@ -191,7 +199,7 @@ class HistGBDT(Boosted):
             splits = [tree.last_splits() for tree in growing]
             if not any(len(tree.wanted) for tree in growing):
                 break
-        return [tree.builder.build() for tree in growing], {**told, "asks": asks}
+        return [tree.builder.build() for tree in growing], {**told, "asks": asks, "splits": splits}
 
     def _catch_up(self, r: Round, order: dict[str, Any]) -> None:
         """Bring clients that missed an ask to where the others are."""
@@ -200,7 +208,7 @@ class HistGBDT(Boosted):
             "initial": self.initial_,
             "after": self.progress_["asks"] - 1,
             "splits": [[self._splits(tree) for tree in trees] for trees in self.trees_],
-            "values": [[tree.value[:, 0] for tree in trees] for trees in self.trees_],
+            "values": [[tree.value[:, 0] for tree in trees] for trees in self.trees_[:-1]],
         }
         r.ask(catch_up, ask, to=self.progress_["behind"], quorum=0).collect()
 

@@ -14,7 +14,7 @@ from solera.core.errors import DataError, NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Reply
 from solera.core.schema import Schema
-from solera.learn.evaluation import class_metrics
+from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.trees.local import METRICS, CollectTrees, grow_tree, judge_trees, receive_tree
 from solera.learn.trees.readable import ReadableTree, rule_rows
 from solera.learn.trees.rule_fold import RuleFold
@@ -26,6 +26,8 @@ log = logging.getLogger("solera")
 
 Filter = Literal["mean", "median"] | float | Callable[[Floats], float] | None
 _ROUNDING = 1e-12
+SHOWN_RULES = 50
+"""Rules in the table of a report."""
 
 
 class FederatedTree(ReadableTree):
@@ -234,6 +236,28 @@ class FederatedTree(ReadableTree):
             raise UsageError(f"client {client} sent no tree")
         return self.local_trees_[int(found[0])]
 
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """The tree, the rules with most rows, importance, and what the filter did."""
+        from solera.learn.trees.plots import plot_filter
+
+        tree, importance = super().report_sections()
+        rules = self.rules_
+        shown = [
+            {
+                "rule": row["rule"],
+                "class": row["class"],
+                "probability": f"{row['probability']:.3f}",
+                "support": f"{row['support']:,.0f}",
+                "expected rows": f"{row['expected_rows']:,.1f}",
+            }
+            for row in rules[:SHOWN_RULES]
+        ]
+        title = "Rules" if len(shown) == len(rules) else f"{len(shown)} of {len(rules):,} rules"
+        kept = np.isin(self.clients_, self.kept_)
+        scores = self.scores_[self.metric]
+        effect = plot_filter(scores, kept, self.threshold_, self.metric.replace("_", "-"))
+        return [tree, (title, shown), importance, ("Filter", effect)]
+
     def for_prediction(self) -> Self:
         light = self.clone()
         light.set_state({key: self.get_state()[key] for key in ("schema_", "tree_")})
@@ -312,7 +336,7 @@ def _compared(reply: dict[str, NDArray[Any]], guess: Ints) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": int(judged.sum())}
     for name, matrix in (("local", local), ("global", of_global)):
         if matrix.sum():
-            metrics = class_metrics(matrix)
+            metrics = metrics_of({"confusion": matrix})
             found.update({f"{name}_{metric}": metrics[metric] for metric in METRICS})
     return found
 

@@ -173,6 +173,12 @@ class FedForest(Predictor):
         width = self.schema_.width
         return np.asarray(np.mean([tree.importance(width) for tree in self.trees_], axis=0))
 
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """What a report shows of the trees: the importance of columns."""
+        from solera.learn.trees.plots import plot_importance
+
+        return [("Importance", plot_importance(self.feature_importances_, self.schema_))]
+
     def _check_params(self) -> None:
         for name in ("trees", "per_client", "max_depth", "min_rows"):
             value = getattr(self, name)

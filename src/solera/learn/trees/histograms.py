@@ -25,6 +25,7 @@ from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.quantiles import quantiles
+from solera.learn.trees.cells import Cells, add_up, move
 from solera.learn.trees.local import with_gaps
 from solera.learn.trees.tree import Floats, Ints
 
@@ -151,12 +152,12 @@ class Units(NamedTuple):
         return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
 
     def unpacked(self, sums: Floats) -> Floats:
-        """Σg, Σh and rows, 3 × …, of what clients sent."""
-        g, h = sums[0], sums[1]
+        """Σg, Σh and rows, 3 × …, of what clients sent, … × 2 or 3."""
+        g, h = sums[..., 0], sums[..., 1]
         if self.packed:
             above = np.floor(h * 2.0**-self.rows)
             return np.stack([g, above, h - above * 2.0**self.rows])
-        return np.stack([g, h, sums[-1]])
+        return np.stack([g, h, sums[..., -1]])
 
 
 class Step(NamedTuple):
@@ -174,11 +175,6 @@ class Step(NamedTuple):
     def units(self) -> Units:
         return Units(*self[2:])
 
-    @property
-    def separate(self) -> bool:
-        """Whether rows are counted in a pass of their own."""
-        return not (self.packed or self.counted)
-
 
 def gradients(scores: Floats, y: NDArray[Any], loss: str) -> tuple[Floats, Floats, Floats]:
     """First and second derivatives of the loss by the scores, trees × rows, and every row's loss.
@@ -190,8 +186,9 @@ def gradients(scores: Floats, y: NDArray[Any], loss: str) -> tuple[Floats, Float
         g = scores - y
         return g, np.ones_like(g), 0.5 * g[0] ** 2
     if loss == "sigmoid":
-        p = 0.5 * (1 + np.tanh(0.5 * scores))
-        softplus = np.maximum(scores, 0) + np.log1p(np.exp(-np.abs(scores)))
+        e = np.exp(-np.abs(scores))
+        p = np.where(scores >= 0, 1.0, e) / (1 + e)
+        softplus = np.maximum(scores, 0) + np.log(1 + e)
         return p - y, p * (1 - p), (softplus - y * scores)[0]
     z = scores - scores.max(axis=0)
     p = np.exp(z)
@@ -201,92 +198,55 @@ def gradients(scores: Floats, y: NDArray[Any], loss: str) -> tuple[Floats, Float
     return p - own, p * (1 - p), np.log(total) - (z * own).sum(axis=0)
 
 
-def rounded(g: Floats, h: Floats, units: Units) -> tuple[Floats, Floats]:
-    """Gradients, and hessians (with a one for the row where they are packed), as whole numbers."""
-    whole = np.rint(g * 2.0**units.gradient)
-    weight = np.rint(h * 2.0**units.hessian)
-    return whole, weight * 2.0**units.rows + 1 if units.packed else weight
+def rounded(g: Floats, h: Floats, units: Units) -> Floats:
+    """What rows carry, in whole numbers: gradient, hessian, and one where rows are not in these."""
+    found = np.ones((*g.shape, 2 if units.packed or units.counted else 3))
+    np.rint(g * 2.0**units.gradient, out=found[..., 0])
+    np.rint(h * 2.0**units.hessian, out=found[..., 1])
+    if units.packed:
+        found[..., 1] *= 2.0**units.rows
+        found[..., 1] += 1
+    return found
 
 
 # --- one level of one round ---
 
 
-def _move(cells: NDArray[np.int32], at: Ints, splits: Ints, starts: Ints) -> None:
-    """Send rows down the splits of a tree as far as they go, in place.
-
-    ``splits`` has a column for every node: the column to look at (−1 for none), the last cell that
-    goes left, whether missing values go left, and the left child, before the right one.
-    """
-    feature, cut, missing_left, child = splits
-    gap = np.append(starts[1:] - 1, -1)[feature]  # the cell of missing values
-    flat, width = cells.reshape(-1), cells.shape[1]
-    table = np.stack([feature, cut, gap, child], axis=1)
-    moving = np.flatnonzero(feature.take(at) >= 0)
-    while len(moving):
-        node = at.take(moving)
-        column, last_left, missing, left = table.take(node, axis=0).T
-        cell = flat.take(moving * width + column)
-        right = cell > last_left
-        gone = np.flatnonzero(cell == missing)
-        right[gone] = missing_left.take(node.take(gone)) == 0
-        node = left + right
-        at[moving] = node
-        moving = moving[feature.take(node) >= 0]
-
-
-def _histograms(
-    cells: NDArray[np.int32], at: Ints, owners: Ints, wanted: Ints, sums: list[Floats], total: int
-) -> Floats:
-    """Σ of each array of ``sums`` by wanted node: clients × arrays × nodes × cells."""
-    place = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1)
-    place[wanted] = np.arange(len(wanted))
-    base = place.take(at)
-    here = np.flatnonzero(base >= 0)
-    clients, size = int(owners[-1]) + 1, len(wanted) * total
-    base = base.take(here) * total + owners.take(here) * size
-    if len(here) < len(at):
-        cells, sums = cells.take(here, axis=0), [s.take(here) for s in sums]
-    index = (cells + base[:, None]).ravel()
-    found = np.empty((clients, len(sums), size))
-    for i, s in enumerate(sums):
-        told = np.bincount(index, np.repeat(s, cells.shape[1]), minlength=clients * size)
-        found[:, i] = told.reshape(clients, size)
-    return found.reshape(clients, len(sums), len(wanted), total)
-
-
 def _grow(
-    cells: NDArray[np.int32],
+    cells: Cells,
     y: NDArray[Any],
     states: Sequence[MutableMapping[str, Any]],
     sizes: Ints,
     ask: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Histograms of all clients, one after the other; one client is a group of one."""
+    if not sizes.all():
+        raise Refusal("a client has no rows to train on")
+    if cells.dtype != np.int32:
+        raise DataError("the rows of this ask are not prepared by HistBins")
     step = Step(*ask["step"].tolist())
     scores, at, summed = _kept(states, sizes, step, ask)
-    for k, splits in enumerate(ask["splits"]):
-        _move(cells, at[k], splits, ask["starts"])
+    if ask["splits"]:
+        moved = zip(at, ask["splits"], strict=True)
+        at = np.stack([move(cells, nodes, splits, ask["starts"]) for nodes, splits in moved])
     reply: dict[str, Any] = {}
     bounds = np.concatenate([[0], np.cumsum(sizes)])
     if step.level == 0:
-        for k, values in enumerate(ask["values"]):
-            scores[k] += values.take(at[k])
-        at[:] = 0
+        if ask["values"]:
+            reached = zip(ask["values"], at, strict=True)
+            scores = scores + np.stack([values.take(nodes) for values, nodes in reached])
+        at = np.zeros_like(at)
         g, h, losses = gradients(scores, boosting_target(y, ask), ask["loss"])
-        summed = np.stack(rounded(g, h, step.units), axis=1)
+        summed = rounded(g, h, step.units)
         reply["loss"] = np.add.reduceat(losses, bounds[:-1])
         if ask["loss"] == "squared":
             reply["exponent"] = np.frexp(np.maximum.reduceat(np.abs(g[0]), bounds[:-1]))[1]
-    owners = np.repeat(np.arange(len(sizes)), sizes)
     for k, wanted in enumerate(ask["wanted"]):
         if len(wanted):
-            sums = [*summed[k]]
-            if step.separate:
-                sums.append(np.ones(len(cells)))
             total = int(ask["starts"][-1])
-            reply[f"tree{k}"] = _histograms(cells, at[k], owners, wanted, sums, total)
+            reply[f"tree{k}"] = add_up(cells, at[k], sizes, wanted, summed[k], total)
     for state, (a, b) in zip(states, pairwise(bounds.tolist()), strict=True):
-        parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, :, a:b]}
+        parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, a:b]}
         state[STATE] = {"ask": step.ask, **parts}
     return reply
 
@@ -294,7 +254,7 @@ def _grow(
 def _kept(
     states: Sequence[MutableMapping[str, Any]], sizes: Ints, step: Step, ask: Mapping[str, Any]
 ) -> tuple[Floats, Ints, Floats]:
-    """Scores, nodes and rounded gradients after the ask before this one: trees × (…) × rows."""
+    """Scores, nodes and rounded gradients after the ask before this one: trees × rows × …"""
     if step.ask == 0:
         scores = np.repeat(ask["initial"][:, None], int(sizes.sum()), axis=1)
         return scores, np.zeros(scores.shape, dtype=np.int64), np.empty((0, 0, 0))
@@ -302,10 +262,21 @@ def _kept(
         if STATE not in state or state[STATE]["ask"] != step.ask - 1:
             raise Refusal("this client missed an earlier ask and waits for the next round")
     kept = [state[STATE] for state in states]
-    scores, at, summed = (
-        np.concatenate([k[name] for k in kept], axis=-1) for name in ("scores", "at", "summed")
-    )
+    scores, at, summed = (_joined([k[name] for k in kept]) for name in ("scores", "at", "summed"))
     return scores, at, summed
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The parts of all clients, side by side.
+
+    Where the last ask went to the same clients they are all there is of one array.
+    """
+    whole = parts[0].base
+    if whole is not None and all(part.base is whole for part in parts):
+        rows = sum(part.shape[1] for part in parts)
+        if whole.shape == (len(parts[0]), rows, *parts[0].shape[2:]):
+            return whole
+    return np.concatenate(parts, axis=1)
 
 
 def boosting_target(y: Any, ask: Mapping[str, Any]) -> NDArray[Any]:
@@ -329,15 +300,15 @@ def histograms(client: Client, ask: Any) -> dict[str, Any]:
 
 @task("trees.catch_up")
 def catch_up(client: Client, ask: Any) -> dict[str, Any]:
-    """The scores of a client that missed an ask, computed again from all trees but the last."""
+    """Where a client that missed an ask would be: scores without the last tree, its leaves."""
     rows = client.data.part("train")
     scores = np.repeat(ask["initial"][:, None], len(rows), axis=1)
     at = np.zeros(scores.shape, dtype=np.int64)
-    for splits, values in zip(ask["splits"][:-1], ask["values"][:-1], strict=True):
-        at[:] = 0
+    for splits, values in zip(ask["splits"], [None, *ask["values"]], strict=True):
         for k in range(len(scores)):
-            _move(rows.X, at[k], splits[k], ask["starts"])
-            scores[k] += values[k].take(at[k])
-    parts = {"scores": scores, "at": np.zeros_like(at), "summed": np.zeros((len(at), 2, len(rows)))}
+            if values is not None:
+                scores[k] += values[k].take(at[k])
+            at[k] = move(rows.X, np.zeros_like(at[k]), splits[k], ask["starts"])
+    parts = {"scores": scores, "at": at, "summed": np.zeros((*scores.shape, 2))}
     client.state[STATE] = {"ask": ask["after"], **parts}
     return {}

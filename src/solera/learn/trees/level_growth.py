@@ -47,7 +47,7 @@ class GrowingTree:
         self.builder.add(0.0, 0.0)
         self.wanted = np.array([0])
         self._siblings = np.array([-1])
-        self._parents: dict[int, Floats] = {}
+        self._parents: Floats | None = None
         self._splits: list[tuple[int, int, int, bool, int]] = []
 
     def grow(self, told: Any) -> None:
@@ -60,31 +60,32 @@ class GrowingTree:
         if len(self.builder) == 1:
             self._settle(0, totals[:, 0])
         best = self._best(hist, totals)
-        wanted, siblings, parents = [], [], {}
-        for i in np.flatnonzero(best.gain > 0).tolist():
+        wanted, siblings = [], []
+        divided = np.flatnonzero(best.gain > 0)
+        for i in divided.tolist():
             left = self._split(int(nodes[i]), i, best, totals[:, i])
             smaller_left = best.left[2, i] <= totals[2, i] - best.left[2, i]
             wanted.append(left if smaller_left else left + 1)
             siblings.append(left + 1 if smaller_left else left)
-            parents[wanted[-1]] = hist[:, i]
         self.wanted, self._siblings = np.array(wanted, int), np.array(siblings, int)
-        self._parents = parents
+        self._parents = hist.take(divided, axis=1)
 
     def _all_histograms(self, told: Any) -> tuple[Ints, Floats]:
         """Open nodes and their Σg, Σh and rows by cell, 3 × nodes × cells: whole numbers."""
         asked = self.units.unpacked(told)
-        if not self._parents:
+        if self._parents is None:
             return self.wanted, asked
-        above = np.stack([self._parents[int(node)] for node in self.wanted], axis=1)
         return (
             np.concatenate([self.wanted, self._siblings]),
-            np.concatenate([asked, above - asked], axis=1),
+            np.concatenate([asked, self._parents - asked], axis=1),
         )
 
     def _best(self, hist: Floats, totals: Floats) -> _Best:
         """The split of largest gain of each node; first the lower cell, missing values right."""
-        summed = np.cumsum(hist, axis=2)
-        left = summed - totals[:, :, None] * self.column  # every column adds up to the total
+        firsts = self.starts[1:-1]
+        hist[:, :, firsts] -= totals[:, :, None]  # every column begins again at nothing
+        left = np.cumsum(hist, axis=2)
+        hist[:, :, firsts] += totals[:, :, None]
         gaps = hist[:, :, self.starts[1:] - 1]
         ways = [left]
         if gaps[2].any():
@@ -93,23 +94,24 @@ class GrowingTree:
         place = gains.argmax(axis=1)
         each, cells = np.arange(len(gains)), left.shape[2]
         way, cell = place // cells, place % cells
-        chosen = np.stack(
-            [ways[w][:, i, c] for i, (w, c) in enumerate(zip(way, cell, strict=True))]
-        )
+        chosen = np.where(way == 0, ways[0][:, each, cell], ways[-1][:, each, cell])
         column = self.column[cell]
         no_gap = gaps[2, each, column] == 0
-        missing_left = np.where(no_gap, 2 * chosen[:, 2] >= totals[2], way == 1)
-        return _Best(gains[each, place], cell, column, missing_left, chosen.T)
+        missing_left = np.where(no_gap, 2 * chosen[2] >= totals[2], way == 1)
+        gain = gains[each, place] - self._weight(totals)
+        return _Best(gain, cell, column, missing_left, chosen)
 
     def _gain(self, left: Floats, totals: Floats) -> Floats:
-        l2, least = self.limits.l2 / self.h_unit, self.limits.min_rows
-        floor = _LEAST_HESSIAN / self.h_unit
+        """What both sides of every split weigh, where both are large enough."""
         right = totals[:, :, None] - left
-        good = (left[2] >= least) & (right[2] >= least) & (left[1] >= floor) & (right[1] >= floor)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gain = left[0] ** 2 / (left[1] + l2) + right[0] ** 2 / (right[1] + l2)
-            gain -= (totals[0] ** 2 / np.maximum(totals[1] + l2, floor))[:, None]
-        return np.where(good, gain, -np.inf)
+        good = np.minimum(left[2], right[2]) >= self.limits.min_rows
+        good &= np.minimum(left[1], right[1]) >= _LEAST_HESSIAN / self.h_unit
+        return np.where(good, self._weight(left) + self._weight(right), -np.inf)
+
+    def _weight(self, sums: Floats) -> Floats:
+        """G²/(H + λ), in the units of the sums."""
+        l2, least = self.limits.l2 / self.h_unit, _LEAST_HESSIAN / self.h_unit
+        return np.asarray(sums[0] ** 2 / np.maximum(sums[1] + l2, least))
 
     def _settle(self, node: int, sums: Floats) -> None:
         g, h = float(sums[0]) * self.g_unit, float(sums[1]) * self.h_unit

@@ -13,7 +13,7 @@ from solera.core.errors import DataError, Refusal
 from solera.core.replies import Reply
 from solera.core.schema import class_codes
 from solera.core.task import task
-from solera.learn.evaluation import class_metrics
+from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.trees.id3 import grow_id3
 from solera.learn.trees.tree import Floats, Ints, Tree, dense
 
@@ -77,7 +77,8 @@ def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     for i, (owner, payload) in enumerate(zip(ask["owners"].tolist(), ask["trees"], strict=True)):
         if owner != client.id:
             tree = Tree.from_payload(payload, ask["width"], len(ask["classes"]))
-            metrics = class_metrics(confusion(tree, X, labels, len(ask["classes"])))
+            counts = confusion(tree, X, labels, len(ask["classes"]))
+            metrics = metrics_of({"confusion": counts})
             found[i] = [metrics[name] for name in METRICS]
     return {name: found[:, i] for i, name in enumerate(METRICS)}
 

@@ -1,12 +1,12 @@
-"""Pictures of trees, importances and filters, and rules as a table for a report."""
+"""Pictures of trees, importances and filters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solera.core.schema import Schema
 from solera.learn.trees.export import branch_text, layout, leaf_text, node_colour, split_text
@@ -76,13 +76,18 @@ def plot_filter_effect(rows: Sequence[Mapping[str, float]], *, ax: Any = None) -
     return ax.figure
 
 
-def rules_html(rows: Sequence[Mapping[str, Any]], *, most: int = 50) -> str:
-    """The first rules of ``rules_`` as an HTML table for a report; says how many are not shown."""
-    head = "<tr><th>rule</th><th>class</th><th>probability</th><th>support</th></tr>"
-    body = "".join(
-        f"<tr><td>{escape(row['rule'])}</td><td>{escape(str(row['class']))}</td>"
-        f"<td>{row['probability']:.3f}</td><td>{row['support']:,.0f}</td></tr>"
-        for row in rows[:most]
-    )
-    more = f"<p>{len(rows) - most:,} more rules are not shown.</p>" if len(rows) > most else ""
-    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{more}"
+def plot_filter(
+    scores: Floats, kept: NDArray[np.bool_], threshold: float, metric: str, *, ax: Any = None
+) -> Any:
+    """The clients' trees by their mean metric at the other clients: which ones the filter kept."""
+    order = np.argsort(scores, kind="stable")
+    ax = _axes(ax, (6, 3))
+    colours = np.where(kept, "#0072b2", "#d55e00")[order]
+    ax.bar(np.arange(1, len(order) + 1), 100 * scores[order], color=colours.tolist())
+    label = f"threshold {100 * threshold:.2f} %: {int(kept.sum())} of {len(kept)} trees kept"
+    ax.axhline(100 * threshold, color="0.3", linestyle="dashed", label=label)
+    ax.set_xlabel("trees, from the worst to the best at the other clients")
+    ax.set_ylabel(f"mean {metric} in %")
+    ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax.figure

@@ -214,3 +214,10 @@ class ReadableTree(Predictor, abstract=True):
 
         self.check_fitted()
         return plot_tree(self.tree_, self.schema_, ax=ax, max_depth=max_depth)
+
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """What a report shows of the tree: its upper part and the importance of columns."""
+        from solera.learn.trees.plots import plot_importance
+
+        importance = plot_importance(self.feature_importances_, self.schema_)
+        return [("Tree", self.plot()), ("Importance", importance)]

@@ -1,0 +1,78 @@
+"""Rows as numbers of cells: sending them down a tree and adding up what they carry.
+
+These two take most of the time of :class:`~solera.learn.trees.boosting.HistGBDT`, so both do all
+rows of all clients of a call in a few passes over flat arrays.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csc_array
+
+from solera.core.errors import DataError
+from solera.learn.trees.tree import Floats, Ints
+
+Cells = NDArray[np.int32]
+_MOST = np.iinfo(np.int32).max
+
+
+def move(cells: Cells, at: Ints, splits: Ints, starts: Ints) -> Ints:
+    """The nodes that rows at the nodes ``at`` reach down the splits of a tree.
+
+    ``splits`` has a column for every node: the column to look at (−1 for none), the last cell that
+    goes left, whether missing values go left, and the left child, before the right one. Column j
+    owns the cells from ``starts[j]`` on, its last one for missing values.
+    """
+    feature, cut, missing_left, child = splits
+    inner = feature >= 0
+    column = np.where(inner, feature, 0)
+    first = (cut + 1).astype(np.int32)
+    right_cells = starts[1:].take(column) - first - (missing_left != 0)
+    right_cells = np.where(inner, right_cells, 0).astype(np.uint32)
+    child = np.where(inner, child, np.arange(len(child)))
+    flat, line = cells.reshape(-1), np.arange(len(cells)) * cells.shape[1]
+    while inner.take(at).any():
+        cell = flat.take(line + column.take(at))
+        cell -= first.take(at)  # cells before the first one become large numbers below
+        right = cell.view(np.uint32) < right_cells.take(at)
+        at = child.take(at)
+        at += right
+    return at
+
+
+@lru_cache(maxsize=2)
+def _ones(size: int) -> Floats:
+    found = np.ones(size)
+    found.flags.writeable = False
+    return found
+
+
+def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, total: int) -> Floats:
+    """Σ of what rows carry by client, wanted node and cell: clients × nodes × cells × k.
+
+    ``values`` are rows × k, client after client of these ``sizes``; there are ``total`` cells. It
+    is the product with the sparse matrix that has a one wherever a row is in a cell.
+    """
+    shape = (len(sizes), len(wanted), total, values.shape[1])
+    height, width = shape[0] * shape[1] * total, cells.shape[1]
+    kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64
+    place: NDArray[Any] = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
+    place[wanted] = np.arange(len(wanted)) * total
+    here = np.flatnonzero((place >= 0).take(at))
+    if len(here) < len(at):
+        sizes = np.diff(np.searchsorted(here, np.append(0, np.cumsum(sizes))))
+        at, cells, values = at.take(here), cells.take(here, axis=0), values.take(here, axis=0)
+    index = place.take(at)
+    index += np.repeat(np.arange(0, height, height // len(sizes), dtype=kind), sizes)
+    index = (cells + index[:, None]).ravel()
+    highest = index.view(f"u{index.itemsize}").max(initial=0)
+    if highest >= height:  # the product does not look where it writes
+        raise DataError(f"the ask knows {total:,} cells, these rows have others")
+    ends = np.arange(0, index.size + 1, width, dtype=kind)
+    ones = _ones(1 << index.size.bit_length())[: index.size]
+    rows = csc_array((ones, index, ends), shape=(height, len(cells)))
+    return np.asarray(rows @ values).reshape(shape)
