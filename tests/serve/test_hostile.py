@@ -91,7 +91,7 @@ def test_a_payload_that_is_not_what_its_digest_says_is_not_used(agent, liar):
     liar.blobs[honest] = WRONG
     status, reason = answered(agent, liar)
     assert (status, "is not" in reason) == ("failed", True)
-    assert not (agent._memory()["state"])
+    assert not (agent._memory()["states"])
 
 
 @pytest.mark.parametrize("size", ["", "x", "-1", "999999999999999", "9" * 5000, "3", "1000"])

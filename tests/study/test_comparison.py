@@ -76,6 +76,7 @@ def test_corrupt_folders_are_named_and_skipped(folders, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(folders / "linear-wine", broken)
     (broken / "results.json").write_text('[{"seed": ')
+    (broken / "metrics.csv").write_text("seed,value\n0,1\n")
     (tmp_path / "empty").mkdir()
     done = command(folders / "linear-wine", folders / "heonn-wine", broken, tmp_path / "empty")
     assert done.exit_code == 0

@@ -86,12 +86,17 @@ def figure_svg(figure: Any, caption: str) -> str:
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
+    svg = inline(svg)
     svg = svg.replace("#000000", "currentColor").replace(BLUE, "var(--accent)")
     prefix = re.sub(r"\W+", "-", caption)[:40]
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     label = escape(caption, quote=True)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def inline(svg: str) -> str:
+    """A picture as part of a page, which needs no namespaces, and so no address of any kind."""
+    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
 
 
 def axes(x: str, y: str) -> tuple[Any, Any]:

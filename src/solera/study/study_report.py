@@ -15,7 +15,7 @@ from solera.study import pictures, sections
 from solera.study.documents import write_markdown
 from solera.study.execute import StudyRun
 from solera.study.folder import write_text
-from solera.study.pages import Marked, Section, figure_svg, page, paragraph, table
+from solera.study.pages import Marked, Section, figure_svg, inline, page, paragraph, table
 from solera.study.plan import LOWER_IS_BETTER, SCHEMES
 from solera.study.schemes import Training, divided
 from solera.study.summary import Group, best, better, blocks, groups, metrics_of
@@ -104,7 +104,7 @@ def significance(found: Sequence[Group], metric: str) -> Significance:
     picture = ""
     if find_spec("solera.study.plots_cd") is not None:
         plots: Any = import_module("solera.study.plots_cd")
-        picture = plots.critical_difference(names, test.ranks, cd)
+        picture = inline(plots.critical_difference(names, test.ranks, cd))
     body = paragraph(result.words) + picture + paragraph(caption)
     body += table(sorted(ranks, key=lambda row: float(row[1])), ["method", "mean rank"])
     body += table(rows, ["Wilcoxon", "p", "p (Holm)", "effect"])
