@@ -44,7 +44,7 @@ from solera.engines.connection import CHUNK, INLINE
 from solera.serve.identity import Identity, reply_message, seal_key_message, sign_request
 
 MB = 1 << 20
-DEADLINE = 300.0
+DEADLINE = 900.0
 SIZES = json.loads(os.environ.get("SOLERA_BENCH_SIZES", "[]"))
 
 
