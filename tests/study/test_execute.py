@@ -305,6 +305,7 @@ lr = { from = 1e-6, to = 1e-4, steps = 10, scale = "log" }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX systems")
 def test_200_cells_interrupted_ten_times_at_random(tmp_path: Path) -> None:
     """Killed and interrupted wherever it happens to be, a study ends with the same table."""

@@ -73,7 +73,7 @@ def join(
     _log_to_stderr()
     source = functools.partial(open_source, data, target=target, columns=columns)
     # Before the token is used up: data that cannot be read is found out first.
-    worker = Worker(source, start="spawn", begin=place is None)
+    worker = Worker(source, begin=place is None)
     try:
         if place is None:
             place = Agent.join(folder, url, token or "", ca=authority)

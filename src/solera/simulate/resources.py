@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
 
 from solera.core import rng
 from solera.core.component import Component
@@ -90,6 +89,8 @@ class Resources(Component):
         """1 + σ·z, z normal and truncated, from uniform numbers."""
         if not self.spread or not self.variation:
             return np.ones_like(u)
+        from scipy.special import ndtr, ndtri
+
         low = ndtr(-self.variation / self.spread)
         return np.asarray(1 + self.spread * ndtri(low + u * (1 - 2 * low)))
 

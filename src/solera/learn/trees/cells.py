@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csc_array
 
 from solera.core.errors import DataError
 from solera.learn.trees.tree import Floats, Ints
@@ -74,5 +73,7 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
         raise DataError(f"the ask knows {total:,} cells, these rows have others")
     ends = np.arange(0, index.size + 1, width, dtype=kind)
     ones = _ones(1 << index.size.bit_length())[: index.size]
+    from scipy.sparse import csc_array
+
     rows = csc_array((ones, index, ends), shape=(height, len(cells)))
     return np.asarray(rows @ values).reshape(shape)
