@@ -57,7 +57,7 @@ def test_every_learner_gives_the_same_over_a_network(place):
             continue
         topology = cases.TOPOLOGIES.get(type(make()))
         here = so.Federation(
-            cases.ENGINES["local"](data), seed=11, topology=topology and topology()
+            cases.ENGINES["local-undeclared"](data), seed=11, topology=topology and topology()
         )
         expected = make().fit(here)
         jobs = [network.connect(f"{name}-{k}", seed=11) for k in range(2)]
