@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import time
 
-import common
 import jax
 import jax.numpy as jnp
 import numpy as np
+import workload
 
 if not hasattr(jax, "tree_map"):  # FedJAX 0.0.17 expects the older name
     jax.tree_map = jax.tree_util.tree_map
 
 import fedjax
 
-work = common.read()
+work = workload.read()
 draw = np.random.default_rng(0)
 sizes = [work.X.shape[1], *([work.hidden] if work.hidden else []), 10]
 params = [
@@ -60,10 +60,10 @@ def round_(state, number):
 
 
 jax.block_until_ready(round_(state, 0).params)
-began = common.ready()
+began = workload.ready()
 for number in range(work.rounds):
     state = round_(state, number)
 jax.block_until_ready(state.params)
 seconds = time.perf_counter() - began
 guessed = np.asarray(outputs(state.params, work.X_test)).argmax(axis=1)
-common.answer(seconds, float((guessed == work.y_test).mean()))
+workload.answer(seconds, float((guessed == work.y_test).mean()))

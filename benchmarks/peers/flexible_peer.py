@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import time
 
-import common
 import numpy as np
 import torch
+import workload
 from flex.data import Dataset, FedDataset
 from flex.model import FlexModel
 from flex.pool import (
@@ -22,13 +22,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-work = common.read()
+work = workload.read()
 
 
 @init_server_model
 def build():
     model = FlexModel()
-    model["model"] = common.torch_net(work)
+    model["model"] = workload.torch_net(work)
     return model
 
 
@@ -82,9 +82,9 @@ def round_(number):
 
 
 round_(0)
-began = common.ready()
+began = workload.ready()
 for number in range(work.rounds):
     round_(number)
 seconds = time.perf_counter() - began
 net = pool.servers._models[next(iter(pool.servers._actors))]["model"]
-common.answer(seconds, common.torch_accuracy(net, work))
+workload.answer(seconds, workload.torch_accuracy(net, work))

@@ -8,8 +8,8 @@ import time
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
-import common
 import torch
+import workload
 from flwr.client import ClientApp, NumPyClient
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
@@ -17,8 +17,8 @@ from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 torch.manual_seed(0)
-work = common.read()
-first = common.torch_net(work)
+work = workload.read()
+first = workload.torch_net(work)
 marks: list[float] = []
 last: list = []
 
@@ -39,7 +39,7 @@ class Client(NumPyClient):
 
     def fit(self, parameters, config):
         torch.set_num_threads(1)
-        net = common.torch_net(work)
+        net = workload.torch_net(work)
         put(net, parameters)
         X, y = (torch.from_numpy(part) for part in work.client(self.k))
         optimiser = torch.optim.SGD(net.parameters(), lr=work.lr)
@@ -81,6 +81,6 @@ run_simulation(
     num_supernodes=work.clients,
     backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
 )
-common._ready = marks[0]
+workload._ready = marks[0]
 put(first, last)
-common.answer(marks[-1] - marks[0], common.torch_accuracy(first, work))
+workload.answer(marks[-1] - marks[0], workload.torch_accuracy(first, work))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-import common
 import torch
+import workload
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -18,13 +18,13 @@ from pfl.model.pytorch import PyTorchModel
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-work = common.read()
+work = workload.read()
 
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.net = common.torch_net(work)
+        self.net = workload.torch_net(work)
 
     def forward(self, x):
         return self.net(x)
@@ -47,7 +47,7 @@ class Clock(TrainingProcessCallback):
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         if central_iteration == FIRST:
-            self.began = common.ready()
+            self.began = workload.ready()
         self.ended = time.perf_counter()
         return False, type(aggregate_metrics)()
 
@@ -79,4 +79,4 @@ algorithm.run(
     model_eval_params=NNEvalHyperParams(local_batch_size=None),
     callbacks=[clock],
 )
-common.answer(clock.ended - clock.began, common.torch_accuracy(net, work))
+workload.answer(clock.ended - clock.began, workload.torch_accuracy(net, work))
