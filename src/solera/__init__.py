@@ -22,7 +22,8 @@ from solera.core.aggregation import (
     Sum,
     Union,
 )
-from solera.core.federation import Federation, PerClient
+from solera.core.engine import PerClient
+from solera.core.federation import Federation
 from solera.core.payload import Limits
 from solera.core.replies import Failure, Reply, Stacked
 from solera.core.rounds import Callback, EarlyStopping, StopAt
@@ -42,6 +43,7 @@ from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeight
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
+from solera.learn.averaged import Averaging
 from solera.learn.averaging import nn
 from solera.learn.averaging.buffered import FedBuff
 from solera.learn.averaging.learner import FedAvg
@@ -59,7 +61,7 @@ from solera.learn.averaging.variants import (
     FedYogi,
     Scaffold,
 )
-from solera.learn.base import Averaging, Learner, Predictor, Transformer, load
+from solera.learn.base import Learner, Predictor, Transformer, load
 from solera.learn.cluster.agreement import adjusted_rand, jaccard
 from solera.learn.cluster.kmeans import FedKMeans
 from solera.learn.evaluation import Evaluate, Evaluation, evaluate

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import solera as so
+from solera.core.engine import Ask, Preparation
 from solera.core.errors import Refusal, UsageError
-from solera.core.federation import Ask, Preparation
 from solera.serve.approvals import Approvals
 from solera.serve.policy import Hours, JobFacts, NeedsApproval, Policy, Range
 

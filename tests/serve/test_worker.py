@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import solera as so
+from solera.core.engine import Ask, Preparation
 from solera.core.errors import DataError, Refusal, UsageError
-from solera.core.federation import Ask, Preparation
 from solera.core.payload import decode, encode
 from solera.core.task import find_task, task
 from solera.engines.local import LocalEngine

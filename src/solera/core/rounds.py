@@ -9,11 +9,8 @@ same bytes as one that was never interrupted.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,12 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core import rng
+from solera.core.checkpoint import Checkpoint
 from solera.core.clients import IntArray
-from solera.core.errors import CheckpointError, PayloadError, UsageError
-from solera.core.federation import Engine, Federation, Keeper, Replies, Updates
+from solera.core.engine import Engine
+from solera.core.errors import CheckpointError, UsageError
+from solera.core.federation import Federation, Replies, Updates
 from solera.core.meter import Total
-from solera.core.payload import decode, encode
-from solera.core.private_files import write_file
 from solera.core.replies import Failure
 from solera.core.selection import Roster, Selector, Work
 from solera.core.task import Task
@@ -222,63 +219,6 @@ class StopAt(Callback):
             reached = value >= self.target if self.mode == "max" else value <= self.target
             if reached:
                 round.stop(f"{self.metric} has reached {self.target:g}")
-
-
-class File:
-    """Keeps the state of a loop in a file, replaced in one step."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def read(self) -> bytes | None:
-        try:
-            return self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def write(self, content: Callable[[], bytes]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self.path, content(), 0o600, overwrite=True)
-
-
-class Checkpoint:
-    """Where an interrupted run goes on: its state, kept somewhere, and the run it belongs to."""
-
-    def __init__(self, keeper: Keeper, fingerprint: str) -> None:
-        self.keeper = keeper
-        self.fingerprint = fingerprint
-
-    def write(self, content: Callable[[], dict[str, Any]]) -> None:
-        """Replace what is kept, so that a crash leaves the old or the new state."""
-        self.keeper.write(lambda: encode({"run": self.fingerprint, **content()}))
-
-    def read(self) -> dict[str, Any] | None:
-        """What was written last, or None when there is nothing yet."""
-        frame = self.keeper.read()
-        if frame is None:
-            return None
-        try:
-            content = decode(frame)
-        except PayloadError as error:
-            raise CheckpointError(
-                f"checkpoint {self.keeper} is damaged: {error.message}",
-                hint="delete it to start from the first round",
-            ) from error
-        if not isinstance(content, dict) or content.get("run") != self.fingerprint:
-            raise CheckpointError(
-                f"checkpoint {self.keeper} belongs to another run",
-                hint="the learner's parameters, the seed or the clients have changed; "
-                "use another file or job, or delete this one",
-            )
-        return content
-
-
-def fingerprint(*parts: Any) -> str:
-    """A digest of payloads that identifies a run."""
-    return blake2b(encode(list(parts)), digest_size=16).hexdigest()
 
 
 @dataclass

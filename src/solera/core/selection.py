@@ -10,8 +10,9 @@ import numpy as np
 
 from solera.core.clients import IntArray
 from solera.core.component import Component
+from solera.core.engine import Engine
 from solera.core.errors import UsageError
-from solera.core.federation import Engine, Federation
+from solera.core.federation import Federation
 from solera.core.replies import Failure, Reply
 from solera.core.task import Task
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Client, ClientGroup, Draws, IntArray, Part, Source
 from solera.core.component import build_fitted
+from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
-from solera.core.federation import Ask, Block, PerClient
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
 from solera.core.replies import Batch, Failure, Stacked
 from solera.core.schema import Schema

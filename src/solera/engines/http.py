@@ -17,8 +17,9 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Part
+from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, UsageError
-from solera.core.federation import Ask, Block, Federation, PerClient
+from solera.core.federation import Federation
 from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Failure, FailureKind
 from solera.core.schema import Schema

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import Source
-from solera.core.federation import Ask, Block
+from solera.core.engine import Ask, Block
 from solera.engines.blocks import MEMORY, Misfortune, Simulated
 
 

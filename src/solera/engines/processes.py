@@ -34,8 +34,8 @@ import numpy as np
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Source
 from solera.core.component import build, describe
+from solera.core.engine import Ask, Block, PerClient, Preparation
 from solera.core.errors import PayloadError, SoleraError, TaskError, UsageError
-from solera.core.federation import Ask, Block, PerClient, Preparation
 from solera.core.payload import Limits, decode, encode, encode_pieces
 from solera.core.replies import Batch, Failure, Stacked
 from solera.core.task import installed_tasks

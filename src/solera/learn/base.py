@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solera.core.aggregation import Aggregation, Mean
+from solera.core.aggregation import Aggregation
+from solera.core.checkpoint import Checkpoint, File, fingerprint
 from solera.core.component import (
     Component,
     build,
@@ -23,7 +24,7 @@ from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
 from solera.core.private_files import write_file
-from solera.core.rounds import Callback, Checkpoint, File, Round, Rounds, fingerprint
+from solera.core.rounds import Callback, Round, Rounds
 from solera.core.schema import Schema, class_codes
 from solera.core.selection import Selector
 from solera.core.task import Task
@@ -274,70 +275,6 @@ class Additive(Predictor, abstract=True):
     @abstractmethod
     def conclude(self, total: Any) -> None:
         """Learn from the sum of the answers."""
-
-
-class Averaging(Predictor, abstract=True):
-    """A learner whose model is the mean of what clients make of it, round after round.
-
-    The model is a dict of arrays. A subclass says how it starts, what clients are asked, and how it
-    is read from and written to the learner's attributes; the loop is the same for all
-    (McMahan et al. 2017).
-    """
-
-    rounds: int
-    per_round: int | None
-    select: Selector | None
-    update: ClassVar[Task]
-    """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
-
-    @abstractmethod
-    def first_model(self, seed: int) -> dict[str, Any]:
-        """The model before the first round."""
-
-    @abstractmethod
-    def get_model(self) -> dict[str, Any]:
-        """The current model."""
-
-    @abstractmethod
-    def set_model(self, model: Mapping[str, Any]) -> None:
-        """Make this the current model."""
-
-    @abstractmethod
-    def order(self, round: int) -> dict[str, Any]:
-        """What clients are told in this round besides the model."""
-
-    def rule(self) -> Aggregation:
-        """How the clients' replies become one."""
-        return Mean(weight="rows")
-
-    def absorb(self, mean: Mapping[str, Any]) -> None:
-        """Change the model by the folded replies of one round."""
-        self.set_model(mean)
-
-    def workload(self) -> tuple[int, float]:
-        arrays = [np.asarray(value) for value in self.get_model().values()]
-        return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
-
-    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
-        """The mean loss over rows of every model."""
-        now, found = self.get_model(), []
-        for model in models:
-            self.set_model(model)
-            found.append(self.losses(X, y).mean())
-        self.set_model(now)
-        return np.array(found)
-
-    def train(self, federation: Federation) -> None:
-        self.order(0)  # bad parameters are named before anything is asked
-        self.set_model(self.first_model(federation.seed))
-        rounds = self.each_round(
-            federation, rounds=self.rounds, per_round=self.per_round, select=self.select
-        )
-        for r in rounds:
-            ask = {**self.order(r.index), **self.get_model()}
-            mean = r.ask(self.update, ask).fold(self.rule())
-            self.absorb(mean)
-            r.log(loss=float(mean["loss"]))
 
 
 class Transformer(Learner, abstract=True):

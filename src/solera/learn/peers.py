@@ -12,7 +12,8 @@ from solera.core.federation import Federation
 from solera.core.rng import generator
 from solera.core.rounds import Round
 from solera.core.topology import Peers
-from solera.learn.base import Averaging, Predictor
+from solera.learn.averaged import Averaging
+from solera.learn.base import Predictor
 
 
 class PeerToPeer(Predictor):

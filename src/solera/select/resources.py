@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
+from solera.core.engine import Engine
 from solera.core.errors import UsageError
-from solera.core.federation import Engine
 from solera.core.rounds import Round
 from solera.core.selection import Roster, Selector
 from solera.select.draw import uniformly

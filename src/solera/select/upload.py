@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import Client, IntArray
+from solera.core.engine import PerClient
 from solera.core.errors import Refusal
-from solera.core.federation import PerClient
 from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.engine import Ask, Preparation
 from solera.core.errors import (
     DataError,
     PayloadError,
@@ -29,7 +30,6 @@ from solera.core.errors import (
     UsageError,
     WorkerDied,
 )
-from solera.core.federation import Ask, Preparation
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
 from solera.core.task import installed_tasks

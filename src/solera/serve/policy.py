@@ -57,8 +57,8 @@ import msgspec
 import numpy as np
 
 from solera.core.component import installed_components
+from solera.core.engine import Ask
 from solera.core.errors import Refusal, UsageError
-from solera.core.federation import Ask
 from solera.learn.base import Transformer
 from solera.serve.policy_rules import (
     ApprovalRules,

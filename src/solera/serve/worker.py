@@ -33,8 +33,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from solera.core.clients import IntArray, Part, Segments
+from solera.core.engine import Ask, Preparation
 from solera.core.errors import DataError, SoleraError, UsageError, WorkerDied
-from solera.core.federation import Ask, Preparation
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
 from solera.core.replies import Failure, FailureKind
 from solera.core.schema import Schema

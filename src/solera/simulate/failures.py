@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from solera.core import rng
 from solera.core.clients import IntArray
 from solera.core.component import Component
+from solera.core.engine import Ask
 from solera.core.errors import UsageError
-from solera.core.federation import Ask
 from solera.engines.blocks import Faults
 
 

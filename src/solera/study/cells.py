@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from solera.core.checkpoint import fingerprint
 from solera.core.component import describe
-from solera.core.rounds import fingerprint
 from solera.study.folder import write_json
 from solera.study.grid import Point
 from solera.study.plan import Study

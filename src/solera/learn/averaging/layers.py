@@ -8,6 +8,7 @@ flat vector each parameter lies.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,19 +78,19 @@ class Pass:
     moved: dict[str, Any] | None = None
 
 
-class Layer:
+class Layer(ABC):
     """A layer without parameters; subclasses override what they need."""
 
     def parameters(self) -> Sequence[Parameter]:
         return ()
 
+    @abstractmethod
     def module(self) -> Any:
         """The same layer of PyTorch, for one client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
         """The layer for many clients at once; ``training`` is None when it only predicts."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

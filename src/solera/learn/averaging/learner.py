@@ -20,6 +20,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.core.task import task
+from solera.learn.averaged import Averaging
 from solera.learn.averaging.judging import mean_losses
 from solera.learn.averaging.layers import torch
 from solera.learn.averaging.local import Local, one_and_many
@@ -29,7 +30,6 @@ from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of, row_losses, t
 from solera.learn.averaging.rows import find_device
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
-from solera.learn.base import Averaging
 
 _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""

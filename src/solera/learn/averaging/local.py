@@ -7,6 +7,7 @@ same replies.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from solera.learn.averaging.updates import Senders, pack_update
 PRIVATE = "private_part"
 
 
-class Local:
+class Local(ABC):
     """Some clients with the model they were sent; :meth:`train` trains rows of weights."""
 
     ids: IntArray
@@ -49,9 +50,9 @@ class Local:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @abstractmethod
     def train(self, weights: Any, how: Training, pull: Pull) -> tuple[NDArray[Any], IntArray]:
         """Train each row in place; the mean loss and the number of steps of each."""
-        raise NotImplementedError
 
     def changes(self, how: Training, pull: Pull) -> tuple[Any, NDArray[Any], IntArray]:
         """Train from the model that was sent: the difference to it, the losses, the steps."""
@@ -60,9 +61,9 @@ class Local:
         self.keep_private(rows)
         return rows.sub_(self.weights), losses, steps
 
+    @abstractmethod
     def labels_known(self) -> NDArray[np.float64]:
         """How many labels each client knows; −1 stands for those it does not."""
-        raise NotImplementedError
 
     def copies(self) -> Any:
         """The model that was sent, one row per client, with each one's private part in place."""

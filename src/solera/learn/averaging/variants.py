@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,9 +102,9 @@ class AdaptiveServer(FedAvg, abstract=True):
         self.beta2 = beta2
         self.tau = tau
 
+    @abstractmethod
     def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
         """The next v."""
-        raise NotImplementedError
 
     def server_step(self, change: NDArray[Any]) -> NDArray[Any]:
         zeros = np.zeros_like(change)

@@ -1,0 +1,128 @@
+"""How asks travel: what an ask is, what comes back, and what carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from solera.core.aggregation import Aggregation
+from solera.core.clients import IntArray, Part
+from solera.core.component import Component, describe_fitted
+from solera.core.payload import encode, encoded_size
+from solera.core.replies import Batch, Failure
+from solera.core.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class PerClient:
+    """A payload of its own for each client asked."""
+
+    payloads: Mapping[int, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A fitted transformer through which clients pass their rows before a task sees them."""
+
+    description: dict[str, Any]
+    digest: str
+
+    @classmethod
+    def by(cls, transformer: Component) -> Preparation:
+        description = describe_fitted(transformer)
+        return cls(description, blake2b(encode(description), digest_size=16).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One message to chosen clients, as an engine carries it."""
+
+    task: str
+    version: int
+    payload: Any
+    clients: IntArray
+    seed: int
+    round: int = 0
+    deadline: float | None = None
+    prepare: tuple[Preparation, ...] = ()
+    known_size: int | None = None
+    """Encoded size of the payload (the largest of a PerClient), where somebody took it already."""
+
+    def payload_for(self, client: int) -> Any:
+        if isinstance(self.payload, PerClient):
+            return self.payload.payloads[client]
+        return self.payload
+
+    @property
+    def size(self) -> int:
+        """Encoded size of the payload, or of the largest."""
+        return payload_size(self.payload) if self.known_size is None else self.known_size
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What came back from one block of the clients asked.
+
+    Either the replies themselves, or their ``partial`` under the aggregation given to the engine.
+    ``replied`` and ``up`` tell who answered with how many bytes; ``virtual`` is the simulated time
+    of the slowest of them.
+    """
+
+    replied: IntArray
+    up: IntArray
+    failures: list[Failure]
+    virtual: float = 0.0
+    batch: Batch | None = None
+    partial: Any = None
+
+
+class Keeper(Protocol):
+    """Something that keeps the state of a loop, to go on from after an interruption."""
+
+    def read(self) -> bytes | None:
+        """What was kept last, or None."""
+
+    def write(self, content: Callable[[], bytes]) -> None:
+        """Keep new content, or decide that what is kept will do for now."""
+
+
+class Engine(Protocol):
+    """How messages travel."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients can be asked; their ids are 0 … clients − 1."""
+
+    @property
+    def schema(self) -> Schema | None:
+        """What the rows look like, where the engine knows without asking."""
+
+    def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        """Carry the ask and yield the blocks of :func:`solera.core.aggregation.blocks`, in order.
+
+        With an aggregation each block comes back folded.
+        """
+
+    def sizes(self, part: Part) -> IntArray | None:
+        """Rows per client, where the engine knows without asking."""
+
+    def states(self) -> dict[int, Any]:
+        """What clients keep between tasks, for checkpoints of a simulation."""
+
+    def restore(self, states: Mapping[int, Any]) -> None:
+        """Put back what :meth:`states` returned."""
+
+    def keeper(self) -> Keeper | None:
+        """Where the state of a loop that begins now is kept, if the engine keeps it."""
+
+    def close(self) -> None:
+        """Give back processes and memory."""
+
+
+def payload_size(payload: Any) -> int:
+    """Encoded size of a payload, the largest of those for each client."""
+    if isinstance(payload, PerClient):
+        return max(map(encoded_size, payload.payloads.values()))
+    return encoded_size(payload)
