@@ -150,7 +150,7 @@ def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, flo
 
 
 class Gather(Aggregation):
-    """All replies as stacked arrays: the ids, and a tree whose first axis is the client."""
+    """All replies as stacked arrays: ids in order, and a tree whose first axis is the client."""
 
     def lift(self, reply: Reply) -> Any:
         return {
@@ -159,7 +159,9 @@ class Gather(Aggregation):
         }
 
     def combine(self, a: Any, b: Any) -> Any:
-        return map_leaves(lambda x, y: np.concatenate([x, y]), a, b)
+        joined = map_leaves(lambda x, y: np.concatenate([x, y]), a, b)
+        order = np.argsort(joined["clients"], kind="stable")
+        return map_leaves(lambda x: x[order], joined)
 
     def fold(self, batch: Batch) -> Any:
         if isinstance(batch.payloads, Stacked) and len(batch):
@@ -167,8 +169,7 @@ class Gather(Aggregation):
         return self.fold_one_by_one(batch)
 
     def finish(self, partial: Any) -> tuple[IntArray, Any]:
-        order = np.argsort(partial["clients"], kind="stable")
-        return partial["clients"][order], map_leaves(lambda x: x[order], partial["stacked"])
+        return partial["clients"], partial["stacked"]
 
 
 def rows_counted(counts: dict[str, Any]) -> int:
