@@ -14,6 +14,7 @@ same no-op round of a SuperLink with SuperNodes, where flwr is installed (see ``
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import hashlib
 import json
@@ -162,16 +163,19 @@ class Swarm:
 
     async def _run(self) -> None:
         context = ssl.create_default_context(cafile=self.network.ca)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        headers = {"Authorization": f"Bearer {self.network.token}"}
-        async with httpx.AsyncClient(
-            base_url=self.network.url, verify=context, limits=limits, timeout=300
-        ) as http:
+        async with contextlib.AsyncExitStack() as connections:
+            # A client of its own for each: one pool of a thousand is searched at every request.
+            https = [
+                await connections.enter_async_context(
+                    httpx.AsyncClient(base_url=self.network.url, verify=context, timeout=300)
+                )
+                for _ in range(self.agents)
+            ]
             gate = asyncio.Semaphore(16)
-            joined = [self._join(http, headers, k, gate) for k in range(self.agents)]
+            joined = [self._join(http, k, gate) for k, http in enumerate(https)]
             members = await asyncio.gather(*joined)
             self._ready.set()
-            work = [asyncio.create_task(self._work(http, *member)) for member in members]
+            work = [asyncio.create_task(self._work(*member)) for member in members]
             while not self._stop.is_set():
                 await asyncio.wait(work, timeout=0.1, return_when=asyncio.FIRST_EXCEPTION)
                 failed = [done.exception() for done in work if done.done()]
@@ -182,7 +186,8 @@ class Swarm:
                 running.cancel()
             await asyncio.gather(*work, return_exceptions=True)
 
-    async def _join(self, http: Any, headers: Any, k: int, gate: Any) -> tuple[Identity, int]:
+    async def _join(self, http: Any, k: int, gate: Any) -> tuple[Any, Identity, int]:
+        headers = {"Authorization": f"Bearer {self.network.token}"}
         async with gate:
             federation = self.network.federation
             path = f"/v1/federations/{federation}/invites"
@@ -198,7 +203,7 @@ class Swarm:
                 "tasks": {"bench.numbers": 1},
             }
             joined = await self._send(http, identity, "POST", "/v1/join", content)
-            return identity, joined.json()["client"]
+            return http, identity, joined.json()["client"]
 
     async def _send(
         self, http: Any, identity: Identity, method: str, path: str, content: Any = None,
