@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio.sslproto
 import logging
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from solera.serve.supervisor import Supervisor
 
 _KEEP_ALIVE = 75
 """Seconds: agents come back after their tasks, and a new TLS connection is dear."""
+_TLS_BUFFER = 1 << 16
+"""Bytes to decrypt into, per connection: with asyncio's 256 kB a thousand of them need 600 MB."""
 
 
 def coordinator_app(
@@ -85,6 +88,7 @@ def serve(
     url = f"{'http' if certificate is None else 'https'}://{reached}:{port}"
     logs.set_up(log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
     uvicorn.run(
         coordinator_app(folder, database, url, certificate),
         host=host,
@@ -93,6 +97,7 @@ def serve(
         ssl_keyfile=key,
         log_config=None,
         access_log=False,
+        loop="asyncio",
         timeout_graceful_shutdown=2,
         timeout_keep_alive=_KEEP_ALIVE,
     )
