@@ -10,11 +10,12 @@ import solera as so
 from solera.core.clients import Segments
 from solera.core.replies import Batch, Stacked
 from solera.core.rng import stream_keys
-from solera.learn.averaging import models, nn, together
+from solera.learn.averaging import factored, models, nn, together
 from solera.learn.averaging.alone import train_alone
+from solera.learn.averaging.factored import pays, train_factored
+from solera.learn.averaging.held import OnDevice
 from solera.learn.averaging.layers import Convolution
 from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.on_device import OnDevice
 from solera.learn.averaging.plan import Plan, Training, deal_batches
 from solera.learn.averaging.rows import Gathered, borrow
 from solera.learn.averaging.together import train_together
@@ -107,6 +108,53 @@ def test_the_tile_changes_nothing(model, tile, monkeypatch):
 @pytest.mark.parametrize("loss", ["sigmoid", "squared", "labels/asymmetric"])
 def test_other_losses(loss):
     compare(nn.mlp(64, 40, 5), Training(loss, 0.05, batch_size=8, epochs=2))
+
+
+def both_ways(model, how):
+    """The same training with and without matrices of the first layer: rows of changes."""
+    rng = np.random.default_rng(4)
+    X, y = rng.normal(size=(SIZES.sum(), 64)), rng.integers(0, 5, SIZES.sum())
+    plan = Plan(model)
+    start = torch.tensor(plan.start(0, "float64"))
+    keys = stream_keys(0, "test", 0, np.arange(len(SIZES)))
+    segments = Segments(X, y, np.cumsum(SIZES) - SIZES, SIZES)
+    rows = Gathered(segments, how.loss, np.arange(5), torch.float64, torch.device("cpu"))
+    changes = start.repeat(len(SIZES), 1)
+    losses, _ = train_together(plan, changes, rows, SIZES, keys, how, Pull())
+    changes -= start
+    rest = {"loss": losses, "rows": SIZES.astype(float)}
+    stacked = Stacked({"update": {"values": changes.numpy()}, **rest})
+    return stacked, train_factored(plan, start, rows, SIZES, keys, how)
+
+
+@pytest.mark.parametrize("tile", [1, 1 << 22])
+@pytest.mark.parametrize("how", ["sgd", "steps", "full batch"])
+@pytest.mark.parametrize("model", ["linear", "mlp", "deep tanh dropout", "sigmoid"])
+def test_factors_of_the_first_layer_are_the_same_update(model, how, tile, monkeypatch):
+    monkeypatch.setattr(factored, "_ROWS", tile)
+    written, factors = both_ways(MODELS[model](), HOW[how])
+    values = written.fields["update"]["values"]
+    np.testing.assert_allclose(factors.fields["update"]["values"], values, atol=1e-11)
+    np.testing.assert_allclose(factors.rest["loss"], written.fields["loss"], atol=1e-11)
+    rule, ids = UpdateMean(values.shape[1]), np.arange(len(SIZES))
+    a, b = (rule.result(rule.fold(Batch(ids, s))) for s in (written, factors))
+    np.testing.assert_allclose(a["update"], b["update"], atol=1e-11)
+    assert factors.sizes().tolist() == written.sizes().tolist()
+    for part in (factors.between(1, 3), factors.take(np.array([1, 2]))):
+        np.testing.assert_allclose(part[1]["update"]["values"], values[2], atol=1e-11)
+        assert part[1]["rows"] == SIZES[2]
+    factors.errors[3, 0, 0] = np.inf
+    assert factors.finite().tolist() == [True, True, True, False, True]
+
+
+def test_factors_are_used_where_rows_are_few():
+    how, cpu = Training("softmax", 0.1, batch_size=20), torch.device("cpu")
+    wide, sixty = Plan(nn.mlp(784, 128, 10)), np.array([60, 20])
+    assert pays(wide, how, sixty, cpu)
+    assert not pays(wide, how, np.array([600]), cpu)
+    assert not pays(wide, Training("softmax", 0.1, momentum=0.9, batch_size=20), sixty, cpu)
+    assert not pays(Plan(nn.linear(784, 10)), how, sixty, cpu)
+    assert not pays(Plan(nn.conv_net((8, 8, 1), 5)), how, sixty, cpu)
 
 
 def test_a_masked_step_moves_nothing():

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from solera.core.aggregation import Aggregation
 from solera.core.component import describe
 from solera.core.errors import DataError, UsageError
+from solera.core.replies import Stacked
 from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.core.task import task
@@ -25,7 +26,7 @@ from solera.learn.averaging.judging import mean_losses
 from solera.learn.averaging.layers import torch
 from solera.learn.averaging.local import Local, one_and_many
 from solera.learn.averaging.models import Model, described, described_loss
-from solera.learn.averaging.networks import Pull, forward
+from solera.learn.averaging.networks import forward
 from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of, row_losses, targets_of
 from solera.learn.averaging.rows import find_device
 from solera.learn.averaging.schedules import Schedule
@@ -35,10 +36,9 @@ _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
 
 
-def train_and_send(local: Local) -> dict[str, Any]:
+def train_and_send(local: Local) -> dict[str, Any] | Stacked:
     """Train from the model that was sent, keep what is private, send what changed."""
-    changes, losses, _ = local.changes(local.how, Pull(anchor=local.weights))
-    return local.reply(changes, losses)
+    return local.update()
 
 
 _one, _many = one_and_many(train_and_send)

@@ -21,9 +21,10 @@ from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Many, One
 from solera.learn.averaging.alone import train_alone
+from solera.learn.averaging.factored import pays, train_factored
+from solera.learn.averaging.held import OnDevice
 from solera.learn.averaging.layers import torch
 from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.on_device import OnDevice
 from solera.learn.averaging.plan import Training, plan_of, targets_of
 from solera.learn.averaging.rows import Gathered, as_tensor, borrow, find_device
 from solera.learn.averaging.together import train_together
@@ -60,6 +61,11 @@ class Local(ABC):
         losses, steps = self.train(rows, how, pull)
         self.keep_private(rows)
         return rows.sub_(self.weights), losses, steps
+
+    def update(self) -> dict[str, Any] | Stacked:
+        """The reply of plain averaging: train from the model that was sent, send what changed."""
+        changes, losses, _ = self.changes(self.how, Pull(anchor=self.weights))
+        return self.reply(changes, losses)
 
     @abstractmethod
     def labels_known(self) -> NDArray[np.float64]:
@@ -182,6 +188,12 @@ class Together(Local):
         )  # fmt: skip
         return rows, losses, steps
 
+    def update(self) -> dict[str, Any] | Stacked:
+        as_is = self.private is None and not self.ask["steps"] and self.ask["send"] == "difference"
+        if not (as_is and pays(self.plan, self.how, self.sizes, self.weights.device)):
+            return super().update()
+        return train_factored(self.plan, self.weights, self.rows, self.sizes, self.keys, self.how)
+
     def labels_known(self) -> NDArray[np.float64]:
         known = (self.rows.targets >= 0).cpu().numpy()
         first = np.cumsum(self.sizes) - self.sizes
@@ -189,20 +201,23 @@ class Together(Local):
         return np.asarray(counts, dtype=np.float64)
 
 
-Protocol = Callable[[Local], dict[str, Any]]
+Protocol = Callable[[Local], dict[str, Any] | Stacked]
 
 
 def one_and_many(protocol: Protocol) -> tuple[One, Many]:
     """A protocol as the two implementations of a task."""
 
     def one(client: Client, ask: Any) -> dict[str, Any]:
-        return Stacked(protocol(OneClient(client, ask)))[0]
+        reply = protocol(OneClient(client, ask))
+        return (reply if isinstance(reply, Stacked) else Stacked(reply))[0]
 
     def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
         plan = plan_of(ask["model"])
         if plan.layers is None and not plan.stacks:
             return [one(client, ask) for client in group]
         reply = protocol(Together(group, ask))
+        if isinstance(reply, Stacked):
+            return reply
         values = reply["update"]["values"]
         if isinstance(values, np.ndarray):
             return Stacked(reply)

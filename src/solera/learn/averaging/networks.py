@@ -55,6 +55,9 @@ class Network(ABC):
         self.fused = how.plain and pull.offset is None and pull.frozen is None
         self._memory: list[Any] = []
 
+    def meet(self, x: Any) -> None:  # noqa: B027 (most have nothing to prepare)
+        """See the rows of the next steps, (clients, rows, width), before training on them."""
+
     def step(self, x: Any, target: Any, share: Any, training: Pass) -> Any:
         """Train the first len(x) clients on a batch; the sum of the losses of each one's rows.
 
@@ -132,8 +135,8 @@ class ByHand(Network):
             into = [(W[:clients], b[:clients]) for W, b in into]
         inputs, masks = [x], []
         z = x
-        for block, (W, b) in zip(self.blocks, views, strict=True):
-            z = _affine(block, z, W, b)
+        for i, block in enumerate(self.blocks):
+            z = self._affine(i, z, *views[i], training)
             if block.activation is not None:
                 z = _activate(block.activation, z)
                 if block.dropout is not None:
@@ -152,17 +155,24 @@ class ByHand(Network):
         for i in range(len(self.blocks) - 1, -1, -1):
             before = None
             if i:
-                before = torch().bmm(error, _backward(self.blocks[i], views[i][0]))
-            self._write(self.blocks[i], into[i], inputs[i], error, scale)
+                W = views[i][0]
+                before = torch().bmm(error, W.transpose(1, 2) if self.blocks[i].wide else W)
+            self._write(i, into[i], inputs[i], error, scale, training)
             if before is not None:
                 mask = masks[i - 1] if masks else None
                 error = _derivative(self.blocks[i - 1].activation, inputs[i], before, mask)
         found = None if self.fused else self._gradient[:clients, : self.trained]
         return found, losses.sum(dim=1)
 
-    def _write(self, block: Block, into: Any, x: Any, error: Any, scale: float) -> None:
+    def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
+        """x W + b, (clients, rows, outputs); few outputs lie column by column."""
+        if self.blocks[i].wide:
+            return torch().baddbmm(b, x, W)
+        return torch().baddbmm(b.transpose(1, 2), W, x.transpose(1, 2)).transpose(1, 2)
+
+    def _write(self, i: int, into: Any, x: Any, error: Any, scale: float, training: Pass) -> None:
         W, b = into
-        if block.wide:
+        if self.blocks[i].wide:
             W.baddbmm_(x.transpose(1, 2), error, beta=self._keep, alpha=scale)
         else:
             W.baddbmm_(error.transpose(1, 2), x, beta=self._keep, alpha=scale)
@@ -195,16 +205,6 @@ def _blocks(layers: list[Layer]) -> list[Block]:
     return blocks
 
 
-def _affine(block: Block, x: Any, W: Any, b: Any) -> Any:
-    if block.wide:
-        return torch().baddbmm(b, x, W)
-    return torch().bmm(W, x.transpose(1, 2)).transpose(1, 2).contiguous().add_(b)
-
-
-def _backward(block: Block, W: Any) -> Any:
-    return W.transpose(1, 2) if block.wide else W
-
-
 def _activate(kind: str, z: Any) -> Any:
     return {"relu": z.relu_, "tanh": z.tanh_, "sigmoid": z.sigmoid_}[kind]()
 
@@ -224,10 +224,11 @@ def output_error(z: Any, target: Any, loss: str) -> tuple[Any, Any]:
     t = torch()
     if loss == "softmax":
         chosen = target.unsqueeze(-1)
-        log_p = t.log_softmax(z, dim=-1)
+        # Columns next to each other are normalised seven times faster than rows of ten.
+        by_row = z.is_contiguous()
+        log_p = z.log_softmax(-1) if by_row else z.transpose(1, 2).log_softmax(1).transpose(1, 2)
         losses = log_p.gather(-1, chosen).squeeze(-1).neg_()
-        error = log_p.exp_()
-        return losses, error.scatter_add_(-1, chosen, error.new_full((1,), -1).expand(chosen.shape))
+        return losses, log_p.exp_().scatter_(-1, chosen, -1.0, reduce="add")
     if loss in ("sigmoid", "binary"):
         losses = (z.clamp(min=0) - z * target + z.abs().neg_().exp_().log1p_()).mean(dim=-1)
         return losses, (z.sigmoid() - target).div_(z.shape[-1])

@@ -189,6 +189,15 @@ class Batches:
     counts: IntArray
     batch: int
 
+    @property
+    def steps(self) -> IntArray:
+        """How many steps each client takes."""
+        return np.asarray((self.counts > 0).sum(axis=1))
+
+    def of(self, who: IntArray) -> Batches:
+        """The same for some of the clients."""
+        return Batches(self.index[who], self.counts[who], self.batch)
+
 
 def deal_batches(keys: Bits, sizes: IntArray, how: Training) -> Batches:
     """Shuffle every client's rows anew in every epoch and cut them into batches."""

@@ -8,6 +8,7 @@ last, shorter batch weigh nothing, so a masked step moves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from solera.learn.averaging.networks import Network, Pull, network_for
 from solera.learn.averaging.plan import Batches, Plan, Training, deal_batches
 from solera.learn.averaging.rows import Gathered
 
-TILE = 7 << 18
-"""Bytes of parameters, and of rows, that a step works on, on a CPU: about the cache of a core."""
+TILE = 1 << 22
+"""Bytes of parameters, and of rows, that a step works on, on a CPU: what its caches hold."""
 _GATHERED = {"cpu": 1 << 20, "cuda": 1 << 31}
 """Bytes of rows gathered at once."""
 
@@ -57,48 +58,70 @@ def train_together(
     """
     t = torch()
     batches = deal_batches(keys, sizes, how)
-    steps = (batches.counts > 0).sum(axis=1)
-    order = np.argsort(-steps, kind="stable")
     losses = t.zeros(len(sizes), dtype=t.float64, device=weights.device)
     batch_bytes = batches.batch * rows.row_bytes
     size = tile_size(plan, weights.device.type, weights.element_size(), batch_bytes)
-    in_order = bool((np.diff(order) > 0).all())
+    at_once = max(1, _GATHERED[weights.device.type] // (min(size, len(sizes)) * batch_bytes))
     with t.no_grad():
-        for first in range(0, len(sizes), size):
-            who = order[first : first + size]
-            place = t.from_numpy(who).to(weights.device)
-            chosen: Any = slice(first, first + len(who)) if in_order else place
+        for who, chosen in in_tiles(batches, size):
             mine = weights[chosen]
             if start is not None:
                 mine.copy_(start.expand_as(mine))
             network = network_for(plan, mine, how, pull.of(chosen))
-            dealt = Batches(batches.index[who], batches.counts[who], batches.batch)
-            losses[place] = _train_tile(network, dealt, rows, who, keys[who])
+            dealt = batches.of(who)
+
+            def take(first: int, columns: slice, who: Any = who, dealt: Any = dealt) -> Any:
+                return rows.take(who[:first], dealt.index[:first, columns])
+
+            losses[chosen] = train_tile(network, dealt, keys[who], at_once, take)
             if relative:
                 mine.sub_(start)
-            if not in_order:
-                weights[place] = mine
-    return losses.cpu().numpy() / batches.counts.sum(axis=1), steps
+            if not isinstance(chosen, slice):
+                weights[chosen] = mine
+    return losses.cpu().numpy() / batches.counts.sum(axis=1), batches.steps
 
 
-def _train_tile(network: Network, dealt: Batches, rows: Gathered, who: IntArray, keys: Bits) -> Any:
-    """All steps of a tile whose clients are ordered by their number of steps."""
+def in_tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:
+    """Positions of the clients of every tile, and an index of them that is a slice where it can.
+
+    Those with the most steps come first.
+    """
+    order = np.argsort(-batches.steps, kind="stable")
+    in_order = bool((np.diff(order) > 0).all())
+    for first in range(0, len(order), size):
+        who = order[first : first + size]
+        yield who, slice(first, first + len(who)) if in_order else who
+
+
+def train_tile(
+    network: Network,
+    dealt: Batches,
+    keys: Bits,
+    at_once: int,
+    take: Callable[[int, slice], tuple[Any, Any]],
+) -> Any:
+    """All steps of a tile whose clients are ordered by their number of steps; the sums of losses.
+
+    ``take`` gives the rows and targets of the first clients in some columns of the batches; they
+    are asked for ``at_once`` steps.
+    """
     t = torch()
     device, dtype = network.weights.device, network.weights.dtype
-    total = t.zeros(len(who), dtype=t.float64, device=device)
+    total = t.zeros(len(keys), dtype=t.float64, device=device)
     counts, batch = dealt.counts[:, : (dealt.counts[0] > 0).sum()], dealt.batch
     at_work = (counts > 0).sum(axis=0)
     alike = ((counts == counts[0]).sum(axis=0) >= at_work).tolist()
     active, longest = at_work.tolist(), counts.max(axis=0).tolist()
-    at_once = max(1, _GATHERED[device.type] // (len(who) * batch * rows.row_bytes))
     for step in range(counts.shape[1]):
         within = step % at_once
-        if within == 0:
-            columns = slice(step * batch, (step + at_once) * batch)
-            still = active[step]
-            x, target = rows.take(who[:still], dealt.index[:still, columns])
         clients, most = active[step], longest[step]
-        now = slice(within * batch, within * batch + most)
+        if within == 0:
+            x, target = take(clients, slice(step * batch, (step + at_once) * batch))
+            network.meet(x)
+            pieces = list(zip(x.split(batch, dim=1), target.split(batch, dim=1), strict=True))
+        x, target = pieces[within]
+        if x.shape[:2] != (clients, most):
+            x, target = x[:clients, :most], target[:clients, :most]
         share: Any = 1.0 / most
         training = Pass(keys[:clients], step)
         if not alike[step]:
@@ -106,5 +129,6 @@ def _train_tile(network: Network, dealt: Batches, rows: Gathered, who: IntArray,
             real = np.arange(most) < count
             training.real = t.from_numpy(real).to(device, dtype)
             share = t.from_numpy(real / count).to(device, dtype)
-        total[:clients] += network.step(x[:clients, now], target[:clients, now], share, training)
+        losses = network.step(x, target, share, training)
+        (total if clients == len(total) else total[:clients]).add_(losses)
     return total

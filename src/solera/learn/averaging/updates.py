@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,8 +22,8 @@ from solera.core.component import Component
 from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.replies import Batch, Reply, Stacked
 from solera.core.rng import Bits, random_bits
+from solera.learn.averaging.held import Held
 from solera.learn.averaging.layers import torch
-from solera.learn.averaging.on_device import OnDevice
 
 _RESIDUAL = "update_residual"
 Parts = dict[str, Any]
@@ -261,8 +261,8 @@ class UpdateMean(Aggregation):
 
     def fold(self, batch: Batch) -> Any:
         replies = batch.payloads
-        if isinstance(replies, OnDevice) and len(batch):
-            return self._sum(replies.rest, replies.values)
+        if isinstance(replies, Held) and len(batch):
+            return self._sum(replies.rest, len(batch), replies.weighted_sum)
         if isinstance(replies, Stacked) and len(batch):
             return self._sum_stacked(replies.fields)
         return self.fold_one_by_one(batch)
@@ -281,18 +281,18 @@ class UpdateMean(Aggregation):
         if "update" not in fields:
             raise PayloadError("the reply has no entry 'update'")
         values = unpack_update(fields["update"], self.steps, self.size)
-        return self._sum({n: v for n, v in fields.items() if n != "update"}, values)
+        rest = {n: v for n, v in fields.items() if n != "update"}
+        return self._sum(rest, len(values), lambda weights: weights.astype(values.dtype) @ values)
 
-    def _sum(self, fields: Mapping[str, Any], values: Any) -> Any:
-        """``values`` is a matrix, or a tensor that lies elsewhere."""
-        count = len(values)
+    def _sum(
+        self,
+        fields: Mapping[str, Any],
+        count: int,
+        weighted_sum: Callable[[NDArray[np.float64]], NDArray[Any]],
+    ) -> Any:
         weights = self._weights(fields, count)
         rest = {n: v for n, v in fields.items() if n not in ("rows", *self.plain)}
-        if isinstance(values, np.ndarray):
-            weighted = {"update": weights.astype(values.dtype) @ values}
-        else:
-            there = torch().from_numpy(weights).to(values)
-            weighted = {"update": (there @ values).cpu().numpy()}
+        weighted = {"update": weighted_sum(weights)}
         weighted.update({name: weights @ value for name, value in rest.items()})
         return {
             "weight": float(weights.sum()),

@@ -1,0 +1,173 @@
+"""Training that never writes down the first layer of each client.
+
+A step of gradient descent changes the first layer by −η xᵀe, so after some steps it is W + XᵀE:
+X are the rows of all these steps, which are known from the start, and E their errors times −η.
+Hence a later step needs no weights of its own, x (W + XᵀE) = x W + (x Xᵀ) E, rows of all clients
+meet the same W in one large product, and the weighted mean over clients is one more:
+W + Σ w XᵀE. For few rows and many outputs this is less work, and a matrix clients × parameters is
+neither filled nor read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import IntArray
+from solera.core.rng import Bits
+from solera.learn.averaging.held import Held, Rest
+from solera.learn.averaging.layers import Dense, Pass, torch
+from solera.learn.averaging.networks import ByHand, Pull
+from solera.learn.averaging.plan import Plan, Training, deal_batches
+from solera.learn.averaging.rows import Gathered
+from solera.learn.averaging.together import in_tiles, train_tile
+
+_ROWS = 1 << 22
+"""Bytes of rows that are trained on at once."""
+
+
+def pays(plan: Plan, how: Training, sizes: IntArray, device: Any) -> bool:
+    """Whether the products of rows with rows cost less than they save."""
+    if device.type != "cpu" or not (plan.dense and how.plain):
+        return False
+    widest = int(sizes.max())
+    batch = min(how.batch_size or widest, widest)
+    steps = -(-widest // batch) * how.epochs if how.steps is None else how.steps
+    return (steps - 1) * batch <= _first(plan).outputs
+
+
+def _first(plan: Plan) -> Dense:
+    assert plan.layers is not None
+    layer = plan.layers[0]
+    assert isinstance(layer, Dense)
+    return layer
+
+
+class ByFactors(ByHand):
+    """The layers after the first as :class:`ByHand`; of the first, the errors.
+
+    ``weights`` are those after the first layer's: its bias comes first.
+    """
+
+    def __init__(self, plan: Plan, weights: Any, how: Training, first: Any, batch: int) -> None:
+        self._first = first
+        self._batch = batch
+        self._skipped = first.numel()
+        super().__init__(plan, weights, how, Pull())
+        self.errors: Any = None
+
+    def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
+        views: dict[str, Any] = {}
+        for slot in self.plan.layout.slots[1:]:
+            columns = slice(slot.start - self._skipped, slot.stop - self._skipped)
+            views[slot.name] = matrix[:, columns].view(-1, *slot.parameter.stored)
+        return [
+            (views.get(f"{block.name}.weight", matrix), views[f"{block.name}.bias"].unsqueeze(1))
+            for block in self.blocks
+        ]
+
+    def meet(self, x: Any) -> None:
+        clients, rows, width = x.shape
+        flat = x.reshape(-1, width)
+        if self.blocks[0].wide:
+            self._products = (flat @ self._first).view(clients, rows, -1)
+        else:
+            self._products = (self._first @ flat.T).view(-1, clients, rows).permute(1, 2, 0)
+        self._x = x
+        self.errors = x.new_zeros(self._products.shape)
+
+    def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
+        if i:
+            return super()._affine(i, x, W, b, training)
+        clients, rows = x.shape[:2]
+        before = training.step * self._batch
+        z = self._products[:clients, before : before + rows]
+        if before:
+            alike = torch().bmm(x, self._x[:clients, :before].transpose(1, 2))
+            z = torch().baddbmm(z, alike, self.errors[:clients, :before])
+        return z + b
+
+    def _write(self, i: int, into: Any, x: Any, error: Any, scale: float, training: Pass) -> None:
+        if i:
+            super()._write(i, into, x, error, scale, training)
+            return
+        clients, rows = error.shape[:2]
+        before = training.step * self._batch
+        torch().mul(error, scale, out=self.errors[:clients, before : before + rows])
+        into[1].add_(error.sum(dim=1, keepdim=True), alpha=scale)
+
+
+class Factored(Held):
+    """Updates whose first layer is XᵀE: ``x`` (clients, rows, width) and ``errors``."""
+
+    __slots__ = ("errors", "others", "wide", "x")
+
+    def __init__(self, x: Any, errors: Any, others: Any, rest: Rest, wide: bool) -> None:
+        self.x = x
+        self.errors = errors
+        self.others = others
+        self.rest = rest
+        self.wide = wide
+        self._len = len(x)
+
+    def matrix(self, chosen: Any) -> NDArray[Any]:
+        x, errors = self.x[chosen], self.errors[chosen]
+        pair = (x.transpose(1, 2), errors) if self.wide else (errors.transpose(1, 2), x)
+        first = torch().bmm(*pair).flatten(1)
+        found: NDArray[Any] = torch().cat([first, self.others[chosen]], dim=1).numpy()
+        return found
+
+    def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
+        w = self.errors.new_tensor(weights)
+        x, errors = self.x.flatten(0, 1), (self.errors * w[:, None, None]).flatten(0, 1)
+        first = x.T @ errors if self.wide else errors.T @ x
+        found: NDArray[Any] = torch().cat([first.flatten(), w @ self.others]).numpy()
+        return found
+
+    def part(self, chosen: Any) -> Factored:
+        rest = {name: value[chosen] for name, value in self.rest.items()}
+        return Factored(self.x[chosen], self.errors[chosen], self.others[chosen], rest, self.wide)
+
+    @property
+    def kind(self) -> tuple[int, str]:
+        first = self.x.shape[2] * self.errors.shape[2]
+        return first + self.others.shape[1], str(self.errors.dtype).removeprefix("torch.")
+
+    def sound(self) -> NDArray[np.bool_]:
+        good = self.errors.flatten(1).isfinite().all(dim=1) & self.others.isfinite().all(dim=1)
+        found: NDArray[np.bool_] = good.numpy()
+        return found
+
+
+def train_factored(
+    plan: Plan, start: Any, rows: Gathered, sizes: IntArray, keys: Bits, how: Training
+) -> Factored:
+    """What training from ``start`` changes at each client, with its mean loss and its rows."""
+    t = torch()
+    batches = deal_batches(keys, sizes, how)
+    slot, layer = plan.layout.slots[0], _first(plan)
+    W, others = start[: slot.stop].view(slot.parameter.stored), start[slot.stop :]
+    changed = others.expand(len(sizes), -1).clone()
+    columns = batches.index.shape[1]
+    x, targets = rows.take(np.arange(len(sizes)), batches.index, keep=True)
+    errors = start.new_empty(len(sizes), columns, layer.outputs)
+    losses = t.empty(len(sizes), dtype=t.float64)
+    with t.no_grad():
+        for who, chosen in in_tiles(batches, max(1, _ROWS // (columns * rows.row_bytes))):
+            mine = changed[chosen]
+            network = ByFactors(plan, mine, how, W, batches.batch)
+
+            def take(first: int, columns: slice, chosen: Any = chosen) -> Any:
+                return x[chosen], targets[chosen]
+
+            dealt = batches.of(who)
+            losses[chosen] = train_tile(network, dealt, keys[who], dealt.counts.shape[1], take)
+            errors[chosen] = network.errors
+            changed[chosen] = mine.sub_(others)
+    rest = {
+        "loss": losses.numpy() / batches.counts.sum(axis=1),
+        "rows": sizes.astype(np.float64),
+    }
+    return Factored(x, errors, changed, rest, layer.wide)

@@ -1,0 +1,105 @@
+"""Replies whose updates stay as they were computed until somebody looks at one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import IntArray
+from solera.core.payload import encoded_size
+from solera.core.replies import Stacked
+
+Rest = Mapping[str, NDArray[Any]]
+
+
+class Held(Stacked, ABC):
+    """Stacked replies ``{"update": {"values": …}, …}`` whose values are not in a matrix.
+
+    Folding asks for their weighted sum only. ``rest`` are the other entries of the replies.
+    """
+
+    __slots__ = ("rest",)
+
+    rest: Rest
+
+    @abstractmethod
+    def matrix(self, chosen: Any) -> NDArray[Any]:
+        """The updates of some clients, one row each."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
+        """Σ w u over all clients."""
+
+    @abstractmethod
+    def part(self, chosen: Any) -> Self:
+        """The replies of some clients."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> tuple[int, str]:
+        """The length of an update, and the type of its numbers."""
+
+    @abstractmethod
+    def sound(self) -> NDArray[np.bool_]:
+        """For every update, whether all its numbers are finite."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"update": {"values": self.matrix(slice(None))}, **self.rest}
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        values = self.matrix(slice(i, i + 1))[0]
+        return {"update": {"values": values}, **{n: v[i] for n, v in self.rest.items()}}
+
+    def take(self, chosen: IntArray) -> Stacked:
+        return self.part(chosen)
+
+    def between(self, first: int, last: int) -> Stacked:
+        return self.part(slice(first, last))
+
+    def sizes(self) -> IntArray:
+        length, kind = self.kind
+        values = np.broadcast_to(np.zeros((), kind), (length,))
+        one = {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
+        return np.full(len(self), encoded_size(one), dtype=np.int64)
+
+    def finite(self) -> NDArray[np.bool_]:
+        good = self.sound()
+        for value in self.rest.values():
+            good &= np.isfinite(value).reshape(len(self), -1).all(axis=1)
+        return good
+
+
+class OnDevice(Held):
+    """Updates in a tensor of a GPU: one vector crosses the bus instead of one per client."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Any, rest: Rest) -> None:
+        self.values = values
+        self.rest = rest
+        self._len = len(values)
+
+    def matrix(self, chosen: Any) -> NDArray[Any]:
+        found: NDArray[Any] = self.values[chosen].cpu().numpy()
+        return found
+
+    def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
+        there = self.values.new_tensor(weights)
+        found: NDArray[Any] = (there @ self.values).cpu().numpy()
+        return found
+
+    def part(self, chosen: Any) -> OnDevice:
+        return OnDevice(self.values[chosen], {n: v[chosen] for n, v in self.rest.items()})
+
+    @property
+    def kind(self) -> tuple[int, str]:
+        return self.values.shape[1], str(self.values.dtype).removeprefix("torch.")
+
+    def sound(self) -> NDArray[np.bool_]:
+        good: NDArray[np.bool_] = self.values.isfinite().all(dim=1).cpu().numpy()
+        return good
