@@ -29,10 +29,12 @@ _ROWS = 1 << 22
 
 
 def pays(plan: Plan, how: Training, sizes: IntArray, device: Any) -> bool:
-    """Whether the products of rows with rows cost less than they save."""
+    """Whether the products of rows with rows cost less than they save, and padding little."""
     if device.type != "cpu" or not (plan.dense and how.plain):
         return False
     widest = int(sizes.max())
+    if len(sizes) * widest > 2 * sizes.sum():
+        return False
     batch = min(how.batch_size or widest, widest)
     steps = -(-widest // batch) * how.epochs if how.steps is None else how.steps
     return (steps - 1) * batch <= _first(plan).outputs
