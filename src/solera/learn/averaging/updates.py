@@ -1,4 +1,4 @@
-"""What happens to an update on its way: clipping, noise, compression.
+"""What happens to an update on its way: clipping, noise, masks, compression.
 
 The steps form one onion. A client applies them in order to its update, the coordinator undoes them
 in reverse order before it averages. An update is a dict of tensors whose first axis is the client;
@@ -41,7 +41,15 @@ class UpdateStep(Component, abstract=True):
     """One layer of the onion."""
 
     lossy: ClassVar[bool] = False
-    """Whether the coordinator gets back less than was put in; what is lost is fed back."""
+    """Whether the coordinator gets back less than was put in."""
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether what this step loses may be added to the next update."""
+        return True
+
+    def check(self) -> None:
+        """Raise :class:`UsageError` for parameters that make no sense."""
 
     @abstractmethod
     def send(self, parts: Parts, keys: Bits) -> Parts:
@@ -55,7 +63,7 @@ class UpdateStep(Component, abstract=True):
         """The length of the values after :meth:`send`."""
         return size
 
-    def _check(self, name: str, good: bool, rule: str) -> None:
+    def _must(self, name: str, good: bool, rule: str) -> None:
         if not good:
             raise UsageError.of(self, name, getattr(self, name), rule)
 
@@ -66,8 +74,10 @@ class Clip(UpdateStep):
     def __init__(self, norm: float) -> None:
         self.norm = norm
 
+    def check(self) -> None:
+        self._must("norm", self.norm > 0, "must be > 0")
+
     def send(self, parts: Parts, keys: Bits) -> Parts:
-        self._check("norm", self.norm > 0, "must be > 0")
         lengths = torch().linalg.vector_norm(parts["values"], dim=1, keepdim=True)
         scale = (self.norm / lengths.clamp(min=1e-30)).clamp(max=1)
         return {**parts, "values": parts["values"] * scale}
@@ -79,8 +89,10 @@ class Noise(UpdateStep):
     def __init__(self, deviation: float) -> None:
         self.deviation = deviation
 
+    def check(self) -> None:
+        self._must("deviation", self.deviation >= 0, "must not be negative")
+
     def send(self, parts: Parts, keys: Bits) -> Parts:
-        self._check("deviation", self.deviation >= 0, "must not be negative")
         values = parts["values"]
         drawn = torch().from_numpy(normal(keys, values.shape[1])).to(values)
         return {**parts, "values": values + self.deviation * drawn}
@@ -94,8 +106,10 @@ class TopK(UpdateStep):
     def __init__(self, fraction: float = 0.01) -> None:
         self.fraction = fraction
 
+    def check(self) -> None:
+        self._must("fraction", 0 < self.fraction <= 1, "must be in (0, 1]")
+
     def sent_size(self, size: int) -> int:
-        self._check("fraction", 0 < self.fraction <= 1, "must be in (0, 1]")
         return max(1, math.ceil(self.fraction * size))
 
     def send(self, parts: Parts, keys: Bits) -> Parts:
@@ -115,6 +129,65 @@ class TopK(UpdateStep):
         return {**rest, "values": values}
 
 
+class RandomMask(UpdateStep):
+    """Send only a random ``fraction`` of the numbers, and the seed that says which.
+
+    Every client draws a new mask in every round, so that each number is sent by some clients and
+    by each client some time (Konečný et al. 2016, random masks and subsampling). Of d numbers m are
+    sent; the others are fed back. With ``unbiased`` those that are sent are multiplied by d/m and
+    nothing is fed back: E[M(x)] = x, which suits clients that take part only once.
+
+    The mask is compression and hides nothing: the coordinator reads every number that is sent.
+    Masks that hide single updates and cancel in their sum (Bonawitz et al. 2017) need secrets
+    between clients, which the coordinator's seeds are not; they belong to secure aggregation.
+    """
+
+    lossy: ClassVar[bool] = True
+
+    def __init__(self, fraction: float = 0.1, *, unbiased: bool = False) -> None:
+        self.fraction = fraction
+        self.unbiased = unbiased
+
+    @property
+    def feeds_back(self) -> bool:
+        return not self.unbiased  # both would make the residual grow without bounds
+
+    def check(self) -> None:
+        self._must("fraction", 0 < self.fraction <= 1, "must be in (0, 1]")
+
+    def sent_size(self, size: int) -> int:
+        return max(1, math.ceil(self.fraction * size))
+
+    def send(self, parts: Parts, keys: Bits) -> Parts:
+        values = parts["values"]
+        size = values.shape[1]
+        seeds = (random_bits(keys, 4 << 56) >> np.uint64(1)).astype(np.int64)
+        places = torch().from_numpy(_drawn_places(seeds, size, self.sent_size(size)))
+        sent = values.gather(1, places.to(values.device))
+        if self.unbiased:
+            sent = sent * (size / sent.shape[1])
+        return {**parts, "values": sent, "mask": seeds}
+
+    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+        rest = dict(parts)
+        seeds, sent = rest.pop("mask"), parts["values"]
+        count = self.sent_size(size)
+        if sent.shape != (len(seeds), count) or seeds.dtype.kind != "i" or seeds.ndim != 1:
+            raise PayloadError(f"a masked update must have {count} numbers and one seed")
+        values = np.zeros((len(sent), size), sent.dtype)
+        np.put_along_axis(values, _drawn_places(seeds, size, count), sent, axis=1)
+        return {**rest, "values": values}
+
+
+def _drawn_places(seeds: NDArray[np.int64], size: int, count: int) -> NDArray[np.int64]:
+    """``count`` of ``size`` places for every seed, in order; bits of one seed are never equal."""
+    places = np.empty((len(seeds), count), np.int64)
+    for row, seed in zip(places, seeds.astype(np.uint64), strict=True):
+        row[:] = np.argpartition(random_bits(seed, np.arange(size)), count - 1)[:count]
+    places.sort(axis=1)
+    return places
+
+
 class Quantise(UpdateStep):
     """Send every number as one of 2^bits levels between the smallest and the largest.
 
@@ -126,8 +199,10 @@ class Quantise(UpdateStep):
     def __init__(self, bits: int = 8) -> None:
         self.bits = bits
 
+    def check(self) -> None:
+        self._must("bits", self.bits in (4, 8, 16), "must be 4, 8 or 16")
+
     def send(self, parts: Parts, keys: Bits) -> Parts:
-        self._check("bits", self.bits in (4, 8, 16), "must be 4, 8 or 16")
         values = parts["values"]
         low = values.min(dim=1, keepdim=True).values
         step = (values.max(dim=1, keepdim=True).values - low) / (2**self.bits - 1)
@@ -174,26 +249,36 @@ def normal(keys: Bits, count: int) -> NDArray[np.float64]:
 
 def check_steps(owner: object, steps: Sequence[Any]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
+    shown = f"update_steps={list(steps)!r}"
     for step in steps:
         if not isinstance(step, UpdateStep):
             hint = "for example [so.Clip(1.0), so.TopK(0.01)]"
             raise UsageError.of(owner, "update_steps", step, "must be update steps", hint=hint)
+        step.check()
     order = [step.lossy for step in steps]
     if order != sorted(order):
+        raise UsageError(f"{shown}: compression comes after clipping and noise")
+    lossy = [type(step) for step in steps if step.lossy]
+    if len(set(lossy)) < len(lossy):
+        raise UsageError(f"{shown}: each kind of compression can be used once")
+    if Quantise in lossy[:-1]:
+        raise UsageError(f"{shown}: Quantise comes last")
+    if TopK in lossy and not all(step.feeds_back for step in steps):
         raise UsageError(
-            f"update_steps={list(steps)!r}: compression comes after clipping and noise"
+            f"{shown}: TopK needs error feedback", hint="use RandomMask with unbiased=False"
         )
 
 
 def pack_update(values: Any, steps: Sequence[UpdateStep], senders: Senders) -> Parts:
     """The client's side of the onion; states remember what compression lost."""
-    parts: Parts = {"values": values}
     for step in steps:
-        if step.lossy:
-            break
-        parts = step.send(parts, senders.keys)
+        step.check()
     lossy = [step for step in steps if step.lossy]
-    if not lossy:
+    fed_back = lossy if all(step.feeds_back for step in lossy) else []
+    parts: Parts = {"values": values}
+    for step in steps[: len(steps) - len(fed_back)]:
+        parts = step.send(parts, senders.keys)
+    if not fed_back:
         return parts
     held = [state.get(_RESIDUAL) for state in senders.states]
     if any(residual is not None for residual in held):
@@ -201,9 +286,9 @@ def pack_update(values: Any, steps: Sequence[UpdateStep], senders: Senders) -> P
         rows = [nothing if residual is None else residual for residual in held]
         parts["values"] = parts["values"] + torch().from_numpy(np.stack(rows)).to(values)
     wanted = _numpy(parts["values"])
-    for step in lossy:
+    for step in fed_back:
         parts = step.send(parts, senders.keys)
-    arrived = unpack_update({n: _numpy(v) for n, v in parts.items()}, lossy, wanted.shape[1])
+    arrived = unpack_update({n: _numpy(v) for n, v in parts.items()}, fed_back, wanted.shape[1])
     for state, residual in zip(senders.states, wanted - arrived, strict=True):
         state[_RESIDUAL] = residual
     return parts
@@ -216,9 +301,12 @@ def unpack_update(
     sizes = [size]
     for step in steps:
         sizes.append(step.sent_size(sizes[-1]))
-    for step, before in zip(reversed(steps), reversed(sizes[:-1]), strict=True):
-        parts = step.receive(parts, before)
-    values = parts["values"]
+    try:
+        for step, before in zip(reversed(steps), reversed(sizes[:-1]), strict=True):
+            parts = step.receive(parts, before)
+        values = parts["values"]
+    except KeyError as missing:
+        raise PayloadError(f"an update has no entry {missing}") from None
     if values.shape[1:] != (size,):
         raise PayloadError(f"an update has shape {values.shape[1:]}, not ({size},)")
     return values
