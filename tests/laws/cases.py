@@ -210,6 +210,15 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
             ("classes",),
         ),
         ("quantised", averaging(so.FedAvg, update_steps=[so.Quantise(4)]), ("classes",)),
+        ("masked", averaging(so.FedAvg, update_steps=[so.RandomMask(0.3)]), ("classes",)),
+        (
+            "unbiased mask",
+            averaging(
+                so.FedAvg,
+                update_steps=[so.Clip(1.0), so.RandomMask(0.5, unbiased=True), so.Quantise(8)],
+            ),
+            ("classes",),
+        ),
         ("module", averaging_module, ("classes",)),
         ("uniform", averaging(so.FedAvg, weight=None, schedule=so.StepDecay(0.5)), ("labels",)),
     ],

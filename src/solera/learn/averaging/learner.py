@@ -30,7 +30,8 @@ from solera.learn.averaging.networks import forward
 from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of, row_losses, targets_of
 from solera.learn.averaging.rows import find_device
 from solera.learn.averaging.schedules import Schedule
-from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
+from solera.learn.averaging.update_steps import UpdateStep
+from solera.learn.averaging.updates import UpdateMean, check_steps
 
 _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""

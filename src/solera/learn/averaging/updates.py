@@ -1,4 +1,4 @@
-"""What happens to an update on its way: clipping, noise, compression.
+"""What happens to an update on its way: clipping, noise, masks, compression.
 
 The steps form one onion. A client applies them in order to its update, the coordinator undoes them
 in reverse order before it averages. An update is a dict of tensors whose first axis is the client;
@@ -8,25 +8,22 @@ kept by the client and added to its next update (error feedback, Seide et al. 20
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
-from solera.core.component import Component
 from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.replies import Batch, Reply, Stacked
-from solera.core.rng import Bits, random_bits
+from solera.core.rng import Bits
 from solera.learn.averaging.held import Held
 from solera.learn.averaging.layers import torch
+from solera.learn.averaging.update_steps import Parts, Quantise, TopK, UpdateStep
 
 _RESIDUAL = "update_residual"
-Parts = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,163 +34,38 @@ class Senders:
     states: Sequence[MutableMapping[str, Any]]
 
 
-class UpdateStep(Component, abstract=True):
-    """One layer of the onion."""
-
-    lossy: ClassVar[bool] = False
-    """Whether the coordinator gets back less than was put in; what is lost is fed back."""
-
-    @abstractmethod
-    def send(self, parts: Parts, keys: Bits) -> Parts:
-        """The client's side."""
-
-    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
-        """The coordinator's side; ``size`` is the length of the values before :meth:`send`."""
-        return dict(parts)
-
-    def sent_size(self, size: int) -> int:
-        """The length of the values after :meth:`send`."""
-        return size
-
-    def _check(self, name: str, good: bool, rule: str) -> None:
-        if not good:
-            raise UsageError.of(self, name, getattr(self, name), rule)
-
-
-class Clip(UpdateStep):
-    """Scale an update down to the Euclidean norm ``norm`` if it is longer."""
-
-    def __init__(self, norm: float) -> None:
-        self.norm = norm
-
-    def send(self, parts: Parts, keys: Bits) -> Parts:
-        self._check("norm", self.norm > 0, "must be > 0")
-        lengths = torch().linalg.vector_norm(parts["values"], dim=1, keepdim=True)
-        scale = (self.norm / lengths.clamp(min=1e-30)).clamp(max=1)
-        return {**parts, "values": parts["values"] * scale}
-
-
-class Noise(UpdateStep):
-    """Add Gaussian noise N(0, deviation²) to every number; each client draws its own."""
-
-    def __init__(self, deviation: float) -> None:
-        self.deviation = deviation
-
-    def send(self, parts: Parts, keys: Bits) -> Parts:
-        self._check("deviation", self.deviation >= 0, "must not be negative")
-        values = parts["values"]
-        drawn = torch().from_numpy(normal(keys, values.shape[1])).to(values)
-        return {**parts, "values": values + self.deviation * drawn}
-
-
-class TopK(UpdateStep):
-    """Send only the ``fraction`` of the numbers that are largest in size, and where they are."""
-
-    lossy: ClassVar[bool] = True
-
-    def __init__(self, fraction: float = 0.01) -> None:
-        self.fraction = fraction
-
-    def sent_size(self, size: int) -> int:
-        self._check("fraction", 0 < self.fraction <= 1, "must be in (0, 1]")
-        return max(1, math.ceil(self.fraction * size))
-
-    def send(self, parts: Parts, keys: Bits) -> Parts:
-        values = parts["values"]
-        places = values.abs().topk(self.sent_size(values.shape[1]), dim=1).indices
-        places = places.sort(dim=1).values
-        kind = torch().int32
-        return {**parts, "values": values.gather(1, places), "places": places.to(kind)}
-
-    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
-        rest = dict(parts)
-        places, sent = rest.pop("places"), parts["values"]
-        if places.shape != sent.shape or places.min() < 0 or places.max() >= size:
-            raise PayloadError(f"places of a compressed update must lie in 0 … {size - 1}")
-        values = np.zeros((len(sent), size), sent.dtype)
-        np.put_along_axis(values, places.astype(np.int64), sent, axis=1)
-        return {**rest, "values": values}
-
-
-class Quantise(UpdateStep):
-    """Send every number as one of 2^bits levels between the smallest and the largest.
-
-    Rounding is random and unbiased (Alistarh et al. 2017): E[Q(x)] = x.
-    """
-
-    lossy: ClassVar[bool] = True
-
-    def __init__(self, bits: int = 8) -> None:
-        self.bits = bits
-
-    def send(self, parts: Parts, keys: Bits) -> Parts:
-        self._check("bits", self.bits in (4, 8, 16), "must be 4, 8 or 16")
-        values = parts["values"]
-        low = values.min(dim=1, keepdim=True).values
-        step = (values.max(dim=1, keepdim=True).values - low) / (2**self.bits - 1)
-        drawn = torch().from_numpy(uniform(keys, values.shape[1])).to(values)
-        scaled = (values - low) / step.clamp(min=1e-30)
-        codes = (scaled + drawn).floor().clamp(0, 2**self.bits - 1)
-        packed = _pack(codes.to("cpu", torch().int32).numpy(), self.bits)
-        return {**parts, "values": packed, "low": low[:, 0], "step": step[:, 0]}
-
-    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
-        rest = dict(parts)
-        low, step = rest.pop("low"), rest.pop("step")
-        codes = _unpack(parts["values"], self.bits, size)
-        values = (codes * step[:, None] + low[:, None]).astype(low.dtype)
-        return {**rest, "values": values}
-
-
-def _pack(codes: NDArray[np.int32], bits: int) -> NDArray[Any]:
-    if bits != 4:
-        return codes.astype(np.uint8 if bits == 8 else np.uint16)
-    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2))).astype(np.uint8)
-    return even[:, ::2] << 4 | even[:, 1::2]
-
-
-def _unpack(packed: NDArray[Any], bits: int, size: int) -> NDArray[Any]:
-    if bits == 4:
-        packed = np.stack([packed >> 4, packed & 15], axis=2).reshape(len(packed), -1)[:, :size]
-    if packed.shape[1] != size or packed.dtype.kind != "u":
-        raise PayloadError(f"a quantised update has {packed.shape[1]} numbers, not {size}")
-    return packed
-
-
-def uniform(keys: Bits, count: int, purpose: int = 1) -> NDArray[np.float64]:
-    """Numbers in [0, 1), one row per client, the same whoever else is in the group."""
-    bits = random_bits(keys[:, None], (purpose << 56) + np.arange(count))
-    return np.asarray((bits >> np.uint64(11)) * 2.0**-53)
-
-
-def normal(keys: Bits, count: int) -> NDArray[np.float64]:
-    """Standard normal numbers, by the Box–Muller transform."""
-    radius = np.sqrt(-2 * np.log1p(-uniform(keys, count, purpose=2)))
-    return np.asarray(radius * np.cos(2 * np.pi * uniform(keys, count, purpose=3)))
-
-
 def check_steps(owner: object, steps: Sequence[Any]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
+    shown = f"update_steps={list(steps)!r}"
     for step in steps:
         if not isinstance(step, UpdateStep):
             hint = "for example [so.Clip(1.0), so.TopK(0.01)]"
             raise UsageError.of(owner, "update_steps", step, "must be update steps", hint=hint)
+        step.check()
     order = [step.lossy for step in steps]
     if order != sorted(order):
+        raise UsageError(f"{shown}: compression comes after clipping and noise")
+    lossy = [type(step) for step in steps if step.lossy]
+    if len(set(lossy)) < len(lossy):
+        raise UsageError(f"{shown}: each kind of compression can be used once")
+    if Quantise in lossy[:-1]:
+        raise UsageError(f"{shown}: Quantise comes last")
+    if TopK in lossy and not all(step.feeds_back for step in steps):
         raise UsageError(
-            f"update_steps={list(steps)!r}: compression comes after clipping and noise"
+            f"{shown}: TopK needs error feedback", hint="use RandomMask with unbiased=False"
         )
 
 
 def pack_update(values: Any, steps: Sequence[UpdateStep], senders: Senders) -> Parts:
     """The client's side of the onion; states remember what compression lost."""
-    parts: Parts = {"values": values}
     for step in steps:
-        if step.lossy:
-            break
-        parts = step.send(parts, senders.keys)
+        step.check()
     lossy = [step for step in steps if step.lossy]
-    if not lossy:
+    fed_back = lossy if all(step.feeds_back for step in lossy) else []
+    parts: Parts = {"values": values}
+    for step in steps[: len(steps) - len(fed_back)]:
+        parts = step.send(parts, senders.keys)
+    if not fed_back:
         return parts
     held = [state.get(_RESIDUAL) for state in senders.states]
     if any(residual is not None for residual in held):
@@ -201,9 +73,9 @@ def pack_update(values: Any, steps: Sequence[UpdateStep], senders: Senders) -> P
         rows = [nothing if residual is None else residual for residual in held]
         parts["values"] = parts["values"] + torch().from_numpy(np.stack(rows)).to(values)
     wanted = _numpy(parts["values"])
-    for step in lossy:
+    for step in fed_back:
         parts = step.send(parts, senders.keys)
-    arrived = unpack_update({n: _numpy(v) for n, v in parts.items()}, lossy, wanted.shape[1])
+    arrived = unpack_update({n: _numpy(v) for n, v in parts.items()}, fed_back, wanted.shape[1])
     for state, residual in zip(senders.states, wanted - arrived, strict=True):
         state[_RESIDUAL] = residual
     return parts
@@ -216,9 +88,12 @@ def unpack_update(
     sizes = [size]
     for step in steps:
         sizes.append(step.sent_size(sizes[-1]))
-    for step, before in zip(reversed(steps), reversed(sizes[:-1]), strict=True):
-        parts = step.receive(parts, before)
-    values = parts["values"]
+    try:
+        for step, before in zip(reversed(steps), reversed(sizes[:-1]), strict=True):
+            parts = step.receive(parts, before)
+        values = parts["values"]
+    except KeyError as missing:
+        raise PayloadError(f"an update has no entry {missing}") from None
     if values.shape[1:] != (size,):
         raise PayloadError(f"an update has shape {values.shape[1:]}, not ({size},)")
     return values

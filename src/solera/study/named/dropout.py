@@ -7,18 +7,24 @@ schools that are alike and for schools that differ in their dropout rate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from solera.core.clients import IntArray
+from solera.core.errors import MissingExtra
 from solera.core.rounds import Callback, Round
 from solera.data import datasets
 from solera.data.federated import FederatedData
 from solera.data.learning_analytics import schools
 from solera.data.partition_groups import ByGroup
 from solera.data.partition_labels import Dirichlet
+from solera.learn.averaging import nn
+from solera.learn.averaging.layers import torch
+from solera.learn.averaging.learner import FedAvg
 from solera.learn.base import Predictor
 from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
@@ -32,7 +38,8 @@ from solera.study.runner import Progress
 TITLE = "Dropout from online courses (Figures 4.2 to 4.6, Table 4.1)"
 SCALE_DOWN = (
     "The thesis trains a network of three hidden layers on 225,642 enrolments x 21 activities, 50 "
-    "times per cell. Here the learners are FedHEONN and FedLinear. By default the data are the "
+    "times per cell. Here FedAvg trains that network (Adam, lr 0.001, batches of 64; extra torch) "
+    "beside FedLinear and FedHEONN. By default the data are the "
     "57,366 enrolments of KDD Cup 2015 that are at hand (logarithms of 7 event counts and of 30 "
     "daily counts), which do not name students: an enrolment is a student, 77 schools have 745 "
     "each, and schools that differ in their dropout rate are drawn by Dirichlet(0.5); Table 4.1 "
@@ -46,7 +53,10 @@ ERRATA = (
     "The categories of Table 4.1 sum to 98.57 % of the students: rates of exactly 0.2 and 0.8 are "
     "in none. Here 0.2 and 0.8 belong to the middle.",
     "Figure 4.4 finds schools that are alike better off alone than federated, with the network. "
-    "That is not seen here with either learner.",
+    "That is not seen here with any learner.",
+    "The thesis trains the centralised network for 20 epochs. On the data at hand it is best after "
+    "about three and overfits later, so federated ends above it; the line 'best epoch' is what it "
+    "could have reached, had the test rows been asked.",
 )
 SCHOOLS, TRAINING = 77, 54
 PER_ROUND = (1, 14, 27, 43, 54)
@@ -55,18 +65,46 @@ PLANS = ((20, 1), (10, 2), (4, 5), (2, 10))
 LIMIT = 60
 
 
-def linear(rounds: int = 20, **options: Any) -> Pipeline:
-    """Scaled columns and logistic regression."""
-    return Pipeline(FedScaler(), FedLinear(rounds=rounds, lr=0.05, batch_size=64, **options))
-
-
 def closed_form() -> Pipeline:
     """Scaled columns and FedHEONN over random hidden features."""
     layer = FedHEONN(lam=0.01, features="random_layer", hidden=300)
     return Pipeline(FedScaler(), layer)
 
 
-LEARNERS = {"FedHEONN": closed_form, "FedLinear": linear}
+def linear(rounds: int = 20, **options: Any) -> Pipeline:
+    """Scaled columns and logistic regression."""
+    return Pipeline(FedScaler(), FedLinear(rounds=rounds, lr=0.05, batch_size=64, **options))
+
+
+def dense(width: int, rounds: int = 20, **options: Any) -> FedAvg:
+    """The thesis's network: three hidden layers of 100, a sigmoid, cross-entropy and Adam."""
+    model = nn.mlp(width, 100, 100, 100, 1)
+    return FedAvg(model, rounds=rounds, lr=1e-3, optimiser="adam", batch_size=64, **options)
+
+
+def network(width: int, rounds: int = 20, **options: Any) -> Pipeline:
+    """Scaled columns and the thesis's network."""
+    return Pipeline(FedScaler(), dense(width, rounds, **options))
+
+
+def has_torch() -> bool:
+    """Whether the network can be trained here."""
+    try:
+        torch()
+    except MissingExtra:
+        return False
+    return True
+
+
+def iterative(width: int) -> dict[str, Callable[..., Pipeline]]:
+    """What can be trained here in rounds and epochs."""
+    found: dict[str, Callable[..., Pipeline]] = {"FedLinear": linear}
+    return {**found, "FedAvg": partial(network, width)} if has_torch() else found
+
+
+def learners(width: int) -> dict[str, Callable[..., Pipeline]]:
+    """What can be trained here on rows of ``width`` columns."""
+    return {"FedHEONN": closed_form, **iterative(width)}
 
 
 @dataclass(frozen=True)
@@ -78,6 +116,10 @@ class Students:
     student: Any
     course: Any
     seeds: range
+
+    @property
+    def width(self) -> int:
+        return int(self.X.shape[1])
 
     @property
     def size(self) -> int:
@@ -111,7 +153,11 @@ def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, 
             progress.stage(text)
 
     students = read(full)
+    lines: list[dict[str, Any]] = []
+    if not has_torch():
+        lines.append(row("FedAvg", None, None, note="left out: the network needs the extra torch"))
     return [
+        *lines,
         *_hyperparameters(students, stage),
         *_three_schemes(students, stage),
         *_rates(students if full else _oulad_students()),
@@ -123,43 +169,58 @@ def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, 
 
 
 def _hyperparameters(students: Students, stage: Any) -> list[dict[str, Any]]:
+    closed = []
+    for seed in students.seeds:
+        X_test, y_test, fed, _ = _divided(students, seed)
+        stage(f"seed {seed}: FedHEONN")
+        closed.append(closed_form().fit(fed).score(X_test, y_test))
+    lines = [row("4.2: FedHEONN, all schools, one round", None, float(np.mean(closed)))]
+    for name, make in iterative(students.width).items():
+        lines += _rounds_and_epochs(students, name, make, stage)
+    return lines
+
+
+def _rounds_and_epochs(
+    students: Students, name: str, make: Callable[..., Pipeline], stage: Any
+) -> list[dict[str, Any]]:
     reached: dict[tuple[int, int], list[float]] = {}
     needed: dict[tuple[int, int], list[int]] = {}
-    central, closed = [], []
+    central, best = [], []
     for seed in students.seeds:
         X_test, y_test, fed, one = _divided(students, seed)
-        stage(f"seed {seed}: centralised")
-        central.append(linear(20).fit(one).score(X_test, y_test))
+        stage(f"seed {seed}: centralised, {name}")
         scaled = FedScaler().fit(fed).transform(X_test)  # what the pipeline's last step sees
-        closed.append(closed_form().fit(fed).score(X_test, y_test))
+        watch = _Goal(scaled, y_test)
+        central.append(make(20).fit(one, callbacks=[watch]).score(X_test, y_test))
+        best.append(watch.best)
         for clients in PER_ROUND:
             for rounds, epochs in PLANS:
-                stage(f"seed {seed}: Figure 4.2, {clients} clients, {rounds} rounds")
-                model = linear(rounds, epochs=epochs, per_round=clients).fit(fed)
+                stage(f"seed {seed}: Figure 4.2, {name}, {clients} clients, {rounds} rounds")
+                model = make(rounds, epochs=epochs, per_round=clients).fit(fed)
                 reached.setdefault((clients, epochs), []).append(model.score(X_test, y_test))
         for clients in (1, 14, 54):
             for epochs in (2, 10):
-                stage(f"seed {seed}: Figure 4.3, {clients} clients, {epochs} epochs")
+                stage(f"seed {seed}: Figure 4.3, {name}, {clients} clients, {epochs} epochs")
                 goal = _Goal(scaled, y_test, central[-1])
-                linear(LIMIT, epochs=epochs, per_round=clients).fit(fed, callbacks=[goal])
+                make(LIMIT, epochs=epochs, per_round=clients).fit(fed, callbacks=[goal])
                 needed.setdefault((clients, epochs), []).append(goal.rounds)
     mean = {cell: float(np.mean(values)) for cell, values in reached.items()}
     few = [value for (clients, _), value in mean.items() if clients > 1]
     jump = [mean[14, epochs] - mean[1, epochs] for _, epochs in PLANS]
     return [
-        row("centralised, 20 epochs", 0.817, float(np.mean(central))),
-        row("4.2: lowest mean of all cells", 0.76, min(mean.values())),
-        row("4.2: lowest mean with 14 clients or more", 0.80, min(few)),
-        row("4.2: best run", 0.82, max(max(values) for values in reached.values())),
-        row("4.2: gain from 1 to 14 clients", 0.025, float(np.mean(jump))),
+        row(f"{name}: centralised, 20 epochs", 0.817, float(np.mean(central))),
+        row(f"{name}: centralised, best epoch", None, float(np.mean(best))),
+        row(f"4.2: {name}, lowest mean of all cells", 0.76, min(mean.values())),
+        row(f"4.2: {name}, lowest mean with 14 clients or more", 0.80, min(few)),
+        row(f"4.2: {name}, best run", 0.82, max(max(values) for values in reached.values())),
+        row(f"4.2: {name}, gain from 1 to 14 clients", 0.025, float(np.mean(jump))),
         *(
-            row(f"4.2: C={clients}, R={20 // epochs}, E={epochs}", None, value)
+            row(f"4.2: {name}, C={clients}, R={20 // epochs}, E={epochs}", None, value)
             for (clients, epochs), value in mean.items()
         ),
-        row("4.2: FedHEONN, all schools, one round", None, float(np.mean(closed))),
         *(
             row(
-                f"4.3: rounds needed (at most {LIMIT}), C={clients}, E={epochs}",
+                f"4.3: {name}, rounds needed (at most {LIMIT}), C={clients}, E={epochs}",
                 {(14, 2): 16.0, (14, 10): 6.0}.get((clients, epochs)),
                 float(np.mean(rounds)),
             )
@@ -179,15 +240,17 @@ def _divided(students: Students, seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 class _Goal(Callback):
-    """Stops when an accuracy is reached; ``rounds`` is how many it took."""
+    """Stops when an accuracy is reached; ``rounds`` is how many it took, ``best`` the highest."""
 
-    def __init__(self, X: Any, y: Any, goal: float) -> None:
+    def __init__(self, X: Any, y: Any, goal: float = float("inf")) -> None:
         self.X, self.y, self.goal = X, y, goal
-        self.rounds = 0
+        self.rounds, self.best = 0, 0.0
 
     def on_round(self, learner: Any, round: Round) -> None:
         self.rounds = round.index + 1
-        if learner.score(self.X, self.y) >= self.goal:
+        reached = learner.score(self.X, self.y)
+        self.best = max(self.best, reached)
+        if reached >= self.goal:
             round.stop("the centralised accuracy is reached")
 
 
@@ -206,7 +269,7 @@ def _three_schemes(students: Students, stage: Any) -> list[dict[str, Any]]:
         fed = simulate(
             students.X, students.y, clients=clients, partition=partition, test=0.3, seed=0
         )
-        for name, make in LEARNERS.items():
+        for name, make in learners(students.width).items():
             stage(f"{title}, {name}")
             found = three_schemes(make(), fed.data)
             lines += _lines(f"{title}, {name}", found)
@@ -296,7 +359,14 @@ def _oulad(stage: Any) -> list[dict[str, Any]]:
         test=0.3,
         schema=data.schema,
     )
-    for name, last in (("FedHEONN", FedHEONN(lam=0.01)), ("FedLinear", FedLinear(rounds=20))):
+    last_steps: dict[str, Predictor] = {
+        "FedHEONN": FedHEONN(lam=0.01),
+        "FedLinear": FedLinear(rounds=20),
+    }
+    if has_torch():
+        width = FedEncoder().fit(fed).transform(data.X[:1]).shape[1]
+        last_steps["FedAvg"] = dense(width)
+    for name, last in last_steps.items():
         stage(f"OULAD, {name}")
         learner: Predictor = Pipeline(FedEncoder(), FedScaler(), last)
         lines += _lines(f"OULAD, {name}", three_schemes(learner, fed.data))

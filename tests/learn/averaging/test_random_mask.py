@@ -1,0 +1,193 @@
+"""Random masks of updates: what is sent, what is kept, and how they go with other steps."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import solera as so
+from solera.core.errors import PayloadError, UsageError
+from solera.core.rng import stream_keys
+from solera.learn.averaging.layers import torch
+from solera.learn.averaging.updates import Senders, pack_update, unpack_update
+
+rng = np.random.default_rng(4)
+X = rng.normal(size=(240, 5))
+Y = (X @ rng.normal(size=(5, 3))).argmax(axis=1)
+NET = so.nn.mlp(5, 40, 3)
+HOW = {"rounds": 15, "lr": 0.3}
+
+
+def federation():
+    return so.simulate(X, Y, clients=4, seed=0)
+
+
+def send(values, steps, states=None, who=None, round=0):
+    """What travels, as arrays."""
+    keys = stream_keys(0, "test", round, np.arange(len(values)) if who is None else who)
+    states = [{} for _ in values] if states is None else states
+    parts = pack_update(torch().from_numpy(values), steps, Senders(keys, states))
+    return {n: v if isinstance(v, np.ndarray) else v.numpy() for n, v in parts.items()}
+
+
+def arrive(values, steps, states=None, round=0):
+    parts = send(values, steps, states, round=round)
+    return unpack_update(parts, steps, values.shape[1])
+
+
+onions = st.sampled_from(
+    [
+        [so.RandomMask(0.3)],
+        [so.RandomMask(0.3, unbiased=True)],
+        [so.RandomMask(0.5), so.TopK(0.5)],
+        [so.TopK(0.5), so.RandomMask(0.5)],
+        [so.Clip(0.5), so.Noise(0.1), so.RandomMask(0.4), so.Quantise(4)],
+        [so.RandomMask(0.4, unbiased=True), so.Quantise(8)],
+        [so.RandomMask(0.6), so.TopK(0.5), so.Quantise(8)],
+    ]
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 60), st.integers(1, 6), onions)
+def test_a_group_sends_what_its_clients_send_alone(size, clients, steps):
+    values = np.random.default_rng(size).normal(size=(clients, size))
+    states = [{} for _ in values]
+    together = send(values, steps, states)
+    for i in range(clients):
+        kept: list[dict[str, object]] = [{}]
+        alone = send(values[i : i + 1], steps, kept, who=[i])
+        assert alone.keys() == together.keys()
+        for name, part in alone.items():
+            np.testing.assert_allclose(part[0], together[name][i], rtol=1e-12)
+        assert kept[0].keys() == states[i].keys()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 200), st.floats(0.001, 1.0), st.booleans())
+def test_what_is_sent_arrives_in_its_place(size, fraction, unbiased):
+    step = so.RandomMask(fraction, unbiased=unbiased)
+    values = np.random.default_rng(size).normal(size=(3, size))
+    states = [{} for _ in values]
+    arrived = arrive(values, [step], states)
+    count = step.sent_size(size)
+    assert (np.count_nonzero(arrived, axis=1) == count).all()
+    scale = size / count if unbiased else 1.0
+    np.testing.assert_allclose(arrived, np.where(arrived != 0, scale * values, 0))
+    if unbiased:
+        assert states == [{}] * 3
+    else:
+        kept = np.stack([state["update_residual"] for state in states])
+        np.testing.assert_array_equal(arrived + kept, values)
+
+
+def test_unbiased():
+    """The mean over many clients that hold the same numbers is these numbers, within 5 σ."""
+    x = rng.normal(size=50)
+    for steps in ([so.RandomMask(0.2, unbiased=True)],
+                  [so.RandomMask(0.2, unbiased=True), so.Quantise(8)]):  # fmt: skip
+        arrived = arrive(np.tile(x, (4000, 1)), steps)
+        sigma = arrived.std(axis=0) / np.sqrt(len(arrived))
+        assert (np.abs(arrived.mean(axis=0) - x) < 5 * sigma).all()
+    biased = arrive(np.tile(x, (4000, 1)), [so.RandomMask(0.2)])
+    np.testing.assert_allclose(biased.mean(axis=0), 0.2 * x, atol=0.1 * np.abs(x).max())
+
+
+def test_every_round_and_every_client_has_a_mask_of_its_own():
+    ones = np.ones((30, 40))
+    first, second = (arrive(ones, [so.RandomMask(0.5, unbiased=True)], round=r) for r in (0, 1))
+    for other in (second, np.roll(first, 1, axis=0)):
+        assert 0.3 < ((first > 0) & (other > 0)).sum() / (first > 0).sum() < 0.7
+
+
+def test_feedback_makes_up_for_what_was_left_out():
+    """No number waits long, so the sum of what arrives follows the sum of what was meant."""
+    values, states = rng.normal(size=(2, 50)), [{}, {}]
+    total = sum(arrive(values, [so.RandomMask(0.25)], states, round=r) for r in range(80))
+    behind = np.stack([state["update_residual"] for state in states])
+    np.testing.assert_allclose(total + behind, 80 * values)
+    assert np.abs(behind / values).max() < 40
+
+
+def test_fewer_bytes():
+    plain = so.FedAvg(NET, **HOW).fit(federation())
+    masked = so.FedAvg(NET, update_steps=[so.RandomMask(0.1)], **HOW).fit(federation())
+    top = so.FedAvg(NET, update_steps=[so.TopK(0.1)], **HOW).fit(federation())
+    sent, whole, places = (m.history_[0]["bytes_up"] / 4 for m in (masked, plain, top))
+    numbers = 5 * 40 + 40 + 40 * 3 + 3
+    assert whole - sent == pytest.approx(0.9 * numbers * 4, abs=48)
+    assert places - sent == pytest.approx(0.1 * numbers * 4, abs=48)  # a seed instead of places
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [so.RandomMask(0.3)],
+        [so.RandomMask(0.3, unbiased=True)],
+        [so.Clip(2.0), so.Noise(0.001), so.RandomMask(0.3), so.Quantise(8)],
+        [so.RandomMask(0.5), so.TopK(0.5), so.Quantise(8)],
+    ],
+    ids=str,
+)
+def test_masked_networks_learn(steps):
+    plain = so.FedAvg(NET, **HOW).fit(federation()).score(X, Y)
+    masked = so.FedAvg(NET, update_steps=steps, **HOW).fit(federation()).score(X, Y)
+    assert masked > plain - 0.1
+
+
+def test_sending_everything_changes_nothing():
+    plain = so.FedAvg(NET, **HOW).fit(federation())
+    for step in (so.RandomMask(1.0), so.RandomMask(1.0, unbiased=True)):
+        masked = so.FedAvg(NET, update_steps=[step], **HOW).fit(federation())
+        np.testing.assert_array_equal(masked.weights_, plain.weights_)
+
+
+def test_other_learners_take_masks():
+    steps = [so.RandomMask(0.5)]
+    for make in (so.FedProx, so.FedAdam, so.Scaffold, so.FedPer):
+        model = make(NET, rounds=2, lr=0.05, update_steps=steps).fit(federation())
+        assert np.isfinite(model.weights_).all()
+    model = so.FedBuff(NET, rounds=3, buffer=2, concurrency=3, update_steps=steps)
+    assert np.isfinite(model.fit(federation()).weights_).all()
+
+
+@pytest.mark.parametrize(
+    ("steps", "match"),
+    [
+        ([so.RandomMask(0)], r"fraction must be in \(0, 1\]"),
+        ([so.RandomMask(1.5)], "fraction"),
+        ([so.RandomMask(float("nan"))], "fraction"),
+        ([so.TopK(0)], "fraction"),
+        ([so.Clip(-1.0)], "norm"),
+        ([so.Noise(-1.0)], "deviation"),
+        ([so.Quantise(7)], "bits"),
+        ([so.RandomMask(), so.Noise(1.0)], "after clipping and noise"),
+        ([so.RandomMask(0.5), so.RandomMask(0.5)], "once"),
+        ([so.Quantise(8), so.RandomMask()], "last"),
+        ([so.TopK(), so.RandomMask(unbiased=True)], "feedback"),
+    ],
+    ids=str,
+)
+def test_bad_steps_are_named_before_anybody_is_asked(steps, match):
+    fed = federation()
+    with pytest.raises(UsageError, match=match):
+        so.FedAvg(NET, rounds=1, update_steps=steps).fit(fed)
+    assert not any(record.task == "averaging.train" for record in fed.meter.records)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"values": np.ones((1, 2))},
+        {"mask": np.array([3])},
+        {"values": np.ones((1, 3)), "mask": np.array([3])},
+        {"values": np.ones((2, 2)), "mask": np.array([3])},
+        {"values": np.ones((1, 2)), "mask": np.array([0.5])},
+        {"values": np.ones((1, 2)), "mask": np.array([[3]])},
+    ],
+)
+def test_hostile_masks_are_refused(parts):
+    with pytest.raises(PayloadError):
+        unpack_update(parts, [so.RandomMask(0.4)], 5)
