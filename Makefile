@@ -21,6 +21,8 @@ help:  ## list the targets
 demo: $(VENV)/.installed  ## install and run the demonstration (writes runs/demo/report.html)
 	$(BIN)/solera demo
 
+# Programs that tests start would otherwise each compile the package anew.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## install, check style, types and imports, run all tests
 	$(BIN)/pytest -n 2
 
