@@ -21,8 +21,10 @@ help:  ## list the targets
 demo: $(VENV)/.installed  ## install and run the demonstration (writes runs/demo/report.html)
 	$(BIN)/solera demo
 
+# Programs that tests start would otherwise each compile the package anew.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## install, check style, types and imports, run all tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-dev  ## check style, types and imports
 	$(BIN)/ruff format --check

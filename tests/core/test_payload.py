@@ -60,7 +60,7 @@ def same(a, b):
 
 
 @given(payloads)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_round_trip_and_exact_size(payload):
     frame = encode(payload)
     assert len(frame) == encoded_size(payload)

@@ -496,9 +496,9 @@ def test_data_that_cannot_be_used_is_refused():
 
 def test_a_million_clients_take_seconds():
     clients = 1_000_000
-    start = time.perf_counter()
+    start = time.process_time()
     assignment = IID().assign(2 * clients, clients=clients, seed=0)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert (assignment.sizes == 2).all()
 
 
@@ -511,13 +511,13 @@ def test_memory_is_proportional_to_rows_and_clients(partition):
     clients, rows = 100_000, 500_000
     y = np.arange(rows) % 10
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         assignment = partition.assign(rows, y, clients=clients, seed=0)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert peak < 200 * (rows + clients)
     assert assignment.sizes.min() > 0
     assert assignment.left_over == 0

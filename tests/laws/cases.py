@@ -335,5 +335,9 @@ ENGINES: dict[str, Callable[[Any], Any]] = {
 
 
 def federation(engine: str, source: Any, learner: Any = None) -> so.Federation:
+    return federation_over(ENGINES[engine](source), learner)
+
+
+def federation_over(engine: Any, learner: Any) -> so.Federation:
     topology = TOPOLOGIES[type(learner)]() if type(learner) in TOPOLOGIES else None
-    return so.Federation(ENGINES[engine](source), seed=11, topology=topology)
+    return so.Federation(engine, seed=11, topology=topology)

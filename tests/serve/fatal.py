@@ -1,8 +1,7 @@
 """Processes that die by ``kill -9`` at a chosen step of the protocol, and are started again.
 
 The steps are calls of the product's own functions, wrapped in the process that shall die; the
-product knows nothing of it. Processes are forked from a server that has imported everything, so
-that a life costs little.
+product knows nothing of it.
 """
 
 from __future__ import annotations
@@ -10,19 +9,16 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
-import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pytest
-from network import POLICY, Network
+from network import FORKS, POLICY, Network, start_fork_server
 
 import solera as so
 from solera.core.aggregation import Mean
@@ -41,17 +37,6 @@ from solera.serve.worker import Worker
 
 WIDTH = 150_000
 """Numbers in an ask and in a reply: more than 1 MB, two pieces of an upload."""
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["fatal", "uvicorn", "httpx", "solera.serve.app"])
-
-
-def start_fork_server() -> None:
-    """Must find this module without having been told, which only the environment can do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        forkserver.ensure_running()
-
 
 # --- what is learned -----------------------------------------------------------------------------
 

@@ -1,16 +1,24 @@
-"""A coordinator and agents as real processes on loopback, with TLS, to be killed at will."""
+"""A coordinator and agents as real processes on loopback, with TLS, to be killed at will.
+
+Processes are forked from a server that has imported everything, so that a life costs little.
+"""
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import solera as so
 from solera.core.payload import encode
@@ -19,6 +27,8 @@ from solera.engines.http import connect
 from solera.serve import tls
 from solera.serve.run import driver_token
 
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["network", "uvicorn", "httpx", "solera.serve.app"])
 COORDINATOR = """
 import sys
 from solera.serve.run import serve
@@ -69,11 +79,11 @@ class Network:
         self.url = f"https://{host}:{self.port}"
         self.ca = str(tls.make_ca(folder / "tls"))
         self.certificate = tls.issue(folder / "tls", "coordinator", [host])
-        self.agents: dict[str, subprocess.Popen[bytes]] = {}
-        self.coordinator: subprocess.Popen[bytes] | None = None
+        self.agents: dict[str, Program | subprocess.Popen[bytes]] = {}
+        self.coordinator: Program | subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self.coordinator = _python(COORDINATOR, *self.place)
+        self.coordinator = Program(COORDINATOR, *self.place)
         self.wait()
 
     @property
@@ -124,7 +134,7 @@ class Network:
     def work(self, name: str) -> None:
         """Start (or restart) a client's agent."""
         files = [str(self.folder / f"{name}.{end}") for end in ("rows", "toml")]
-        self.agents[name] = _python(AGENT, str(self.folder / name), *files)
+        self.agents[name] = Program(AGENT, str(self.folder / name), *files)
 
     def contribute(self, name: str, job: str) -> int:
         """A client has something new to tell a standing job; the number of its contribution."""
@@ -143,12 +153,41 @@ class Network:
                 kill(process)
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+class Program:
+    """A running ``python -c program arguments``."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        start_fork_server()
+        self._process = FORKS.Process(target=_run, args=(program, arguments, dict(os.environ)))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        atexit.register(kill, self)
+
+    def poll(self) -> int | None:
+        """How it ended, if it did."""
+        return self._process.exitcode
+
+    def wait(self) -> None:
+        self._process.join()
+
+
+def _run(program: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["-c", *arguments]
+    exec(program, {"__name__": "__main__"})
+
+
+def start_fork_server() -> None:
+    """Must find this module without having been told, which only the environment can do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        forkserver.ensure_running()
+
+
+def kill(process: Program | subprocess.Popen[bytes]) -> None:
     """kill -9, as a power cut would."""
     if process.poll() is None:
         os.kill(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _python(program: str, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", program, *arguments])

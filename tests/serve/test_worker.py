@@ -233,7 +233,7 @@ def test_an_endless_task_is_stopped_in_time(own, name, said):
         before = decode(worker.run(ask("worker.pid"), 0, {}).reply)["pid"]
         began = time.monotonic()
         outcome = worker.run(ask(name), CLIENT, {"a": 1})
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20, "it lasts a minute or more"
         assert (outcome.kind, outcome.reason) == said
         assert outcome.state == {"a": 1}
         with pytest.raises(ProcessLookupError):
@@ -281,7 +281,7 @@ def test_a_process_left_behind_is_ended_too(own):
         assert group in alive().values()
         began = time.monotonic()
         assert worker.run(ask("worker.brood"), CLIENT, {}).kind in ("late", "crashed")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20, "it lasts a minute or more"
         time.sleep(0.1)
         assert group not in alive().values()
 

@@ -175,6 +175,18 @@ def test_holm_by_its_definition(p):
         assert corrected[i] == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize("n", [3, 6, 9])
+@pytest.mark.parametrize("levels", [2, 4, 1000])
+def test_wilcoxon_with_ties_and_zeros_is_scipy_s(n, levels):
+    draw = np.random.default_rng(n * levels)
+    for _ in range(3):
+        table = draw.integers(0, levels, (n, 2)).astype(float)
+        table[0, 0] = levels  # some gap is not zero
+        wanted = stats.wilcoxon(table[:, 0], table[:, 1], zero_method="zsplit").pvalue
+        (pair,) = s.wilcoxon_holm(table)
+        assert pair.p == pytest.approx(wanted, rel=1e-12)
+
+
 def test_wilcoxon_of_equal_methods_and_frames():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"ours": [1.0, 2, 3], "same": [1.0, 2, 3], "worse": [0.0, 1.5, 1]})

@@ -20,7 +20,8 @@ from solera.serve.metrics import Metrics
 
 LARGEST_BODY = 8 << 20
 _SMALL = 1 << 16
-_AT_ONCE = 16
+_AT_ONCE = 4
+"""Bodies in memory, each up to twice: a constant, whatever the number of clients."""
 _PIECE = 1 << 18
 _NO_BODY = ("GET", "HEAD", "OPTIONS", "DELETE")
 _GONE = 499

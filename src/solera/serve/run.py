@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio.selector_events
 import asyncio.sslproto
 import logging
 from pathlib import Path
@@ -19,8 +20,8 @@ from solera.serve.supervisor import Supervisor
 
 _KEEP_ALIVE = 75
 """Seconds: agents come back after their tasks, and a new TLS connection is dear."""
-_TLS_BUFFER = 1 << 16
-"""Bytes to decrypt into, per connection: with asyncio's 256 kB a thousand of them need 600 MB."""
+_READ_AT_ONCE = 1 << 16
+"""Bytes per connection: with asyncio's 256 kB a thousand of them need 600 MB."""
 
 
 def coordinator_app(
@@ -88,7 +89,9 @@ def serve(
     url = f"{'http' if certificate is None else 'https'}://{reached}:{port}"
     logs.set_up(log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
+    asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
+    plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
+    plain.max_size = _READ_AT_ONCE
     uvicorn.run(
         coordinator_app(folder, database, url, certificate),
         host=host,

@@ -50,9 +50,9 @@ def test_two_hundred_thousand_points():
     rng = np.random.default_rng(0)
     a = rng.integers(0, 3, 200_000)
     b = np.where(rng.random(200_000) < 0.02, rng.integers(0, 3, 200_000), a)
-    began = time.perf_counter()
+    began = time.process_time()
     value = so.jaccard(a, b)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
     assert 0.9 < value < 1
 
 

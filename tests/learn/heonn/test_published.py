@@ -73,6 +73,6 @@ def test_hidden_features_beat_the_mlp_of_the_thesis_in_one_round(digits, kind):
     A, a, B, b = digits
     fed = so.simulate(A, a, clients=10, seed=0)
     lams = [1e-4, 1e-3, 1e-2, 1e-1]
-    model = so.FedHEONN(lam=lams, features=kind, hidden=1500).fit(fed)
+    model = so.FedHEONN(lam=lams, features=kind, hidden=700).fit(fed)
     assert model.score(B, b) >= 0.97
     assert fed.meter.total(task="heonn.statistics").asks == 1
