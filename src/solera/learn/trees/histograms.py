@@ -151,13 +151,13 @@ class Units(NamedTuple):
         packed = packed and not counted
         return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
 
-    def unpacked(self, sums: Floats) -> Floats:
-        """Σg, Σh and rows, 3 × …, of what clients sent, … × 2 or 3."""
-        g, h = sums[..., 0], sums[..., 1]
-        if self.packed:
-            above = np.floor(h * 2.0**-self.rows)
-            return np.stack([g, above, h - above * 2.0**self.rows])
-        return np.stack([g, h, sums[..., -1]])
+    def unpacked(self, sums: Floats) -> tuple[Floats, Floats, Floats]:
+        """Σg, Σh and rows of the 2 or 3 sums that clients send."""
+        g, h = sums[0], sums[1]
+        if not self.packed:
+            return g, h, sums[-1]
+        above = np.floor(h * 2.0**-self.rows)
+        return g, above, h - above * 2.0**self.rows
 
 
 class Step(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,62 +57,83 @@ class GrowingTree:
         if told is None:
             return
         nodes, hist = self._all_histograms(told)
-        totals = hist[:, :, : self.starts[1]].sum(axis=2)
-        if len(self.builder) == 1:
-            self._settle(0, totals[:, 0])
+        totals = hist[:, : self.starts[1]].sum(axis=1)
         best = self._best(hist, totals)
+        wholes = np.stack(self.units.unpacked(totals.T))
+        if len(self.builder) == 1:
+            self._settle(0, wholes[:, 0])
         wanted, siblings = [], []
         divided = np.flatnonzero(best.gain > 0)
         for i in divided.tolist():
-            left = self._split(int(nodes[i]), i, best, totals[:, i])
-            smaller_left = best.left[2, i] <= totals[2, i] - best.left[2, i]
+            left = self._split(int(nodes[i]), i, best, wholes[:, i])
+            smaller_left = best.left[2, i] <= wholes[2, i] - best.left[2, i]
             wanted.append(left if smaller_left else left + 1)
             siblings.append(left + 1 if smaller_left else left)
         self.wanted, self._siblings = np.array(wanted, int), np.array(siblings, int)
-        self._parents = hist.take(divided, axis=1)
+        self._parents = hist.take(divided, axis=0)
 
     def _all_histograms(self, told: Any) -> tuple[Ints, Floats]:
-        """Open nodes and their Σg, Σh and rows by cell, 3 × nodes × cells: whole numbers."""
-        asked = self.units.unpacked(told)
+        """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
         if self._parents is None:
-            return self.wanted, asked
-        return (
-            np.concatenate([self.wanted, self._siblings]),
-            np.concatenate([asked, self._parents - asked], axis=1),
-        )
+            return self.wanted, told
+        asked = len(told)
+        hist = np.empty((2 * asked, *told.shape[1:]))
+        hist[:asked] = told
+        np.subtract(self._parents, told, out=hist[asked:])
+        return np.concatenate([self.wanted, self._siblings]), hist
 
     def _best(self, hist: Floats, totals: Floats) -> _Best:
         """The split of largest gain of each node; first the lower cell, missing values right."""
+        cell, sums = self._candidates(hist, totals)
+        left, wholes = self.units.unpacked(sums), self.units.unpacked(totals.T)
+        gains = self._gain(left, wholes)
+        place, each = gains.argmax(axis=1), np.arange(len(hist))
+        chosen = np.stack([part[each, place] for part in left])
+        column = self.column[cell[place]]
+        no_gap = (hist[each, self.starts[column + 1] - 1] == 0).all(axis=1)
+        missing_left = np.where(
+            no_gap, 2 * chosen[2] >= wholes[2], place >= hist.shape[1]
+        )
+        gain = gains[each, place] - self._weight(wholes[0], wholes[1])
+        return _Best(gain, cell[place], column, missing_left, chosen)
+
+    def _candidates(self, hist: Floats, totals: Floats) -> tuple[Ints, Floats]:
+        """The last cell to the left of every split to choose from, and what goes left.
+
+        The sums are k × nodes × splits. First all cells with missing values to the right, then
+        those of columns that have missing values, with these to the left.
+        """
+        cells, k = hist.shape[1:]
+        gaps = hist[:, self.starts[1:] - 1]
+        again = np.flatnonzero(gaps.any(axis=(0, 2)).take(self.column))
+        sums = np.empty((k, len(hist), cells + len(again)))
         firsts = self.starts[1:-1]
-        hist[:, :, firsts] -= totals[:, :, None]  # every column begins again at nothing
-        left = np.cumsum(hist, axis=2)
-        hist[:, :, firsts] += totals[:, :, None]
-        gaps = hist[:, :, self.starts[1:] - 1]
-        ways = [left]
-        if gaps[2].any():
-            ways.append(left + np.repeat(gaps, np.diff(self.starts), axis=2))
-        gains = np.concatenate([self._gain(way, totals) for way in ways], axis=1)
-        place = gains.argmax(axis=1)
-        each, cells = np.arange(len(gains)), left.shape[2]
-        way, cell = place // cells, place % cells
-        chosen = np.where(way == 0, ways[0][:, each, cell], ways[-1][:, each, cell])
-        column = self.column[cell]
-        no_gap = gaps[2, each, column] == 0
-        missing_left = np.where(no_gap, 2 * chosen[2] >= totals[2], way == 1)
-        gain = gains[each, place] - self._weight(totals)
-        return _Best(gain, cell, column, missing_left, chosen)
+        hist[:, firsts] -= totals[:, None]  # every column begins again at nothing
+        for part in range(k):
+            np.cumsum(hist[:, :, part], axis=1, out=sums[part, :, :cells])
+        hist[:, firsts] += totals[:, None]
+        if len(again):
+            missing = gaps.take(self.column[again], axis=1).transpose(2, 0, 1)
+            np.add(sums[:, :, again], missing, out=sums[:, :, cells:])
+        return np.append(np.arange(cells), again), sums
 
-    def _gain(self, left: Floats, totals: Floats) -> Floats:
+    def _gain(self, left: Sequence[Floats], totals: Sequence[Floats]) -> Floats:
         """What both sides of every split weigh, where both are large enough."""
-        right = totals[:, :, None] - left
-        good = np.minimum(left[2], right[2]) >= self.limits.min_rows
-        good &= np.minimum(left[1], right[1]) >= _LEAST_HESSIAN / self.h_unit
-        return np.where(good, self._weight(left) + self._weight(right), -np.inf)
+        g, h, rows = left
+        all_g, all_h, all_rows = (total[:, None] for total in totals)
+        least, fewest = np.ceil(_LEAST_HESSIAN / self.h_unit), self.limits.min_rows
+        good = (rows >= fewest) & (rows <= all_rows - fewest)
+        good &= (h >= least) & (h <= all_h - least)
+        gain = self._weight(g, h)
+        gain += self._weight(all_g - g, all_h - h)
+        return np.where(good, gain, -np.inf)
 
-    def _weight(self, sums: Floats) -> Floats:
+    def _weight(self, g: Floats, h: Floats) -> Floats:
         """G²/(H + λ), in the units of the sums."""
         l2, least = self.limits.l2 / self.h_unit, _LEAST_HESSIAN / self.h_unit
-        return np.asarray(sums[0] ** 2 / np.maximum(sums[1] + l2, least))
+        below = h + l2
+        np.maximum(below, least, out=below)
+        return np.divide(g * g, below, out=below)
 
     def _settle(self, node: int, sums: Floats) -> None:
         g, h = float(sums[0]) * self.g_unit, float(sums[1]) * self.h_unit
