@@ -151,13 +151,11 @@ class Units(NamedTuple):
         packed = packed and not counted
         return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
 
-    def unpacked(self, sums: Floats) -> tuple[Floats, Floats, Floats]:
+    def unpacked(self, sums: Ints) -> tuple[Ints, Ints, Ints]:
         """Σg, Σh and rows of the 2 or 3 sums that clients send."""
-        g, h = sums[0], sums[1]
-        if not self.packed:
-            return g, h, sums[-1]
-        above = np.floor(h * 2.0**-self.rows)
-        return g, above, h - above * 2.0**self.rows
+        if self.packed:
+            return sums[0], sums[1] >> self.rows, sums[1] & ((1 << self.rows) - 1)
+        return sums[0], sums[1], sums[-1]
 
 
 class Step(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ class _Best(NamedTuple):
     cell: Ints
     column: Ints
     missing_left: Bools
-    left: Floats
+    left: Ints
     """Σg, Σh and rows to the left: 3 × nodes."""
 
 
@@ -48,7 +49,7 @@ class GrowingTree:
         self.builder.add(0.0, 0.0)
         self.wanted = np.array([0])
         self._siblings = np.array([-1])
-        self._parents: Floats | None = None
+        self._parents: Ints | None = None
         self._splits: list[tuple[int, int, int, bool, int]] = []
 
     def grow(self, told: Any) -> None:
@@ -58,46 +59,42 @@ class GrowingTree:
             return
         nodes, hist = self._all_histograms(told)
         totals = hist[:, : self.starts[1]].sum(axis=1)
-        best = self._best(hist, totals)
         wholes = np.stack(self.units.unpacked(totals.T))
+        best = self._best(hist, totals, wholes)
         if len(self.builder) == 1:
             self._settle(0, wholes[:, 0])
-        wanted, siblings = [], []
         divided = np.flatnonzero(best.gain > 0)
-        for i in divided.tolist():
-            left = self._split(int(nodes[i]), i, best, wholes[:, i])
-            smaller_left = best.left[2, i] <= wholes[2, i] - best.left[2, i]
-            wanted.append(left if smaller_left else left + 1)
-            siblings.append(left + 1 if smaller_left else left)
-        self.wanted, self._siblings = np.array(wanted, int), np.array(siblings, int)
-        self._parents = hist.take(divided, axis=0)
+        firsts = [self._split(int(nodes[i]), i, best, wholes[:, i]) for i in divided.tolist()]
+        left = np.array(firsts, dtype=np.int64)
+        larger_left = (2 * best.left[2] > wholes[2])[divided]
+        self.wanted, self._siblings = left + larger_left, left + ~larger_left
+        self._parents = hist[divided]
 
-    def _all_histograms(self, told: Any) -> tuple[Ints, Floats]:
+    def _all_histograms(self, told: Any) -> tuple[Ints, Ints]:
         """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
+        asked = told.astype(np.int64)
         if self._parents is None:
-            return self.wanted, told
-        asked = len(told)
-        hist = np.empty((2 * asked, *told.shape[1:]))
-        hist[:asked] = told
-        np.subtract(self._parents, told, out=hist[asked:])
-        return np.concatenate([self.wanted, self._siblings]), hist
+            return self.wanted, asked
+        return (
+            np.concatenate([self.wanted, self._siblings]),
+            np.concatenate([asked, self._parents - asked]),
+        )
 
-    def _best(self, hist: Floats, totals: Floats) -> _Best:
+    def _best(self, hist: Ints, totals: Ints, wholes: Ints) -> _Best:
         """The split of largest gain of each node; first the lower cell, missing values right."""
         cell, sums = self._candidates(hist, totals)
-        left, wholes = self.units.unpacked(sums), self.units.unpacked(totals.T)
+        left = self.units.unpacked(sums)
         gains = self._gain(left, wholes)
         place, each = gains.argmax(axis=1), np.arange(len(hist))
         chosen = np.stack([part[each, place] for part in left])
-        column = self.column[cell[place]]
+        gain = gains[each, place] - self._weight(*wholes[:2].astype(np.float64))
+        cell = cell[place]
+        column = self.column[cell]
         no_gap = (hist[each, self.starts[column + 1] - 1] == 0).all(axis=1)
-        missing_left = np.where(
-            no_gap, 2 * chosen[2] >= wholes[2], place >= hist.shape[1]
-        )
-        gain = gains[each, place] - self._weight(wholes[0], wholes[1])
-        return _Best(gain, cell[place], column, missing_left, chosen)
+        missing_left = np.where(no_gap, 2 * chosen[2] >= wholes[2], place >= hist.shape[1])
+        return _Best(gain, cell, column, missing_left, chosen)
 
-    def _candidates(self, hist: Floats, totals: Floats) -> tuple[Ints, Floats]:
+    def _candidates(self, hist: Ints, totals: Ints) -> tuple[Ints, Ints]:
         """The last cell to the left of every split to choose from, and what goes left.
 
         The sums are k × nodes × splits. First all cells with missing values to the right, then
@@ -106,7 +103,7 @@ class GrowingTree:
         cells, k = hist.shape[1:]
         gaps = hist[:, self.starts[1:] - 1]
         again = np.flatnonzero(gaps.any(axis=(0, 2)).take(self.column))
-        sums = np.empty((k, len(hist), cells + len(again)))
+        sums = np.empty((k, len(hist), cells + len(again)), dtype=np.int64)
         firsts = self.starts[1:-1]
         hist[:, firsts] -= totals[:, None]  # every column begins again at nothing
         for part in range(k):
@@ -115,32 +112,31 @@ class GrowingTree:
         if len(again):
             missing = gaps.take(self.column[again], axis=1).transpose(2, 0, 1)
             np.add(sums[:, :, again], missing, out=sums[:, :, cells:])
-        return np.append(np.arange(cells), again), sums
+        return np.concatenate([np.arange(cells), again]), sums
 
-    def _gain(self, left: Sequence[Floats], totals: Sequence[Floats]) -> Floats:
+    def _gain(self, left: Sequence[Ints], totals: Ints) -> Floats:
         """What both sides of every split weigh, where both are large enough."""
-        g, h, rows = left
-        all_g, all_h, all_rows = (total[:, None] for total in totals)
-        least, fewest = np.ceil(_LEAST_HESSIAN / self.h_unit), self.limits.min_rows
+        rows, all_g, all_h, all_rows = left[2], *totals[:, :, None]
+        fewest, least = self.limits.min_rows, math.ceil(_LEAST_HESSIAN / self.h_unit)
         good = (rows >= fewest) & (rows <= all_rows - fewest)
-        good &= (h >= least) & (h <= all_h - least)
+        good &= (left[1] >= least) & (left[1] <= all_h - least)
+        g, h = left[0].astype(np.float64), left[1].astype(np.float64)
         gain = self._weight(g, h)
         gain += self._weight(all_g - g, all_h - h)
         return np.where(good, gain, -np.inf)
 
     def _weight(self, g: Floats, h: Floats) -> Floats:
         """G²/(H + λ), in the units of the sums."""
-        l2, least = self.limits.l2 / self.h_unit, _LEAST_HESSIAN / self.h_unit
-        below = h + l2
-        np.maximum(below, least, out=below)
+        below = h + self.limits.l2 / self.h_unit
+        np.maximum(below, _LEAST_HESSIAN / self.h_unit, out=below)
         return np.divide(g * g, below, out=below)
 
-    def _settle(self, node: int, sums: Floats) -> None:
+    def _settle(self, node: int, sums: Ints) -> None:
         g, h = float(sums[0]) * self.g_unit, float(sums[1]) * self.h_unit
         value = -self.limits.lr * g / max(h + self.limits.l2, _LEAST_HESSIAN)
         self.builder.settle(node, value, float(sums[2]))
 
-    def _split(self, node: int, i: int, best: _Best, totals: Floats) -> int:
+    def _split(self, node: int, i: int, best: _Best, totals: Ints) -> int:
         """Make the children of a node; the number of the left one."""
         column, cell = int(best.column[i]), int(best.cell[i])
         left, right = self.builder.add(0.0, 0.0), self.builder.add(0.0, 0.0)
