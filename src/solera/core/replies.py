@@ -52,7 +52,7 @@ class Stacked:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
-        lengths = {len(leaf) for leaf in _leaves(fields)}
+        lengths = set(map(len, _leaves(fields)))
         if len(lengths) != 1:
             raise PayloadError(f"stacked replies have first axes of different lengths: {lengths}")
         (self._len,) = lengths

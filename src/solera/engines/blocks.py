@@ -222,8 +222,9 @@ class Runner:
         update = 3 * ask.size
         sizes = source.sizes("train")
         row = 8 * (source.schema.width + source.schema.outputs)
-        cost = update + (0 if sizes is None else sizes[clients] * row)
-        return np.broadcast_to(np.asarray(cost, dtype=np.int64), clients.shape)
+        if sizes is None:
+            return np.full(clients.shape, update)
+        return sizes[clients] * row + update
 
     # --- what goes wrong on the way ---
 

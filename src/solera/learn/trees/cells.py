@@ -27,7 +27,7 @@ def move(cells: Cells, at: Ints, splits: Ints, starts: Ints) -> Ints:
     owns the cells from ``starts[j]`` on, its last one for missing values.
     """
     column, offset, following = _next_nodes(splits, starts)
-    flat, line = cells.reshape(-1), np.arange(len(cells)) * cells.shape[1]
+    flat, line = cells.reshape(-1), np.arange(0, cells.size, cells.shape[1])
     for _ in range(_steps(splits)):
         place = column.take(at)
         place += line
@@ -45,11 +45,12 @@ def _next_nodes(splits: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
     feature, cut, missing_left, child = splits
     inner = feature >= 0
     column = np.where(inner, feature, 0)
-    sizes = np.diff(starts).take(column)
-    offset = np.cumsum(sizes) - sizes - starts.take(column)
-    node = np.repeat(np.arange(len(column)), sizes)
+    first, after = starts.take(column), starts.take(column + 1)
+    ends = (after - first).cumsum()
+    offset = ends - after
+    node = np.arange(len(column)).repeat(after - first)
     right = np.arange(len(node)) > (cut + offset).take(node)
-    right[starts[1:].take(column) - 1 + offset] = missing_left == 0
+    right[ends - 1] = missing_left == 0
     right &= inner.take(node)
     return column, offset, np.where(inner, child, np.arange(len(child))).take(node) + right
 

@@ -36,7 +36,11 @@ class _Best(NamedTuple):
 
 
 class GrowingTree:
-    """One tree of a round. ``wanted`` are the nodes whose histograms are to be asked next."""
+    """One tree of a round. ``wanted`` are the nodes whose histograms are to be asked next.
+
+    Of two children the smaller is wanted, for the other is the difference; ``_small`` tells which
+    of the wanted have too few rows to be split themselves.
+    """
 
     def __init__(self, bins: HistBins, units: Units, limits: Limits) -> None:
         self.bins = bins
@@ -49,7 +53,9 @@ class GrowingTree:
         self.builder.add(0.0, 0.0)
         self.wanted = np.array([0])
         self._siblings = np.array([-1])
-        self._parents: Ints | None = None
+        self._small = np.array([False])
+        self._hist: Ints | None = None
+        self._parents = np.array([-1])
         self._splits: list[tuple[int, int, int, bool, int]] = []
 
     def grow(self, told: Any) -> None:
@@ -66,18 +72,22 @@ class GrowingTree:
         divided = np.flatnonzero(best.gain > 0)
         firsts = [self._split(int(nodes[i]), i, best, wholes[:, i]) for i in divided.tolist()]
         left = np.array(firsts, dtype=np.int64)
-        larger_left = (2 * best.left[2] > wholes[2])[divided]
-        self.wanted, self._siblings = left + larger_left, left + ~larger_left
-        self._parents = hist[divided]
+        rows = best.left[2, divided]
+        rows = np.stack([rows, wholes[2, divided] - rows])
+        some = rows.max(axis=0) >= 2 * self.limits.min_rows  # the others cannot be split again
+        larger_left = rows[0] > rows[1]
+        self.wanted, self._siblings = (left + larger_left)[some], (left + ~larger_left)[some]
+        self._small = rows.min(axis=0)[some] < 2 * self.limits.min_rows
+        self._hist, self._parents = hist, divided[some]
 
     def _all_histograms(self, told: Any) -> tuple[Ints, Ints]:
         """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
         asked = told.astype(np.int64)
-        if self._parents is None:
+        if self._hist is None:
             return self.wanted, asked
         return (
-            np.concatenate([self.wanted, self._siblings]),
-            np.concatenate([asked, self._parents - asked]),
+            np.concatenate([self.wanted[~self._small], self._siblings]),
+            np.concatenate([asked[~self._small], self._hist[self._parents] - asked]),
         )
 
     def _best(self, hist: Ints, totals: Ints, wholes: Ints) -> _Best:
