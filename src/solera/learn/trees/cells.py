@@ -7,6 +7,7 @@ rows of all clients of a call in a few passes over flat arrays.
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,12 +86,18 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
     place: NDArray[Any] = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
     place[wanted] = np.arange(len(wanted)) * total
     here = np.flatnonzero((place >= 0).take(at))
+    bounds = np.searchsorted(here, [0, *sizes.cumsum()]).tolist()
     if len(here) < len(at):
-        sizes = np.diff(np.searchsorted(here, np.append(0, np.cumsum(sizes))))
         at, cells, values = at.take(here), cells.take(here, axis=0), values.take(here, axis=0)
-    index = place.take(at)
-    index += np.repeat(np.arange(0, height, height // len(sizes), dtype=kind), sizes)
-    index = (cells + index[:, None]).ravel()
+    index = np.empty(cells.shape, dtype=kind)
+    if len(wanted) == 1:  # a number for all rows of a client: many times faster than one for each
+        for i, (a, b) in enumerate(pairwise(bounds)):
+            np.add(cells[a:b], kind(i * total), out=index[a:b])
+    else:
+        first = place.take(at)
+        first += np.arange(0, height, height // len(sizes), dtype=kind).repeat(np.diff(bounds))
+        np.add(cells, first[:, None], out=index)
+    index = index.ravel()
     highest = index.view(f"u{index.itemsize}").max(initial=0)
     if highest >= height:  # the product does not look where it writes
         raise DataError(f"the ask knows {total:,} cells, these rows have others")
