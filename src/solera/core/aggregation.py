@@ -240,14 +240,12 @@ class ByFold(Aggregation):
 
 def _wide(leaf: Any) -> Any:
     """Small integers as int64, so that sums do not wrap around; everything else as it is."""
-    if isinstance(leaf, int | float) and not isinstance(leaf, bool | np.generic):
-        return leaf
-    if isinstance(leaf, np.ndarray | np.generic):
+    if isinstance(leaf, (np.ndarray, np.generic)):
         if leaf.dtype.kind not in "biufc":
             raise TypeError(f"cannot add values of type {leaf.dtype}")
         return leaf.astype(np.int64) if leaf.dtype.kind in "bi" else leaf
-    if isinstance(leaf, bool):
-        return int(leaf)
+    if isinstance(leaf, (int, float)):
+        return int(leaf) if isinstance(leaf, bool) else leaf
     raise TypeError(f"cannot add values of type {type(leaf).__name__}")
 
 

@@ -295,7 +295,9 @@ class Federation:
             raise UsageError("ask(to=[]): no client to ask")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise UsageError(f"ask(to={to!r}): client ids are whole numbers")
-        ids = np.unique(ids.astype(np.int64))
+        ids = ids.astype(np.int64)
+        if (ids[1:] <= ids[:-1]).any():
+            ids = np.unique(ids)
         if ids[0] < 0 or ids[-1] >= len(self):
             wrong = ids[0] if ids[0] < 0 else ids[-1]
             raise UsageError(f"ask(to=…): no client {wrong}; ids are 0 to {len(self) - 1}")

@@ -81,7 +81,9 @@ class Meter:
 
 def same_for_all(value: int, clients: IntArray) -> IntArray:
     """One number for every client, stored once."""
-    return np.broadcast_to(np.int64(value), clients.shape)
+    once = np.array([value], dtype=np.int64)
+    once.flags.writeable = False
+    return np.ndarray(clients.shape, np.int64, once, strides=(0,))
 
 
 def compact(values: IntArray) -> IntArray:

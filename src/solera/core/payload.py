@@ -178,6 +178,10 @@ def _structure_size(value: Any, buffers: list[int]) -> int:
         return n + (1 if n < 32 else 2 if n < 256 else 3 if n < 65536 else 5)
     if kind is bool or value is None:
         return 1
+    if isinstance(value, np.ndarray):
+        buffers.append(value.nbytes)
+        n = len(_mark_bytes(value))
+        return n + (2 if n in (1, 2, 4, 8, 16) else 3)
     if kind is dict or isinstance(value, Mapping):
         n = len(value)
         size = 1 if n < 16 else 3 if n < 65536 else 5
@@ -190,10 +194,6 @@ def _structure_size(value: Any, buffers: list[int]) -> int:
         for item in value:
             size += _structure_size(item, buffers)
         return size
-    if isinstance(value, np.ndarray):
-        buffers.append(value.nbytes)
-        n = len(_mark_bytes(value))
-        return n + (2 if n in (1, 2, 4, 8, 16) else 3)
     if isinstance(value, np.generic):
         return _structure_size(_scalar(value), buffers)
     if isinstance(value, bytes | bytearray | memoryview):
@@ -349,9 +349,11 @@ def read_only(payload: Any) -> Any:
         view = payload.view()
         view.flags.writeable = False
         return view
-    if isinstance(payload, Mapping):
+    if isinstance(payload, (str, int, float)):
+        return payload
+    if isinstance(payload, (dict, Mapping)):
         return {key: read_only(value) for key, value in payload.items()}
-    if isinstance(payload, list | tuple):
+    if isinstance(payload, (list, tuple)):
         return [read_only(value) for value in payload]
     return payload
 
@@ -360,12 +362,12 @@ def is_finite(payload: Any) -> bool:
     """True when no float in the payload, alone or in an array, is NaN or infinite."""
     if isinstance(payload, float):
         return math.isfinite(payload)
-    if isinstance(payload, np.ndarray | np.generic):
+    if isinstance(payload, (np.ndarray, np.generic)):
         return payload.dtype.kind not in "fc" or _finite_array(np.asarray(payload))
-    if isinstance(payload, Mapping):
-        return all(is_finite(value) for value in payload.values())
-    if isinstance(payload, list | tuple):
-        return all(is_finite(value) for value in payload)
+    if isinstance(payload, (dict, Mapping)):
+        return all(map(is_finite, payload.values()))
+    if isinstance(payload, (list, tuple)):
+        return all(map(is_finite, payload))
     return True
 
 

@@ -52,7 +52,7 @@ class Stacked:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
-        lengths = {len(leaf) for leaf in _leaves(fields)}
+        lengths = set(map(len, _leaves(fields)))
         if len(lengths) != 1:
             raise PayloadError(f"stacked replies have first axes of different lengths: {lengths}")
         (self._len,) = lengths
@@ -211,15 +211,15 @@ def map_leaves(function: Callable[..., Any], *trees: Any) -> Any:
     return _map(function, trees, ())
 
 
-def _map(function: Callable[..., Any], trees: tuple[Any, ...], path: tuple[Any, ...]) -> Any:
+def _map(function: Callable[..., Any], trees: Sequence[Any], path: tuple[Any, ...]) -> Any:
     first = trees[0]
-    if isinstance(first, dict | list | tuple):
-        keys: Any = first.keys() if isinstance(first, dict) else range(len(first))
+    if isinstance(first, (dict, list, tuple)):
         for tree in trees[1:]:
             if not _same_shape(first, tree):
                 raise PayloadError(f"replies disagree{_at(path)}: {_shape(first)}, {_shape(tree)}")
-        mapped = [_map(function, tuple([t[key] for t in trees]), (*path, key)) for key in keys]
-        return dict(zip(keys, mapped, strict=True)) if isinstance(first, dict) else mapped
+        keys = first if isinstance(first, dict) else range(len(first))
+        mapped = {key: _map(function, [t[key] for t in trees], (*path, key)) for key in keys}
+        return mapped if isinstance(first, dict) else list(mapped.values())
     try:
         return function(*trees)
     except (TypeError, ValueError) as error:
@@ -243,10 +243,10 @@ def _shape(tree: Any) -> str:
 
 
 def _leaves(tree: Any) -> Iterator[NDArray[Any]]:
-    if isinstance(tree, Mapping):
+    if isinstance(tree, np.ndarray):
+        yield tree
+    elif isinstance(tree, (dict, Mapping)):
         for value in tree.values():
             yield from _leaves(value)
-    elif isinstance(tree, np.ndarray):
-        yield tree
     else:
         raise PayloadError(f"stacked replies hold arrays, not {type(tree).__name__}")

@@ -85,9 +85,10 @@ class Runner:
             failures += failed
         if len(spans) > 1:
             batch = Batch(batch.clients, batch.payloads, batch.sizes())
-        for span in spans:
-            first, last = np.searchsorted(batch.clients, [span[0], span[-1] + 1])
-            part = batch.between(int(first), int(last)) if len(spans) > 1 else batch
+        ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
+        places = np.searchsorted(batch.clients, ends).tolist()
+        for span, (first, last) in zip(spans, places, strict=True):
+            part = batch.between(first, last) if len(spans) > 1 else batch
             mine = [f for f in failures if span[0] <= f.client <= span[-1]]
             yield settle(task, ask, part, mine, virtual, aggregation)
 
@@ -98,6 +99,9 @@ class Runner:
             yield from ([span] for span in spans)
             return
         costs = self._costs(ask, np.concatenate(spans), self._source_for(ask))
+        if costs.sum() <= self.memory:
+            yield list(spans)
+            return
         ends = np.cumsum([len(span) for span in spans])
         cost = np.add.reduceat(costs, np.concatenate([[0], ends[:-1]]))
         run: list[IntArray] = []
@@ -218,8 +222,9 @@ class Runner:
         update = 3 * ask.size
         sizes = source.sizes("train")
         row = 8 * (source.schema.width + source.schema.outputs)
-        cost = update + (0 if sizes is None else sizes[clients] * row)
-        return np.broadcast_to(np.asarray(cost, dtype=np.int64), clients.shape)
+        if sizes is None:
+            return np.full(clients.shape, update)
+        return sizes[clients] * row + update
 
     # --- what goes wrong on the way ---
 

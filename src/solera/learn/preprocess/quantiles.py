@@ -46,13 +46,24 @@ def count(client: Client, ask: Any) -> dict[str, Any]:
     return {"below": counts, "rows": rows}
 
 
+def first_counts(federation: Federation, columns: int) -> Any:
+    """How many values of every column are at most each power of two, of either sign."""
+    edges = np.broadcast_to(_FIRST[1:-1], (columns, len(_FIRST) - 2))
+    return federation.ask(count, {"edges": edges}).fold(Sum())
+
+
 def quantiles(
-    federation: Federation, q: ArrayLike, columns: int, *, rounds: int = _ROUNDS
+    federation: Federation,
+    q: ArrayLike,
+    columns: int,
+    *,
+    rounds: int = _ROUNDS,
+    first: Any = None,
 ) -> Floats:
     """The quantiles ``q`` of every column over all clients: columns × len(q).
 
     ``q`` may have a row of its own for each column. Each of the ``rounds`` narrows the place of a
-    quantile to a sixteenth.
+    quantile to a sixteenth. ``first`` are the :func:`first_counts`, where they were asked already.
 
     The quantile q of n values is the ⌈q n⌉-th smallest, as in NumPy's ``inverted_cdf``. Columns
     without a known value give NaN.
@@ -60,8 +71,7 @@ def quantiles(
     levels = np.atleast_1d(np.asarray(q, dtype=float))
     if not ((levels >= 0) & (levels <= 1)).all():
         raise UsageError(f"quantiles must be between 0 and 1, not {levels.tolist()}")
-    edges = np.broadcast_to(_FIRST[1:-1], (columns, len(_FIRST) - 2))
-    first = federation.ask(count, {"edges": edges}).fold(Sum())
+    first = first_counts(federation, columns) if first is None else first
     rank = np.maximum(np.ceil(levels * first["rows"][:, None]), 1)
     cell = (first["below"][:, None, :] < rank[:, :, None]).sum(axis=2)
     low, high = _FIRST[cell], _FIRST[cell + 1]

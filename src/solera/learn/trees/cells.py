@@ -6,7 +6,8 @@ rows of all clients of a call in a few passes over flat arrays.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,24 +27,47 @@ def move(cells: Cells, at: Ints, splits: Ints, starts: Ints) -> Ints:
     goes left, whether missing values go left, and the left child, before the right one. Column j
     owns the cells from ``starts[j]`` on, its last one for missing values.
     """
-    feature, cut, missing_left, child = splits
-    inner = feature >= 0
-    column = np.where(inner, feature, 0)
-    first = (cut + 1).astype(np.int32)
-    right_cells = starts[1:].take(column) - first - (missing_left != 0)
-    right_cells = np.where(inner, right_cells, 0).astype(np.uint32)
-    child = np.where(inner, child, np.arange(len(child)))
-    flat, line = cells.reshape(-1), np.arange(len(cells)) * cells.shape[1]
-    while inner.take(at).any():
-        cell = flat.take(line + column.take(at))
-        cell -= first.take(at)  # cells before the first one become large numbers below
-        right = cell.view(np.uint32) < right_cells.take(at)
-        at = child.take(at)
-        at += right
+    column, offset, following = _next_nodes(splits, starts)
+    flat, line = cells.reshape(-1), np.arange(0, cells.size, cells.shape[1])
+    for _ in range(_steps(splits)):
+        place = column.take(at)
+        place += line
+        place = flat.take(place) + offset.take(at)
+        at = following.take(place)
     return at
 
 
-@lru_cache(maxsize=2)
+def _next_nodes(splits: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
+    """Where a row goes from its node, looked up instead of compared.
+
+    A row at node i with the cell c in the column ``column[i]`` is next at
+    ``following[c + offset[i]]``; at a node without a split it stays.
+    """
+    feature, cut, missing_left, child = splits
+    inner = feature >= 0
+    column = np.where(inner, feature, 0)
+    first, after = starts.take(column), starts.take(column + 1)
+    ends = (after - first).cumsum()
+    offset = ends - after
+    node = np.arange(len(column)).repeat(after - first)
+    right = np.arange(len(node)) > (cut + offset).take(node)
+    right[ends - 1] = missing_left == 0
+    right &= inner.take(node)
+    return column, offset, np.where(inner, child, np.arange(len(child))).take(node) + right
+
+
+def _steps(splits: Ints) -> int:
+    """How many splits may follow one upon another."""
+    feature, _, _, child = splits
+    below, steps = np.flatnonzero(feature >= 0), 0
+    while len(below):
+        children = child.take(below)
+        both = np.concatenate([children, children + 1])
+        below, steps = both[feature.take(both) >= 0], steps + 1
+    return steps
+
+
+@cache
 def _ones(size: int) -> Floats:
     found = np.ones(size)
     found.flags.writeable = False
@@ -62,12 +86,18 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
     place: NDArray[Any] = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
     place[wanted] = np.arange(len(wanted)) * total
     here = np.flatnonzero((place >= 0).take(at))
+    bounds = np.searchsorted(here, [0, *sizes.cumsum()]).tolist()
     if len(here) < len(at):
-        sizes = np.diff(np.searchsorted(here, np.append(0, np.cumsum(sizes))))
         at, cells, values = at.take(here), cells.take(here, axis=0), values.take(here, axis=0)
-    index = place.take(at)
-    index += np.repeat(np.arange(0, height, height // len(sizes), dtype=kind), sizes)
-    index = (cells + index[:, None]).ravel()
+    index = np.empty(cells.shape, dtype=kind)
+    if len(wanted) == 1:  # a number for all rows of a client: many times faster than one for each
+        for i, (a, b) in enumerate(pairwise(bounds)):
+            np.add(cells[a:b], kind(i * total), out=index[a:b])
+    else:
+        first = place.take(at)
+        first += np.arange(0, height, height // len(sizes), dtype=kind).repeat(np.diff(bounds))
+        np.add(cells, first[:, None], out=index)
+    index = index.ravel()
     highest = index.view(f"u{index.itemsize}").max(initial=0)
     if highest >= height:  # the product does not look where it writes
         raise DataError(f"the ask knows {total:,} cells, these rows have others")

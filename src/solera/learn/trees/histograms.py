@@ -24,7 +24,7 @@ from solera.core.replies import Stacked
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.learn.base import Transformer
-from solera.learn.preprocess.quantiles import quantiles
+from solera.learn.preprocess.quantiles import first_counts, quantiles
 from solera.learn.trees.cells import Cells, add_up, move
 from solera.learn.trees.local import with_gaps
 from solera.learn.trees.tree import Floats, Ints
@@ -51,12 +51,14 @@ class HistBins(Transformer):
 
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
-        found = quantiles(federation, levels, self.schema_.width, rounds=_PRECISION)
+        width = self.schema_.width
+        known = {"rounds": _PRECISION, "first": first_counts(federation, width)}
+        found = quantiles(federation, levels, width, **known)
         numeric = np.array([feature.kind == "numeric" for feature in self.schema_.features])
         repeats = np.array([len(np.unique(edges)) < len(edges) for edges in found])
         if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere
             spare = np.stack([_between(edges, levels) for edges in found])
-            more = quantiles(federation, spare, self.schema_.width, rounds=_PRECISION)
+            more = quantiles(federation, spare, width, **known)
             found = np.concatenate([found, more], axis=1)
         self.edges_ = [
             _first_distinct(edges, self.bins - 1)
@@ -151,13 +153,11 @@ class Units(NamedTuple):
         packed = packed and not counted
         return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
 
-    def unpacked(self, sums: Floats) -> Floats:
-        """Σg, Σh and rows, 3 × …, of what clients sent, … × 2 or 3."""
-        g, h = sums[..., 0], sums[..., 1]
+    def unpacked(self, sums: Ints) -> tuple[Ints, Ints, Ints]:
+        """Σg, Σh and rows of the 2 or 3 sums that clients send."""
         if self.packed:
-            above = np.floor(h * 2.0**-self.rows)
-            return np.stack([g, above, h - above * 2.0**self.rows])
-        return np.stack([g, h, sums[..., -1]])
+            return sums[0], sums[1] >> self.rows, sums[1] & ((1 << self.rows) - 1)
+        return sums[0], sums[1], sums[-1]
 
 
 class Step(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +31,16 @@ class _Best(NamedTuple):
     cell: Ints
     column: Ints
     missing_left: Bools
-    left: Floats
+    left: Ints
     """Σg, Σh and rows to the left: 3 × nodes."""
 
 
 class GrowingTree:
-    """One tree of a round. ``wanted`` are the nodes whose histograms are to be asked next."""
+    """One tree of a round. ``wanted`` are the nodes whose histograms are to be asked next.
+
+    Of two children the smaller is wanted, for the other is the difference; ``_small`` tells which
+    of the wanted have too few rows to be split themselves.
+    """
 
     def __init__(self, bins: HistBins, units: Units, limits: Limits) -> None:
         self.bins = bins
@@ -47,7 +53,9 @@ class GrowingTree:
         self.builder.add(0.0, 0.0)
         self.wanted = np.array([0])
         self._siblings = np.array([-1])
-        self._parents: Floats | None = None
+        self._small = np.array([False])
+        self._hist: Ints | None = None
+        self._parents = np.array([-1])
         self._splits: list[tuple[int, int, int, bool, int]] = []
 
     def grow(self, told: Any) -> None:
@@ -56,69 +64,89 @@ class GrowingTree:
         if told is None:
             return
         nodes, hist = self._all_histograms(told)
-        totals = hist[:, :, : self.starts[1]].sum(axis=2)
+        totals = hist[:, : self.starts[1]].sum(axis=1)
+        wholes = np.stack(self.units.unpacked(totals.T))
+        best = self._best(hist, totals, wholes)
         if len(self.builder) == 1:
-            self._settle(0, totals[:, 0])
-        best = self._best(hist, totals)
-        wanted, siblings = [], []
+            self._settle(0, wholes[:, 0])
         divided = np.flatnonzero(best.gain > 0)
-        for i in divided.tolist():
-            left = self._split(int(nodes[i]), i, best, totals[:, i])
-            smaller_left = best.left[2, i] <= totals[2, i] - best.left[2, i]
-            wanted.append(left if smaller_left else left + 1)
-            siblings.append(left + 1 if smaller_left else left)
-        self.wanted, self._siblings = np.array(wanted, int), np.array(siblings, int)
-        self._parents = hist.take(divided, axis=1)
+        firsts = [self._split(int(nodes[i]), i, best, wholes[:, i]) for i in divided.tolist()]
+        left = np.array(firsts, dtype=np.int64)
+        rows = best.left[2, divided]
+        rows = np.stack([rows, wholes[2, divided] - rows])
+        some = rows.max(axis=0) >= 2 * self.limits.min_rows  # the others cannot be split again
+        larger_left = rows[0] > rows[1]
+        self.wanted, self._siblings = (left + larger_left)[some], (left + ~larger_left)[some]
+        self._small = rows.min(axis=0)[some] < 2 * self.limits.min_rows
+        self._hist, self._parents = hist, divided[some]
 
-    def _all_histograms(self, told: Any) -> tuple[Ints, Floats]:
-        """Open nodes and their Σg, Σh and rows by cell, 3 × nodes × cells: whole numbers."""
-        asked = self.units.unpacked(told)
-        if self._parents is None:
+    def _all_histograms(self, told: Any) -> tuple[Ints, Ints]:
+        """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
+        asked = told.astype(np.int64)
+        if self._hist is None:
             return self.wanted, asked
         return (
-            np.concatenate([self.wanted, self._siblings]),
-            np.concatenate([asked, self._parents - asked], axis=1),
+            np.concatenate([self.wanted[~self._small], self._siblings]),
+            np.concatenate([asked[~self._small], self._hist[self._parents] - asked]),
         )
 
-    def _best(self, hist: Floats, totals: Floats) -> _Best:
+    def _best(self, hist: Ints, totals: Ints, wholes: Ints) -> _Best:
         """The split of largest gain of each node; first the lower cell, missing values right."""
-        firsts = self.starts[1:-1]
-        hist[:, :, firsts] -= totals[:, :, None]  # every column begins again at nothing
-        left = np.cumsum(hist, axis=2)
-        hist[:, :, firsts] += totals[:, :, None]
-        gaps = hist[:, :, self.starts[1:] - 1]
-        ways = [left]
-        if gaps[2].any():
-            ways.append(left + np.repeat(gaps, np.diff(self.starts), axis=2))
-        gains = np.concatenate([self._gain(way, totals) for way in ways], axis=1)
-        place = gains.argmax(axis=1)
-        each, cells = np.arange(len(gains)), left.shape[2]
-        way, cell = place // cells, place % cells
-        chosen = np.where(way == 0, ways[0][:, each, cell], ways[-1][:, each, cell])
+        cell, sums = self._candidates(hist, totals)
+        left = self.units.unpacked(sums)
+        gains = self._gain(left, wholes)
+        place, each = gains.argmax(axis=1), np.arange(len(hist))
+        chosen = np.stack([part[each, place] for part in left])
+        gain = gains[each, place] - self._weight(*wholes[:2].astype(np.float64))
+        cell = cell[place]
         column = self.column[cell]
-        no_gap = gaps[2, each, column] == 0
-        missing_left = np.where(no_gap, 2 * chosen[2] >= totals[2], way == 1)
-        gain = gains[each, place] - self._weight(totals)
+        no_gap = (hist[each, self.starts[column + 1] - 1] == 0).all(axis=1)
+        missing_left = np.where(no_gap, 2 * chosen[2] >= wholes[2], place >= hist.shape[1])
         return _Best(gain, cell, column, missing_left, chosen)
 
-    def _gain(self, left: Floats, totals: Floats) -> Floats:
+    def _candidates(self, hist: Ints, totals: Ints) -> tuple[Ints, Ints]:
+        """The last cell to the left of every split to choose from, and what goes left.
+
+        The sums are k × nodes × splits. First all cells with missing values to the right, then
+        those of columns that have missing values, with these to the left.
+        """
+        cells, k = hist.shape[1:]
+        gaps = hist[:, self.starts[1:] - 1]
+        again = np.flatnonzero(gaps.any(axis=(0, 2)).take(self.column))
+        sums = np.empty((k, len(hist), cells + len(again)), dtype=np.int64)
+        firsts = self.starts[1:-1]
+        hist[:, firsts] -= totals[:, None]  # every column begins again at nothing
+        for part in range(k):
+            np.cumsum(hist[:, :, part], axis=1, out=sums[part, :, :cells])
+        hist[:, firsts] += totals[:, None]
+        if len(again):
+            missing = gaps.take(self.column[again], axis=1).transpose(2, 0, 1)
+            np.add(sums[:, :, again], missing, out=sums[:, :, cells:])
+        return np.concatenate([np.arange(cells), again]), sums
+
+    def _gain(self, left: Sequence[Ints], totals: Ints) -> Floats:
         """What both sides of every split weigh, where both are large enough."""
-        right = totals[:, :, None] - left
-        good = np.minimum(left[2], right[2]) >= self.limits.min_rows
-        good &= np.minimum(left[1], right[1]) >= _LEAST_HESSIAN / self.h_unit
-        return np.where(good, self._weight(left) + self._weight(right), -np.inf)
+        rows, all_g, all_h, all_rows = left[2], *totals[:, :, None]
+        fewest, least = self.limits.min_rows, math.ceil(_LEAST_HESSIAN / self.h_unit)
+        good = (rows >= fewest) & (rows <= all_rows - fewest)
+        good &= (left[1] >= least) & (left[1] <= all_h - least)
+        g, h = left[0].astype(np.float64), left[1].astype(np.float64)
+        gain = self._weight(g, h)
+        gain += self._weight(all_g - g, all_h - h)
+        return np.where(good, gain, -np.inf)
 
-    def _weight(self, sums: Floats) -> Floats:
+    def _weight(self, g: Floats, h: Floats) -> Floats:
         """G²/(H + λ), in the units of the sums."""
-        l2, least = self.limits.l2 / self.h_unit, _LEAST_HESSIAN / self.h_unit
-        return np.asarray(sums[0] ** 2 / np.maximum(sums[1] + l2, least))
+        below = h + self.limits.l2 / self.h_unit
+        np.maximum(below, _LEAST_HESSIAN / self.h_unit, out=below)
+        return np.divide(g * g, below, out=below)
 
-    def _settle(self, node: int, sums: Floats) -> None:
+    def _settle(self, node: int, sums: Ints) -> None:
         g, h = float(sums[0]) * self.g_unit, float(sums[1]) * self.h_unit
         value = -self.limits.lr * g / max(h + self.limits.l2, _LEAST_HESSIAN)
         self.builder.settle(node, value, float(sums[2]))
 
-    def _split(self, node: int, i: int, best: _Best, totals: Floats) -> int:
+    def _split(self, node: int, i: int, best: _Best, totals: Ints) -> int:
         """Make the children of a node; the number of the left one."""
         column, cell = int(best.column[i]), int(best.cell[i])
         left, right = self.builder.add(0.0, 0.0), self.builder.add(0.0, 0.0)
