@@ -26,7 +26,7 @@ def intensity(country: str) -> float:
 
     With the extra ``green`` it is CodeCarbon's figure, which covers all countries.
     """
-    if installed() and country != WORLD:
+    if country != WORLD and installed():
         table = _mixes()
         if country in table:
             return float(table[country]["carbon_intensity"])
