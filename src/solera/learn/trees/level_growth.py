@@ -34,6 +34,11 @@ class _Best(NamedTuple):
     left: Ints
     """Σg, Σh and rows to the left: 3 × nodes."""
 
+    def at(self, some: Ints) -> _Best:
+        """Those of some nodes."""
+        gain, cell, column, missing_left, left = self
+        return _Best(gain[some], cell[some], column[some], missing_left[some], left[:, some])
+
 
 class GrowingTree:
     """One tree of a round. ``wanted`` are the nodes whose histograms are to be asked next.
@@ -56,26 +61,23 @@ class GrowingTree:
         self._small = np.array([False])
         self._hist: Ints | None = None
         self._parents = np.array([-1])
-        self._splits: list[tuple[int, int, int, bool, int]] = []
+        self._splits = np.empty((5, 0), dtype=np.int64)
 
     def grow(self, told: Any) -> None:
         """Split the open nodes, given the histograms of the wanted ones."""
-        self._splits = []
         if told is None:
+            self._splits = self._splits[:, :0]
             return
         nodes, hist = self._all_histograms(told)
         totals = hist[:, : self.starts[1]].sum(axis=1)
         wholes = np.stack(self.units.unpacked(totals.T))
         best = self._best(hist, totals, wholes)
         if len(self.builder) == 1:
-            self._settle(0, wholes[:, 0])
+            self.builder.settle(0, float(self._values(wholes)[0]), float(wholes[2, 0]))
         divided = np.flatnonzero(best.gain > 0)
-        firsts = [self._split(int(nodes[i]), i, best, wholes[:, i]) for i in divided.tolist()]
-        left = np.array(firsts, dtype=np.int64)
-        rows = best.left[2, divided]
-        rows = np.stack([rows, wholes[2, divided] - rows])
+        rows = self._divide(nodes[divided], best.at(divided), wholes[:, divided])
         some = rows.max(axis=0) >= 2 * self.limits.min_rows  # the others cannot be split again
-        larger_left = rows[0] > rows[1]
+        left, larger_left = self._splits[4], rows[0] > rows[1]
         self.wanted, self._siblings = (left + larger_left)[some], (left + ~larger_left)[some]
         self._small = rows.min(axis=0)[some] < 2 * self.limits.min_rows
         self._hist, self._parents = hist, divided[some]
@@ -136,35 +138,39 @@ class GrowingTree:
         return np.where(good, gain, -np.inf)
 
     def _weight(self, g: Floats, h: Floats) -> Floats:
-        """G²/(H + λ), in the units of the sums."""
-        below = h + self.limits.l2 / self.h_unit
-        np.maximum(below, _LEAST_HESSIAN / self.h_unit, out=below)
-        return np.divide(g * g, below, out=below)
+        """G²/(H + λ), in the units of the sums; no number where there are too few rows."""
+        below = h + self.limits.l2 / self.h_unit if self.limits.l2 else h
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(g * g / below)
 
-    def _settle(self, node: int, sums: Ints) -> None:
-        g, h = float(sums[0]) * self.g_unit, float(sums[1]) * self.h_unit
-        value = -self.limits.lr * g / max(h + self.limits.l2, _LEAST_HESSIAN)
-        self.builder.settle(node, value, float(sums[2]))
+    def _values(self, sums: Ints) -> Floats:
+        """What leaves of these sums add to a score: −η G/(H + λ)."""
+        g, h = sums[0] * self.g_unit, sums[1] * self.h_unit
+        return np.asarray(-self.limits.lr * g / np.maximum(h + self.limits.l2, _LEAST_HESSIAN))
 
-    def _split(self, node: int, i: int, best: _Best, totals: Ints) -> int:
-        """Make the children of a node; the number of the left one."""
-        column, cell = int(best.column[i]), int(best.cell[i])
-        left, right = self.builder.add(0.0, 0.0), self.builder.add(0.0, 0.0)
-        self._settle(left, best.left[:, i])
-        self._settle(right, totals - best.left[:, i])
-        edges, bin = self.bins.edges_[column], cell - int(self.starts[column])
-        threshold = float(edges[bin]) if bin < len(edges) else _KNOWN
-        missing_left = bool(best.missing_left[i])
-        self.builder.split(
-            node, column, [left, right], threshold=threshold, missing_left=missing_left
-        )
-        self._splits.append((node, column, cell, missing_left, left))
-        return left
+    def _divide(self, nodes: Ints, best: _Best, wholes: Ints) -> Ints:
+        """Split nodes at their best; rows to the left and to the right, 2 × nodes."""
+        sides = np.stack([best.left, wholes - best.left], axis=2)
+        left = len(self.builder) + 2 * np.arange(len(nodes))
+        children = sides.reshape(3, -1)
+        for value, rows in zip(self._values(children).tolist(), children[2].tolist(), strict=True):
+            self.builder.add(value, float(rows))
+        self._splits = np.stack([nodes, best.column, best.cell, best.missing_left, left])
+        for node, column, cell, missing_left, child in self._splits.T.tolist():
+            edges, bin = self.bins.edges_[column], cell - int(self.starts[column])
+            threshold = float(edges[bin]) if bin < len(edges) else _KNOWN
+            self.builder.split(
+                node,
+                column,
+                [child, child + 1],
+                threshold=threshold,
+                missing_left=bool(missing_left),
+            )
+        return np.asarray(sides[2].T)
 
     def last_splits(self) -> Ints:
         """The splits of the last level, as clients follow them: 4 × nodes, −1 for none."""
         found = np.zeros((4, len(self.builder)), dtype=np.int64)
         found[0] = -1
-        for node, column, cell, missing_left, left in self._splits:
-            found[:, node] = column, cell, missing_left, left
+        found[:, self._splits[0]] = self._splits[1:]
         return found
