@@ -59,6 +59,17 @@ def test_a_dead_worker_costs_its_block_only():
         assert fed.ask("test.suicide", {"victim": -1}).fold(so.Sum())["rows"] == 200
 
 
+def test_an_engine_started_later_does_not_keep_workers_from_ending():
+    with simulate() as first:
+        first.ask("test.rows-and-pid").collect()
+        crew = [worker.process for worker in first.engine._crew]
+        with simulate() as second:
+            second.ask("test.rows-and-pid").collect()
+            first.engine.close()
+            assert [process.exitcode for process in crew] == [0, 0], "none had to be killed"
+            assert len(second.ask("test.rows-and-pid").collect()) == 100
+
+
 def test_tasks_defined_after_the_start_are_found():
     with simulate() as fed:
         fed.ask("test.rows-and-pid").collect()

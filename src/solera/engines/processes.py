@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 
@@ -124,7 +125,7 @@ class ProcessEngine(Simulated):
             self._crew.append(self._new_worker())
 
     def _new_worker(self) -> _Worker:
-        return _Worker.start(self.start, self._runner, [worker.pipe for worker in self._crew])
+        return _Worker.start(self.start, self._runner)
 
     def _ready(self) -> list[_Worker]:
         busy = {worker.pipe: worker for worker in self._crew if worker.busy}
@@ -180,10 +181,11 @@ class _Worker:
         return self.job is not None
 
     @classmethod
-    def start(cls, method: str, runner: Runner, others: list[Connection]) -> _Worker:
+    def start(cls, method: str, runner: Runner) -> _Worker:
         context: Any = multiprocessing.get_context(method)
         ours, theirs = context.Pipe()
-        inherited = [ours, *others] if method == "fork" else []
+        _open.add(ours)
+        inherited = list(_open) if method == "fork" else []
         process = context.Process(target=_work, args=(theirs, runner, inherited), daemon=True)
         with warnings.catch_warnings():
             # Threads of numerical libraries survive a fork: workers use one thread each.
@@ -201,16 +203,21 @@ class _Worker:
         self.desk.discard()
 
 
+_open: WeakSet[Connection] = WeakSet()
+"""Our ends of the pipes of all engines."""
+
+
 def _work(pipe: Connection, runner: Runner, inherited: list[Connection]) -> None:
     """The life of a worker: read an order, run the block, put the result on the desk.
 
-    It ends when the engine closes the pipe or dies; a forked worker must let go of the engine's
-    ends of the pipes for that, its own and the other workers'.
+    It ends when the engine closes the pipe or dies; a forked worker must let go of the engines'
+    ends of the pipes for that, its own and all others'.
     """
     from threadpoolctl import threadpool_limits
 
     for connection in inherited:
         connection.close()
+    _open.clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threadpool_limits(1)
     orders, desk = _Reader(), _Buffer()
