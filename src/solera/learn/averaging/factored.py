@@ -29,8 +29,11 @@ _ROWS = 1 << 22
 
 
 def pays(plan: Plan, how: Training, sizes: IntArray, device: Any) -> bool:
-    """Whether the products of rows with rows cost less than they save, and padding little."""
-    if device.type != "cpu" or not (plan.dense and how.plain):
+    """Whether the products of rows with rows cost less than they save, and padding little.
+
+    A layer with few outputs is so small that its matrices cost less than reading rows twice.
+    """
+    if device.type != "cpu" or not (plan.dense and how.plain and _first(plan).wide):
         return False
     widest = int(sizes.max())
     if len(sizes) * widest > 2 * sizes.sum():

@@ -21,7 +21,7 @@ from solera.learn.averaging.networks import Network, Pull, network_for
 from solera.learn.averaging.plan import Batches, Plan, Training, deal_batches
 from solera.learn.averaging.rows import Gathered
 
-TILE = 1 << 22
+TILE = 1 << 21
 """Bytes of parameters, and of rows, that a step works on, on a CPU: what its caches hold."""
 _GATHERED = {"cpu": 1 << 20, "cuda": 1 << 31}
 """Bytes of rows gathered at once."""
