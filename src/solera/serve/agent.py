@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import signal
 import threading
 from base64 import b64encode
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,6 @@ from solera.serve.held import HeldJob, HeldJobs, describe
 from solera.serve.identity import Identity, reply_message, seal_key_message
 from solera.serve.orders import Order, read_enrolled, read_orders
 from solera.serve.policy import JobFacts, NeedsApproval, Policy
-from solera.serve.signals import Terminated, terminated_by_signal
 from solera.serve.worker import Worker
 
 log = logging.getLogger("solera.agent")
@@ -136,7 +137,7 @@ class Agent:
         A coordinator that is away is waited for, and so are rows that cannot be read and a disk
         that is full.
         """
-        with suppress(Terminated), terminated_by_signal():
+        with suppress(_Terminated), _terminated_by_signal():
             with suppress(*_TROUBLE):
                 self.worker.begin()  # while there is no other thread that a fork would cut off
             with Heartbeat(self._connect(0.0), self._news):
@@ -346,3 +347,23 @@ class Agent:
         self.worker.close()
         self.connection.close()
         self._lock.release()
+
+
+class _Terminated(BaseException):
+    """The process was told to end; whatever was going on is safe to leave, as by a power cut."""
+
+
+@contextmanager
+def _terminated_by_signal() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

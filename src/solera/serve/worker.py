@@ -40,7 +40,6 @@ from solera.core.replies import Failure, FailureKind
 from solera.core.schema import Schema
 from solera.data.federated import FederatedData
 from solera.engines.blocks import Runner, States
-from solera.serve.signals import after_the_fork
 
 _LOCAL = Limits(size=4 * DEFAULT_LIMITS.size, structure=4 * DEFAULT_LIMITS.structure, depth=40)
 """A message holds an ask or a reply, each within the limits of its own, and the client's state."""
@@ -170,7 +169,7 @@ class Worker:
         process = context.Process(
             target=_serve, args=(theirs, self._source, self.limits, inherited), daemon=True
         )
-        with after_the_fork(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             # Threads of numerical libraries survive a fork: the process uses one thread.
             warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
             process.start()
