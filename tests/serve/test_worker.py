@@ -130,6 +130,19 @@ def own(data):
     return so.FederatedData(X, y, np.array([0, len(X)]), schema=data.schema)
 
 
+struck = []
+os.register_at_fork(after_in_parent=lambda: struck and signal.raise_signal(struck.pop()))
+
+
+def test_an_interrupt_in_the_middle_of_a_fork_is_not_lost(own):
+    struck.append(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        Worker(own)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with Worker(own) as worker:
+        assert worker.rows == len(own.X)
+
+
 @pytest.fixture(scope="module")
 def worker(own):
     with Worker(own, WorkerLimits(seconds=20, memory_bytes=400 << 20)) as worker:

@@ -18,7 +18,6 @@ import os
 import shutil
 import signal
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,6 +40,7 @@ from solera.core.payload import Limits, decode, encode, encode_pieces
 from solera.core.replies import Batch, Failure, Stacked
 from solera.core.task import installed_tasks
 from solera.engines.blocks import MEMORY, Misfortune, Runner, Simulated, States
+from solera.engines.forking import whole_fork
 
 _UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
 """Parent and workers trust each other; the limits of the federation were checked before."""
@@ -187,9 +187,7 @@ class _Worker:
         _open.add(ours)
         inherited = list(_open) if method == "fork" else []
         process = context.Process(target=_work, args=(theirs, runner, inherited), daemon=True)
-        with warnings.catch_warnings():
-            # Threads of numerical libraries survive a fork: workers use one thread each.
-            warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+        with whole_fork():
             process.start()
         theirs.close()
         return cls(process, ours, _Reader())

@@ -21,7 +21,6 @@ import socket
 import struct
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from solera.core.replies import Failure, FailureKind
 from solera.core.schema import Schema
 from solera.data.federated import FederatedData
 from solera.engines.blocks import Runner, States
+from solera.engines.forking import whole_fork
 
 _LOCAL = Limits(size=4 * DEFAULT_LIMITS.size, structure=4 * DEFAULT_LIMITS.structure, depth=40)
 """A message holds an ask or a reply, each within the limits of its own, and the client's state."""
@@ -169,13 +169,11 @@ class Worker:
         process = context.Process(
             target=_serve, args=(theirs, self._source, self.limits, inherited), daemon=True
         )
-        with warnings.catch_warnings():
-            # Threads of numerical libraries survive a fork: the process uses one thread.
-            warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+        with whole_fork():
             process.start()
-        theirs.close()
-        _open.add(ours)
-        self._process, self._wire = process, _Wire(ours)
+            theirs.close()
+            _open.add(ours)
+            self._process, self._wire = process, _Wire(ours)
         self._greet()
 
     def _greet(self) -> None:
