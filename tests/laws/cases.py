@@ -212,7 +212,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("quantised", averaging(so.FedAvg, update_steps=[so.Quantise(4)]), ("classes",)),
         ("masked", averaging(so.FedAvg, update_steps=[so.RandomMask(0.3)]), ("classes",)),
         (
-            "unbiased mask",
+            "unbiased",
             averaging(
                 so.FedAvg,
                 update_steps=[so.Clip(1.0), so.RandomMask(0.5, unbiased=True), so.Quantise(8)],
