@@ -84,9 +84,10 @@ def train_together(
 def in_tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:
     """Positions of the clients of every tile, and an index of them that is a slice where it can.
 
-    Those with the most steps come first.
+    Those with the most steps come first. Tiles have at most ``size`` clients, all about as many.
     """
     order = np.argsort(-batches.steps, kind="stable")
+    size = -(-len(order) // -(-len(order) // size))
     in_order = bool((np.diff(order) > 0).all())
     for first in range(0, len(order), size):
         who = order[first : first + size]
