@@ -6,7 +6,6 @@ rows of all clients of a call in a few passes over flat arrays.
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -67,11 +66,16 @@ def _steps(splits: Ints) -> int:
     return steps
 
 
-@cache
+_longest = np.ones(0)
+
+
 def _ones(size: int) -> Floats:
-    found = np.ones(size)
-    found.flags.writeable = False
-    return found
+    """That many ones, out of the longest array that was asked for so far."""
+    global _longest
+    if len(_longest) < size:
+        _longest = np.ones(size)
+        _longest.flags.writeable = False
+    return _longest[:size]
 
 
 def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, total: int) -> Floats:
@@ -102,7 +106,7 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
     if highest >= height:  # the product does not look where it writes
         raise DataError(f"the ask knows {total:,} cells, these rows have others")
     ends = np.arange(0, index.size + 1, width, dtype=kind)
-    ones = _ones(1 << index.size.bit_length())[: index.size]
+    ones = _ones(index.size)
     from scipy.sparse import csc_array
 
     rows = csc_array((ones, index, ends), shape=(height, len(cells)))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -39,15 +36,3 @@ def judge(model: Any, X: Any, y: Any) -> float:
     if model.schema_.target == "numbers":
         return float(((model.predict(X) - y) ** 2).mean())
     return 100.0 * float(model.score(X, y))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Clients with few rows are the thesis's own choice: no warning for each of a thousand."""
-    log = logging.getLogger("solera")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,18 +84,6 @@ def spread(values: list[Any]) -> str:
         return f"reached by none of {len(values)} seeds"
     reached = "" if len(known) == len(values) else f", {len(known)} of {len(values)} seeds"
     return f"± {np.std(known):.3g}{reached}"
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """A thousand clients with few rows each are the thesis's own choice."""
-    log = logging.getLogger("solera")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 MLP = nn.mlp(784, 128, 10)

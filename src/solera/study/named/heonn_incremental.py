@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import solera as so
-from solera.study.named._heonn import AS_THESIS, DERIVATIVE, judge, quiet, split
+from solera.study.named._heonn import AS_THESIS, DERIVATIVE, judge, split
+from solera.study.named.quiet import quiet
 from solera.study.named.rows import row
 from solera.study.runner import Progress, Silent
 

@@ -25,10 +25,10 @@ from solera.study.named._selection import (
     learner,
     mean,
     partition,
-    quiet,
     read,
     spread,
 )
+from solera.study.named.quiet import quiet
 from solera.study.named.rows import row
 from solera.study.runner import Progress, Silent
 
