@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 import numpy as np
 
 from solera.core.errors import PayloadError, UsageError
+from solera.core.registry import new_registry
 
 _COMPONENT = "$component"
 
@@ -21,7 +22,7 @@ _COMPONENT = "$component"
 class Component:
     """Base class: parameters in, parameters out. Subclasses are registered by their name."""
 
-    registry: ClassVar[dict[str, type[Component]]] = {}
+    registry: ClassVar[dict[str, type[Component]]] = new_registry()
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

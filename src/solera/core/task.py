@@ -9,6 +9,7 @@ from typing import Any
 
 from solera.core.clients import Client, ClientGroup
 from solera.core.errors import TaskError, TaskVersionMismatch, UnknownTask
+from solera.core.registry import new_registry
 from solera.core.replies import Stacked
 
 One = Callable[[Client, Any], Any]
@@ -36,7 +37,7 @@ class Task:
         return self.one(client, ask)
 
 
-_tasks: dict[str, Task] = {}
+_tasks: dict[str, Task] = new_registry()
 _loaded_plugins = False
 
 

@@ -37,6 +37,7 @@ from solera.core.component import build, describe
 from solera.core.engine import Ask, Block, PerClient, Preparation
 from solera.core.errors import PayloadError, SoleraError, TaskError, UsageError
 from solera.core.payload import Limits, decode, encode, encode_pieces
+from solera.core.registry import registered
 from solera.core.replies import Batch, Failure, Stacked
 from solera.core.task import installed_tasks
 from solera.engines.blocks import MEMORY, Misfortune, Runner, Simulated, States
@@ -69,7 +70,7 @@ class ProcessEngine(Simulated):
         methods = multiprocessing.get_all_start_methods()
         self.start = start or ("fork" if "fork" in methods else "spawn")
         self._crew: list[_Worker] = []
-        self._known_tasks: dict[str, Any] = {}
+        self._known: list[dict[str, Any]] = []
         self._desk = _Buffer()
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
@@ -115,11 +116,12 @@ class ProcessEngine(Simulated):
     # --- workers ---
 
     def _hire(self) -> None:
-        """Start the workers, anew when tasks were installed since."""
-        tasks = installed_tasks()
-        if self._crew and self._known_tasks != tasks:
+        """Start the workers, anew when something was registered by name since."""
+        installed_tasks()  # those of other packages, too
+        known = registered()
+        if self._crew and self._known != known:
             self.close()
-        self._known_tasks = tasks
+        self._known = known
         resource_tracker.ensure_running()  # one tracker for all, started before the first fork
         while len(self._crew) < self.workers:
             self._crew.append(self._new_worker())

@@ -332,3 +332,13 @@ def test_parameter_counts_of_the_theses():
         assert Plan(model).layout.trained == count
         module = model.module()
         assert sum(p.numel() for p in module.parameters()) == count
+
+
+def test_workers_learn_of_modules_that_come_later():
+    with so.simulate(UNEQUAL, seed=1, engine="processes", workers=2) as fed:
+        for hidden in (4, 5):  # the second is unknown to the workers of the first
+            net = torch.nn.Sequential(
+                torch.nn.Linear(6, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 3)
+            )
+            model = so.FedAvg(net, rounds=1, batch_size=20).fit(fed)
+            assert np.isfinite(model.weights_).all()

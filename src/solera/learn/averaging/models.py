@@ -13,6 +13,7 @@ from typing import Any
 
 from solera.core.component import Component
 from solera.core.errors import UsageError
+from solera.core.registry import new_registry
 from solera.learn.averaging.layers import (
     Activation,
     Convolution,
@@ -26,8 +27,8 @@ from solera.learn.averaging.layers import (
     torch,
 )
 
-_factories: dict[str, Callable[..., Any]] = {}
-_losses: dict[str, Callable[[Any, Any], Any]] = {}
+_factories: dict[str, Callable[..., Any]] = new_registry()
+_losses: dict[str, Callable[[Any, Any], Any]] = new_registry()
 
 
 class Model(Component, abstract=True):

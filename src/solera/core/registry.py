@@ -1,0 +1,18 @@
+"""What is known in this process by name, so that others can tell when there is more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_registries: list[dict[str, Any]] = []
+
+
+def new_registry() -> dict[str, Any]:
+    """A new dictionary of things that asks name: processes started earlier lack later entries."""
+    _registries.append({})
+    return _registries[-1]
+
+
+def registered() -> list[dict[str, Any]]:
+    """All entries of all registries, as they are now."""
+    return [dict(entries) for entries in _registries]
