@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Mean
 from solera.core.federation import Federation
+from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.learn.base import Predictor
@@ -67,9 +68,16 @@ class Averaging(Predictor, abstract=True):
         self.set_model(now)
         return np.array(found)
 
-    def train(self, federation: Federation) -> None:
+    def begin(self, federation: Federation) -> None:
+        """What comes before the first round."""
         self.order(0)  # bad parameters are named before anything is asked
         self.set_model(self.first_model(federation.seed))
+
+    def after_round(self, round: Round) -> None:
+        """What comes after every round; nothing unless a subclass says so."""
+
+    def train(self, federation: Federation) -> None:
+        self.begin(federation)
         rounds = self.each_round(
             federation, rounds=self.rounds, per_round=self.per_round, select=self.select
         )
@@ -78,3 +86,4 @@ class Averaging(Predictor, abstract=True):
             mean = r.ask(self.update, ask).fold(self.rule())
             self.absorb(mean)
             r.log(loss=float(mean["loss"]))
+            self.after_round(r)

@@ -202,20 +202,16 @@ class MLFedAvg(FedAvg):
         self.thresholds = thresholds
         self.share = share
 
-    def train(self, federation: Federation) -> None:
-        self.order(0)
-        self.set_model(self.first_model(federation.seed))
+    def begin(self, federation: Federation) -> None:
+        super().begin(federation)
         self.watched_, self.best_ = [], self.weights_
-        rounds = self.each_round(
-            federation, rounds=self.rounds, per_round=self.per_round, select=self.select
-        )
-        for r in rounds:
-            ask = {**self.order(r.index), **self.get_model()}
-            mean = r.ask(self.update, ask).fold(self.rule())
-            self.absorb(mean)
-            r.log(loss=float(mean["loss"]))
-            if self.stop is not None:
-                self._watch(r)
+
+    def after_round(self, round: Round) -> None:
+        if self.stop is not None:
+            self._watch(round)
+
+    def train(self, federation: Federation) -> None:
+        super().train(federation)
         self.rounds_ = len(self.history_)
         if self.stop == "patience":
             self.weights_ = self.best_

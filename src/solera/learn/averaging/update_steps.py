@@ -86,19 +86,24 @@ class Noise(UpdateStep):
         return {**parts, "values": values + self.deviation * drawn}
 
 
-class TopK(UpdateStep):
-    """Send only the ``fraction`` of the numbers that are largest in size, and where they are."""
+class Sparse(UpdateStep, abstract=True):
+    """Only a ``fraction`` of the numbers is sent."""
 
     lossy: ClassVar[bool] = True
-
-    def __init__(self, fraction: float = 0.01) -> None:
-        self.fraction = fraction
+    fraction: float
 
     def check(self) -> None:
         self._must("fraction", 0 < self.fraction <= 1, "must be in (0, 1]")
 
     def sent_size(self, size: int) -> int:
         return max(1, math.ceil(self.fraction * size))
+
+
+class TopK(Sparse):
+    """Send only the ``fraction`` of the numbers that are largest in size, and where they are."""
+
+    def __init__(self, fraction: float = 0.01) -> None:
+        self.fraction = fraction
 
     def send(self, parts: Parts, keys: Bits) -> Parts:
         values = parts["values"]
@@ -117,7 +122,7 @@ class TopK(UpdateStep):
         return {**rest, "values": values}
 
 
-class RandomMask(UpdateStep):
+class RandomMask(Sparse):
     """Send only a random ``fraction`` of the numbers, and the seed that says which.
 
     Every client draws a new mask in every round, so that each number is sent by some clients and
@@ -130,8 +135,6 @@ class RandomMask(UpdateStep):
     between clients, which the coordinator's seeds are not; they belong to secure aggregation.
     """
 
-    lossy: ClassVar[bool] = True
-
     def __init__(self, fraction: float = 0.1, *, unbiased: bool = False) -> None:
         self.fraction = fraction
         self.unbiased = unbiased
@@ -139,12 +142,6 @@ class RandomMask(UpdateStep):
     @property
     def feeds_back(self) -> bool:
         return not self.unbiased  # both would make the residual grow without bounds
-
-    def check(self) -> None:
-        self._must("fraction", 0 < self.fraction <= 1, "must be in (0, 1]")
-
-    def sent_size(self, size: int) -> int:
-        return max(1, math.ceil(self.fraction * size))
 
     def send(self, parts: Parts, keys: Bits) -> Parts:
         values = parts["values"]
