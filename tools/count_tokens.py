@@ -30,9 +30,10 @@ def count_tokens(source: str) -> int:
     """The tokens of `source` that are neither layout nor on the lines of a bare string."""
     prose: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node.value.value, str):
+            prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return sum(token.type not in LAYOUT and token.start[0] not in prose for token in tokens)
 

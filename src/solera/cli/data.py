@@ -27,8 +27,8 @@ def complete_data_set(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_partition(incomplete: str) -> list[tuple[str, str]]:
     """Names of partitions for the shell."""
+    from solera.core.config import family
     from solera.data.partition import Partition
-    from solera.study.entries import family
 
     found = family(Partition).items()
     return [(name, _first_line(cls)) for name, cls in found if name.startswith(incomplete)]
@@ -36,8 +36,8 @@ def complete_partition(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_parameter(ctx: typer.Context, incomplete: str) -> list[str]:
     """``NAME=`` for every parameter of the partition chosen so far."""
+    from solera.core.config import family
     from solera.data.partition import Partition
-    from solera.study.entries import family
 
     cls = family(Partition).get(ctx.params.get("kind") or "")
     names = () if cls is None else cls.parameters()
@@ -128,9 +128,9 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Divide a data set among clients and look at the outcome."""
+    from solera.core.config import component
     from solera.data.partition import Partition
     from solera.simulate.simulation import simulate
-    from solera.study.entries import component
 
     rule = component(Partition, {"kind": kind, **_parameters(param or [])})
     dataset = _load(name)

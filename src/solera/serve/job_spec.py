@@ -25,9 +25,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from solera.core.config import Problem, component, line_of
 from solera.core.errors import UsageError
 from solera.learn.base import Additive, Learner
-from solera.study.entries import Problem, component, line_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

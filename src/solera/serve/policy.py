@@ -57,6 +57,7 @@ import msgspec
 import numpy as np
 
 from solera.core.component import installed_components
+from solera.core.config import Problem, Where, line_of, nearest
 from solera.core.engine import Ask
 from solera.core.errors import Refusal, UsageError
 from solera.learn.base import Transformer
@@ -70,7 +71,6 @@ from solera.serve.policy_rules import (
     TaskRule,
     value_at,
 )
-from solera.study.entries import Problem, Where, line_of, nearest
 
 
 class NeedsApproval(Refusal):

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from solera.core.component import Component
+from solera.core.config import Problem, Where, family, fits, type_hints
 from solera.data import datasets
 from solera.data.partition import Partition
 from solera.learn.base import Learner
-from solera.study.entries import Problem, Where, family, fits, type_hints
 from solera.study.spec import SECTIONS, DataSpec, Spec, build
 
 _RANGE = ("from", "to", "step", "steps", "scale")

@@ -46,10 +46,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from solera.core.config import Problem, check_call, nearest
 from solera.data.partition import Partition
 from solera.green.energy import EnergyOptions
 from solera.learn.base import Learner
-from solera.study.entries import Problem, check_call, nearest
 from solera.study.grid import Point, Range, Variant, span, variants
 from solera.study.spec import (
     STUDY_KEYS,

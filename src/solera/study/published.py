@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from solera.core.config import nearest
 from solera.core.errors import UsageError
 from solera.study import named
-from solera.study.entries import nearest
 from solera.study.folder import Events, environment, write_json, write_text
 from solera.study.results import Result
 from solera.study.runner import Progress

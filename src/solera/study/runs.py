@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
+from solera.core.config import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
-from solera.study.entries import nearest
 from solera.study.exporters import Exporter
 from solera.study.folder import Events
 from solera.study.results import SCORES

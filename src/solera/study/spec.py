@@ -38,11 +38,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from solera.core.config import Problem, Where, check_call, choose, component, line_of
 from solera.core.errors import UsageError
 from solera.data import datasets
 from solera.data.partition import IID, Partition
 from solera.learn.base import Learner
-from solera.study.entries import Problem, Where, check_call, choose, component, line_of
 
 SECTIONS = ("data", "partition", "learner")
 """The tables that a study may have several of."""
