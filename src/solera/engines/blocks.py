@@ -278,7 +278,7 @@ class Simulated:
     def restore(self, states: Mapping[int, Any]) -> None:
         self._states = {int(client): dict(state) for client, state in states.items()}
 
-    def keeper(self) -> None:
+    def checkpoint_store(self) -> None:
         """Simulations are kept only where their user says."""
 
 

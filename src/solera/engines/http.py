@@ -70,8 +70,8 @@ class HttpEngine:
     def restore(self, states: Mapping[int, Any]) -> None:
         self._sequence = int(states[-1]["sequence"])
 
-    def keeper(self) -> CoordinatorKeeper:
-        return CoordinatorKeeper(self)
+    def checkpoint_store(self) -> CoordinatorCheckpointStore:
+        return CoordinatorCheckpointStore(self)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         path = self._post(ask)
@@ -161,7 +161,7 @@ class HttpEngine:
         self.connection.close()
 
 
-class CoordinatorKeeper:
+class CoordinatorCheckpointStore:
     """Keeps the state of a loop at the coordinator, which then lets go of the replies before it.
 
     Not after every round: a replay from an earlier state gets the replies since then back, and
