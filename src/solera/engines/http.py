@@ -25,7 +25,7 @@ from solera.core.replies import Batch, Failure, FailureKind
 from solera.core.schema import Schema
 from solera.core.task import find_task
 from solera.core.topology import Topology
-from solera.engines.blocks import settle
+from solera.engines.blocks import validate_and_fold
 from solera.engines.connection import Connection
 
 _WAIT = 20
@@ -88,7 +88,7 @@ class HttpEngine:
                 rows = {row["client"]: row for row in told["replies"]} or rows
                 complete = told["complete"]
             batch, failures = self._read(clients, rows)
-            block = settle(task, ask, batch, failures, 0.0, aggregation)
+            block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
             self._report(path, block.failures)
             yield block
 

@@ -45,7 +45,7 @@ class Learner(Component, abstract=True):
     :meth:`each_round`.
     """
 
-    uses_gaps: ClassVar[bool] = False
+    allows_missing: ClassVar[bool] = False
     """Whether rows with missing values can be learned from."""
 
     schema_: Schema
@@ -74,7 +74,7 @@ class Learner(Component, abstract=True):
             )
         self._forget()
         self.history_ = []
-        self.schema_ = agree(federation, gaps=self.uses_gaps)
+        self.schema_ = agree(federation, allow_missing=self.allows_missing)
         self._callbacks, self._checkpoint = callbacks, checkpoint
         try:
             self.train(federation)
@@ -285,7 +285,7 @@ class Additive(Predictor, abstract=True):
 class Transformer(Learner, abstract=True):
     """A learner that maps rows to rows; clients apply it before the next step of a pipeline."""
 
-    uses_gaps: ClassVar[bool] = True
+    allows_missing: ClassVar[bool] = True
 
     @abstractmethod
     def transform(self, X: Any) -> Any:

@@ -65,7 +65,7 @@ class Standing:
         kept = store.read()
         if kept is None:
             self.learner.history_ = []
-            self.learner.schema_ = agree(self.federation, gaps=self.learner.uses_gaps)
+            self.learner.schema_ = agree(self.federation, allow_missing=self.learner.allows_missing)
             self.learner.prepare(self.federation)
             store.save(encode(self.learner.get_state()))
         else:
