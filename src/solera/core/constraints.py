@@ -9,6 +9,7 @@ for a type that is none of them, such as an array or a function.
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import types
 from collections.abc import Sequence
@@ -39,17 +40,19 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 }
 
 
+def constructor_parameters(cls: type[Any]) -> list[inspect.Parameter]:
+    """The parameters of a constructor, without ``self``."""
+    if cls.__init__ is object.__init__:
+        return []
+    return list(inspect.signature(cls.__init__).parameters.values())[1:]
+
+
 @cache
 def declared_types(cls: type[Any]) -> dict[str, Any]:
     """The annotations of a constructor's parameters, those of ``*name`` as a list."""
-    import inspect
-
-    if cls.__init__ is object.__init__:
-        return {}
     hints = get_type_hints(cls.__init__, include_extras=True)
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
     declared = {}
-    for parameter in parameters:
+    for parameter in constructor_parameters(cls):
         hint = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_POSITIONAL:
             hint = types.GenericAlias(list, (hint,))

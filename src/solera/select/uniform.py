@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from solera.core.clients import IntArray
@@ -25,9 +23,10 @@ class RoundRobin(Selector):
     """All clients in turn, in a random order that is drawn once.
 
     A client that cannot be reached when its turn comes waits for the next lap.
+    ``next_`` is the place of the next in that order.
     """
 
-    _next: int = 0
+    next_: int = 0
     _order: IntArray | None = None
 
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
@@ -35,19 +34,12 @@ class RoundRobin(Selector):
             self._order = generator(roster.seed, "round-robin").permutation(roster.clients)
         count = min(roster.budget, len(roster.ids))
         if roster.available is None:
-            turn = (self._next + np.arange(count)) % roster.clients
+            turn = (self.next_ + np.arange(count)) % roster.clients
         else:
             there = np.zeros(roster.clients, dtype=bool)
             there[roster.available] = True
-            places = (self._next + np.arange(roster.clients)) % roster.clients
+            places = (self.next_ + np.arange(roster.clients)) % roster.clients
             turn = places[there[self._order[places]]][:count]
         if count:
-            self._next = int(turn[-1] + 1) % roster.clients
+            self.next_ = int(turn[-1] + 1) % roster.clients
         return self._order[turn]
-
-    def get_state(self) -> Any:
-        """Whose turn is next; the order follows from the seed."""
-        return {"next": self._next}
-
-    def set_state(self, state: Any) -> None:
-        self._next = int(state["next"])

@@ -121,8 +121,8 @@ def _one(
         "accuracy": history[-1]["score"],
         "seconds": seconds / rounds,
         "area": area_under(history),
-        "coverage": coverage(chosen.took_part),
-        "gini": gini(chosen.took_part),
+        "coverage": coverage(chosen.took_part_),
+        "gini": gini(chosen.took_part_),
     }
 
 
