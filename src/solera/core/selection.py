@@ -70,6 +70,16 @@ class Selector(Stateful, Component, abstract=True):
         """Learn from what the chosen clients reported."""
 
 
+class Uniform(Selector):
+    """Every client with the same probability, without replacement."""
+
+    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+        if roster.budget >= len(roster.ids):
+            return roster.ids
+        pool = roster.clients if roster.available is None else roster.available
+        return np.asarray(rng.choice(pool, size=roster.budget, replace=False, shuffle=False))
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a round asks of its clients: bits of the model, passes over the rows, and the rows."""

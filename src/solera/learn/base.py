@@ -21,11 +21,10 @@ from solera.core.payload import Limits, decode, encode
 from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Round, Rounds
 from solera.core.schema import Schema, class_codes
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
 from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.select.uniform import Uniform
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""

@@ -15,8 +15,8 @@ from solera.core.errors import UsageError
 from solera.core.rounds import Round
 from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest
+from solera.select.round_robin import RoundRobin
 from solera.select.shapley import MOST_EXACT, exact_shapley, truncated_shapley
-from solera.select.uniform import RoundRobin
 from solera.select.valuing import RoundUtility
 
 Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Selectors that look at nothing but the dice."""
+"""All clients in turn."""
 
 from __future__ import annotations
 
@@ -7,16 +7,6 @@ import numpy as np
 from solera.core.clients import IntArray
 from solera.core.rng import generator
 from solera.core.selection import Roster, Selector
-from solera.select.draw import uniformly
-
-
-class Uniform(Selector):
-    """Every client with the same probability, without replacement."""
-
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
-        if roster.available is None and roster.budget < roster.clients:
-            return rng.choice(roster.clients, size=roster.budget, replace=False, shuffle=False)
-        return uniformly(roster.ids, roster.budget, rng)
 
 
 class RoundRobin(Selector):
