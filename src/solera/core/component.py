@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
-from solera.core.constraints import constructor_parameters, declared_types, violation
+from solera.core.constraints import check_values, constructor_parameters, declared_types
 from solera.core.errors import PayloadError, UsageError
 from solera.core.registry import new_registry
 
@@ -94,11 +94,7 @@ class Component(metaclass=_CheckedOnceMade):
         :meth:`set_params` may have changed it. A subclass adds what an annotation cannot say, such
         as rules about two parameters.
         """
-        for name, hint in declared_types(type(self)).items():
-            value = getattr(self, name)
-            rule = violation(value, hint)
-            if rule is not None:
-                raise UsageError.of(self, name, value, rule)
+        check_values(self, declared_types(type(self)), self.get_params(deep=False))
 
     def described_params(self) -> dict[str, Any]:
         """The parameters as :func:`describe` sees them."""

@@ -12,12 +12,14 @@ from __future__ import annotations
 import inspect
 import numbers
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta
+
+from solera.core.errors import UsageError
 
 Count = Annotated[int, Meta(ge=1)]
 """A whole number of at least one."""
@@ -58,6 +60,19 @@ def declared_types(cls: type[Any]) -> dict[str, Any]:
             hint = types.GenericAlias(list, (hint,))
         declared[parameter.name] = hint
     return declared
+
+
+def check_arguments(function: Callable[..., Any], **given: Any) -> None:
+    """Raise :class:`UsageError` for an argument that the function's annotation does not allow."""
+    check_values(function.__name__, get_type_hints(function, include_extras=True), given)
+
+
+def check_values(owner: object, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise :class:`UsageError` for a value that is not of the type of its name."""
+    for name, value in values.items():
+        rule = violation(value, hints[name])
+        if rule is not None:
+            raise UsageError.of(owner, name, value, rule)
 
 
 def violation(value: Any, hint: Any) -> str | None:
