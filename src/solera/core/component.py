@@ -98,7 +98,11 @@ class Component(metaclass=_CheckedOnceMade):
         :meth:`set_params` may have changed it. A subclass adds what an annotation cannot say, such
         as rules about two parameters.
         """
-        check_values(self, declared_types(type(self)), self.get_params(deep=False))
+        params = self.get_params(deep=False)
+        check_values(self, declared_types(type(self)), params)
+        for value in params.values():
+            if isinstance(value, Component):
+                value.check_params()
 
     def described_params(self) -> dict[str, Any]:
         """The parameters as :func:`describe` sees them."""
