@@ -52,7 +52,7 @@ def constructor_parameters(cls: type[Any]) -> list[inspect.Parameter]:
 @cache
 def declared_types(cls: type[Any]) -> dict[str, Any]:
     """The annotations of a constructor's parameters, those of ``*name`` as a list."""
-    hints = get_type_hints(cls.__init__, include_extras=True)
+    hints = _hints(cls.__init__)
     declared = {}
     for parameter in constructor_parameters(cls):
         hint = hints.get(parameter.name, Any)
@@ -67,8 +67,12 @@ def check_arguments(function: Callable[..., Any], *, owner: object = None, **giv
 
     The error names ``owner``, or the function.
     """
-    hints = get_type_hints(function, include_extras=True)
-    check_values(function.__name__ if owner is None else owner, hints, given)
+    check_values(function.__name__ if owner is None else owner, _hints(function), given)
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(function, include_extras=True)
 
 
 def check_values(owner: object, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
