@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.core.schema import Feature
-from solera.data.dataset import Dataset, held_out, make_schema
+from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, arrays, locate, reading
 
 
@@ -96,21 +96,11 @@ def load(
                 f"X is {X.shape} and Y {y.shape}",
                 hint=f"expected {info.features} features and {info.outputs} labels",
             )
-        features = tuple(Feature(name) for name in found["feature_names"].tolist())
+        features = [Feature(name) for name in found["feature_names"].tolist()]
         class_names = tuple(found["label_names"].tolist())
     X, y = (X if not dense or isinstance(X, np.ndarray) else X.toarray())[:rows], y[:rows]
     marked = held_out(info.name, y, "labels", test, seed)
-    return Dataset(
-        X=X[~marked],
-        y=y[~marked],
-        X_test=X[marked],
-        y_test=y[marked],
-        schema=make_schema(features, "labels", info.outputs),
-        name=info.name,
-        title=info.title,
-        source=source,
-        class_names=class_names,
-    )
+    return divided(info, X, y, marked, features, source=source, class_names=class_names)
 
 
 def _matrix(found: dict[str, NDArray[Any]]) -> Any:
