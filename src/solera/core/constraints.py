@@ -42,15 +42,16 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 }
 
 
-def constructor_parameters(cls: type[Any]) -> list[inspect.Parameter]:
+@cache
+def constructor_parameters(cls: Any) -> tuple[inspect.Parameter, ...]:
     """The parameters of a constructor, without ``self``."""
     if cls.__init__ is object.__init__:
-        return []
-    return list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return ()
+    return tuple(inspect.signature(cls.__init__).parameters.values())[1:]
 
 
 @cache
-def declared_types(cls: type[Any]) -> dict[str, Any]:
+def declared_types(cls: Any) -> dict[str, Any]:
     """The annotations of a constructor's parameters, those of ``*name`` as a list."""
     hints = _hints(cls.__init__)
     declared = {}
