@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 import solera as so
-from solera.learn.averaging.layers import Convolution, Dense, Image
-from solera.learn.averaging.plan import Plan
+from solera.learn.averaging.training.architecture import Plan
+from solera.learn.averaging.training.layers import Convolution, Dense, Image
 
 CASES: dict[str, tuple[Any, int, int, int, int, int]] = {
     # model, classes of rows: clients, rows each, per round, batch, width

@@ -43,8 +43,8 @@ from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeight
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
-from solera.learn.averaged import Averaging
 from solera.learn.averaging import nn
+from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.buffered import FedBuff
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.multilabel import MLFedAvg

@@ -26,7 +26,7 @@ from solera.core.schema import Schema, class_codes
 from solera.core.selection import Selector
 from solera.core.task import task
 from solera.data.agreement import missing_values
-from solera.learn.averaged import Averaging
+from solera.learn.averaging.base import Averaging
 
 Floats = NDArray[np.floating[Any]]
 

@@ -12,7 +12,7 @@ from solera.core.federation import Federation
 from solera.core.rng import generator
 from solera.core.rounds import Round
 from solera.core.topology import Peers
-from solera.learn.averaged import Averaging
+from solera.learn.averaging.base import Averaging
 from solera.learn.base import Predictor
 
 

@@ -12,8 +12,8 @@ import solera as so
 from solera.core.errors import DataError, NotEnoughReplies, PayloadError, UsageError
 from solera.core.rng import stream_keys
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
-from solera.learn.averaging.layers import torch
 from solera.learn.averaging.multilabel import worse_twice
+from solera.learn.averaging.training.layers import torch
 from solera.learn.averaging.update_steps import normal
 from solera.learn.averaging.updates import Senders, pack_update, unpack_update
 

@@ -10,15 +10,16 @@ import solera as so
 from solera.core.clients import Segments
 from solera.core.replies import Batch, Stacked
 from solera.core.rng import stream_keys
-from solera.learn.averaging import factored, models, nn, together
-from solera.learn.averaging.alone import train_alone
-from solera.learn.averaging.factored import pays, train_factored
-from solera.learn.averaging.held import OnDevice
-from solera.learn.averaging.layers import Convolution
-from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.plan import Plan, Training, deal_batches
-from solera.learn.averaging.rows import Gathered, borrow
-from solera.learn.averaging.together import train_together
+from solera.learn.averaging import models, nn
+from solera.learn.averaging.training import batched, low_rank
+from solera.learn.averaging.training.architecture import Plan, Training, deal_batches
+from solera.learn.averaging.training.batched import train_together
+from solera.learn.averaging.training.batched_models import Pull
+from solera.learn.averaging.training.client_rows import Gathered, borrow
+from solera.learn.averaging.training.layers import Convolution
+from solera.learn.averaging.training.lazy_updates import OnDevice
+from solera.learn.averaging.training.low_rank import pays, train_factored
+from solera.learn.averaging.training.reference import train_alone
 from solera.learn.averaging.updates import UpdateMean
 
 SIZES = np.array([30, 8, 17, 1, 30])
@@ -73,7 +74,7 @@ def compare(model, how, target="classes", tile=None, monkeypatch=None, tolerance
     gathered = Gathered(rows, how.loss, np.arange(5), torch.float64, torch.device("cpu"))
     weights = torch.tensor(np.repeat(start[None], len(SIZES), 0))
     if tile:
-        monkeypatch.setattr(together, "tile_size", lambda *_: tile)
+        monkeypatch.setattr(batched, "tile_size", lambda *_: tile)
     pull = Pull(anchor=torch.tensor(start))
     losses, steps = train_together(plan, weights, gathered, SIZES, keys, how, pull)
     for k in range(len(SIZES)):
@@ -131,7 +132,7 @@ def both_ways(model, how):
 @pytest.mark.parametrize("how", ["sgd", "steps", "full batch"])
 @pytest.mark.parametrize("model", ["linear", "mlp", "deep tanh dropout", "sigmoid"])
 def test_factors_of_the_first_layer_are_the_same_update(model, how, tile, monkeypatch):
-    monkeypatch.setattr(factored, "_ROWS", tile)
+    monkeypatch.setattr(low_rank, "_ROWS", tile)
     written, factors = both_ways(MODELS[model](), HOW[how])
     values = written.fields["update"]["values"]
     np.testing.assert_allclose(factors.fields["update"]["values"], values, atol=1e-11)

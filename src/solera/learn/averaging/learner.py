@@ -21,15 +21,21 @@ from solera.core.replies import Stacked
 from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.core.task import task
-from solera.learn.averaged import Averaging
-from solera.learn.averaging.judging import mean_losses
-from solera.learn.averaging.layers import torch
-from solera.learn.averaging.local import Local, one_and_many
+from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.models import Model, described, described_loss
-from solera.learn.averaging.networks import forward
-from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of, row_losses, targets_of
-from solera.learn.averaging.rows import find_device
 from solera.learn.averaging.schedules import Schedule
+from solera.learn.averaging.training.architecture import (
+    OPTIMISERS,
+    Plan,
+    plan_of,
+    row_losses,
+    targets_of,
+)
+from solera.learn.averaging.training.batched_models import forward
+from solera.learn.averaging.training.client_rows import find_device
+from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.local_training import Local, one_and_many
+from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.update_steps import UpdateStep
 from solera.learn.averaging.updates import UpdateMean, check_steps
 

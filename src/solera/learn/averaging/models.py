@@ -14,7 +14,7 @@ from typing import Any
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.registry import new_registry
-from solera.learn.averaging.layers import (
+from solera.learn.averaging.training.layers import (
     Activation,
     Convolution,
     Dense,

@@ -21,12 +21,12 @@ from solera.core.federation import Federation
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
-from solera.learn.averaging.layers import Activation, Dense, Layer, torch
 from solera.learn.averaging.learner import FedAvg, outputs_of
-from solera.learn.averaging.local import PRIVATE, Local, OneClient, one_and_many
 from solera.learn.averaging.models import Layered, register_loss
-from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.rows import as_tensor
+from solera.learn.averaging.training.batched_models import Pull
+from solera.learn.averaging.training.client_rows import as_tensor
+from solera.learn.averaging.training.layers import Activation, Dense, Layer, torch
+from solera.learn.averaging.training.local_training import PRIVATE, Local, OneClient, one_and_many
 from solera.learn.averaging.updates import UpdateMean
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from solera.core.component import Component
 from solera.core.errors import PayloadError, UsageError
 from solera.core.rng import Bits, random_bits
-from solera.learn.averaging.layers import torch
+from solera.learn.averaging.training.layers import torch
 
 Parts = dict[str, Any]
 

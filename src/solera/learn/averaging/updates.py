@@ -19,8 +19,8 @@ from solera.core.aggregation import Aggregation
 from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.replies import Batch, Reply, Stacked
 from solera.core.rng import Bits
-from solera.learn.averaging.held import Held
-from solera.learn.averaging.layers import torch
+from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.lazy_updates import Held
 from solera.learn.averaging.update_steps import Parts, Quantise, TopK, UpdateStep
 
 _RESIDUAL = "update_residual"

@@ -13,11 +13,11 @@ from solera.core.aggregation import Aggregation
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.task import task
-from solera.learn.averaging.layers import torch
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.local import Local, one_and_many
-from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.plan import Training
+from solera.learn.averaging.training.architecture import Training
+from solera.learn.averaging.training.batched_models import Pull
+from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.local_training import Local, one_and_many
 from solera.learn.averaging.updates import UpdateMean
 
 _CONTROL = "control"

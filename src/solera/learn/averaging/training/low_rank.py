@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
 from solera.core.rng import Bits
-from solera.learn.averaging.held import Held, Rest
-from solera.learn.averaging.layers import Dense, Pass, torch
-from solera.learn.averaging.networks import ByHand, Pull
-from solera.learn.averaging.plan import Plan, Training, deal_batches
-from solera.learn.averaging.rows import Gathered
-from solera.learn.averaging.together import in_tiles, train_tile
+from solera.learn.averaging.training.architecture import Plan, Training, deal_batches
+from solera.learn.averaging.training.batched import in_tiles, train_tile
+from solera.learn.averaging.training.batched_models import ByHand, Pull
+from solera.learn.averaging.training.client_rows import Gathered
+from solera.learn.averaging.training.layers import Dense, Pass, torch
+from solera.learn.averaging.training.lazy_updates import Held, Rest
 
 _ROWS = 1 << 22
 """Bytes of rows that are trained on at once."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.learn.averaging.layers import Layer, torch
-from solera.learn.averaging.plan import Plan, row_losses
-from solera.learn.averaging.rows import find_device
+from solera.learn.averaging.training.architecture import Plan, row_losses
+from solera.learn.averaging.training.client_rows import find_device
+from solera.learn.averaging.training.layers import Layer, torch
 
 _AT_ONCE = 1 << 26
 """Bytes of one layer's outputs of all models together."""

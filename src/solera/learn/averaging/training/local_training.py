@@ -20,14 +20,14 @@ from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Many, One
-from solera.learn.averaging.alone import train_alone
-from solera.learn.averaging.factored import pays, train_factored
-from solera.learn.averaging.held import OnDevice
-from solera.learn.averaging.layers import torch
-from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.plan import Training, plan_of, targets_of
-from solera.learn.averaging.rows import Gathered, as_tensor, borrow, find_device
-from solera.learn.averaging.together import train_together
+from solera.learn.averaging.training.architecture import Training, plan_of, targets_of
+from solera.learn.averaging.training.batched import train_together
+from solera.learn.averaging.training.batched_models import Pull
+from solera.learn.averaging.training.client_rows import Gathered, as_tensor, borrow, find_device
+from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.lazy_updates import OnDevice
+from solera.learn.averaging.training.low_rank import pays, train_factored
+from solera.learn.averaging.training.reference import train_alone
 from solera.learn.averaging.updates import Senders, pack_update
 
 PRIVATE = "private_part"

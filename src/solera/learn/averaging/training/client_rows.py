@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from solera.core.clients import IntArray, Segments
 from solera.core.errors import UsageError
-from solera.learn.averaging.layers import torch
-from solera.learn.averaging.plan import targets_of
+from solera.learn.averaging.training.architecture import targets_of
+from solera.learn.averaging.training.layers import torch
 
 _on_device: dict[tuple[int, str], Any] = {}
 

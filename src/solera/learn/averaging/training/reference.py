@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.rng import Bits
-from solera.learn.averaging.layers import Pass, torch
-from solera.learn.averaging.plan import ADAM, Plan, Training, deal_batches, row_losses
+from solera.learn.averaging.training.architecture import (
+    ADAM,
+    Plan,
+    Training,
+    deal_batches,
+    row_losses,
+)
+from solera.learn.averaging.training.layers import Pass, torch
 
 
 def train_alone(

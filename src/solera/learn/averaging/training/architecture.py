@@ -16,7 +16,8 @@ from solera.core.errors import DataError, UsageError
 from solera.core.payload import decode, encode
 from solera.core.rng import Bits, generator, random_bits
 from solera.core.schema import class_codes
-from solera.learn.averaging.layers import (
+from solera.learn.averaging.models import Layered, Registered, find_loss
+from solera.learn.averaging.training.layers import (
     Activation,
     Convolution,
     Dense,
@@ -28,7 +29,6 @@ from solera.learn.averaging.layers import (
     named_parameters,
     torch,
 )
-from solera.learn.averaging.models import Layered, Registered, find_loss
 
 OPTIMISERS = ("sgd", "adam")
 ADAM = (0.9, 0.999, 1e-8)

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from solera.learn.averaging.layers import Activation, Dense, Dropout, Layer, Pass, torch
-from solera.learn.averaging.plan import ADAM, Plan, Training, row_losses
+from solera.learn.averaging.training.architecture import ADAM, Plan, Training, row_losses
+from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass, torch
 
 
 @dataclass
