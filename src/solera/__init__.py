@@ -50,14 +50,7 @@ from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.multilabel import MLFedAvg
 from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
 from solera.learn.averaging.schedules import CosineDecay, StepDecay
-from solera.learn.averaging.update_steps import (
-    Clip,
-    Noise,
-    Quantise,
-    RandomMask,
-    TopK,
-    UpdateStep,
-)
+from solera.learn.averaging.updates import Clip, Noise, Quantise, RandomMask, TopK, UpdateStep
 from solera.learn.averaging.variants import (
     FedAdagrad,
     FedAdam,

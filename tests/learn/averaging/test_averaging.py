@@ -13,9 +13,8 @@ from solera.core.errors import DataError, NotEnoughReplies, PayloadError, UsageE
 from solera.core.rng import stream_keys
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.multilabel import worse_twice
-from solera.learn.averaging.training.layers import torch
-from solera.learn.averaging.update_steps import normal
-from solera.learn.averaging.updates import Senders, pack_update, unpack_update
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.updates import Senders, normal, pack_update, unpack_update
 
 rng = np.random.default_rng(1)
 X = rng.normal(size=(240, 5))

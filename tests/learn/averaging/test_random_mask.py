@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import solera as so
 from solera.core.errors import PayloadError, UsageError
 from solera.core.rng import stream_keys
-from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.updates import Senders, pack_update, unpack_update
 
 rng = np.random.default_rng(4)

@@ -12,10 +12,12 @@ from solera.core.replies import Batch, Stacked
 from solera.core.rng import stream_keys
 from solera.learn.averaging import models, nn
 from solera.learn.averaging.training import batched, low_rank
-from solera.learn.averaging.training.architecture import Plan, Training, deal_batches
+from solera.learn.averaging.training.architecture import Plan
 from solera.learn.averaging.training.batched import train_together
 from solera.learn.averaging.training.batched_models import Pull
-from solera.learn.averaging.training.client_rows import Gathered, borrow
+from solera.learn.averaging.training.batches import Training, deal_batches
+from solera.learn.averaging.training.client_rows import Gathered
+from solera.learn.averaging.training.devices import borrow
 from solera.learn.averaging.training.layers import Convolution
 from solera.learn.averaging.training.lazy_updates import OnDevice
 from solera.learn.averaging.training.low_rank import pays, train_factored

@@ -24,20 +24,14 @@ from solera.core.task import task
 from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.schedules import Schedule
-from solera.learn.averaging.training.architecture import (
-    OPTIMISERS,
-    Plan,
-    plan_of,
-    row_losses,
-    targets_of,
-)
+from solera.learn.averaging.training.architecture import Plan, plan_of
 from solera.learn.averaging.training.batched_models import forward
-from solera.learn.averaging.training.client_rows import find_device
-from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.batches import OPTIMISERS
+from solera.learn.averaging.training.devices import find_device, torch
 from solera.learn.averaging.training.local_training import Local, one_and_many
+from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
-from solera.learn.averaging.update_steps import UpdateStep
-from solera.learn.averaging.updates import UpdateMean, check_steps
+from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
 
 _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""

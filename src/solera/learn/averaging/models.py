@@ -14,6 +14,7 @@ from typing import Any
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.registry import new_registry
+from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import (
     Activation,
     Convolution,
@@ -24,7 +25,6 @@ from solera.learn.averaging.training.layers import (
     Layer,
     Normalisation,
     Pooling,
-    torch,
 )
 
 _factories: dict[str, Callable[..., Any]] = new_registry()

@@ -24,8 +24,8 @@ from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.learner import FedAvg, outputs_of
 from solera.learn.averaging.models import Layered, register_loss
 from solera.learn.averaging.training.batched_models import Pull
-from solera.learn.averaging.training.client_rows import as_tensor
-from solera.learn.averaging.training.layers import Activation, Dense, Layer, torch
+from solera.learn.averaging.training.devices import as_tensor, torch
+from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import PRIVATE, Local, OneClient, one_and_many
 from solera.learn.averaging.updates import UpdateMean
 

@@ -21,7 +21,7 @@ from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
 from solera.learn.averaging.training.batched_models import Pull
-from solera.learn.averaging.training.client_rows import as_tensor
+from solera.learn.averaging.training.devices import as_tensor
 from solera.learn.averaging.training.local_training import PRIVATE, Local, one_and_many
 from solera.learn.evaluation import Evaluation, count_rows, metrics, rows_counted
 

@@ -14,9 +14,9 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.training.architecture import Training
 from solera.learn.averaging.training.batched_models import Pull
-from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.batches import Training
+from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.local_training import Local, one_and_many
 from solera.learn.averaging.updates import UpdateMean
 

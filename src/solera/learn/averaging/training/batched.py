@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
 from solera.core.rng import Bits
-from solera.learn.averaging.training.architecture import Batches, Plan, Training, deal_batches
+from solera.learn.averaging.training.architecture import Plan
 from solera.learn.averaging.training.batched_models import Network, Pull, network_for
+from solera.learn.averaging.training.batches import Batches, Training, deal_batches
 from solera.learn.averaging.training.client_rows import Gathered
-from solera.learn.averaging.training.layers import Pass, torch
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Pass
 
 TILE = 1 << 21
 """Bytes of parameters, and of rows, that a step works on, on a CPU: what its caches hold."""

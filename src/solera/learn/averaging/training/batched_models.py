@@ -12,8 +12,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from solera.learn.averaging.training.architecture import ADAM, Plan, Training, row_losses
-from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass, torch
+from solera.learn.averaging.training.architecture import Plan
+from solera.learn.averaging.training.batches import ADAM, Training
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass
+from solera.learn.averaging.training.losses import output_error, row_losses
 
 
 @dataclass
@@ -217,29 +220,6 @@ def _derivative(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
     if kind == "relu":
         return torch().ops.aten.threshold_backward(error, h, 0)
     return error.mul_(1 - h * h if kind == "tanh" else h * (1 - h))
-
-
-def output_error(z: Any, target: Any, loss: str) -> tuple[Any, Any]:
-    """L and dL/dz of every row."""
-    t = torch()
-    if loss == "softmax":
-        chosen = target.unsqueeze(-1)
-        # Columns next to each other are normalised seven times faster than rows of ten.
-        by_row = z.is_contiguous()
-        log_p = z.log_softmax(-1) if by_row else z.transpose(1, 2).log_softmax(1).transpose(1, 2)
-        losses = log_p.gather(-1, chosen).squeeze(-1).neg_()
-        return losses, log_p.exp_().scatter_(-1, chosen, -1.0, reduce="add")
-    if loss in ("sigmoid", "binary"):
-        losses = (z.clamp(min=0) - z * target + z.abs().neg_().exp_().log1p_()).mean(dim=-1)
-        return losses, (z.sigmoid() - target).div_(z.shape[-1])
-    if loss == "squared":
-        error = z - target
-        return 0.5 * (error**2).sum(dim=-1), error
-    with t.enable_grad():
-        leaf = z.detach().requires_grad_()
-        losses = row_losses(leaf, target, loss)
-        (error,) = t.autograd.grad(losses.sum(), leaf)
-    return losses.detach(), error
 
 
 class ByAutograd(Network):

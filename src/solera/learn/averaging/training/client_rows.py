@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import Any
 
@@ -10,21 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray, Segments
-from solera.core.errors import UsageError
-from solera.learn.averaging.training.architecture import targets_of
-from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.devices import as_tensor, borrow, torch
+from solera.learn.averaging.training.losses import targets_of
 
 _on_device: dict[tuple[int, str], Any] = {}
-
-
-def find_device(name: str | None) -> Any:
-    """The device of that name; by default a GPU where there is one."""
-    t = torch()
-    if name is None:
-        name = "cuda" if t.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not t.cuda.is_available():
-        raise UsageError(f"device={name!r}: this process sees no GPU", hint="use device='cpu'")
-    return t.device(name)
 
 
 class Gathered:
@@ -72,48 +60,6 @@ class Gathered:
         own = (self.first_target[who][:, None] + index).reshape(-1)
         target = self.targets.index_select(0, t.from_numpy(own).to(self.device))
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
-
-
-_LINE = 64
-"""Bytes of a cache line: products of rows that begin with one are a tenth faster."""
-_spare: dict[Any, list[Any]] = {}
-
-
-class _Lent(np.ndarray[Any, Any]):
-    """Memory on loan; everything made of it keeps it alive."""
-
-
-def borrow(clients: int, size: int, like: Any) -> Any:
-    """A matrix whose memory is used again once nothing refers to it any more.
-
-    Large memory fresh from the system costs more than the arithmetic on it. On a GPU PyTorch does
-    the same by itself.
-    """
-    t = torch()
-    if like.device.type != "cpu":
-        return t.empty(clients, size, dtype=like.dtype, device=like.device)
-    per_line = _LINE // like.element_size()
-    stride = -(-size // per_line) * per_line
-    spare = _spare.setdefault(like.dtype, [])
-    memory = spare.pop() if spare else None
-    if memory is None or memory.numel() < clients * stride:
-        memory = t.empty(clients * stride, dtype=like.dtype)
-    lent = memory[: clients * stride].view(clients, stride).numpy().view(_Lent)
-    weakref.finalize(lent, _give_back, spare, memory)
-    return t.from_numpy(lent)[:, :size]
-
-
-def _give_back(spare: list[Any], memory: Any) -> None:
-    """Keep the largest spare memory only."""
-    if not spare or spare[0].numel() < memory.numel():
-        spare[:] = [memory]
-
-
-def as_tensor(array: NDArray[Any]) -> Any:
-    """A tensor that shares the memory of an array nobody will write to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch().from_numpy(np.ascontiguousarray(array))
 
 
 def _moved(X: NDArray[Any], device: Any) -> Any:

@@ -20,12 +20,14 @@ from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Many, One
-from solera.learn.averaging.training.architecture import Training, plan_of, targets_of
+from solera.learn.averaging.training.architecture import plan_of
 from solera.learn.averaging.training.batched import train_together
 from solera.learn.averaging.training.batched_models import Pull
-from solera.learn.averaging.training.client_rows import Gathered, as_tensor, borrow, find_device
-from solera.learn.averaging.training.layers import torch
+from solera.learn.averaging.training.batches import Training
+from solera.learn.averaging.training.client_rows import Gathered
+from solera.learn.averaging.training.devices import as_tensor, borrow, find_device, torch
 from solera.learn.averaging.training.lazy_updates import OnDevice
+from solera.learn.averaging.training.losses import targets_of
 from solera.learn.averaging.training.low_rank import pays, train_factored
 from solera.learn.averaging.training.reference import train_alone
 from solera.learn.averaging.updates import Senders, pack_update

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
 from solera.core.rng import Bits
-from solera.learn.averaging.training.architecture import Plan, Training, deal_batches
+from solera.learn.averaging.training.architecture import Plan
 from solera.learn.averaging.training.batched import in_tiles, train_tile
 from solera.learn.averaging.training.batched_models import ByHand, Pull
+from solera.learn.averaging.training.batches import Training, deal_batches
 from solera.learn.averaging.training.client_rows import Gathered
-from solera.learn.averaging.training.layers import Dense, Pass, torch
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Dense, Pass
 from solera.learn.averaging.training.lazy_updates import Held, Rest
 
 _ROWS = 1 << 22

@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.rng import Bits
-from solera.learn.averaging.training.architecture import (
-    ADAM,
-    Plan,
-    Training,
-    deal_batches,
-    row_losses,
-)
-from solera.learn.averaging.training.layers import Pass, torch
+from solera.learn.averaging.training.architecture import Plan
+from solera.learn.averaging.training.batches import ADAM, Training, deal_batches
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Pass
+from solera.learn.averaging.training.losses import row_losses
 
 
 def train_alone(

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.learn.averaging.training.architecture import Plan, row_losses
-from solera.learn.averaging.training.client_rows import find_device
-from solera.learn.averaging.training.layers import Layer, torch
+from solera.learn.averaging.training.architecture import Plan
+from solera.learn.averaging.training.devices import find_device, torch
+from solera.learn.averaging.training.layers import Layer
+from solera.learn.averaging.training.losses import row_losses
 
 _AT_ONCE = 1 << 26
 """Bytes of one layer's outputs of all models together."""
