@@ -226,7 +226,7 @@ class FedLinear(Averaging):
     def set_model(self, model: Mapping[str, Any]) -> None:
         self.coef_, self.intercept_ = model["coef"], model["intercept"]
 
-    def order(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> dict[str, Any]:
         self._check_params()
         return {
             "classes": self.schema_.classes,

@@ -183,7 +183,7 @@ def test_fedbn_keeps_normalisation():
     images = rng.random((40, 64))
     fed = so.simulate(images, np.arange(40) % 2, clients=2)
     model = so.FedBN(so.nn.complex_cnn((8, 8, 1), 2), rounds=1, lr=0.01).fit(fed)
-    arrays = model._plan().layout.arrays(model.weights_)
+    arrays = model._architecture().layout.arrays(model.weights_)
     assert (arrays["3.running_mean"] == 0).all()
     assert "private_part" in fed.engine.states()[0]
 

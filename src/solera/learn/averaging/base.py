@@ -44,10 +44,10 @@ class Averaging(Predictor, abstract=True):
         """Make this the current model."""
 
     @abstractmethod
-    def order(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> dict[str, Any]:
         """What clients are told in this round besides the model."""
 
-    def rule(self) -> Aggregation:
+    def round_aggregation(self) -> Aggregation:
         """How the clients' replies become one."""
         return Mean(weight="rows")
 
@@ -70,7 +70,7 @@ class Averaging(Predictor, abstract=True):
 
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""
-        self.order(0)  # bad parameters are named before anything is asked
+        self.round_config(0)  # bad parameters are named before anything is asked
         self.set_model(self.first_model(federation.seed))
 
     def after_round(self, round: Round) -> None:
@@ -82,8 +82,8 @@ class Averaging(Predictor, abstract=True):
             federation, rounds=self.rounds, per_round=self.per_round, select=self.select
         )
         for r in rounds:
-            ask = {**self.order(r.index), **self.get_model()}
-            mean = r.ask(self.update, ask).fold(self.rule())
+            ask = {**self.round_config(r.index), **self.get_model()}
+            mean = r.ask(self.update, ask).fold(self.round_aggregation())
             self.apply_update(mean)
             r.log(loss=float(mean["loss"]))
             self.after_round(r)

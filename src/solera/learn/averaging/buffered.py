@@ -56,7 +56,7 @@ class FedBuff(FedAvg):
         self.arrivals = arrivals
 
     def train(self, federation: Federation) -> None:
-        self.order(0)
+        self.round_config(0)
         if len(federation) < self.concurrency:
             raise UsageError.of(
                 self, "concurrency", self.concurrency, f"must be at most {len(federation)} clients"
@@ -112,7 +112,7 @@ class FedBuff(FedAvg):
 
     def _ask(self, r: Round, clients: list[int]) -> None:
         """Train everybody who starts from the current model."""
-        ask = {**self.order(r.index), **self.get_model()}
+        ask = {**self.round_config(r.index), **self.get_model()}
         replies = r.ask(self.update, ask, to=clients).fold(Collect()) if clients else {}
         self._replies = replies
 

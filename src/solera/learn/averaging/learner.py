@@ -24,11 +24,11 @@ from solera.core.task import task
 from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.schedules import Schedule
-from solera.learn.averaging.training.architecture import Plan, plan_of
+from solera.learn.averaging.training.architecture import Architecture, architecture_of
 from solera.learn.averaging.training.batched_models import forward
 from solera.learn.averaging.training.batches import OPTIMISERS
 from solera.learn.averaging.training.devices import find_device, torch
-from solera.learn.averaging.training.local_training import Local, one_and_many
+from solera.learn.averaging.training.local_training import LocalTraining, single_and_batched
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
@@ -37,12 +37,12 @@ _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
 
 
-def train_and_send(local: Local) -> dict[str, Any] | Stacked:
+def train_and_send(local: LocalTraining) -> dict[str, Any] | Stacked:
     """Train from the model that was sent, keep what is private, send what changed."""
     return local.update()
 
 
-_one, _many = one_and_many(train_and_send)
+_one, _many = single_and_batched(train_and_send)
 _train = task("averaging.train", many=_many)(_one)
 
 
@@ -126,9 +126,9 @@ class FedAvg(Averaging):
     # --- the loop of Averaging ---
 
     def first_model(self, seed: int) -> dict[str, Any]:
-        plan = self._plan()
-        plan.check(self.schema_.width, self.schema_.outputs)
-        return {"weights": plan.start(seed, self.dtype)}
+        architecture = self._architecture()
+        architecture.check(self.schema_.width, self.schema_.outputs)
+        return {"weights": architecture.start(seed, self.dtype)}
 
     def get_model(self) -> dict[str, Any]:
         return {"weights": self.weights_}
@@ -136,7 +136,7 @@ class FedAvg(Averaging):
     def set_model(self, model: Mapping[str, Any]) -> None:
         self.weights_ = model["weights"]
 
-    def order(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> dict[str, Any]:
         self._check_params()
         return {
             "model": describe(self._network()),
@@ -148,7 +148,7 @@ class FedAvg(Averaging):
             "device": self.device,
         }
 
-    def rule(self) -> Aggregation:
+    def round_aggregation(self) -> Aggregation:
         return UpdateMean(self._shared_size(), steps=self.update_steps, weight=self.weight)
 
     def apply_update(self, mean: Mapping[str, Any]) -> None:
@@ -183,23 +183,23 @@ class FedAvg(Averaging):
 
     def _shared_size(self) -> int:
         """How many numbers an update has."""
-        return int((~self._hidden()).sum()) if self._private() else self._plan().layout.size
+        return int((~self._hidden()).sum()) if self._private() else self._architecture().layout.size
 
     def _hidden(self) -> NDArray[np.bool_]:
-        return self._plan().layout.select(self._private())
+        return self._architecture().layout.select(self._private())
 
     # --- the model ---
 
     def module(self) -> Any:
         """The trained network as a PyTorch module."""
         self.check_fitted()
-        plan = self._plan()
-        return plan.load(self.weights_, plan.module()).eval()
+        architecture = self._architecture()
+        return architecture.load(self.weights_, architecture.module()).eval()
 
     def decision_function(self, X: Any) -> NDArray[Any]:
         """The network's outputs before softmax or sigmoid: one column per class or label."""
         X = self.check_rows(X)
-        return outputs_of(self._plan(), self.weights_, X, self.device)
+        return outputs_of(self._architecture(), self.weights_, X, self.device)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Probability of every class or label."""
@@ -231,12 +231,14 @@ class FedAvg(Averaging):
         return np.asarray(found.numpy(), dtype=np.float64)
 
     def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
-        plan = self._plan()
-        if plan.layers is None or plan.convolves or hasattr(X, "tocsr"):
+        architecture = self._architecture()
+        if architecture.layers is None or architecture.convolves or hasattr(X, "tocsr"):
             return super().losses_of(models, X, y)  # stacked convolutions are slower
         weights = np.stack([model["weights"] for model in models])
         target = targets_of(y, self._loss(), self.schema_.classes, weights.dtype)
-        return mean_losses(plan, weights, self.check_rows(X), target, self._loss(), self.device)
+        return mean_losses(
+            architecture, weights, self.check_rows(X), target, self._loss(), self.device
+        )
 
     def for_prediction(self) -> Self:
         model = self.clone()
@@ -255,15 +257,15 @@ class FedAvg(Averaging):
         """What clients build and train."""
         return described(self.model)
 
-    def _plan(self) -> Plan:
-        return plan_of(describe(self._network()))
+    def _architecture(self) -> Architecture:
+        return architecture_of(describe(self._network()))
 
     def _loss(self) -> str:
         if self.loss is not None:
             return described_loss(self.loss) or ""
         default = loss_for(self, self.schema_)
         two = default == "softmax" and len(self.schema_.classes) == 2
-        return "binary" if two and self._plan().outputs == 1 else default
+        return "binary" if two and self._architecture().outputs == 1 else default
 
     def _check_params(self) -> None:
         positive = ("lr", "epochs", "server_lr")
@@ -311,21 +313,27 @@ def loss_for(owner: object, schema: Schema) -> str:
     return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[schema.target]
 
 
-def outputs_of(plan: Plan, weights: NDArray[Any], X: Any, device: str | None) -> NDArray[Any]:
+def outputs_of(
+    architecture: Architecture, weights: NDArray[Any], X: Any, device: str | None
+) -> NDArray[Any]:
     """The network's outputs for all rows, some thousands at a time."""
     t = torch()
     place = find_device(device)
     flat = t.tensor(weights).to(place)
-    module = None if plan.layers is not None else plan.load(weights, plan.module()).eval().to(place)
+    module = (
+        None
+        if architecture.layers is not None
+        else architecture.load(weights, architecture.module()).eval().to(place)
+    )
     width = int(np.prod(X.shape[1:]))
     at_once = max(1, _PREDICTED // (width * flat.element_size()))
     found = []
     with t.no_grad():
-        views = plan.layout.views(flat[None])
+        views = architecture.layout.views(flat[None])
         for first in range(0, max(1, X.shape[0]), at_once):
             rows = X[first : first + at_once]
             rows = rows.toarray() if hasattr(rows, "toarray") else np.ascontiguousarray(rows)
             x = t.from_numpy(rows.reshape(len(rows), -1)).to(place, flat.dtype)
-            z = forward(plan, views, x[None], None)[0][0] if module is None else module(x)
+            z = forward(architecture, views, x[None], None)[0][0] if module is None else module(x)
             found.append(z.cpu().numpy())
     return np.concatenate(found)

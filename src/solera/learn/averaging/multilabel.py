@@ -23,10 +23,15 @@ from solera.core.task import task
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.learner import FedAvg, outputs_of
 from solera.learn.averaging.models import Layered, register_loss
-from solera.learn.averaging.training.batched_models import Pull
+from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.devices import as_tensor, torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
-from solera.learn.averaging.training.local_training import PRIVATE, Local, OneClient, one_and_many
+from solera.learn.averaging.training.local_training import (
+    PRIVATE,
+    LocalTraining,
+    OneClientTraining,
+    single_and_batched,
+)
 from solera.learn.averaging.updates import UpdateMean
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
@@ -91,20 +96,20 @@ register_loss("labels/balanced", _balanced)
 # --- the client's side ---
 
 
-def train_core(local: Local) -> dict[str, Any]:
+def train_core(local: LocalTraining) -> dict[str, Any]:
     """One round of training; what is sent is the core alone."""
     if local.ask["remember"]:
         for state in local.states:
             if PRIVATE in state:
                 state[_BEST] = state[PRIVATE]
-    changes, losses, _ = local.changes(local.how, Pull())
+    changes, losses, _ = local.changes(local.config, Correction())
     reply = local.reply(changes, losses)
     if local.ask["weight"] == "samples_labels":
         reply["rows"] = reply["rows"] * local.labels_known()
     return reply
 
 
-_core_one, _core_many = one_and_many(train_core)
+_core_one, _core_many = single_and_batched(train_core)
 _train_core = task("multilabel.train", many=_core_many)(_core_one)
 
 
@@ -114,12 +119,12 @@ def _finish(client: Client, ask: Any) -> dict[str, Any]:
     if ask["restore"] and _BEST in client.state:
         client.state[PRIVATE] = client.state[_BEST]
     client.state.pop(_BEST, None)
-    local = OneClient(client, ask)
+    local = OneClientTraining(client, ask)
     if ask["fine_tune"]:
         assert local.private is not None
         rows = local.copies()
-        how = replace(local.how, epochs=ask["fine_tune"])
-        local.train(rows, how, Pull(frozen=~as_tensor(local.private)))
+        config = replace(local.config, epochs=ask["fine_tune"])
+        local.train(rows, config, Correction(frozen=~as_tensor(local.private)))
         local.keep_private(rows)
     if ask["thresholds"]:
         held = client.data.part("validation")
@@ -145,8 +150,8 @@ def _judge(client: Client, ask: Any) -> dict[str, Any]:
 
 
 def _outputs(client: Client, ask: Any, X: Any) -> NDArray[Any]:
-    local = OneClient(client, ask)
-    return outputs_of(local.plan, local.copies()[0].numpy(), X, "cpu")
+    local = OneClientTraining(client, ask)
+    return outputs_of(local.architecture, local.copies()[0].numpy(), X, "cpu")
 
 
 # --- the coordinator's side ---
@@ -217,7 +222,7 @@ class MLFedAvg(FedAvg):
             self.weights_ = self.best_
         if self.stop == "patience" or self.fine_tune or self.thresholds:
             last = {
-                **self.order(self.rounds - 1),
+                **self.round_config(self.rounds - 1),
                 **self.get_model(),
                 "restore": self.stop == "patience" and not self._latest_is_best(),
                 "fine_tune": self.fine_tune,
@@ -268,15 +273,15 @@ class MLFedAvg(FedAvg):
         return self._judge(federation, {"part": part, **rows})
 
     def _judge(self, federation: Federation, what: Mapping[str, Any]) -> dict[int, Any]:
-        ask = {**self.order(0), **self.get_model(), **what}
+        ask = {**self.round_config(0), **self.get_model(), **what}
         scores = federation.ask(_judge, ask).fold(Collect())
         return {client: found for client, found in scores.items() if found["rows"]}
 
-    def order(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> dict[str, Any]:
         remember = self.stop == "patience" and round > 0 and self._latest_is_best()
-        return {**super().order(round), "weight": self.aggregation, "remember": remember}
+        return {**super().round_config(round), "weight": self.aggregation, "remember": remember}
 
-    def rule(self) -> Aggregation:
+    def round_aggregation(self) -> Aggregation:
         weight = None if self.aggregation == "uniform" else "rows"
         return UpdateMean(self._shared_size(), steps=self.update_steps, weight=weight)
 
@@ -287,7 +292,7 @@ class MLFedAvg(FedAvg):
         network = self._network()
         if self.share:
             return network.head()
-        return sorted({slot.name.split(".")[0] for slot in self._plan().layout.slots})
+        return sorted({slot.name.split(".")[0] for slot in self._architecture().layout.slots})
 
     def _loss(self) -> str:
         return f"labels/{self.label_loss}"

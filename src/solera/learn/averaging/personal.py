@@ -20,9 +20,13 @@ from solera.core.replies import map_leaves
 from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
-from solera.learn.averaging.training.batched_models import Pull
+from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.devices import as_tensor
-from solera.learn.averaging.training.local_training import PRIVATE, Local, one_and_many
+from solera.learn.averaging.training.local_training import (
+    PRIVATE,
+    LocalTraining,
+    single_and_batched,
+)
 from solera.learn.evaluation import Evaluation, count_rows, metrics, rows_counted
 
 _OWN = "own_model"
@@ -57,7 +61,7 @@ def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
     if _OWN in client.state:
         model.weights_ = client.state[_OWN]
     elif PRIVATE in client.state:
-        mask = model._plan().layout.select(ask["private"])
+        mask = model._architecture().layout.select(ask["private"])
         own = model.weights_.copy()
         own[mask] = client.state[PRIVATE]
         model.weights_ = own
@@ -99,19 +103,19 @@ class FedBN(FedPer):
         return list(self.private) if self.private is not None else _layered(self).normalisation()
 
 
-def train_head_then_body(local: Local) -> dict[str, Any]:
+def train_head_then_body(local: LocalTraining) -> dict[str, Any]:
     """First the private head with the body fixed, then the body with the head fixed."""
     assert local.private is not None
     rows = local.copies()
     head = as_tensor(local.private).to(rows.device)
-    first = replace(local.how, epochs=local.ask["head_epochs"], steps=None)
-    local.train(rows, first, Pull(frozen=~head))
-    losses, _ = local.train(rows, local.how, Pull(frozen=head))
+    first = replace(local.config, epochs=local.ask["head_epochs"], steps=None)
+    local.train(rows, first, Correction(frozen=~head))
+    losses, _ = local.train(rows, local.config, Correction(frozen=head))
     local.keep_private(rows)
     return local.reply(rows.sub_(local.weights), losses)
 
 
-_rep_one, _rep_many = one_and_many(train_head_then_body)
+_rep_one, _rep_many = single_and_batched(train_head_then_body)
 _rep = task("averaging.rep", many=_rep_many)(_rep_one)
 
 
@@ -127,8 +131,8 @@ class FedRep(FedPer):
         super().__init__(model, **averaging)
         self.head_epochs = head_epochs
 
-    def order(self, round: int) -> dict[str, Any]:
-        return {**super().order(round), "head_epochs": self.head_epochs}
+    def round_config(self, round: int) -> dict[str, Any]:
+        return {**super().round_config(round), "head_epochs": self.head_epochs}
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -136,17 +140,17 @@ class FedRep(FedPer):
             raise UsageError.of(self, "head_epochs", self.head_epochs, "must be at least 1")
 
 
-def train_both(local: Local) -> dict[str, Any]:
+def train_both(local: LocalTraining) -> dict[str, Any]:
     """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
-    changes, losses, _ = local.changes(local.how, Pull())
+    changes, losses, _ = local.changes(local.config, Correction())
     own = local.kept(_OWN, local.weights[None])
-    own_way = replace(local.how, mu=local.ask["pull"])
-    local.train(own, own_way, Pull(anchor=local.weights))
+    own_way = replace(local.config, mu=local.ask["pull"])
+    local.train(own, own_way, Correction(anchor=local.weights))
     local.keep(_OWN, own)
     return local.reply(changes, losses)
 
 
-_ditto_one, _ditto_many = one_and_many(train_both)
+_ditto_one, _ditto_many = single_and_batched(train_both)
 _ditto = task("averaging.ditto", many=_ditto_many)(_ditto_one)
 
 
@@ -162,8 +166,8 @@ class Ditto(Personal):
         super().__init__(model, **averaging)
         self.lam = lam
 
-    def order(self, round: int) -> dict[str, Any]:
-        return {**super().order(round), "pull": float(self.lam)}
+    def round_config(self, round: int) -> dict[str, Any]:
+        return {**super().round_config(round), "pull": float(self.lam)}
 
     def _check_params(self) -> None:
         super()._check_params()

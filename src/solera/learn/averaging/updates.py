@@ -23,7 +23,7 @@ from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.replies import Batch, Reply, Stacked
 from solera.core.rng import Bits, random_bits
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.lazy_updates import Held
+from solera.learn.averaging.training.lazy_updates import LazyUpdates
 
 Parts = dict[str, Any]
 _RESIDUAL = "update_residual"
@@ -350,7 +350,7 @@ class UpdateMean(Aggregation):
 
     def fold(self, batch: Batch) -> Any:
         replies = batch.payloads
-        if isinstance(replies, Held) and len(batch):
+        if isinstance(replies, LazyUpdates) and len(batch):
             return self._sum(replies.rest, len(batch), replies.weighted_sum)
         if isinstance(replies, Stacked) and len(batch):
             return self._sum_stacked(replies.fields)

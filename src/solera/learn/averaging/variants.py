@@ -14,10 +14,10 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.training.batched_models import Pull
-from solera.learn.averaging.training.batches import Training
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.local_training import Local, one_and_many
+from solera.learn.averaging.training.local_training import LocalTraining, single_and_batched
 from solera.learn.averaging.updates import UpdateMean
 
 _CONTROL = "control"
@@ -157,19 +157,19 @@ class FedAdagrad(AdaptiveServer):
 # --- corrections at the clients ---
 
 
-def train_with_control(local: Local) -> dict[str, Any]:
+def train_with_control(local: LocalTraining) -> dict[str, Any]:
     """Every step follows ∇L_k − c_k + c; afterwards c_k ← c_k − c + (w − w_k)/(τ η)."""
-    trained = local.plan.layout.trained
+    trained = local.architecture.layout.trained
     common = torch().from_numpy(np.array(local.ask["control"])).to(local.weights)
     own = local.kept(_CONTROL, torch().zeros_like(common[None]))
-    changes, losses, steps = local.changes(local.how, Pull(offset=common - own))
-    taken = torch().from_numpy(steps[:, None] * local.how.lr).to(local.weights)
+    changes, losses, steps = local.changes(local.config, Correction(offset=common - own))
+    taken = torch().from_numpy(steps[:, None] * local.config.lr).to(local.weights)
     moved = -common - changes[:, :trained] / taken
     local.keep(_CONTROL, own + moved)
     return local.reply(changes, losses, control=moved.cpu().numpy())
 
 
-_scaffold_one, _scaffold_many = one_and_many(train_with_control)
+_scaffold_one, _scaffold_many = single_and_batched(train_with_control)
 _scaffold = task("averaging.scaffold", many=_scaffold_many)(_scaffold_one)
 
 
@@ -193,14 +193,14 @@ class Scaffold(FedAvg):
 
     def first_model(self, seed: int) -> dict[str, Any]:
         model = super().first_model(seed)
-        self.control_ = np.zeros(self._plan().layout.trained, self.dtype)
+        self.control_ = np.zeros(self._architecture().layout.trained, self.dtype)
         return model
 
     def get_model(self) -> dict[str, Any]:
         return {**super().get_model(), "control": self.control_}
 
-    def rule(self) -> Aggregation:
-        size = self._plan().layout.size
+    def round_aggregation(self) -> Aggregation:
+        size = self._architecture().layout.size
         return ControlMean(size, steps=self.update_steps, weight=self.weight, plain=["control"])
 
     def apply_update(self, mean: Mapping[str, Any]) -> None:
@@ -224,26 +224,26 @@ class ControlMean(UpdateMean):
         return {**super().finish(partial), "count": partial["count"]}
 
 
-def train_and_normalise(local: Local) -> dict[str, Any]:
+def train_and_normalise(local: LocalTraining) -> dict[str, Any]:
     """Send the change divided by the length of the way, so that long ways do not weigh more."""
-    changes, losses, steps = local.changes(local.how, Pull(anchor=local.weights))
-    length = path_length(steps.astype(float), local.how)
+    changes, losses, steps = local.changes(local.config, Correction(anchor=local.weights))
+    length = path_length(steps.astype(float), local.config)
     changes /= torch().from_numpy(length[:, None]).to(changes)
     return local.reply(changes, losses, length=length)
 
 
-def path_length(steps: NDArray[np.float64], how: Training) -> NDArray[np.float64]:
+def path_length(steps: NDArray[np.float64], config: TrainingConfig) -> NDArray[np.float64]:
     """‖a_k‖₁: how much gradient τ steps add up to (Wang et al. 2020, section 4)."""
-    if how.momentum:
-        rho = how.momentum
+    if config.momentum:
+        rho = config.momentum
         return np.asarray((steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho))
-    if how.mu:
-        keep = 1 - how.lr * how.mu
+    if config.mu:
+        keep = 1 - config.lr * config.mu
         return np.asarray((1 - keep**steps) / (1 - keep))
     return steps
 
 
-_nova_one, _nova_many = one_and_many(train_and_normalise)
+_nova_one, _nova_many = single_and_batched(train_and_normalise)
 _nova = task("averaging.nova", many=_nova_many)(_nova_one)
 
 

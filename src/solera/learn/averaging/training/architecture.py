@@ -26,7 +26,7 @@ from solera.learn.averaging.training.layers import (
 from solera.learn.averaging.training.layout import Layout, Parameter, named_parameters
 
 
-class Plan:
+class Architecture:
     """A model, ready to be trained: its layers where it has some, and its layout."""
 
     def __init__(self, model: Layered | Registered) -> None:
@@ -134,11 +134,11 @@ def _parameters_of(module: Any) -> list[tuple[str, Parameter]]:
     return trained + kept
 
 
-def plan_of(description: Mapping[str, Any]) -> Plan:
+def architecture_of(description: Mapping[str, Any]) -> Architecture:
     """The plan of a described model; plans are kept."""
-    return _plan(encode(description))
+    return _architecture(encode(description))
 
 
 @lru_cache(maxsize=16)
-def _plan(frame: bytes) -> Plan:
-    return Plan(build(decode(frame)))
+def _architecture(frame: bytes) -> Architecture:
+    return Architecture(build(decode(frame)))

@@ -17,7 +17,7 @@ ADAM = (0.9, 0.999, 1e-8)
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingConfig:
     """How a client trains: loss, optimiser, and for how long.
 
     ``steps`` counts batches and takes the place of ``epochs`` when it is given. ``mu`` is the
@@ -62,12 +62,12 @@ class Batches:
         return Batches(self.index[who], self.counts[who], self.batch)
 
 
-def deal_batches(keys: Bits, sizes: IntArray, how: Training) -> Batches:
+def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches:
     """Shuffle every client's rows anew in every epoch and cut them into batches."""
     widest = int(sizes.max())
-    batch = min(how.batch_size or widest, widest)
+    batch = min(config.batch_size or widest, widest)
     per_epoch = -(-sizes // batch)
-    steps = per_epoch * how.epochs if how.steps is None else np.full_like(sizes, how.steps)
+    steps = per_epoch * config.epochs if config.steps is None else np.full_like(sizes, config.steps)
     columns, every = np.arange(widest), np.arange(int(steps.max()))
     left = sizes[:, None] - every % per_epoch[:, None] * batch
     counts = np.where(every < steps[:, None], np.minimum(left, batch), 0)

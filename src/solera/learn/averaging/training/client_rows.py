@@ -15,7 +15,7 @@ from solera.learn.averaging.training.losses import targets_of
 _on_device: dict[tuple[int, str], Any] = {}
 
 
-class Gathered:
+class ClientRows:
     """The rows of a group of clients; :meth:`take` gathers those of a batch.
 
     On a CPU rows stay in the array they lie in, on a GPU the whole array is copied there once.

@@ -127,7 +127,7 @@ class Dropout(Layer):
 
 
 def _one_client_dropout(layer: Dropout) -> Any:
-    class OneClient(torch().nn.Module):  # type: ignore[misc]
+    class SeededDropout(torch().nn.Module):  # type: ignore[misc]
         """Dropout for one client; whoever trains sets ``current``."""
 
         current: Pass | None = None
@@ -137,7 +137,7 @@ def _one_client_dropout(layer: Dropout) -> Any:
                 return x
             return x * layer.mask(self.current, (1, *x.shape), x)[0]
 
-    return OneClient()
+    return SeededDropout()
 
 
 @dataclass(frozen=True)

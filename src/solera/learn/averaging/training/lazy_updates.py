@@ -16,7 +16,7 @@ from solera.core.replies import Stacked
 Rest = Mapping[str, NDArray[Any]]
 
 
-class Held(Stacked, ABC):
+class LazyUpdates(Stacked, ABC):
     """Stacked replies ``{"update": {"values": …}, …}`` whose values are not in a matrix.
 
     Folding asks for their weighted sum only. ``rest`` are the other entries of the replies.
@@ -44,7 +44,7 @@ class Held(Stacked, ABC):
         """The length of an update, and the type of its numbers."""
 
     @abstractmethod
-    def sound(self) -> NDArray[np.bool_]:
+    def finite_values(self) -> NDArray[np.bool_]:
         """For every update, whether all its numbers are finite."""
 
     @property
@@ -68,13 +68,13 @@ class Held(Stacked, ABC):
         return np.full(len(self), encoded_size(one), dtype=np.int64)
 
     def finite(self) -> NDArray[np.bool_]:
-        good = self.sound()
+        good = self.finite_values()
         for value in self.rest.values():
             good &= np.isfinite(value).reshape(len(self), -1).all(axis=1)
         return good
 
 
-class OnDevice(Held):
+class StackedUpdates(LazyUpdates):
     """Updates in a tensor of a GPU: one vector crosses the bus instead of one per client."""
 
     __slots__ = ("values",)
@@ -93,13 +93,13 @@ class OnDevice(Held):
         found: NDArray[Any] = (there @ self.values).cpu().numpy()
         return found
 
-    def part(self, chosen: Any) -> OnDevice:
-        return OnDevice(self.values[chosen], {n: v[chosen] for n, v in self.rest.items()})
+    def part(self, chosen: Any) -> StackedUpdates:
+        return StackedUpdates(self.values[chosen], {n: v[chosen] for n, v in self.rest.items()})
 
     @property
     def kind(self) -> tuple[int, str]:
         return self.values.shape[1], str(self.values.dtype).removeprefix("torch.")
 
-    def sound(self) -> NDArray[np.bool_]:
+    def finite_values(self) -> NDArray[np.bool_]:
         good: NDArray[np.bool_] = self.values.isfinite().all(dim=1).cpu().numpy()
         return good

@@ -20,22 +20,22 @@ from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Many, One
-from solera.learn.averaging.training.architecture import plan_of
-from solera.learn.averaging.training.batched import train_together
-from solera.learn.averaging.training.batched_models import Pull
-from solera.learn.averaging.training.batches import Training
-from solera.learn.averaging.training.client_rows import Gathered
+from solera.learn.averaging.training.architecture import architecture_of
+from solera.learn.averaging.training.batched import train_batched
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.batches import TrainingConfig
+from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import as_tensor, borrow, find_device, torch
-from solera.learn.averaging.training.lazy_updates import OnDevice
+from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.losses import targets_of
-from solera.learn.averaging.training.low_rank import pays, train_factored
-from solera.learn.averaging.training.reference import train_alone
+from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
+from solera.learn.averaging.training.reference import train_reference
 from solera.learn.averaging.updates import Senders, pack_update
 
 PRIVATE = "private_part"
 
 
-class Local(ABC):
+class LocalTraining(ABC):
     """Some clients with the model they were sent; :meth:`train` trains rows of weights."""
 
     ids: IntArray
@@ -45,28 +45,32 @@ class Local(ABC):
 
     def __init__(self, ask: Any) -> None:
         self.ask = ask
-        self.plan = plan_of(ask["model"])
-        self.how = Training(**ask["training"])
-        self.private = self.plan.layout.select(ask["private"]) if ask["private"] else None
+        self.architecture = architecture_of(ask["model"])
+        self.config = TrainingConfig(**ask["training"])
+        self.private = self.architecture.layout.select(ask["private"]) if ask["private"] else None
         self.weights: Any = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @abstractmethod
-    def train(self, weights: Any, how: Training, pull: Pull) -> tuple[NDArray[Any], IntArray]:
+    def train(
+        self, weights: Any, config: TrainingConfig, correction: Correction
+    ) -> tuple[NDArray[Any], IntArray]:
         """Train each row in place; the mean loss and the number of steps of each."""
 
-    def changes(self, how: Training, pull: Pull) -> tuple[Any, NDArray[Any], IntArray]:
+    def changes(
+        self, config: TrainingConfig, correction: Correction
+    ) -> tuple[Any, NDArray[Any], IntArray]:
         """Train from the model that was sent: the difference to it, the losses, the steps."""
         rows = self.copies()
-        losses, steps = self.train(rows, how, pull)
+        losses, steps = self.train(rows, config, correction)
         self.keep_private(rows)
         return rows.sub_(self.weights), losses, steps
 
     def update(self) -> dict[str, Any] | Stacked:
         """The reply of plain averaging: train from the model that was sent, send what changed."""
-        changes, losses, _ = self.changes(self.how, Pull(anchor=self.weights))
+        changes, losses, _ = self.changes(self.config, Correction(anchor=self.weights))
         return self.reply(changes, losses)
 
     @abstractmethod
@@ -122,7 +126,7 @@ class Local(ABC):
         return as_tensor(self.private).to(self.weights.device)  # type: ignore[arg-type]
 
 
-class OneClient(Local):
+class OneClientTraining(LocalTraining):
     """A client on its own."""
 
     def __init__(self, client: Client, ask: Any) -> None:
@@ -135,20 +139,22 @@ class OneClient(Local):
         self.keys = client.key
         self.states = [client.state]
         self.X = rows.X
-        self.targets = targets_of(rows.y, self.how.loss, ask["classes"], ask["weights"].dtype)
+        self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
         self.weights = as_tensor(ask["weights"])
 
-    def train(self, weights: Any, how: Training, pull: Pull) -> tuple[NDArray[Any], IntArray]:
+    def train(
+        self, weights: Any, config: TrainingConfig, correction: Correction
+    ) -> tuple[NDArray[Any], IntArray]:
         fixed = {
             name: None if value is None else value.reshape(-1, value.shape[-1])[0].numpy()
-            for name, value in vars(pull.of(slice(None))).items()
+            for name, value in vars(correction.of(slice(None))).items()
         }
-        row, loss, steps = train_alone(
-            self.plan, weights[0].numpy(), self.X, self.targets, self.keys, how, **fixed
+        row, loss, steps = train_reference(
+            self.architecture, weights[0].numpy(), self.X, self.targets, self.keys, config, **fixed
         )
         if not (np.isfinite(row).all() and np.isfinite(loss)):
             raise DataError(
-                f"training diverged at client {self.ids[0]} with lr={how.lr:g}",
+                f"training diverged at client {self.ids[0]} with lr={config.lr:g}",
                 hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
             )
         weights[0] = torch().from_numpy(row)
@@ -158,7 +164,7 @@ class OneClient(Local):
         return np.array([(self.targets >= 0).any(axis=0).sum()], dtype=np.float64)
 
 
-class Together(Local):
+class GroupTraining(LocalTraining):
     """Simulated clients of one process."""
 
     def __init__(self, group: ClientGroup, ask: Any) -> None:
@@ -175,26 +181,36 @@ class Together(Local):
         device = find_device(ask["device"])
         self.weights = as_tensor(ask["weights"]).to(device)
         kind = self.weights.dtype
-        self.rows = Gathered(rows, self.how.loss, ask["classes"], kind, device)
+        self.rows = ClientRows(rows, self.config.loss, ask["classes"], kind, device)
 
-    def train(self, weights: Any, how: Training, pull: Pull) -> tuple[NDArray[Any], IntArray]:
-        return train_together(self.plan, weights, self.rows, self.sizes, self.keys, how, pull)
+    def train(
+        self, weights: Any, config: TrainingConfig, correction: Correction
+    ) -> tuple[NDArray[Any], IntArray]:
+        return train_batched(
+            self.architecture, weights, self.rows, self.sizes, self.keys, config, correction
+        )
 
-    def changes(self, how: Training, pull: Pull) -> tuple[Any, NDArray[Any], IntArray]:
+    def changes(
+        self, config: TrainingConfig, correction: Correction
+    ) -> tuple[Any, NDArray[Any], IntArray]:
         if self.private is not None:
-            return super().changes(how, pull)
-        rows = borrow(len(self), self.plan.layout.size, self.weights)
-        losses, steps = train_together(
-            self.plan, rows, self.rows, self.sizes, self.keys, how, pull,
+            return super().changes(config, correction)
+        rows = borrow(len(self), self.architecture.layout.size, self.weights)
+        losses, steps = train_batched(
+            self.architecture, rows, self.rows, self.sizes, self.keys, config, correction,
             start=self.weights, relative=True,
         )  # fmt: skip
         return rows, losses, steps
 
     def update(self) -> dict[str, Any] | Stacked:
         as_is = self.private is None and not self.ask["steps"] and self.ask["send"] == "difference"
-        if not (as_is and pays(self.plan, self.how, self.sizes, self.weights.device)):
+        if not (
+            as_is and low_rank_pays(self.architecture, self.config, self.sizes, self.weights.device)
+        ):
             return super().update()
-        return train_factored(self.plan, self.weights, self.rows, self.sizes, self.keys, self.how)
+        return train_low_rank(
+            self.architecture, self.weights, self.rows, self.sizes, self.keys, self.config
+        )
 
     def labels_known(self) -> NDArray[np.float64]:
         known = (self.rows.targets >= 0).cpu().numpy()
@@ -203,27 +219,27 @@ class Together(Local):
         return np.asarray(counts, dtype=np.float64)
 
 
-Protocol = Callable[[Local], dict[str, Any] | Stacked]
+Protocol = Callable[[LocalTraining], dict[str, Any] | Stacked]
 
 
-def one_and_many(protocol: Protocol) -> tuple[One, Many]:
+def single_and_batched(protocol: Protocol) -> tuple[One, Many]:
     """A protocol as the two implementations of a task."""
 
     def one(client: Client, ask: Any) -> dict[str, Any]:
-        reply = protocol(OneClient(client, ask))
+        reply = protocol(OneClientTraining(client, ask))
         return (reply if isinstance(reply, Stacked) else Stacked(reply))[0]
 
     def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
-        plan = plan_of(ask["model"])
-        if plan.layers is None and not plan.stacks:
+        architecture = architecture_of(ask["model"])
+        if architecture.layers is None and not architecture.stacks:
             return [one(client, ask) for client in group]
-        reply = protocol(Together(group, ask))
+        reply = protocol(GroupTraining(group, ask))
         if isinstance(reply, Stacked):
             return reply
         values = reply["update"]["values"]
         if isinstance(values, np.ndarray):
             return Stacked(reply)
-        return OnDevice(values, {name: v for name, v in reply.items() if name != "update"})
+        return StackedUpdates(values, {name: v for name, v in reply.items() if name != "update"})
 
     one.__module__ = many.__module__ = protocol.__module__
     one.__qualname__ = protocol.__qualname__

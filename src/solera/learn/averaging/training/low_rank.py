@@ -17,57 +17,68 @@ from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
 from solera.core.rng import Bits
-from solera.learn.averaging.training.architecture import Plan
-from solera.learn.averaging.training.batched import in_tiles, train_tile
-from solera.learn.averaging.training.batched_models import ByHand, Pull
-from solera.learn.averaging.training.batches import Training, deal_batches
-from solera.learn.averaging.training.client_rows import Gathered
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batched import tiles, train_tile
+from solera.learn.averaging.training.batched_models import BatchedDense, Correction
+from solera.learn.averaging.training.batches import TrainingConfig, deal_batches
+from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Dense, Pass
-from solera.learn.averaging.training.lazy_updates import Held, Rest
+from solera.learn.averaging.training.lazy_updates import LazyUpdates, Rest
 
 _ROWS = 1 << 22
 """Bytes of rows that are trained on at once."""
 
 
-def pays(plan: Plan, how: Training, sizes: IntArray, device: Any) -> bool:
+def low_rank_pays(
+    architecture: Architecture, config: TrainingConfig, sizes: IntArray, device: Any
+) -> bool:
     """Whether the products of rows with rows cost less than they save, and padding little.
 
     A layer with few outputs is so small that its matrices cost less than reading rows twice.
     """
-    if device.type != "cpu" or not (plan.dense and how.plain and _first(plan).wide):
+    if device.type != "cpu" or not (
+        architecture.dense and config.plain and _first(architecture).wide
+    ):
         return False
     widest = int(sizes.max())
     if len(sizes) * widest > 2 * sizes.sum():
         return False
-    batch = min(how.batch_size or widest, widest)
-    steps = -(-widest // batch) * how.epochs if how.steps is None else how.steps
-    return (steps - 1) * batch <= _first(plan).outputs
+    batch = min(config.batch_size or widest, widest)
+    steps = -(-widest // batch) * config.epochs if config.steps is None else config.steps
+    return (steps - 1) * batch <= _first(architecture).outputs
 
 
-def _first(plan: Plan) -> Dense:
-    assert plan.layers is not None
-    layer = plan.layers[0]
+def _first(architecture: Architecture) -> Dense:
+    assert architecture.layers is not None
+    layer = architecture.layers[0]
     assert isinstance(layer, Dense)
     return layer
 
 
-class ByFactors(ByHand):
-    """The layers after the first as :class:`ByHand`; of the first, the errors.
+class LowRankDense(BatchedDense):
+    """The layers after the first as :class:`BatchedDense`; of the first, the errors.
 
     ``weights`` are those after the first layer's: its bias comes first.
     """
 
-    def __init__(self, plan: Plan, weights: Any, how: Training, first: Any, batch: int) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        weights: Any,
+        config: TrainingConfig,
+        first: Any,
+        batch: int,
+    ) -> None:
         self._first = first
         self._batch = batch
         self._skipped = first.numel()
-        super().__init__(plan, weights, how, Pull())
+        super().__init__(architecture, weights, config, Correction())
         self.errors: Any = None
 
     def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
         views: dict[str, Any] = {}
-        for slot in self.plan.layout.slots[1:]:
+        for slot in self.architecture.layout.slots[1:]:
             columns = slice(slot.start - self._skipped, slot.stop - self._skipped)
             views[slot.name] = matrix[:, columns].view(-1, *slot.parameter.stored)
         return [
@@ -75,7 +86,7 @@ class ByFactors(ByHand):
             for block in self.blocks
         ]
 
-    def meet(self, x: Any) -> None:
+    def prepare(self, x: Any) -> None:
         clients, rows, width = x.shape
         flat = x.reshape(-1, width)
         if self.blocks[0].wide:
@@ -106,7 +117,7 @@ class ByFactors(ByHand):
         into[1].add_(error.sum(dim=1, keepdim=True), alpha=scale)
 
 
-class Factored(Held):
+class LowRankUpdates(LazyUpdates):
     """Updates whose first layer is XᵀE: ``x`` (clients, rows, width) and ``errors``."""
 
     __slots__ = ("errors", "others", "wide", "x")
@@ -133,28 +144,35 @@ class Factored(Held):
         found: NDArray[Any] = torch().cat([first.flatten(), w @ self.others]).numpy()
         return found
 
-    def part(self, chosen: Any) -> Factored:
+    def part(self, chosen: Any) -> LowRankUpdates:
         rest = {name: value[chosen] for name, value in self.rest.items()}
-        return Factored(self.x[chosen], self.errors[chosen], self.others[chosen], rest, self.wide)
+        return LowRankUpdates(
+            self.x[chosen], self.errors[chosen], self.others[chosen], rest, self.wide
+        )
 
     @property
     def kind(self) -> tuple[int, str]:
         first = self.x.shape[2] * self.errors.shape[2]
         return first + self.others.shape[1], str(self.errors.dtype).removeprefix("torch.")
 
-    def sound(self) -> NDArray[np.bool_]:
+    def finite_values(self) -> NDArray[np.bool_]:
         good = self.errors.flatten(1).isfinite().all(dim=1) & self.others.isfinite().all(dim=1)
         found: NDArray[np.bool_] = good.numpy()
         return found
 
 
-def train_factored(
-    plan: Plan, start: Any, rows: Gathered, sizes: IntArray, keys: Bits, how: Training
-) -> Factored:
+def train_low_rank(
+    architecture: Architecture,
+    start: Any,
+    rows: ClientRows,
+    sizes: IntArray,
+    keys: Bits,
+    config: TrainingConfig,
+) -> LowRankUpdates:
     """What training from ``start`` changes at each client, with its mean loss and its rows."""
     t = torch()
-    batches = deal_batches(keys, sizes, how)
-    slot, layer = plan.layout.slots[0], _first(plan)
+    batches = deal_batches(keys, sizes, config)
+    slot, layer = architecture.layout.slots[0], _first(architecture)
     W, others = start[: slot.stop].view(slot.parameter.stored), start[slot.stop :]
     changed = others.expand(len(sizes), -1).clone()
     columns = batches.index.shape[1]
@@ -162,19 +180,21 @@ def train_factored(
     errors = start.new_empty(len(sizes), columns, layer.outputs)
     losses = t.empty(len(sizes), dtype=t.float64)
     with t.no_grad():
-        for who, chosen in in_tiles(batches, max(1, _ROWS // (columns * rows.row_bytes))):
-            mine = changed[chosen]
-            network = ByFactors(plan, mine, how, W, batches.batch)
+        for who, chosen in tiles(batches, max(1, _ROWS // (columns * rows.row_bytes))):
+            tile_weights = changed[chosen]
+            network = LowRankDense(architecture, tile_weights, config, W, batches.batch)
 
             def take(first: int, columns: slice, chosen: Any = chosen) -> Any:
                 return x[chosen], targets[chosen]
 
-            dealt = batches.of(who)
-            losses[chosen] = train_tile(network, dealt, keys[who], dealt.counts.shape[1], take)
+            tile_batches = batches.of(who)
+            losses[chosen] = train_tile(
+                network, tile_batches, keys[who], tile_batches.counts.shape[1], take
+            )
             errors[chosen] = network.errors
-            changed[chosen] = mine.sub_(others)
+            changed[chosen] = tile_weights.sub_(others)
     rest = {
         "loss": losses.numpy() / batches.counts.sum(axis=1),
         "rows": sizes.astype(np.float64),
     }
-    return Factored(x, errors, changed, rest, layer.wide)
+    return LowRankUpdates(x, errors, changed, rest, layer.wide)
