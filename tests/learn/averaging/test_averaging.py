@@ -14,7 +14,7 @@ from solera.core.rng import stream_keys
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.multilabel import worse_twice
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.updates import Senders, normal, pack_update, unpack_update
+from solera.learn.averaging.updates import normal, pack_update, unpack_update
 
 rng = np.random.default_rng(1)
 X = rng.normal(size=(240, 5))
@@ -99,8 +99,7 @@ def test_a_model_is_needed():
 def packed(values, steps, states=None):
     keys = stream_keys(0, "test", 0, np.arange(len(values)))
     states = [{} for _ in values] if states is None else states
-    parts = pack_update(torch().from_numpy(values), steps, Senders(keys, states))
-    parts = {n: v if isinstance(v, np.ndarray) else v.numpy() for n, v in parts.items()}
+    parts = pack_update(torch().from_numpy(values), steps, keys, states)
     return unpack_update(parts, steps, values.shape[1]), states
 
 

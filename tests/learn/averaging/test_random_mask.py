@@ -11,7 +11,7 @@ import solera as so
 from solera.core.errors import PayloadError, UsageError
 from solera.core.rng import stream_keys
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.updates import Senders, pack_update, unpack_update
+from solera.learn.averaging.updates import pack_update, unpack_update
 
 rng = np.random.default_rng(4)
 X = rng.normal(size=(240, 5))
@@ -28,7 +28,7 @@ def send(values, steps, states=None, who=None, round=0):
     """What travels, as arrays."""
     keys = stream_keys(0, "test", round, np.arange(len(values)) if who is None else who)
     states = [{} for _ in values] if states is None else states
-    parts = pack_update(torch().from_numpy(values), steps, Senders(keys, states))
+    parts = pack_update(torch().from_numpy(values), steps, keys, states)
     return {n: v if isinstance(v, np.ndarray) else v.numpy() for n, v in parts.items()}
 
 

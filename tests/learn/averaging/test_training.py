@@ -74,10 +74,12 @@ def compare(model, config, target="classes", tile=None, monkeypatch=None, tolera
     keys = stream_keys(0, "test", 0, np.arange(len(SIZES)))
     rows = Segments(X, y, np.cumsum(SIZES) - SIZES, SIZES)
     gathered = ClientRows(rows, config.loss, np.arange(5), torch.float64, torch.device("cpu"))
-    weights = torch.tensor(np.repeat(start[None], len(SIZES), 0))
+    layout = architecture.training_layout
+    sent = layout.arrange(torch.tensor(start))
+    weights = sent.repeat(len(SIZES), 1)
     if tile:
         monkeypatch.setattr(batched, "tile_size", lambda *_: tile)
-    correction = Correction(anchor=torch.tensor(start))
+    correction = Correction(anchor=sent)
     losses, steps = train_batched(architecture, weights, gathered, SIZES, keys, config, correction)
     for k in range(len(SIZES)):
         targets = np.asarray(rows[k].y, float) if config.loss != "softmax" else rows[k].y
@@ -85,13 +87,13 @@ def compare(model, config, target="classes", tile=None, monkeypatch=None, tolera
             architecture, start, rows[k].X, targets, keys[k : k + 1], config, anchor=start
         )
         assert made == steps[k]
-        error = np.abs(weights[k].numpy() - row)
+        error = np.abs(layout.restore(weights[k]).numpy() - row)
         # Adam may turn the rounding of a gradient that is nearly zero into a step of its own.
         assert np.quantile(error, 0.999 if config.optimiser == "adam" else 1) < tolerance
         assert losses[k] == pytest.approx(loss, abs=tolerance)
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+@pytest.mark.parametrize("config", HOW.values(), ids=HOW)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_together_equals_alone(model, config):
     made = model()
@@ -118,7 +120,7 @@ def both_ways(model, config):
     rng = np.random.default_rng(4)
     X, y = rng.normal(size=(SIZES.sum(), 64)), rng.integers(0, 5, SIZES.sum())
     architecture = Architecture(model)
-    start = torch.tensor(architecture.start(0, "float64"))
+    start = architecture.training_layout.arrange(torch.tensor(architecture.start(0, "float64")))
     keys = stream_keys(0, "test", 0, np.arange(len(SIZES)))
     segments = Segments(X, y, np.cumsum(SIZES) - SIZES, SIZES)
     rows = ClientRows(segments, config.loss, np.arange(5), torch.float64, torch.device("cpu"))
@@ -126,12 +128,13 @@ def both_ways(model, config):
     losses, _ = train_batched(architecture, changes, rows, SIZES, keys, config, Correction())
     changes -= start
     rest = {"loss": losses, "rows": SIZES.astype(float)}
+    changes = architecture.training_layout.restore(changes)
     stacked = Stacked({"update": {"values": changes.numpy()}, **rest})
     return stacked, train_low_rank(architecture, start, rows, SIZES, keys, config)
 
 
 @pytest.mark.parametrize("tile", [1, 1 << 22])
-@pytest.mark.parametrize("how", ["sgd", "steps", "full batch"])
+@pytest.mark.parametrize("config", ["sgd", "steps", "full batch"])
 @pytest.mark.parametrize("model", ["linear", "mlp", "deep tanh dropout", "sigmoid"])
 def test_factors_of_the_first_layer_are_the_same_update(model, config, tile, monkeypatch):
     monkeypatch.setattr(low_rank, "_ROWS", tile)

@@ -37,7 +37,7 @@ _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
 
 
-def train_and_send(local: LocalTraining) -> dict[str, Any] | Stacked:
+def train_and_send(local: LocalTraining) -> Stacked:
     """Train from the model that was sent, keep what is private, send what changed."""
     return local.update()
 
@@ -319,7 +319,7 @@ def outputs_of(
     """The network's outputs for all rows, some thousands at a time."""
     t = torch()
     place = find_device(device)
-    flat = t.tensor(weights).to(place)
+    flat = architecture.training_layout.arrange(t.tensor(weights).to(place))
     module = (
         None
         if architecture.layers is not None
@@ -329,7 +329,7 @@ def outputs_of(
     at_once = max(1, _PREDICTED // (width * flat.element_size()))
     found = []
     with t.no_grad():
-        views = architecture.layout.views(flat[None])
+        views = architecture.training_layout.views(flat[None])
         for first in range(0, max(1, X.shape[0]), at_once):
             rows = X[first : first + at_once]
             rows = rows.toarray() if hasattr(rows, "toarray") else np.ascontiguousarray(rows)

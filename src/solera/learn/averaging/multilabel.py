@@ -18,13 +18,14 @@ from solera.core.aggregation import Aggregation, Collect
 from solera.core.clients import Client, Rows
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.learner import FedAvg, outputs_of
 from solera.learn.averaging.models import Layered, register_loss
 from solera.learn.averaging.training.batched_models import Correction
-from solera.learn.averaging.training.devices import as_tensor, torch
+from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import (
     PRIVATE,
@@ -96,17 +97,16 @@ register_loss("labels/balanced", _balanced)
 # --- the client's side ---
 
 
-def train_core(local: LocalTraining) -> dict[str, Any]:
+def train_core(local: LocalTraining) -> Stacked:
     """One round of training; what is sent is the core alone."""
     if local.ask["remember"]:
         for state in local.states:
             if PRIVATE in state:
                 state[_BEST] = state[PRIVATE]
     changes, losses, _ = local.changes(local.config, Correction())
-    reply = local.reply(changes, losses)
-    if local.ask["weight"] == "samples_labels":
-        reply["rows"] = reply["rows"] * local.labels_known()
-    return reply
+    if local.ask["weight"] != "samples_labels":
+        return local.reply(changes, losses)
+    return local.reply(changes, losses, rows=local.sizes * local.labels_known())
 
 
 _core_one, _core_many = single_and_batched(train_core)
@@ -124,7 +124,7 @@ def _finish(client: Client, ask: Any) -> dict[str, Any]:
         assert local.private is not None
         rows = local.copies()
         config = replace(local.config, epochs=ask["fine_tune"])
-        local.train(rows, config, Correction(frozen=~as_tensor(local.private)))
+        local.train(rows, config, Correction(frozen=~local.private))
         local.keep_private(rows)
     if ask["thresholds"]:
         held = client.data.part("validation")

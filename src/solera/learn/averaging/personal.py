@@ -16,12 +16,11 @@ from solera.core.clients import PARTS, Client, Segments
 from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.replies import map_leaves
+from solera.core.replies import Stacked, map_leaves
 from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
 from solera.learn.averaging.training.batched_models import Correction
-from solera.learn.averaging.training.devices import as_tensor
 from solera.learn.averaging.training.local_training import (
     PRIVATE,
     LocalTraining,
@@ -103,11 +102,11 @@ class FedBN(FedPer):
         return list(self.private) if self.private is not None else _layered(self).normalisation()
 
 
-def train_head_then_body(local: LocalTraining) -> dict[str, Any]:
+def train_head_then_body(local: LocalTraining) -> Stacked:
     """First the private head with the body fixed, then the body with the head fixed."""
     assert local.private is not None
     rows = local.copies()
-    head = as_tensor(local.private).to(rows.device)
+    head = local.arrange(local.private)
     first = replace(local.config, epochs=local.ask["head_epochs"], steps=None)
     local.train(rows, first, Correction(frozen=~head))
     losses, _ = local.train(rows, local.config, Correction(frozen=head))
@@ -140,13 +139,13 @@ class FedRep(FedPer):
             raise UsageError.of(self, "head_epochs", self.head_epochs, "must be at least 1")
 
 
-def train_both(local: LocalTraining) -> dict[str, Any]:
+def train_both(local: LocalTraining) -> Stacked:
     """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
     changes, losses, _ = local.changes(local.config, Correction())
-    own = local.kept(_OWN, local.weights[None])
+    own = local.recall(_OWN, local.weights[None])
     own_way = replace(local.config, mu=local.ask["pull"])
     local.train(own, own_way, Correction(anchor=local.weights))
-    local.keep(_OWN, own)
+    local.remember(_OWN, own)
     return local.reply(changes, losses)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -240,14 +239,6 @@ def normal(keys: Bits, count: int) -> NDArray[np.float64]:
     return np.asarray(radius * np.cos(2 * np.pi * uniform(keys, count, purpose=3)))
 
 
-@dataclass(frozen=True)
-class Senders:
-    """The clients whose updates are on their way: their keys, and what each keeps."""
-
-    keys: Bits
-    states: Sequence[MutableMapping[str, Any]]
-
-
 def check_steps(owner: object, steps: Sequence[Any]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
     shown = f"update_steps={list(steps)!r}"
@@ -270,29 +261,33 @@ def check_steps(owner: object, steps: Sequence[Any]) -> None:
         )
 
 
-def pack_update(values: Any, steps: Sequence[UpdateStep], senders: Senders) -> Parts:
-    """The client's side of the onion; states remember what compression lost."""
-    for step in steps:
-        step.check()
+def pack_update(
+    values: Any,
+    steps: Sequence[UpdateStep],
+    keys: Bits,
+    states: Sequence[MutableMapping[str, Any]],
+) -> dict[str, NDArray[Any]]:
+    """The client's side of the onion; each client's state remembers what compression lost."""
     lossy = [step for step in steps if step.lossy]
     fed_back = lossy if all(step.feeds_back for step in lossy) else []
     parts: Parts = {"values": values}
     for step in steps[: len(steps) - len(fed_back)]:
-        parts = step.send(parts, senders.keys)
+        parts = step.send(parts, keys)
     if not fed_back:
-        return parts
-    held = [state.get(_RESIDUAL) for state in senders.states]
-    if any(residual is not None for residual in held):
+        return _numpy(parts)
+    residuals = [state.get(_RESIDUAL) for state in states]
+    if any(residual is not None for residual in residuals):
         nothing = np.zeros(values.shape[1], np.dtype(str(values.dtype).removeprefix("torch.")))
-        rows = [nothing if residual is None else residual for residual in held]
+        rows = [nothing if residual is None else residual for residual in residuals]
         parts["values"] = parts["values"] + torch().from_numpy(np.stack(rows)).to(values)
-    wanted = _numpy(parts["values"])
+    wanted = parts["values"].cpu().numpy()
     for step in fed_back:
-        parts = step.send(parts, senders.keys)
-    arrived = unpack_update({n: _numpy(v) for n, v in parts.items()}, fed_back, wanted.shape[1])
-    for state, residual in zip(senders.states, wanted - arrived, strict=True):
+        parts = step.send(parts, keys)
+    sent = _numpy(parts)
+    arrived = unpack_update(sent, fed_back, wanted.shape[1])
+    for state, residual in zip(states, wanted - arrived, strict=True):
         state[_RESIDUAL] = residual
-    return parts
+    return sent
 
 
 def unpack_update(
@@ -313,8 +308,8 @@ def unpack_update(
     return values
 
 
-def _numpy(value: Any) -> NDArray[Any]:
-    return value if isinstance(value, np.ndarray) else value.cpu().numpy()
+def _numpy(parts: Parts) -> dict[str, NDArray[Any]]:
+    return {n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()}
 
 
 class UpdateMean(Aggregation):

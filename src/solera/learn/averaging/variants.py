@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from solera.core.aggregation import Aggregation
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.replies import Stacked
 from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.training.batched_models import Correction
@@ -157,16 +158,16 @@ class FedAdagrad(AdaptiveServer):
 # --- corrections at the clients ---
 
 
-def train_with_control(local: LocalTraining) -> dict[str, Any]:
+def train_with_control(local: LocalTraining) -> Stacked:
     """Every step follows ∇L_k − c_k + c; afterwards c_k ← c_k − c + (w − w_k)/(τ η)."""
     trained = local.architecture.layout.trained
-    common = torch().from_numpy(np.array(local.ask["control"])).to(local.weights)
-    own = local.kept(_CONTROL, torch().zeros_like(common[None]))
+    common = local.received("control")
+    own = local.recall(_CONTROL, torch().zeros_like(common[None]))
     changes, losses, steps = local.changes(local.config, Correction(offset=common - own))
     taken = torch().from_numpy(steps[:, None] * local.config.lr).to(local.weights)
     moved = -common - changes[:, :trained] / taken
-    local.keep(_CONTROL, own + moved)
-    return local.reply(changes, losses, control=moved.cpu().numpy())
+    local.remember(_CONTROL, own + moved)
+    return local.reply(changes, losses, control=local.restore(moved).cpu().numpy())
 
 
 _scaffold_one, _scaffold_many = single_and_batched(train_with_control)
@@ -224,7 +225,7 @@ class ControlMean(UpdateMean):
         return {**super().finish(partial), "count": partial["count"]}
 
 
-def train_and_normalise(local: LocalTraining) -> dict[str, Any]:
+def train_and_normalise(local: LocalTraining) -> Stacked:
     """Send the change divided by the length of the way, so that long ways do not weigh more."""
     changes, losses, steps = local.changes(local.config, Correction(anchor=local.weights))
     length = path_length(steps.astype(float), local.config)

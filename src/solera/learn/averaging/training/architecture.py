@@ -1,9 +1,9 @@
-"""What local training needs to know, read from an ask: the network, and how to train it."""
+"""A network ready to be trained, built from the description in an ask."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,16 @@ from solera.learn.averaging.training.layers import (
     Image,
     Layer,
 )
-from solera.learn.averaging.training.layout import Layout, Parameter, named_parameters
+from solera.learn.averaging.training.layout import (
+    Layout,
+    Parameter,
+    TrainingLayout,
+    named_parameters,
+)
 
 
 class Architecture:
-    """A model, ready to be trained: its layers where it has some, and its layout."""
+    """A model with its layers, where it has some, and the order of its parameters."""
 
     def __init__(self, model: Layered | Registered) -> None:
         self.model = model
@@ -37,21 +42,22 @@ class Architecture:
             self.layout = Layout(list(named_parameters(self.layers)))
         else:
             self.layout = Layout(_parameters_of(model.module()))
+        self.training_layout = TrainingLayout(self.layout)
 
-    @property
+    @cached_property
     def dense(self) -> bool:
         """Whether it is a chain of dense layers, whose gradients are written by hand."""
         kinds = (Dense, Activation, Dropout)
         return self.layers is not None and all(isinstance(lay, kinds) for lay in self.layers)
 
-    @property
+    @cached_property
     def convolves(self) -> bool:
         if self.layers is not None:
             return any(isinstance(layer, Convolution) for layer in self.layers)
         conv = torch().nn.modules.conv._ConvNd
         return any(isinstance(part, conv) for part in self.module().modules())
 
-    @property
+    @cached_property
     def stacks(self) -> bool:
         """Whether ``torch.func`` can train the module of many clients in one call."""
         if self.layers is not None:
@@ -80,7 +86,7 @@ class Architecture:
         """The module with the parameters of a flat vector."""
         t = torch()
         arrays = self.layout.arrays(np.asarray(vector))
-        state = {name: t.tensor(np.ascontiguousarray(value)) for name, value in arrays.items()}
+        state = {name: t.tensor(value) for name, value in arrays.items()}
         module = module.to(state[self.layout.slots[0].name].dtype)
         module.load_state_dict(state, strict=False)
         return module
@@ -123,22 +129,21 @@ def _values(module: Any) -> dict[str, Any]:
 
 
 def _parameters_of(module: Any) -> list[tuple[str, Parameter]]:
-    trained = [(n, Parameter(n, tuple(p.shape))) for n, p in module.named_parameters()]
-    kept = [
-        (name, Parameter(name, tuple(buffer.shape), trained=False))
-        for name, buffer in module.named_buffers()
-        if buffer.is_floating_point()
-    ]
-    if not trained:
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    if not parameters:
         raise UsageError("the model has no parameters to train")
-    return trained + kept
+    return [
+        (name, Parameter(name, tuple(value.shape), trained=name in parameters))
+        for name, value in module.state_dict().items()
+        if name in parameters or (name in buffers and value.is_floating_point())
+    ]
 
 
 def architecture_of(description: Mapping[str, Any]) -> Architecture:
-    """The plan of a described model; plans are kept."""
-    return _architecture(encode(description))
+    """The architecture of a described model; architectures are kept."""
+    return built_architecture(encode(description))
 
 
 @lru_cache(maxsize=16)
-def _architecture(frame: bytes) -> Architecture:
+def built_architecture(frame: bytes) -> Architecture:
     return Architecture(build(decode(frame)))

@@ -138,7 +138,7 @@ class BatchedDense(BatchedModel):
             self._into, self._keep, self._scale = self._read(self._gradient), 0.0, 1.0
 
     def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
-        views = self.architecture.layout.views(matrix)
+        views = self.architecture.training_layout.views(matrix)
         return [
             (views[f"{block.name}.weight"], views[f"{block.name}.bias"].unsqueeze(1))
             for block in self.blocks
@@ -244,8 +244,10 @@ class BatchedLayers(BatchedModel):
         t = torch()
         assert self.architecture.layers is not None
         clients = len(x)
-        views = self.architecture.layout.views(self.weights[:clients])
-        trained = [slot.name for slot in self.architecture.layout.slots if slot.parameter.trained]
+        views = self.architecture.training_layout.views(self.weights[:clients])
+        trained = [
+            slot.name for slot in self.architecture.training_layout.slots if slot.parameter.trained
+        ]
         with t.enable_grad():
             leaves = {name: views[name].detach().requires_grad_() for name in trained}
             outputs, moved = forward(self.architecture, {**views, **leaves}, x, training)
@@ -299,9 +301,11 @@ class BatchedModule(BatchedModel):
         t = torch()
         if isinstance(share, float):
             share = t.full(x.shape[:2], share, dtype=x.dtype, device=x.device)
-        values = self.architecture.layout.views(self.weights[: len(x)])
+        values = self.architecture.training_layout.views(self.weights[: len(x)])
         found, losses = self._gradients(values, x, target, share)
-        flat = [found[slot.name].reshape(len(x), -1) for slot in self.architecture.layout.slots]
+        flat = [
+            found[slot.name].reshape(len(x), -1) for slot in self.architecture.training_layout.slots
+        ]
         return t.cat(flat, dim=1), losses
 
 

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
-from solera.core.payload import encoded_size
+from solera.core.payload import encoded_size, is_finite
 from solera.core.replies import Stacked
+from solera.learn.averaging.training.devices import as_tensor
+from solera.learn.averaging.training.layout import TrainingLayout
 
 Rest = Mapping[str, NDArray[Any]]
 
@@ -68,38 +70,52 @@ class LazyUpdates(Stacked, ABC):
         return np.full(len(self), encoded_size(one), dtype=np.int64)
 
     def finite(self) -> NDArray[np.bool_]:
-        good = self.finite_values()
+        finite = self.finite_values()
         for value in self.rest.values():
-            good &= np.isfinite(value).reshape(len(self), -1).all(axis=1)
-        return good
+            finite &= np.isfinite(value).reshape(len(self), -1).all(axis=1)
+        return finite
 
 
 class StackedUpdates(LazyUpdates):
-    """Updates in a tensor of a GPU: one vector crosses the bus instead of one per client."""
+    """Updates in one tensor, where they were computed and in the order of training.
 
-    __slots__ = ("values",)
+    Of many clients' updates only the sum is brought into PyTorch's order and, from a GPU, into
+    memory.
+    """
 
-    def __init__(self, values: Any, rest: Rest) -> None:
+    __slots__ = ("layout", "values")
+
+    def __init__(self, values: Any, rest: Rest, layout: TrainingLayout | None = None) -> None:
         self.values = values
         self.rest = rest
+        self.layout = layout
         self._len = len(values)
 
     def matrix(self, chosen: Any) -> NDArray[Any]:
-        found: NDArray[Any] = self.values[chosen].cpu().numpy()
-        return found
+        return self._restored(self.values[chosen])
 
     def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
-        there = self.values.new_tensor(weights)
-        found: NDArray[Any] = (there @ self.values).cpu().numpy()
-        return found
+        if self.values.device.type != "cpu":
+            return self._restored(self.values.new_tensor(weights) @ self.values)
+        values = self.values.numpy()
+        return self._restored(as_tensor(weights.astype(values.dtype) @ values))
+
+    def _restored(self, vectors: Any) -> NDArray[Any]:
+        if self.layout is not None:
+            vectors = self.layout.restore(vectors)
+        restored: NDArray[Any] = vectors.cpu().numpy()
+        return restored
 
     def part(self, chosen: Any) -> StackedUpdates:
-        return StackedUpdates(self.values[chosen], {n: v[chosen] for n, v in self.rest.items()})
+        rest = {name: value[chosen] for name, value in self.rest.items()}
+        return StackedUpdates(self.values[chosen], rest, self.layout)
 
     @property
     def kind(self) -> tuple[int, str]:
         return self.values.shape[1], str(self.values.dtype).removeprefix("torch.")
 
     def finite_values(self) -> NDArray[np.bool_]:
-        good: NDArray[np.bool_] = self.values.isfinite().all(dim=1).cpu().numpy()
-        return good
+        if self.values.device.type == "cpu" and is_finite(self.values.numpy()):
+            return np.ones(len(self), dtype=bool)
+        finite: NDArray[np.bool_] = self.values.isfinite().all(dim=1).cpu().numpy()
+        return finite

@@ -26,18 +26,24 @@ from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import as_tensor, borrow, find_device, torch
+from solera.learn.averaging.training.layout import TrainingLayout
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.losses import targets_of
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
 from solera.learn.averaging.training.reference import train_reference
-from solera.learn.averaging.updates import Senders, pack_update
+from solera.learn.averaging.updates import pack_update
 
 PRIVATE = "private_part"
 
 
 class LocalTraining(ABC):
-    """Some clients with the model they were sent; :meth:`train` trains rows of weights."""
+    """Some clients with the model they were sent; :meth:`train` trains rows of weights.
 
+    ``weights`` and all rows are in the order of training, ``private`` marks parameters in
+    PyTorch's. Without a ``layout`` the two are the same.
+    """
+
+    layout: TrainingLayout | None = None
     ids: IntArray
     sizes: IntArray
     keys: Bits
@@ -47,8 +53,10 @@ class LocalTraining(ABC):
         self.ask = ask
         self.architecture = architecture_of(ask["model"])
         self.config = TrainingConfig(**ask["training"])
-        self.private = self.architecture.layout.select(ask["private"]) if ask["private"] else None
         self.weights: Any = None
+        self.private: Any = None
+        if ask["private"]:
+            self.private = as_tensor(self.architecture.layout.select(ask["private"]))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,7 +76,7 @@ class LocalTraining(ABC):
         self.keep_private(rows)
         return rows.sub_(self.weights), losses, steps
 
-    def update(self) -> dict[str, Any] | Stacked:
+    def update(self) -> Stacked:
         """The reply of plain averaging: train from the model that was sent, send what changed."""
         changes, losses, _ = self.changes(self.config, Correction(anchor=self.weights))
         return self.reply(changes, losses)
@@ -77,53 +85,63 @@ class LocalTraining(ABC):
     def labels_known(self) -> NDArray[np.float64]:
         """How many labels each client knows; −1 stands for those it does not."""
 
+    def arrange(self, vectors: Any) -> Any:
+        """Vectors in PyTorch's order, as they are sent and kept, in the order of training."""
+        return vectors if self.layout is None else self.layout.arrange(vectors)
+
+    def restore(self, vectors: Any) -> Any:
+        """Vectors in the order of training in PyTorch's order."""
+        return vectors if self.layout is None else self.layout.restore(vectors)
+
+    def received(self, name: str) -> Any:
+        """A vector of the ask in the order of training."""
+        return self.arrange(as_tensor(self.ask[name]).to(self.weights))
+
     def copies(self) -> Any:
         """The model that was sent, one row per client, with each one's private part in place."""
-        rows = self.weights.expand(len(self), -1).clone()
-        if self.private is not None:
-            kept = [state.get(PRIVATE) for state in self.states]
-            for row, part in zip(rows, kept, strict=True):
-                if part is not None:
-                    row[self._mask] = as_tensor(part).to(row)
-        return rows
+        if self.private is None:
+            return self.weights.expand(len(self), -1).clone()
+        rows = self.restore(self.weights).expand(len(self), -1).clone()
+        for row, state in zip(rows, self.states, strict=True):
+            if PRIVATE in state:
+                row[self.private] = as_tensor(state[PRIVATE]).to(row)
+        return self.arrange(rows)
 
     def keep_private(self, rows: Any) -> None:
-        """Remember the private part of every row that is sound."""
+        """Remember the private part of every row whose numbers are finite."""
         if self.private is not None:
-            for state, row in zip(self.states, rows[:, self._mask].cpu().numpy(), strict=True):
-                if np.isfinite(row).all():
-                    state[PRIVATE] = row.copy()
+            self._remember(PRIVATE, self.restore(rows)[:, self.private])
 
-    def kept(self, name: str, default: Any) -> Any:
-        """What every client keeps under a name, one row each; ``default`` where there is none."""
-        rows = [state.get(name) for state in self.states]
-        like = default.expand(len(self), -1).clone()
-        for row, value in zip(like, rows, strict=True):
-            if value is not None:
-                row.copy_(as_tensor(value))
-        return like
+    def recall(self, name: str, default: Any) -> Any:
+        """What every client remembers under a name, one row each; ``default`` if it is nothing."""
+        rows = default.expand(len(self), -1).clone()
+        for row, state in zip(rows, self.states, strict=True):
+            if name in state:
+                row.copy_(self.arrange(as_tensor(state[name])))
+        return rows
 
-    def keep(self, name: str, rows: Any) -> None:
-        """Keep a row for every client, unless it holds NaN or infinite numbers."""
+    def remember(self, name: str, rows: Any) -> None:
+        """Let every client remember its row, unless it holds NaN or infinite numbers."""
+        self._remember(name, self.restore(rows))
+
+    def _remember(self, name: str, rows: Any) -> None:
         for state, row in zip(self.states, rows.cpu().numpy(), strict=True):
             if np.isfinite(row).all():
                 state[name] = row.copy()
 
-    def reply(self, changes: Any, losses: NDArray[Any], **more: Any) -> dict[str, Any]:
+    def reply(self, changes: Any, losses: NDArray[Any], **more: Any) -> Stacked:
         """The update of every client, packed, with its loss and number of rows."""
         values = changes.add_(self.weights) if self.ask["send"] == "weights" else changes
+        others = {"loss": losses, "rows": self.sizes.astype(np.float64), **more}
+        steps = build(self.ask["steps"])
+        if self.private is None and not steps:
+            return StackedUpdates(values, others, self.layout)
+        values = self.restore(values)
         if self.private is not None:
-            values = values[:, ~self._mask]
-        parts = pack_update(values, build(self.ask["steps"]), Senders(self.keys, self.states))
-        if len(parts) > 1 or parts["values"].device.type == "cpu":
-            parts = {
-                n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()
-            }
-        return {"update": parts, "loss": losses, "rows": self.sizes.astype(np.float64), **more}
-
-    @property
-    def _mask(self) -> Any:
-        return as_tensor(self.private).to(self.weights.device)  # type: ignore[arg-type]
+            values = values[:, ~self.private]
+        if not steps:
+            return StackedUpdates(values, others)
+        return Stacked({"update": pack_update(values, steps, self.keys, self.states), **others})
 
 
 class OneClientTraining(LocalTraining):
@@ -179,9 +197,12 @@ class GroupTraining(LocalTraining):
             group.states,
         )
         device = find_device(ask["device"])
-        self.weights = as_tensor(ask["weights"]).to(device)
-        kind = self.weights.dtype
-        self.rows = ClientRows(rows, self.config.loss, ask["classes"], kind, device)
+        self.layout = self.architecture.training_layout
+        self.weights = self.arrange(as_tensor(ask["weights"]).to(device))
+        if self.private is not None:
+            self.private = self.private.to(device)
+        dtype = self.weights.dtype
+        self.rows = ClientRows(rows, self.config.loss, ask["classes"], dtype, device)
 
     def train(
         self, weights: Any, config: TrainingConfig, correction: Correction
@@ -202,7 +223,7 @@ class GroupTraining(LocalTraining):
         )  # fmt: skip
         return rows, losses, steps
 
-    def update(self) -> dict[str, Any] | Stacked:
+    def update(self) -> Stacked:
         as_is = self.private is None and not self.ask["steps"] and self.ask["send"] == "difference"
         if not (
             as_is and low_rank_pays(self.architecture, self.config, self.sizes, self.weights.device)
@@ -219,27 +240,20 @@ class GroupTraining(LocalTraining):
         return np.asarray(counts, dtype=np.float64)
 
 
-Protocol = Callable[[LocalTraining], dict[str, Any] | Stacked]
+Protocol = Callable[[LocalTraining], Stacked]
 
 
 def single_and_batched(protocol: Protocol) -> tuple[One, Many]:
     """A protocol as the two implementations of a task."""
 
     def one(client: Client, ask: Any) -> dict[str, Any]:
-        reply = protocol(OneClientTraining(client, ask))
-        return (reply if isinstance(reply, Stacked) else Stacked(reply))[0]
+        return protocol(OneClientTraining(client, ask))[0]
 
     def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
         architecture = architecture_of(ask["model"])
         if architecture.layers is None and not architecture.stacks:
             return [one(client, ask) for client in group]
-        reply = protocol(GroupTraining(group, ask))
-        if isinstance(reply, Stacked):
-            return reply
-        values = reply["update"]["values"]
-        if isinstance(values, np.ndarray):
-            return Stacked(reply)
-        return StackedUpdates(values, {name: v for name, v in reply.items() if name != "update"})
+        return protocol(GroupTraining(group, ask))
 
     one.__module__ = many.__module__ = protocol.__module__
     one.__qualname__ = protocol.__qualname__

@@ -24,6 +24,7 @@ from solera.learn.averaging.training.batches import TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Dense, Pass
+from solera.learn.averaging.training.layout import TrainingLayout
 from solera.learn.averaging.training.lazy_updates import LazyUpdates, Rest
 
 _ROWS = 1 << 22
@@ -78,9 +79,9 @@ class LowRankDense(BatchedDense):
 
     def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
         views: dict[str, Any] = {}
-        for slot in self.architecture.layout.slots[1:]:
+        for slot in self.architecture.training_layout.slots[1:]:
             columns = slice(slot.start - self._skipped, slot.stop - self._skipped)
-            views[slot.name] = matrix[:, columns].view(-1, *slot.parameter.stored)
+            views[slot.name] = matrix[:, columns].view(-1, *slot.parameter.training_shape)
         return [
             (views.get(f"{block.name}.weight", matrix), views[f"{block.name}.bias"].unsqueeze(1))
             for block in self.blocks
@@ -118,37 +119,47 @@ class LowRankDense(BatchedDense):
 
 
 class LowRankUpdates(LazyUpdates):
-    """Updates whose first layer is XᵀE: ``x`` (clients, rows, width) and ``errors``."""
+    """Updates whose first layer is XᵀE: ``x`` (clients, rows, width) and ``errors``.
 
-    __slots__ = ("errors", "others", "wide", "x")
+    ``others`` are the changes of the other parameters, in the order of training.
+    """
 
-    def __init__(self, x: Any, errors: Any, others: Any, rest: Rest, wide: bool) -> None:
+    __slots__ = ("errors", "layout", "others", "x")
+
+    def __init__(
+        self, x: Any, errors: Any, others: Any, rest: Rest, layout: TrainingLayout
+    ) -> None:
         self.x = x
         self.errors = errors
         self.others = others
         self.rest = rest
-        self.wide = wide
+        self.layout = layout
         self._len = len(x)
+
+    @property
+    def _wide(self) -> bool:
+        return self.layout.slots[0].parameter.transposed
 
     def matrix(self, chosen: Any) -> NDArray[Any]:
         x, errors = self.x[chosen], self.errors[chosen]
-        pair = (x.transpose(1, 2), errors) if self.wide else (errors.transpose(1, 2), x)
+        pair = (x.transpose(1, 2), errors) if self._wide else (errors.transpose(1, 2), x)
         first = torch().bmm(*pair).flatten(1)
-        found: NDArray[Any] = torch().cat([first, self.others[chosen]], dim=1).numpy()
-        return found
+        return self._restored(torch().cat([first, self.others[chosen]], dim=1))
 
     def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
         w = self.errors.new_tensor(weights)
         x, errors = self.x.flatten(0, 1), (self.errors * w[:, None, None]).flatten(0, 1)
-        first = x.T @ errors if self.wide else errors.T @ x
-        found: NDArray[Any] = torch().cat([first.flatten(), w @ self.others]).numpy()
-        return found
+        first = x.T @ errors if self._wide else errors.T @ x
+        return self._restored(torch().cat([first.flatten(), w @ self.others]))
+
+    def _restored(self, vectors: Any) -> NDArray[Any]:
+        restored: NDArray[Any] = self.layout.restore(vectors).numpy()
+        return restored
 
     def part(self, chosen: Any) -> LowRankUpdates:
         rest = {name: value[chosen] for name, value in self.rest.items()}
-        return LowRankUpdates(
-            self.x[chosen], self.errors[chosen], self.others[chosen], rest, self.wide
-        )
+        x, errors, others = self.x[chosen], self.errors[chosen], self.others[chosen]
+        return LowRankUpdates(x, errors, others, rest, self.layout)
 
     @property
     def kind(self) -> tuple[int, str]:
@@ -156,9 +167,9 @@ class LowRankUpdates(LazyUpdates):
         return first + self.others.shape[1], str(self.errors.dtype).removeprefix("torch.")
 
     def finite_values(self) -> NDArray[np.bool_]:
-        good = self.errors.flatten(1).isfinite().all(dim=1) & self.others.isfinite().all(dim=1)
-        found: NDArray[np.bool_] = good.numpy()
-        return found
+        in_first = self.errors.flatten(1).isfinite().all(dim=1)
+        finite: NDArray[np.bool_] = (in_first & self.others.isfinite().all(dim=1)).numpy()
+        return finite
 
 
 def train_low_rank(
@@ -172,8 +183,8 @@ def train_low_rank(
     """What training from ``start`` changes at each client, with its mean loss and its rows."""
     t = torch()
     batches = deal_batches(keys, sizes, config)
-    slot, layer = architecture.layout.slots[0], _first(architecture)
-    W, others = start[: slot.stop].view(slot.parameter.stored), start[slot.stop :]
+    slot, layer = architecture.training_layout.slots[0], _first(architecture)
+    W, others = start[: slot.stop].view(slot.parameter.training_shape), start[slot.stop :]
     changed = others.expand(len(sizes), -1).clone()
     columns = batches.index.shape[1]
     x, targets = rows.take(np.arange(len(sizes)), batches.index, keep=True)
@@ -197,4 +208,4 @@ def train_low_rank(
         "loss": losses.numpy() / batches.counts.sum(axis=1),
         "rows": sizes.astype(np.float64),
     }
-    return LowRankUpdates(x, errors, changed, rest, layer.wide)
+    return LowRankUpdates(x, errors, changed, rest, architecture.training_layout)

@@ -37,7 +37,7 @@ def train_reference(
     t = torch()
     module = architecture.load(start, architecture.module())
     module.train()
-    names = [slot.name for slot in architecture.layout.slots if slot.parameter.trained]
+    names = [slot.name for slot in architecture.layout.trained_slots]
     parameters = dict(module.named_parameters())
     weights = [parameters[name] for name in names]
     like = {"dtype": weights[0].dtype}

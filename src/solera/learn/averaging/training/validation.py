@@ -35,16 +35,14 @@ def mean_losses(
     assert architecture.layers is not None
     t = torch()
     place = find_device(device)
-    stack = t.tensor(weights).to(place)
+    layout = architecture.training_layout
+    stack = layout.arrange(t.tensor(weights).to(place))
     first = next(i for i, layer in enumerate(architecture.layers) if layer.parameters())
-    shares, basis = _factors(
-        stack, [s for s in architecture.layout.slots if s.name.startswith(f"{first}.")]
-    )
+    shares, basis = _factors(stack, [s for s in layout.slots if s.name.startswith(f"{first}.")])
     models, rows = len(stack), len(X)
-    views = architecture.layout.views(stack)
+    views = layout.views(stack)
     basis_views = {
-        name.removeprefix(f"{first}."): value
-        for name, value in architecture.layout.views(basis).items()
+        name.removeprefix(f"{first}."): value for name, value in layout.views(basis).items()
     }
     width = max(X[0].size, *(p.shape[0] for _, p in _parameters(architecture.layers)))
     step = max(1, _AT_ONCE // (models * width * stack.element_size()))
