@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import Client, ClientGroup, IntArray
+from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
@@ -200,10 +201,10 @@ class FedLinear(Averaging):
         *,
         rounds: int = 50,
         per_round: int | None = None,
-        lr: float = 0.1,
-        epochs: int = 1,
-        batch_size: int | None = 32,
-        l2: float = 0.0,
+        lr: Positive = 0.1,
+        epochs: Count = 1,
+        batch_size: Count | None = 32,
+        l2: NonNegative = 0.0,
         select: Selector | None = None,
     ) -> None:
         self.rounds = rounds
@@ -227,7 +228,6 @@ class FedLinear(Averaging):
         self.coef_, self.intercept_ = model["coef"], model["intercept"]
 
     def round_config(self, round: int) -> dict[str, Any]:
-        self._check_params()
         return {
             "classes": self.schema_.classes,
             "loss": _loss_for(self.schema_),
@@ -262,15 +262,6 @@ class FedLinear(Averaging):
         if self.schema_.target == "labels":
             return (z > 0).astype(np.uint8)
         return z[:, 0] if self.schema_.outputs == 1 else z
-
-    def _check_params(self) -> None:
-        for name in ("lr", "epochs"):
-            if not getattr(self, name) > 0:
-                raise UsageError.of(self, name, getattr(self, name), "must be > 0")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise UsageError.of(self, "batch_size", self.batch_size, "must be at least 1, or None")
-        if self.l2 < 0:
-            raise UsageError.of(self, "l2", self.l2, "must not be negative")
 
 
 def _loss_for(schema: Schema) -> str:

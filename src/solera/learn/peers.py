@@ -35,12 +35,9 @@ class PeerToPeer(Predictor):
                 f"PeerToPeer needs a federation of peers, not {topology!r}",
                 hint="so.simulate(…, topology=so.Peers('cyclic'))",
             )
-        if not isinstance(self.learner, Averaging):
-            raise UsageError.of(self, "learner", self.learner, "must be an averaging learner")
         self.learner_ = self.learner.clone()
         self.learner_.history_, self.learner_.schema_ = [], self.schema_
-        self.learner_.round_config(0)
-        self.learner_.set_model(self.learner_.first_model(federation.seed))
+        self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):
             draw = generator(federation.seed, "route", r.index)
             steps = topology.route(len(federation), draw)

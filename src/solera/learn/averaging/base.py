@@ -45,7 +45,7 @@ class Averaging(Predictor, abstract=True):
 
     @abstractmethod
     def round_config(self, round: int) -> dict[str, Any]:
-        """What clients are told in this round besides the model."""
+        """What clients are asked with in this round besides the model."""
 
     def round_aggregation(self) -> Aggregation:
         """How the clients' replies become one."""
@@ -61,16 +61,17 @@ class Averaging(Predictor, abstract=True):
 
     def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
         """The mean loss over rows of every model."""
-        now, found = self.get_model(), []
+        current, means = self.get_model(), []
         for model in models:
             self.set_model(model)
-            found.append(self.losses(X, y).mean())
-        self.set_model(now)
-        return np.array(found)
+            means.append(self.losses(X, y).mean())
+        self.set_model(current)
+        return np.array(means)
 
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""
-        self.round_config(0)  # bad parameters are named before anything is asked
+        self.check_params()
+        self.round_config(0)  # what does not suit the data is named before anything is asked
         self.set_model(self.first_model(federation.seed))
 
     def after_round(self, round: Round) -> None:

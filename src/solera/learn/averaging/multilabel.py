@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Collect
 from solera.core.clients import Client, Rows
+from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
@@ -36,8 +38,6 @@ from solera.learn.averaging.training.local_training import (
 from solera.learn.averaging.updates import UpdateMean
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
-AGGREGATIONS = ("uniform", "samples", "samples_labels")
-LOSSES = ("cross_entropy", "asymmetric", "balanced")
 
 
 class SharedCore(Layered):
@@ -186,16 +186,16 @@ class MLFedAvg(FedAvg):
         self,
         model: Any,
         *,
-        aggregation: str = "samples",
-        stop: str | None = "thesis",
-        patience: int = 20,
-        label_loss: str = "cross_entropy",
-        fine_tune: int = 0,
+        aggregation: Literal["uniform", "samples", "samples_labels"] = "samples",
+        stop: Literal["thesis", "patience"] | None = "thesis",
+        patience: Count = 20,
+        label_loss: Literal["cross_entropy", "asymmetric", "balanced"] = "cross_entropy",
+        fine_tune: NonNegativeInt = 0,
         thresholds: bool = False,
         share: bool = True,
         rounds: int = 1000,
-        optimiser: str = "adam",
-        lr: float = 1e-3,
+        optimiser: Literal["sgd", "adam"] = "adam",
+        lr: Positive = 1e-3,
         **averaging: Any,
     ) -> None:
         super().__init__(model, rounds=rounds, optimiser=optimiser, lr=lr, **averaging)
@@ -208,6 +208,8 @@ class MLFedAvg(FedAvg):
         self.share = share
 
     def begin(self, federation: Federation) -> None:
+        if self.schema_.target != "labels":
+            raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
         super().begin(federation)
         self.watched_, self.best_ = [], self.weights_
 
@@ -275,7 +277,7 @@ class MLFedAvg(FedAvg):
     def _judge(self, federation: Federation, what: Mapping[str, Any]) -> dict[int, Any]:
         ask = {**self.round_config(0), **self.get_model(), **what}
         scores = federation.ask(_judge, ask).fold(Collect())
-        return {client: found for client, found in scores.items() if found["rows"]}
+        return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> dict[str, Any]:
         remember = self.stop == "patience" and round > 0 and self._latest_is_best()
@@ -283,37 +285,25 @@ class MLFedAvg(FedAvg):
 
     def round_aggregation(self) -> Aggregation:
         weight = None if self.aggregation == "uniform" else "rows"
-        return UpdateMean(self._shared_size(), steps=self.update_steps, weight=weight)
+        return UpdateMean(self._shared_size, steps=self.update_steps, weight=weight)
 
     def _network(self) -> SharedCore:
         return SharedCore(self.model, self.schema_.outputs)
 
+    @cached_property
     def _private(self) -> list[str]:
-        network = self._network()
         if self.share:
-            return network.head()
-        return sorted({slot.name.split(".")[0] for slot in self._architecture().layout.slots})
+            return self._network().head()
+        return sorted({slot.name.split(".")[0] for slot in self._architecture.layout.slots})
 
+    @cached_property
     def _loss(self) -> str:
         return f"labels/{self.label_loss}"
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        if self.schema_.target != "labels":
-            raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+    def check_params(self) -> None:
+        super().check_params()
         if not isinstance(self.model, Layered):
             raise UsageError.of(self, "model", self.model, "must be a model of so.nn")
-        choices: dict[str, tuple[Any, ...]] = {
-            "aggregation": AGGREGATIONS,
-            "stop": ("thesis", "patience", None),
-            "label_loss": LOSSES,
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                rule = f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
-                raise UsageError.of(self, name, getattr(self, name), rule)
-        if self.patience < 1 or self.fine_tune < 0:
-            raise UsageError("patience must be at least 1 and fine_tune not negative")
 
 
 def worse_twice(watched: list[list[float]]) -> bool:

@@ -7,6 +7,7 @@ Private parts live in the client's state. They are never sent, survive restarts,
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from solera.core.aggregation import Collect
 from solera.core.clients import PARTS, Client, Segments
 from solera.core.component import build_fitted, describe_fitted
+from solera.core.constraints import Count, NonNegative
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked, map_leaves
@@ -44,7 +46,7 @@ class Personal(FedAvg, abstract=True):
         if part not in PARTS:
             raise UsageError.of("evaluate_personal", "part", part, f"must be one of {PARTS}")
         model = describe_fitted(self.for_prediction())
-        ask = {"model": model, "part": part, "private": self._private()}
+        ask = {"model": model, "part": part, "private": self._private}
         answers = federation.ask(_evaluate, ask).fold(Collect())
         total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
         if not rows_counted(total):
@@ -60,7 +62,7 @@ def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
     if _OWN in client.state:
         model.weights_ = client.state[_OWN]
     elif PRIVATE in client.state:
-        mask = model._architecture().layout.select(ask["private"])
+        mask = model._architecture.layout.select(ask["private"])
         own = model.weights_.copy()
         own[mask] = client.state[PRIVATE]
         model.weights_ = own
@@ -79,17 +81,16 @@ class FedPer(Personal):
         super().__init__(model, **averaging)
         self.private = private
 
-    def _private(self) -> list[str]:
-        if self.private is not None:
-            return list(self.private)
-        return _layered(self).head()
+    def begin(self, federation: Federation) -> None:
+        super().begin(federation)
+        if self._hidden is None or not self._hidden.any():
+            raise UsageError(f"{self!r} keeps no parameter private")
+        if self._hidden.all():
+            raise UsageError(f"{self!r} keeps every parameter private")
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        hidden = self._hidden()
-        if not hidden.any() or hidden.all():
-            which = "no" if not hidden.any() else "every"
-            raise UsageError(f"{self!r} keeps {which} parameter private")
+    @cached_property
+    def _private(self) -> list[str]:
+        return list(self.private) if self.private is not None else _layered(self).head()
 
 
 class FedBN(FedPer):
@@ -98,6 +99,7 @@ class FedBN(FedPer):
     def __init__(self, model: Any, **averaging: Any) -> None:
         super().__init__(model, **averaging)
 
+    @cached_property
     def _private(self) -> list[str]:
         return list(self.private) if self.private is not None else _layered(self).normalisation()
 
@@ -126,17 +128,12 @@ class FedRep(FedPer):
 
     update = _rep
 
-    def __init__(self, model: Any, *, head_epochs: int = 1, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, head_epochs: Count = 1, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.head_epochs = head_epochs
 
     def round_config(self, round: int) -> dict[str, Any]:
         return {**super().round_config(round), "head_epochs": self.head_epochs}
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        if self.head_epochs < 1:
-            raise UsageError.of(self, "head_epochs", self.head_epochs, "must be at least 1")
 
 
 def train_both(local: LocalTraining) -> Stacked:
@@ -161,17 +158,12 @@ class Ditto(Personal):
 
     update = _ditto
 
-    def __init__(self, model: Any, *, lam: float = 0.1, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, lam: NonNegative = 0.1, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.lam = lam
 
     def round_config(self, round: int) -> dict[str, Any]:
         return {**super().round_config(round), "pull": float(self.lam)}
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        if not self.lam >= 0:
-            raise UsageError.of(self, "lam", self.lam, "must not be negative")
 
 
 def _layered(learner: FedPer) -> Layered:

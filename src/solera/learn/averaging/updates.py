@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
 from solera.core.component import Component
+from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.replies import Batch, Reply, Stacked
 from solera.core.rng import Bits, random_bits
@@ -39,9 +40,6 @@ class UpdateStep(Component, abstract=True):
         """Whether what this step loses may be added to the next update."""
         return True
 
-    def check(self) -> None:
-        """Raise :class:`UsageError` for parameters that make no sense."""
-
     @abstractmethod
     def send(self, parts: Parts, keys: Bits) -> Parts:
         """The client's side."""
@@ -54,19 +52,12 @@ class UpdateStep(Component, abstract=True):
         """The length of the values after :meth:`send`."""
         return size
 
-    def _must(self, name: str, good: bool, rule: str) -> None:
-        if not good:
-            raise UsageError.of(self, name, getattr(self, name), rule)
-
 
 class Clip(UpdateStep):
     """Scale an update down to the Euclidean norm ``norm`` if it is longer."""
 
-    def __init__(self, norm: float) -> None:
+    def __init__(self, norm: Positive) -> None:
         self.norm = norm
-
-    def check(self) -> None:
-        self._must("norm", self.norm > 0, "must be > 0")
 
     def send(self, parts: Parts, keys: Bits) -> Parts:
         lengths = torch().linalg.vector_norm(parts["values"], dim=1, keepdim=True)
@@ -81,11 +72,8 @@ class Noise(UpdateStep):
     not against a coordinator that subtracts it.
     """
 
-    def __init__(self, deviation: float) -> None:
+    def __init__(self, deviation: NonNegative) -> None:
         self.deviation = deviation
-
-    def check(self) -> None:
-        self._must("deviation", self.deviation >= 0, "must not be negative")
 
     def send(self, parts: Parts, keys: Bits) -> Parts:
         values = parts["values"]
@@ -99,9 +87,6 @@ class Sparse(UpdateStep, abstract=True):
     lossy: ClassVar[bool] = True
     fraction: float
 
-    def check(self) -> None:
-        self._must("fraction", 0 < self.fraction <= 1, "must be in (0, 1]")
-
     def sent_size(self, size: int) -> int:
         return max(1, math.ceil(self.fraction * size))
 
@@ -109,7 +94,7 @@ class Sparse(UpdateStep, abstract=True):
 class TopK(Sparse):
     """Send only the ``fraction`` of the numbers that are largest in size, and where they are."""
 
-    def __init__(self, fraction: float = 0.01) -> None:
+    def __init__(self, fraction: PositiveFraction = 0.01) -> None:
         self.fraction = fraction
 
     def send(self, parts: Parts, keys: Bits) -> Parts:
@@ -142,7 +127,7 @@ class RandomMask(Sparse):
     between clients, which the coordinator's seeds are not; they belong to secure aggregation.
     """
 
-    def __init__(self, fraction: float = 0.1, *, unbiased: bool = False) -> None:
+    def __init__(self, fraction: PositiveFraction = 0.1, *, unbiased: bool = False) -> None:
         self.fraction = fraction
         self.unbiased = unbiased
 
@@ -188,11 +173,8 @@ class Quantise(UpdateStep):
 
     lossy: ClassVar[bool] = True
 
-    def __init__(self, bits: int = 8) -> None:
+    def __init__(self, bits: Literal[4, 8, 16] = 8) -> None:
         self.bits = bits
-
-    def check(self) -> None:
-        self._must("bits", self.bits in (4, 8, 16), "must be 4, 8 or 16")
 
     def send(self, parts: Parts, keys: Bits) -> Parts:
         values = parts["values"]
@@ -239,14 +221,11 @@ def normal(keys: Bits, count: int) -> NDArray[np.float64]:
     return np.asarray(radius * np.cos(2 * np.pi * uniform(keys, count, purpose=3)))
 
 
-def check_steps(owner: object, steps: Sequence[Any]) -> None:
+def check_steps(steps: Sequence[UpdateStep]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
-    shown = f"update_steps={list(steps)!r}"
     for step in steps:
-        if not isinstance(step, UpdateStep):
-            hint = "for example [so.Clip(1.0), so.TopK(0.01)]"
-            raise UsageError.of(owner, "update_steps", step, "must be update steps", hint=hint)
-        step.check()
+        step.check_params()
+    shown = f"update_steps={list(steps)!r}"
     order = [step.lossy for step in steps]
     if order != sorted(order):
         raise UsageError(f"{shown}: compression comes after clipping and noise")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
+from solera.core.constraints import NonNegative, Positive, ProperFraction
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
@@ -30,8 +31,8 @@ class FedSGD(FedAvg):
     def __init__(self, model: Any, **averaging: Any) -> None:
         super().__init__(model, **{"batch_size": None, **averaging})
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def check_params(self) -> None:
+        super().check_params()
         if self.batch_size is not None or self.epochs != 1 or self.local_steps is not None:
             raise UsageError("FedSGD makes one step on all rows", hint="use so.FedAvg for more")
 
@@ -43,17 +44,12 @@ class FedProx(FedAvg):
     it is FedAvg.
     """
 
-    def __init__(self, model: Any, *, mu: float = 0.01, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, mu: NonNegative = 0.01, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.mu = mu
 
     def _training(self, round: int) -> dict[str, Any]:
         return {**super()._training(round), "mu": float(self.mu)}
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        if not self.mu >= 0:
-            raise UsageError.of(self, "mu", self.mu, "must not be negative")
 
 
 # --- optimisers at the coordinator ---
@@ -64,7 +60,7 @@ class FedAvgM(FedAvg):
 
     velocity_: NDArray[Any]
 
-    def __init__(self, model: Any, *, beta: float = 0.9, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, beta: ProperFraction = 0.9, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.beta = beta
 
@@ -72,11 +68,6 @@ class FedAvgM(FedAvg):
         before = vars(self).get("velocity_", np.zeros_like(change))
         self.velocity_ = self.beta * before + change
         return np.asarray(self.server_lr * self.velocity_)
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        if not 0 <= self.beta < 1:
-            raise UsageError.of(self, "beta", self.beta, "must be in [0, 1)")
 
 
 class AdaptiveServer(FedAvg, abstract=True):
@@ -92,10 +83,10 @@ class AdaptiveServer(FedAvg, abstract=True):
         self,
         model: Any,
         *,
-        server_lr: float = 0.01,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
+        server_lr: Positive = 0.01,
+        beta1: ProperFraction = 0.9,
+        beta2: ProperFraction = 0.99,
+        tau: Positive = 1e-3,
         **averaging: Any,
     ) -> None:
         super().__init__(model, server_lr=server_lr, **averaging)
@@ -114,14 +105,6 @@ class AdaptiveServer(FedAvg, abstract=True):
         self.mean_ = self.beta1 * mean + (1 - self.beta1) * change
         self.square_ = self.second(square, change)
         return np.asarray(self.server_lr * self.mean_ / (np.sqrt(self.square_) + self.tau))
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UsageError.of(self, name, getattr(self, name), "must be in [0, 1)")
-        if not self.tau > 0:
-            raise UsageError.of(self, "tau", self.tau, "must be > 0")
 
 
 class FedAdam(AdaptiveServer):
@@ -194,23 +177,24 @@ class Scaffold(FedAvg):
 
     def first_model(self, seed: int) -> dict[str, Any]:
         model = super().first_model(seed)
-        self.control_ = np.zeros(self._architecture().layout.trained, self.dtype)
+        self.control_ = np.zeros(self._architecture.layout.trained, self.dtype)
         return model
 
     def get_model(self) -> dict[str, Any]:
         return {**super().get_model(), "control": self.control_}
 
     def round_aggregation(self) -> Aggregation:
-        size = self._architecture().layout.size
-        return ControlMean(size, steps=self.update_steps, weight=self.weight, plain=["control"])
+        return ControlMean(
+            self._shared_size, steps=self.update_steps, weight=self.weight, plain=["control"]
+        )
 
     def apply_update(self, mean: Mapping[str, Any]) -> None:
         super().apply_update(mean)
         share = mean["count"] / self.clients_
         self.control_ = self.control_ + share * mean["control"]
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def check_params(self) -> None:
+        super().check_params()
         if self.optimiser != "sgd" or self.momentum:
             raise UsageError("Scaffold corrects plain gradient descent", hint="optimiser='sgd'")
 
@@ -258,7 +242,7 @@ class FedNova(FedAvg):
 
     update = _nova
 
-    def __init__(self, model: Any, *, mu: float = 0.0, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, mu: NonNegative = 0.0, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.mu = mu
 
@@ -268,11 +252,11 @@ class FedNova(FedAvg):
     def _training(self, round: int) -> dict[str, Any]:
         return {**super()._training(round), "mu": float(self.mu)}
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def check_params(self) -> None:
+        super().check_params()
         if self.optimiser != "sgd":
             raise UsageError("FedNova normalises gradient descent", hint="optimiser='sgd'")
         if self.send != "difference":
             raise UsageError("FedNova sends differences", hint="use send='difference'")
-        if self.mu < 0 or (self.mu and self.momentum):
-            raise UsageError.of(self, "mu", self.mu, "must be ≥ 0, and 0 with momentum")
+        if self.mu and self.momentum:
+            raise UsageError.of(self, "mu", self.mu, "must be 0 with momentum")

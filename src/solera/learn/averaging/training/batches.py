@@ -9,9 +9,6 @@ import numpy as np
 from solera.core.clients import IntArray
 from solera.core.rng import Bits, random_bits
 
-OPTIMISERS = ("sgd", "adam")
-
-
 ADAM = (0.9, 0.999, 1e-8)
 """β1, β2 and ε of the local Adam (Kingma & Ba 2015)."""
 
