@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
-from solera.core.constraints import declared_types, violation
+from solera.core.constraints import check_values, constructor_parameters, declared_types
 from solera.core.errors import PayloadError, UsageError
 from solera.core.registry import new_registry
 
@@ -29,6 +29,11 @@ class _CheckedOnceMade(type):
             component = super().__call__(*args, **kwargs)
             component.check_params()
             return component
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's parameters, for :func:`inspect.signature`."""
+        return inspect.Signature(constructor_parameters(cls))
 
 
 class Component(metaclass=_CheckedOnceMade):
@@ -89,11 +94,7 @@ class Component(metaclass=_CheckedOnceMade):
         :meth:`set_params` may have changed it. A subclass adds what an annotation cannot say, such
         as rules about two parameters.
         """
-        for name, hint in declared_types(type(self)).items():
-            value = getattr(self, name)
-            rule = violation(value, hint)
-            if rule is not None:
-                raise UsageError.of(self, name, value, rule)
+        check_values(self, declared_types(type(self)), self.get_params(deep=False))
 
     def described_params(self) -> dict[str, Any]:
         """The parameters as :func:`describe` sees them."""
@@ -123,11 +124,12 @@ class Component(metaclass=_CheckedOnceMade):
         return hash(type(self).__name__)
 
     def __repr__(self) -> str:
-        signature, starred = inspect.signature(type(self).__init__), _starred(type(self))
+        defaults = {p.name: p.default for p in constructor_parameters(type(self))}
+        starred = _starred(type(self))
         shown = [
             f"{name}={value!r}"
             for name, value in self.get_params(deep=False).items()
-            if name != starred and not _equal(value, signature.parameters[name].default)
+            if name != starred and not _equal(value, defaults[name])
         ]
         if starred:
             shown = [*(repr(value) for value in getattr(self, starred)), *shown]
@@ -156,9 +158,7 @@ def _inherit_parameters(cls: type[Any]) -> None:
 
 
 def _parameters(cls: type[Any]) -> tuple[str, ...]:
-    if cls.__init__ is object.__init__:
-        return ()
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    parameters = constructor_parameters(cls)
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             raise TypeError(f"{cls.__name__}: a component names every parameter, no **{parameter}")
@@ -167,10 +167,8 @@ def _parameters(cls: type[Any]) -> tuple[str, ...]:
 
 def _starred(cls: type[Any]) -> str | None:
     """The name of the constructor's ``*args``, if it has one."""
-    for parameter in inspect.signature(cls.__init__).parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL and cls.__init__ is not object.__init__:
-            return parameter.name
-    return None
+    starred = [p.name for p in constructor_parameters(cls) if p.kind is p.VAR_POSITIONAL]
+    return starred[0] if starred else None
 
 
 @cache

@@ -39,7 +39,12 @@ def component(base: type[Any], table: Mapping[str, Any], where: Where = ()) -> A
     given = {("kind" if key == "kind_" else key): v for key, v in table.items() if key != "kind"}
     hints = check_call(cls, cls.__name__, given, where)
     built = {key: _nested(v, hints.get(key), (*where, key)) for key, v in given.items()}
-    return cls.make(built)
+    try:
+        return cls.make(built)
+    except Problem:
+        raise
+    except UsageError as error:  # a value that its declaration does not allow
+        raise Problem(where, error.message, hint=error.hint) from None
 
 
 def family(base: type[Any]) -> dict[str, type[Component]]:
