@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Client, ClientGroup, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
-from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import class_codes
 from solera.core.selection import Selector
 from solera.core.task import task
 from solera.data.agreement import missing_values
-from solera.learn.averaging.base import Averaging
+from solera.learn.averaging.base import ScoreAveraging
 
 Floats = NDArray[np.floating[Any]]
 
@@ -173,7 +173,7 @@ def _explain(client: Client, X: Any, ask: Any) -> DataError:
 # --- the coordinator's side ---
 
 
-class FedLinear(Averaging):
+class FedLinear(ScoreAveraging):
     """Linear regression, logistic regression or one logistic regression per label.
 
     Which one follows from the target: classes, labels or numbers.
@@ -230,7 +230,7 @@ class FedLinear(Averaging):
     def round_config(self, round: int) -> dict[str, Any]:
         return {
             "classes": self.schema_.classes,
-            "loss": _loss_for(self.schema_),
+            "loss": self.loss_of_target(),
             "lr": float(self.lr),
             "epochs": self.epochs,
             "batch_size": self.batch_size,
@@ -238,38 +238,8 @@ class FedLinear(Averaging):
         }
 
     def decision_function(self, X: Any) -> Floats:
-        """X w + b: one column per class, label or number."""
+        """X w + b."""
         X = self.check_rows(X)
         flat = X if hasattr(X, "tocsr") else X.reshape(len(X), -1)
         scores: Floats = flat @ self.coef_ + self.intercept_
         return scores
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Probability of every class or label."""
-        z = self.decision_function(X)
-        if self.schema_.target == "labels":
-            return np.asarray(0.5 * (1 + np.tanh(0.5 * z)))
-        if self.schema_.target == "numbers":
-            raise UsageError("FedLinear was fitted to numbers, which have no probabilities")
-        p = np.exp(z - z.max(axis=1, keepdims=True))
-        probabilities: Floats = p / p.sum(axis=1, keepdims=True)
-        return probabilities
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        z = self.decision_function(X)
-        if self.schema_.target == "classes":
-            return np.asarray(self.schema_.classes[z.argmax(axis=1)])
-        if self.schema_.target == "labels":
-            return (z > 0).astype(np.uint8)
-        return z[:, 0] if self.schema_.outputs == 1 else z
-
-
-def _loss_for(schema: Schema) -> str:
-    if schema.target == "none":
-        raise DataError("FedLinear needs a target", hint="pass y to so.simulate(X, y)")
-    if schema.target == "classes" and len(schema.classes) < 2:
-        raise DataError(
-            f"all rows of all clients have the class {schema.classes.tolist()}",
-            hint="a classifier needs at least two classes",
-        )
-    return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[schema.target]

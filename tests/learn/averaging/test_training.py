@@ -209,7 +209,7 @@ def test_replies_on_a_device_fold_like_those_in_memory():
     values = rng.normal(size=(5, 7))
     rest = {"rows": np.arange(1.0, 6), "loss": rng.normal(size=5)}
     here = Stacked({"update": {"values": values}, **rest})
-    there = StackedUpdates(torch.from_numpy(values), rest)
+    there = StackedUpdates(torch.from_numpy(values), rest=rest)
     ids = np.arange(5)
     rule = UpdateMean(7)
     a, b = (rule.result(rule.fold(Batch(ids, stack))) for stack in (here, there))

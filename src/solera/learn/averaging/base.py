@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Mean
+from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.learn.base import Predictor
+from solera.learn.probabilities import sigmoid, softmax
 
 
 class Averaging(Predictor, abstract=True):
@@ -88,3 +90,46 @@ class Averaging(Predictor, abstract=True):
             self.apply_update(mean)
             r.log(loss=float(mean["loss"]))
             self.after_round(r)
+
+
+class ScoreAveraging(Averaging, abstract=True):
+    """An averaging learner whose model gives scores, from which all predictions follow."""
+
+    @abstractmethod
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """Scores before softmax or sigmoid: one column per class, label or number."""
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Probability of every class or label."""
+        z = self.decision_function(X)
+        if self.schema_.target == "labels":
+            return sigmoid(z)
+        if self.schema_.target == "numbers":
+            kind = type(self).__name__
+            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+        if z.shape[1] == 1:  # two classes, one output
+            z = np.concatenate([np.zeros_like(z), z], axis=1)
+        return softmax(z)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        z = self.decision_function(X)
+        if self.schema_.target == "classes":
+            best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
+            return np.asarray(self.schema_.classes[best])
+        if self.schema_.target == "labels":
+            return (z > 0).astype(np.uint8)
+        return z[:, 0] if self.schema_.outputs == 1 else z
+
+    def loss_of_target(self) -> str:
+        """The loss that goes with the target."""
+        target, classes = self.schema_.target, self.schema_.classes
+        if target == "none":
+            raise DataError(
+                f"{type(self).__name__} needs a target", hint="pass y to so.simulate(X, y)"
+            )
+        if target == "classes" and len(classes) < 2:
+            raise DataError(
+                f"all rows of all clients have the class {classes.tolist()}",
+                hint="a classifier needs at least two classes",
+            )
+        return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[target]

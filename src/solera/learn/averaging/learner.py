@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from solera.core.aggregation import Aggregation
 from solera.core.component import describe
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
-from solera.core.errors import DataError, UsageError
+from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
-from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.core.task import task
-from solera.learn.averaging.base import Averaging
+from solera.learn.averaging.base import ScoreAveraging
 from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
@@ -48,7 +47,7 @@ _one, _many = single_and_batched(train_and_send)
 _train = task("averaging.train", many=_many)(_one)
 
 
-class FedAvg(Averaging):
+class FedAvg(ScoreAveraging):
     """Federated averaging of any network.
 
     Parameters
@@ -192,31 +191,7 @@ class FedAvg(Averaging):
         return self._architecture.load(self.weights_, self._architecture.module()).eval()
 
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """The network's outputs before softmax or sigmoid: one column per class or label."""
-        X = self.check_rows(X)
-        return outputs_of(self._architecture, self.weights_, X, self.device)
-
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Probability of every class or label."""
-        z = self.decision_function(X)
-        if self.schema_.target == "labels":
-            return np.asarray(0.5 * (1 + np.tanh(0.5 * z)))
-        if self.schema_.target == "numbers":
-            kind = type(self).__name__
-            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
-        if z.shape[1] == 1:  # two classes, one output
-            z = np.concatenate([np.zeros_like(z), z], axis=1)
-        p = np.exp(z - z.max(axis=1, keepdims=True))
-        return np.asarray(p / p.sum(axis=1, keepdims=True))
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        z = self.decision_function(X)
-        if self.schema_.target == "classes":
-            best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
-            return np.asarray(self.schema_.classes[best])
-        if self.schema_.target == "labels":
-            return (z > 0).astype(np.uint8)
-        return z[:, 0] if self.schema_.outputs == 1 else z
+        return outputs_of(self._architecture, self.weights_, self.check_rows(X), self.device)
 
     def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
         """The loss of every row that training minimises."""
@@ -291,23 +266,9 @@ class FedAvg(Averaging):
     def _loss(self) -> str:
         if self.loss is not None:
             return described_loss(self.loss) or ""
-        default = loss_for(self, self.schema_)
+        default = self.loss_of_target()
         two = default == "softmax" and len(self.schema_.classes) == 2
         return "binary" if two and self._architecture.outputs == 1 else default
-
-
-def loss_for(owner: object, schema: Schema) -> str:
-    """The loss that goes with a target."""
-    if schema.target == "none":
-        raise DataError(
-            f"{type(owner).__name__} needs a target", hint="pass y to so.simulate(X, y)"
-        )
-    if schema.target == "classes" and len(schema.classes) < 2:
-        raise DataError(
-            f"all rows of all clients have the class {schema.classes.tolist()}",
-            hint="a classifier needs at least two classes",
-        )
-    return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[schema.target]
 
 
 def outputs_of(

@@ -58,16 +58,13 @@ class SharedCore(Layered):
 # --- losses that leave unknown labels out ---
 
 
-def _over_known(each: Any, target: Any) -> Any:
-    known = (target >= 0).to(each.dtype)
-    return (each * known).sum(dim=-1) / known.sum(dim=-1).clamp(min=1)
-
-
-def _cross_entropy(outputs: Any, target: Any) -> Any:
+def _over_known(outputs: Any, target: Any, weight: Any = 1.0) -> Any:
+    """The mean cross-entropy of a sigmoid over the labels that a row knows."""
     F = torch().nn.functional
     truth = target.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
-    return _over_known(each, target)
+    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none") * weight
+    known = (target >= 0).to(each.dtype)
+    return (each * known).sum(dim=-1) / known.sum(dim=-1).clamp(min=1)
 
 
 def _asymmetric(outputs: Any, target: Any) -> Any:
@@ -75,21 +72,15 @@ def _asymmetric(outputs: Any, target: Any) -> Any:
 
     Ridnik et al. (2021), "Asymmetric loss for multi-label classification", without the margin.
     """
-    F = torch().nn.functional
-    truth = target.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
-    return _over_known(each * torch().where(truth > 0, 1.0, outputs.sigmoid() ** 2), target)
+    return _over_known(outputs, target, torch().where(target > 0, 1.0, outputs.sigmoid() ** 2))
 
 
 def _balanced(outputs: Any, target: Any) -> Any:
     """Positives weigh three times as much as negatives."""
-    F = torch().nn.functional
-    truth = target.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
-    return _over_known(each * (1 + 2 * truth), target)
+    return _over_known(outputs, target, 1 + 2 * target.clamp(min=0))
 
 
-register_loss("labels/cross_entropy", _cross_entropy)
+register_loss("labels/cross_entropy", _over_known)
 register_loss("labels/asymmetric", _asymmetric)
 register_loss("labels/balanced", _balanced)
 
@@ -254,11 +245,7 @@ class MLFedAvg(FedAvg):
 
     def _latest_is_best(self) -> bool:
         losses = [loss for _, loss in self.watched_]
-        return (
-            bool(losses)
-            and losses[-1] == min(losses)
-            and losses.index(min(losses)) == (len(losses) - 1)
-        )
+        return bool(losses) and losses.index(min(losses)) == len(losses) - 1
 
     def evaluate_clients(
         self, federation: Federation, X: Any = None, y: Any = None, *, part: str = "test"

@@ -96,9 +96,6 @@ class FedPer(Personal):
 class FedBN(FedPer):
     """Batch normalisation, parameters and statistics, stays with the client (Li et al. 2021)."""
 
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
-
     @cached_property
     def _private(self) -> list[str]:
         return list(self.private) if self.private is not None else _layered(self).normalisation()

@@ -295,7 +295,7 @@ class UpdateMean(Aggregation):
     """The weighted mean of updates, unpacked; other entries are averaged beside it.
 
     ``weight`` names the entry to weigh by, or is None, or a function from a reply (a dict) to its
-    weight. ``plain`` entries are averaged with equal weights.
+    weight. ``plain`` entries are averaged with equal weights. ``count`` is how many there were.
     """
 
     def __init__(
@@ -337,8 +337,10 @@ class UpdateMean(Aggregation):
                 f"the weights of all replies add up to {total}",
                 hint="at least one client must have a positive weight",
             )
+        count = partial["count"]
         means = {name: value / total for name, value in partial["sums"].items()}
-        return {**means, **{n: v / partial["count"] for n, v in partial["plain"].items()}}
+        means.update({name: value / count for name, value in partial["plain"].items()})
+        return {**means, "count": count}
 
     def _sum_stacked(self, fields: Mapping[str, Any]) -> Any:
         if "update" not in fields:

@@ -110,18 +110,12 @@ class AdaptiveServer(FedAvg, abstract=True):
 class FedAdam(AdaptiveServer):
     """v ← β2 v + (1 − β2) Δ²."""
 
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
-
     def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(self.beta2 * square + (1 - self.beta2) * change**2)
 
 
 class FedYogi(AdaptiveServer):
     """v ← v − (1 − β2) Δ² sign(v − Δ²)."""
-
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
 
     def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
         new = change**2
@@ -130,9 +124,6 @@ class FedYogi(AdaptiveServer):
 
 class FedAdagrad(AdaptiveServer):
     """v ← v + Δ²."""
-
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
 
     def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(square + change**2)
@@ -168,9 +159,6 @@ class Scaffold(FedAvg):
     control_: NDArray[Any]
     clients_: int
 
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
-
     def train(self, federation: Federation) -> None:
         self.clients_ = len(federation)
         super().train(federation)
@@ -184,7 +172,7 @@ class Scaffold(FedAvg):
         return {**super().get_model(), "control": self.control_}
 
     def round_aggregation(self) -> Aggregation:
-        return ControlMean(
+        return UpdateMean(
             self._shared_size, steps=self.update_steps, weight=self.weight, plain=["control"]
         )
 
@@ -197,16 +185,6 @@ class Scaffold(FedAvg):
         super().check_params()
         if self.optimiser != "sgd" or self.momentum:
             raise UsageError("Scaffold corrects plain gradient descent", hint="optimiser='sgd'")
-
-
-class ControlMean(UpdateMean):
-    """The mean of updates that also tells how many there were."""
-
-    def __init__(self, size: int = 1, **mean: Any) -> None:
-        super().__init__(size, **mean)
-
-    def finish(self, partial: Any) -> Any:
-        return {**super().finish(partial), "count": partial["count"]}
 
 
 def train_and_normalise(local: LocalTraining) -> Stacked:

@@ -9,7 +9,8 @@ module that ``torch.func`` can stack.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from solera.learn.averaging.training.architecture import Architecture
@@ -32,36 +33,33 @@ class Correction:
 
     def of(self, who: Any) -> Correction:
         """The same for some of the clients."""
-        parts = (self.anchor, self.offset, self.frozen)
-        return Correction(*(p if p is None or p.ndim == 1 else p[who] for p in parts))
+        return self._each(lambda part: part if part.ndim == 1 else part[who])
 
     def first(self, clients: int, trained: int) -> Correction:
+        """That of the trained parameters of the first clients."""
+        return self.of(slice(clients))._each(lambda part: part[..., :trained])
+
+    def _each(self, change: Callable[[Any], Any]) -> Correction:
         parts = (self.anchor, self.offset, self.frozen)
-        return Correction(
-            *(p if p is None else p[:trained] if p.ndim == 1 else p[:clients, :trained]
-              for p in parts)
-        )  # fmt: skip
+        return Correction(*(part if part is None else change(part) for part in parts))
 
 
+@dataclass(eq=False)
 class BatchedModel(ABC):
     """The parameters of some clients, (clients, size), and a step of training for the first ones.
 
     ``weights`` are changed in place.
     """
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        weights: Any,
-        config: TrainingConfig,
-        correction: Correction,
-    ) -> None:
-        self.architecture = architecture
-        self.weights = weights
-        self.config = config
-        self.correction = correction
-        self.trained = architecture.layout.trained
-        self.fused = config.plain and correction.offset is None and correction.frozen is None
+    architecture: Architecture
+    weights: Any
+    config: TrainingConfig
+    correction: Correction = field(default_factory=Correction)
+
+    def __post_init__(self) -> None:
+        self.trained = self.architecture.layout.trained
+        corrected = self.correction.offset is not None or self.correction.frozen is not None
+        self.fused = self.config.plain and not corrected
         self._memory: list[Any] = []
 
     def prepare(self, x: Any) -> None:  # noqa: B027 (most have nothing to prepare)
@@ -83,10 +81,8 @@ class BatchedModel(ABC):
 
     def _follow(self, g: Any, step: int) -> None:
         config, clients = self.config, len(g)
-        w, correction = (
-            self.weights[:clients, : self.trained],
-            self.correction.first(clients, self.trained),
-        )
+        w = self.weights[:clients, : self.trained]
+        correction = self.correction.first(clients, self.trained)
         if config.l2:
             g.add_(w, alpha=config.l2)
         if config.mu:
@@ -120,21 +116,15 @@ class BatchedModel(ABC):
 class BatchedDense(BatchedModel):
     """Dense layers, activations and dropout."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        weights: Any,
-        config: TrainingConfig,
-        correction: Correction,
-    ) -> None:
-        super().__init__(architecture, weights, config, correction)
-        assert architecture.layers is not None
-        self.blocks = _blocks(architecture.layers)
-        self._views = self._read(weights)
-        self._into, self._keep, self._scale = self._views, 1.0, -config.lr
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.architecture.layers is not None
+        self.blocks = _blocks(self.architecture.layers)
+        self._views = self._read(self.weights)
+        self._into, self._keep, self._scale = self._views, 1.0, -self.config.lr
         self._gradient: Any = None
         if not self.fused:
-            self._gradient = torch().empty_like(weights)
+            self._gradient = torch().empty_like(self.weights)
             self._into, self._keep, self._scale = self._read(self._gradient), 0.0, 1.0
 
     def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
@@ -179,8 +169,8 @@ class BatchedDense(BatchedModel):
             if before is not None:
                 mask = masks[i - 1] if masks else None
                 error = _derivative(self.blocks[i - 1].activation, inputs[i], before, mask)
-        found = None if self.fused else self._gradient[:clients, : self.trained]
-        return found, losses.sum(dim=1)
+        gradient = None if self.fused else self._gradient[:clients, : self.trained]
+        return gradient, losses.sum(dim=1)
 
     def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
         """x W + b, (clients, rows, outputs); few outputs lie column by column."""
@@ -278,21 +268,14 @@ def forward(
 class BatchedModule(BatchedModel):
     """Any module without running statistics or random layers, stacked by ``torch.func``."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        weights: Any,
-        config: TrainingConfig,
-        correction: Correction,
-    ) -> None:
-        super().__init__(architecture, weights, config, correction)
-        t = torch()
-        module = architecture.module().to(dtype=weights.dtype, device=weights.device)
-        module.train()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        t, loss = torch(), self.config.loss
+        module = self.architecture.module().to(self.weights).train()
 
         def objective(values: Any, x: Any, target: Any, share: Any) -> tuple[Any, Any]:
             outputs = t.func.functional_call(module, values, (x,))
-            losses = row_losses(outputs, target, config.loss)
+            losses = row_losses(outputs, target, loss)
             return (losses * share).sum(), (losses * (share > 0)).sum()
 
         self._gradients = t.func.vmap(t.func.grad(objective, has_aux=True))

@@ -84,6 +84,20 @@ class Dense(Layer):
         return torch().baddbmm(b, x, W if self.wide else W.transpose(1, 2))
 
 
+def _as_module(layer: Layer) -> Any:
+    """A layer without parameters as a module for one client."""
+
+    class OneClient(torch().nn.Module):  # type: ignore[misc]
+        current: Pass | None = None
+        """The draws of this step; whoever trains sets it."""
+
+        def forward(self, x: Any) -> Any:
+            training = self.current if self.training else None
+            return layer.forward(x.unsqueeze(0), {}, training)[0]
+
+    return OneClient()
+
+
 _ACTIVATIONS = {"relu": "ReLU", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
 
@@ -121,24 +135,10 @@ class Dropout(Layer):
         return mask.to(like) / (1 - self.rate)
 
     def module(self) -> Any:
-        return _one_client_dropout(self)
+        return _as_module(self)
 
     def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
         return x if training is None else x * self.mask(training, tuple(x.shape), x)
-
-
-def _one_client_dropout(layer: Dropout) -> Any:
-    class SeededDropout(torch().nn.Module):  # type: ignore[misc]
-        """Dropout for one client; whoever trains sets ``current``."""
-
-        current: Pass | None = None
-
-        def forward(self, x: Any) -> Any:
-            if not self.training or self.current is None:
-                return x
-            return x * layer.mask(self.current, (1, *x.shape), x)[0]
-
-    return SeededDropout()
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,7 @@ class Image(Layer):
     channels: int
 
     def module(self) -> Any:
-        layer = self
-
-        class Channels(torch().nn.Module):  # type: ignore[misc]
-            def forward(self, x: Any) -> Any:
-                return layer.forward(x.unsqueeze(0), {}, None)[0]
-
-        return Channels()
+        return _as_module(self)
 
     def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
         shape = (*x.shape[:2], self.height, self.width, self.channels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,19 @@ class LazyUpdates(Stacked, ABC):
     Folding asks for their weighted sum only. ``rest`` are the other entries of the replies.
     """
 
-    __slots__ = ("rest",)
+    __slots__ = ("layout", "rest")
 
     rest: Rest
+    layout: TrainingLayout | None
+    arrays: ClassVar[tuple[str, ...]]
+    """Names of the tensors that updates are held in, one row per client."""
+
+    def __init__(self, *arrays: Any, rest: Rest, layout: TrainingLayout | None = None) -> None:
+        for name, array in zip(self.arrays, arrays, strict=True):
+            setattr(self, name, array)
+        self.rest = rest
+        self.layout = layout
+        self._len = len(arrays[0])
 
     @abstractmethod
     def matrix(self, chosen: Any) -> NDArray[Any]:
@@ -36,9 +46,17 @@ class LazyUpdates(Stacked, ABC):
     def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
         """Σ w u over all clients."""
 
-    @abstractmethod
+    def restored(self, vectors: Any) -> NDArray[Any]:
+        """Vectors in the order of training, in memory and in PyTorch's order."""
+        if self.layout is not None:
+            vectors = self.layout.restore(vectors)
+        return np.asarray(vectors.cpu().numpy())
+
     def part(self, chosen: Any) -> Self:
         """The replies of some clients."""
+        arrays = [getattr(self, name)[chosen] for name in self.arrays]
+        rest = {name: value[chosen] for name, value in self.rest.items()}
+        return type(self)(*arrays, rest=rest, layout=self.layout)
 
     @property
     @abstractmethod
@@ -83,32 +101,17 @@ class StackedUpdates(LazyUpdates):
     memory.
     """
 
-    __slots__ = ("layout", "values")
-
-    def __init__(self, values: Any, rest: Rest, layout: TrainingLayout | None = None) -> None:
-        self.values = values
-        self.rest = rest
-        self.layout = layout
-        self._len = len(values)
+    __slots__ = arrays = ("values",)
+    values: Any
 
     def matrix(self, chosen: Any) -> NDArray[Any]:
-        return self._restored(self.values[chosen])
+        return self.restored(self.values[chosen])
 
     def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
         if self.values.device.type != "cpu":
-            return self._restored(self.values.new_tensor(weights) @ self.values)
+            return self.restored(self.values.new_tensor(weights) @ self.values)
         values = self.values.numpy()
-        return self._restored(as_tensor(weights.astype(values.dtype) @ values))
-
-    def _restored(self, vectors: Any) -> NDArray[Any]:
-        if self.layout is not None:
-            vectors = self.layout.restore(vectors)
-        restored: NDArray[Any] = vectors.cpu().numpy()
-        return restored
-
-    def part(self, chosen: Any) -> StackedUpdates:
-        rest = {name: value[chosen] for name, value in self.rest.items()}
-        return StackedUpdates(self.values[chosen], rest, self.layout)
+        return self.restored(as_tensor(weights.astype(values.dtype) @ values))
 
     @property
     def kind(self) -> tuple[int, str]:
@@ -117,5 +120,4 @@ class StackedUpdates(LazyUpdates):
     def finite_values(self) -> NDArray[np.bool_]:
         if self.values.device.type == "cpu" and is_finite(self.values.numpy()):
             return np.ones(len(self), dtype=bool)
-        finite: NDArray[np.bool_] = self.values.isfinite().all(dim=1).cpu().numpy()
-        return finite
+        return np.asarray(self.values.isfinite().all(dim=1).cpu().numpy())

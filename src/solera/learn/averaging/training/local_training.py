@@ -135,12 +135,12 @@ class LocalTraining(ABC):
         others = {"loss": losses, "rows": self.sizes.astype(np.float64), **more}
         steps = build(self.ask["steps"])
         if self.private is None and not steps:
-            return StackedUpdates(values, others, self.layout)
+            return StackedUpdates(values, rest=others, layout=self.layout)
         values = self.restore(values)
         if self.private is not None:
             values = values[:, ~self.private]
         if not steps:
-            return StackedUpdates(values, others)
+            return StackedUpdates(values, rest=others)
         return Stacked({"update": pack_update(values, steps, self.keys, self.states), **others})
 
 

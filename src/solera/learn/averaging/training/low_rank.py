@@ -10,6 +10,7 @@ neither filled nor read.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,12 @@ from solera.core.clients import IntArray
 from solera.core.rng import Bits
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched import tiles, train_tile
-from solera.learn.averaging.training.batched_models import BatchedDense, Correction
+from solera.learn.averaging.training.batched_models import BatchedDense
 from solera.learn.averaging.training.batches import TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Dense, Pass
-from solera.learn.averaging.training.layout import TrainingLayout
-from solera.learn.averaging.training.lazy_updates import LazyUpdates, Rest
+from solera.learn.averaging.training.lazy_updates import LazyUpdates
 
 _ROWS = 1 << 22
 """Bytes of rows that are trained on at once."""
@@ -57,31 +57,23 @@ def _first(architecture: Architecture) -> Dense:
     return layer
 
 
+@dataclass(eq=False)
 class LowRankDense(BatchedDense):
     """The layers after the first as :class:`BatchedDense`; of the first, the errors.
 
-    ``weights`` are those after the first layer's: its bias comes first.
+    ``weights`` are those after ``first``, the weights of the first layer: its bias comes first.
+    ``batch`` is the number of rows of a step.
     """
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        weights: Any,
-        config: TrainingConfig,
-        first: Any,
-        batch: int,
-    ) -> None:
-        self._first = first
-        self._batch = batch
-        self._skipped = first.numel()
-        super().__init__(architecture, weights, config, Correction())
-        self.errors: Any = None
+    first: Any = None
+    batch: int = 0
+    errors: Any = None
 
     def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
         views: dict[str, Any] = {}
         for slot in self.architecture.training_layout.slots[1:]:
-            columns = slice(slot.start - self._skipped, slot.stop - self._skipped)
-            views[slot.name] = matrix[:, columns].view(-1, *slot.parameter.training_shape)
+            start, stop = slot.start - self.first.numel(), slot.stop - self.first.numel()
+            views[slot.name] = matrix[:, start:stop].view(-1, *slot.parameter.training_shape)
         return [
             (views.get(f"{block.name}.weight", matrix), views[f"{block.name}.bias"].unsqueeze(1))
             for block in self.blocks
@@ -91,9 +83,9 @@ class LowRankDense(BatchedDense):
         clients, rows, width = x.shape
         flat = x.reshape(-1, width)
         if self.blocks[0].wide:
-            self._products = (flat @ self._first).view(clients, rows, -1)
+            self._products = (flat @ self.first).view(clients, rows, -1)
         else:
-            self._products = (self._first @ flat.T).view(-1, clients, rows).permute(1, 2, 0)
+            self._products = (self.first @ flat.T).view(-1, clients, rows).permute(1, 2, 0)
         self._x = x
         self.errors = x.new_zeros(self._products.shape)
 
@@ -101,7 +93,7 @@ class LowRankDense(BatchedDense):
         if i:
             return super()._affine(i, x, W, b, training)
         clients, rows = x.shape[:2]
-        before = training.step * self._batch
+        before = training.step * self.batch
         z = self._products[:clients, before : before + rows]
         if before:
             alike = torch().bmm(x, self._x[:clients, :before].transpose(1, 2))
@@ -113,7 +105,7 @@ class LowRankDense(BatchedDense):
             super()._write(i, into, x, error, scale, training)
             return
         clients, rows = error.shape[:2]
-        before = training.step * self._batch
+        before = training.step * self.batch
         torch().mul(error, scale, out=self.errors[:clients, before : before + rows])
         into[1].add_(error.sum(dim=1, keepdim=True), alpha=scale)
 
@@ -124,42 +116,27 @@ class LowRankUpdates(LazyUpdates):
     ``others`` are the changes of the other parameters, in the order of training.
     """
 
-    __slots__ = ("errors", "layout", "others", "x")
-
-    def __init__(
-        self, x: Any, errors: Any, others: Any, rest: Rest, layout: TrainingLayout
-    ) -> None:
-        self.x = x
-        self.errors = errors
-        self.others = others
-        self.rest = rest
-        self.layout = layout
-        self._len = len(x)
+    __slots__ = arrays = ("x", "errors", "others")
+    x: Any
+    errors: Any
+    others: Any
 
     @property
     def _wide(self) -> bool:
+        assert self.layout is not None
         return self.layout.slots[0].parameter.transposed
 
     def matrix(self, chosen: Any) -> NDArray[Any]:
         x, errors = self.x[chosen], self.errors[chosen]
         pair = (x.transpose(1, 2), errors) if self._wide else (errors.transpose(1, 2), x)
         first = torch().bmm(*pair).flatten(1)
-        return self._restored(torch().cat([first, self.others[chosen]], dim=1))
+        return self.restored(torch().cat([first, self.others[chosen]], dim=1))
 
     def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
         w = self.errors.new_tensor(weights)
         x, errors = self.x.flatten(0, 1), (self.errors * w[:, None, None]).flatten(0, 1)
         first = x.T @ errors if self._wide else errors.T @ x
-        return self._restored(torch().cat([first.flatten(), w @ self.others]))
-
-    def _restored(self, vectors: Any) -> NDArray[Any]:
-        restored: NDArray[Any] = self.layout.restore(vectors).numpy()
-        return restored
-
-    def part(self, chosen: Any) -> LowRankUpdates:
-        rest = {name: value[chosen] for name, value in self.rest.items()}
-        x, errors, others = self.x[chosen], self.errors[chosen], self.others[chosen]
-        return LowRankUpdates(x, errors, others, rest, self.layout)
+        return self.restored(torch().cat([first.flatten(), w @ self.others]))
 
     @property
     def kind(self) -> tuple[int, str]:
@@ -168,8 +145,7 @@ class LowRankUpdates(LazyUpdates):
 
     def finite_values(self) -> NDArray[np.bool_]:
         in_first = self.errors.flatten(1).isfinite().all(dim=1)
-        finite: NDArray[np.bool_] = (in_first & self.others.isfinite().all(dim=1)).numpy()
-        return finite
+        return np.asarray((in_first & self.others.isfinite().all(dim=1)).numpy())
 
 
 def train_low_rank(
@@ -193,7 +169,7 @@ def train_low_rank(
     with t.no_grad():
         for who, chosen in tiles(batches, max(1, _ROWS // (columns * rows.row_bytes))):
             tile_weights = changed[chosen]
-            network = LowRankDense(architecture, tile_weights, config, W, batches.batch)
+            network = LowRankDense(architecture, tile_weights, config, first=W, batch=batches.batch)
 
             def take(first: int, columns: slice, chosen: Any = chosen) -> Any:
                 return x[chosen], targets[chosen]
@@ -208,4 +184,4 @@ def train_low_rank(
         "loss": losses.numpy() / batches.counts.sum(axis=1),
         "rows": sizes.astype(np.float64),
     }
-    return LowRankUpdates(x, errors, changed, rest, architecture.training_layout)
+    return LowRankUpdates(x, errors, changed, rest=rest, layout=architecture.training_layout)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.devices import find_device, torch
-from solera.learn.averaging.training.layers import Layer
 from solera.learn.averaging.training.losses import row_losses
 
 _AT_ONCE = 1 << 26
@@ -44,7 +43,7 @@ def mean_losses(
     basis_views = {
         name.removeprefix(f"{first}."): value for name, value in layout.views(basis).items()
     }
-    width = max(X[0].size, *(p.shape[0] for _, p in _parameters(architecture.layers)))
+    width = max(X[0].size, *(slot.parameter.shape[0] for slot in layout.slots))
     step = max(1, _AT_ONCE // (models * width * stack.element_size()))
     total = t.zeros(models, dtype=t.float64, device=place)
     with t.no_grad():
@@ -75,7 +74,3 @@ def _factors(stack: Any, slots: list[Any]) -> tuple[Any, Any]:
         return t.eye(len(stack), dtype=stack.dtype, device=stack.device), stack
     basis = vectors.T @ stack.double()
     return vectors.to(stack.dtype), basis.to(stack.dtype)
-
-
-def _parameters(layers: list[Layer]) -> list[tuple[int, Any]]:
-    return [(i, p) for i, layer in enumerate(layers) for p in layer.parameters()]
