@@ -22,12 +22,12 @@ from solera.core.clients import Client, ClientGroup, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
-from solera.core.rng import Bits, random_bits
-from solera.core.schema import class_codes
 from solera.core.selection import Selector
 from solera.core.task import task
 from solera.data.agreement import missing_values
 from solera.learn.averaging.base import ScoreAveraging
+from solera.learn.averaging.training.batches import shuffle_rows
+from solera.learn.averaging.training.losses import targets_of
 
 Floats = NDArray[np.floating[Any]]
 
@@ -45,7 +45,7 @@ def _train_many(group: ClientGroup, ask: Any) -> Stacked:
     _check(int(group.ids[0]), data.X, int(data.sizes.min()), ask)
     order = np.argsort(-data.sizes, kind="stable")
     starts, sizes = data.starts[order], data.sizes[order]
-    targets = _targets(data.y[data.index], ask)
+    targets = targets_of(data.y[data.index], ask["loss"], ask["classes"], ask["coef"].dtype)
     target_starts = (np.cumsum(data.sizes) - data.sizes)[order]
     kind = _float(data.X)
     W = np.repeat(ask["coef"].astype(kind)[None], len(group), axis=0)
@@ -53,7 +53,7 @@ def _train_many(group: ClientGroup, ask: Any) -> Stacked:
     loss = np.zeros(len(group))
     batch = int(min(ask["batch_size"] or sizes[0], sizes[0]))
     for epoch in range(ask["epochs"]):
-        shuffled = _shuffled(group.keys[order], sizes, epoch)
+        shuffled = shuffle_rows(group.keys[order], sizes, epoch)
         for first in range(0, int(sizes[0]), batch):
             active = int(np.searchsorted(-sizes, -first, side="left"))
             take = shuffled[:active, first : first + batch]
@@ -84,13 +84,13 @@ def _train(client: Client, ask: Any) -> dict[str, Any]:
     """Mini-batch gradient descent over this client's rows, as in the textbook."""
     rows = client.data.part("train")
     _check(client.id, rows.X, len(rows), ask)
-    targets = _targets(rows.y, ask)
+    targets = targets_of(rows.y, ask["loss"], ask["classes"], ask["coef"].dtype)
     kind = _float(rows.X)
     W, b = ask["coef"].astype(kind), ask["intercept"].astype(kind)
     batch = ask["batch_size"] or len(rows)
     loss = 0.0
     for epoch in range(ask["epochs"]):
-        shuffled = _shuffled(client.key, np.array([len(rows)]), epoch)[0]
+        shuffled = shuffle_rows(client.key, np.array([len(rows)]), epoch)[0]
         for first in range(0, len(rows), batch):
             take = shuffled[first : first + batch]
             x = _dense(rows.X, take, kind)
@@ -102,14 +102,6 @@ def _train(client: Client, ask: Any) -> dict[str, Any]:
         raise _explain(client, rows.X, ask)
     loss /= ask["epochs"] * len(rows)
     return {"coef": W, "intercept": b, "loss": loss, "rows": len(rows)}
-
-
-def _shuffled(keys: Bits, sizes: IntArray, epoch: int) -> IntArray:
-    """A random order of each client's rows, one line per client; padding comes last."""
-    width = int(sizes.max())
-    bits = random_bits(keys[:, None], epoch * (1 << 32) + np.arange(width))
-    bits[np.arange(width) >= sizes[:, None]] = np.iinfo(np.uint64).max
-    return np.argsort(bits, axis=1, kind="stable")
 
 
 def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
@@ -129,13 +121,6 @@ def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
         return p - target, (softplus - target * z).sum(axis=-1)
     error = z - target
     return error, 0.5 * (error**2).sum(axis=-1)
-
-
-def _targets(y: Any, ask: Any) -> Any:
-    """Class codes, or a matrix of labels or numbers."""
-    if ask["loss"] != "softmax":
-        return np.asarray(y, dtype=ask["coef"].dtype).reshape(len(y), -1)
-    return class_codes(y, ask["classes"])
 
 
 def _float(X: Any) -> Any:

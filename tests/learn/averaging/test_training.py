@@ -73,18 +73,24 @@ def compare(model, config, target="classes", tile=None, monkeypatch=None, tolera
     start = architecture.start(0, "float64")
     keys = stream_keys(0, "test", 0, np.arange(len(SIZES)))
     rows = Segments(X, y, np.cumsum(SIZES) - SIZES, SIZES)
-    gathered = ClientRows(rows, config.loss, np.arange(5), torch.float64, torch.device("cpu"))
     layout = architecture.training_layout
     sent = layout.arrange(torch.tensor(start))
     weights = sent.repeat(len(SIZES), 1)
+    gathered = ClientRows(rows, keys, config.loss, np.arange(5), weights)
     if tile:
         monkeypatch.setattr(batched, "tile_size", lambda *_: tile)
     correction = Correction(anchor=sent)
-    losses, steps = train_batched(architecture, weights, gathered, SIZES, keys, config, correction)
+    losses, steps = train_batched(architecture, weights, gathered, config, correction)
     for k in range(len(SIZES)):
         targets = np.asarray(rows[k].y, float) if config.loss != "softmax" else rows[k].y
         row, loss, made = train_reference(
-            architecture, start, rows[k].X, targets, keys[k : k + 1], config, anchor=start
+            architecture,
+            start,
+            rows[k].X,
+            targets,
+            keys[k : k + 1],
+            config,
+            Correction(torch.tensor(start)),
         )
         assert made == steps[k]
         error = np.abs(layout.restore(weights[k]).numpy() - row)
@@ -123,14 +129,14 @@ def both_ways(model, config):
     start = architecture.training_layout.arrange(torch.tensor(architecture.start(0, "float64")))
     keys = stream_keys(0, "test", 0, np.arange(len(SIZES)))
     segments = Segments(X, y, np.cumsum(SIZES) - SIZES, SIZES)
-    rows = ClientRows(segments, config.loss, np.arange(5), torch.float64, torch.device("cpu"))
+    rows = ClientRows(segments, keys, config.loss, np.arange(5), start)
     changes = start.repeat(len(SIZES), 1)
-    losses, _ = train_batched(architecture, changes, rows, SIZES, keys, config, Correction())
+    losses, _ = train_batched(architecture, changes, rows, config, Correction())
     changes -= start
     rest = {"loss": losses, "rows": SIZES.astype(float)}
     changes = architecture.training_layout.restore(changes)
     stacked = Stacked({"update": {"values": changes.numpy()}, **rest})
-    return stacked, train_low_rank(architecture, start, rows, SIZES, keys, config)
+    return stacked, train_low_rank(architecture, start, rows, config)
 
 
 @pytest.mark.parametrize("tile", [1, 1 << 22])

@@ -22,14 +22,13 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.core.selection import Selector
-from solera.core.task import task
 from solera.learn.averaging.base import ScoreAveraging
 from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
 from solera.learn.averaging.training.batched_models import forward
 from solera.learn.averaging.training.devices import find_device, torch
-from solera.learn.averaging.training.local_training import LocalTraining, single_and_batched
+from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
@@ -38,13 +37,10 @@ _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
 
 
+@training_task("averaging.train")
 def train_and_send(local: LocalTraining) -> Stacked:
     """Train from the model that was sent, keep what is private, send what changed."""
     return local.update()
-
-
-_one, _many = single_and_batched(train_and_send)
-_train = task("averaging.train", many=_many)(_one)
 
 
 class FedAvg(ScoreAveraging):
@@ -78,7 +74,7 @@ class FedAvg(ScoreAveraging):
     weights_: all parameters as one vector; :meth:`module` gives them as a network.
     """
 
-    update = _train
+    update = train_and_send
     weights_: NDArray[Any]
 
     def __init__(

@@ -33,7 +33,7 @@ from solera.learn.averaging.training.local_training import (
     PRIVATE,
     LocalTraining,
     OneClientTraining,
-    single_and_batched,
+    training_task,
 )
 from solera.learn.averaging.updates import UpdateMean
 
@@ -88,6 +88,7 @@ register_loss("labels/balanced", _balanced)
 # --- the client's side ---
 
 
+@training_task("multilabel.train")
 def train_core(local: LocalTraining) -> Stacked:
     """One round of training; what is sent is the core alone."""
     if local.ask["remember"]:
@@ -98,10 +99,6 @@ def train_core(local: LocalTraining) -> Stacked:
     if local.ask["weight"] != "samples_labels":
         return local.reply(changes, losses)
     return local.reply(changes, losses, rows=local.sizes * local.labels_known())
-
-
-_core_one, _core_many = single_and_batched(train_core)
-_train_core = task("multilabel.train", many=_core_many)(_core_one)
 
 
 @task("multilabel.finish")
@@ -168,7 +165,7 @@ class MLFedAvg(FedAvg):
     Other parameters are those of :class:`FedAvg`.
     """
 
-    update = _train_core
+    update = train_core
     watched_: list[list[float]]
     best_: NDArray[Any]
     rounds_: int

@@ -26,7 +26,7 @@ from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.local_training import (
     PRIVATE,
     LocalTraining,
-    single_and_batched,
+    training_task,
 )
 from solera.learn.evaluation import Evaluation, count_rows, metrics, rows_counted
 
@@ -101,6 +101,7 @@ class FedBN(FedPer):
         return list(self.private) if self.private is not None else _layered(self).normalisation()
 
 
+@training_task("averaging.rep")
 def train_head_then_body(local: LocalTraining) -> Stacked:
     """First the private head with the body fixed, then the body with the head fixed."""
     assert local.private is not None
@@ -113,17 +114,13 @@ def train_head_then_body(local: LocalTraining) -> Stacked:
     return local.reply(rows.sub_(local.weights), losses)
 
 
-_rep_one, _rep_many = single_and_batched(train_head_then_body)
-_rep = task("averaging.rep", many=_rep_many)(_rep_one)
-
-
 class FedRep(FedPer):
     """As FedPer, but head and body are trained in turn (Collins et al. 2021).
 
     ``head_epochs`` passes train the private head, then ``epochs`` the shared body.
     """
 
-    update = _rep
+    update = train_head_then_body
 
     def __init__(self, model: Any, *, head_epochs: Count = 1, **averaging: Any) -> None:
         super().__init__(model, **averaging)
@@ -133,6 +130,7 @@ class FedRep(FedPer):
         return {**super().round_config(round), "head_epochs": self.head_epochs}
 
 
+@training_task("averaging.ditto")
 def train_both(local: LocalTraining) -> Stacked:
     """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
     changes, losses, _ = local.changes(local.config, Correction())
@@ -143,17 +141,13 @@ def train_both(local: LocalTraining) -> Stacked:
     return local.reply(changes, losses)
 
 
-_ditto_one, _ditto_many = single_and_batched(train_both)
-_ditto = task("averaging.ditto", many=_ditto_many)(_ditto_one)
-
-
 class Ditto(Personal):
     """Every client trains a second model on L_k(v) + lam/2·‖v − w‖² (Li et al. 2021).
 
     The shared model is FedAvg's.
     """
 
-    update = _ditto
+    update = train_both
 
     def __init__(self, model: Any, *, lam: NonNegative = 0.1, **averaging: Any) -> None:
         super().__init__(model, **averaging)

@@ -109,9 +109,7 @@ class TopK(Sparse):
         places, sent = rest.pop("places"), parts["values"]
         if places.shape != sent.shape or places.min() < 0 or places.max() >= size:
             raise PayloadError(f"places of a compressed update must lie in 0 … {size - 1}")
-        values = np.zeros((len(sent), size), sent.dtype)
-        np.put_along_axis(values, places.astype(np.int64), sent, axis=1)
-        return {**rest, "values": values}
+        return {**rest, "values": _scattered(sent, places.astype(np.int64), size)}
 
 
 class RandomMask(Sparse):
@@ -151,9 +149,15 @@ class RandomMask(Sparse):
         count = self.sent_size(size)
         if sent.shape != (len(seeds), count) or seeds.dtype.kind != "i" or seeds.ndim != 1:
             raise PayloadError(f"a masked update must have {count} numbers and one seed")
-        values = np.zeros((len(sent), size), sent.dtype)
-        np.put_along_axis(values, _drawn_places(seeds, size, count), sent, axis=1)
-        return {**rest, "values": values}
+        places = _drawn_places(seeds, size, count)
+        return {**rest, "values": _scattered(sent, places, size)}
+
+
+def _scattered(sent: NDArray[Any], places: NDArray[np.int64], size: int) -> NDArray[Any]:
+    """Vectors of this size with the numbers that were sent in their places, and 0 elsewhere."""
+    values = np.zeros((len(sent), size), sent.dtype)
+    np.put_along_axis(values, places, sent, axis=1)
+    return values
 
 
 def _drawn_places(seeds: NDArray[np.int64], size: int, count: int) -> NDArray[np.int64]:

@@ -14,12 +14,11 @@ from solera.core.constraints import NonNegative, Positive, ProperFraction
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
-from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.local_training import LocalTraining, single_and_batched
+from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.updates import UpdateMean
 
 _CONTROL = "control"
@@ -132,6 +131,7 @@ class FedAdagrad(AdaptiveServer):
 # --- corrections at the clients ---
 
 
+@training_task("averaging.scaffold")
 def train_with_control(local: LocalTraining) -> Stacked:
     """Every step follows ∇L_k − c_k + c; afterwards c_k ← c_k − c + (w − w_k)/(τ η)."""
     trained = local.architecture.layout.trained
@@ -144,10 +144,6 @@ def train_with_control(local: LocalTraining) -> Stacked:
     return local.reply(changes, losses, control=local.restore(moved).cpu().numpy())
 
 
-_scaffold_one, _scaffold_many = single_and_batched(train_with_control)
-_scaffold = task("averaging.scaffold", many=_scaffold_many)(_scaffold_one)
-
-
 class Scaffold(FedAvg):
     """Control variates take the drift of unlike clients out of their steps.
 
@@ -155,7 +151,7 @@ class Scaffold(FedAvg):
     the clients. As long as all control variates are zero, as in the first round, it is FedAvg.
     """
 
-    update = _scaffold
+    update = train_with_control
     control_: NDArray[Any]
     clients_: int
 
@@ -187,6 +183,7 @@ class Scaffold(FedAvg):
             raise UsageError("Scaffold corrects plain gradient descent", hint="optimiser='sgd'")
 
 
+@training_task("averaging.nova")
 def train_and_normalise(local: LocalTraining) -> Stacked:
     """Send the change divided by the length of the way, so that long ways do not weigh more."""
     changes, losses, steps = local.changes(local.config, Correction(anchor=local.weights))
@@ -206,10 +203,6 @@ def path_length(steps: NDArray[np.float64], config: TrainingConfig) -> NDArray[n
     return steps
 
 
-_nova_one, _nova_many = single_and_batched(train_and_normalise)
-_nova = task("averaging.nova", many=_nova_many)(_nova_one)
-
-
 class FedNova(FedAvg):
     """Clients that make more steps do not pull the model further than the others.
 
@@ -218,7 +211,7 @@ class FedNova(FedAvg):
     same number of steps it is FedAvg.
     """
 
-    update = _nova
+    update = train_and_normalise
 
     def __init__(self, model: Any, *, mu: NonNegative = 0.0, **averaging: Any) -> None:
         super().__init__(model, **averaging)

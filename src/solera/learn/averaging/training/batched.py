@@ -33,6 +33,10 @@ _GATHERED = {"cpu": 1 << 20, "cuda": 1 << 31}
 """Bytes of rows gathered at once."""
 
 
+LossesAndSteps = tuple[NDArray[np.float64], IntArray]
+"""The mean loss of each client on its way, and the number of its steps."""
+
+
 def tile_size(architecture: Architecture, device: str, itemsize: int, batch: int) -> int:
     """How many clients to train in one go; ``batch`` is the bytes of one client's batch.
 
@@ -49,25 +53,23 @@ def train_batched(
     architecture: Architecture,
     weights: Any,
     rows: ClientRows,
-    sizes: IntArray,
-    keys: Bits,
     config: TrainingConfig,
     correction: Correction,
     *,
     start: Any = None,
-    relative: bool = False,
-) -> tuple[NDArray[np.float64], IntArray]:
+) -> LossesAndSteps:
     """Train each row of ``weights`` in place; the mean loss on the way and the number of steps.
 
-    With ``start``, a vector, every row begins there, whatever it held; ``relative`` leaves the
-    difference to it.
+    With ``start``, a vector, every row begins there, whatever it held, and becomes the difference
+    to it.
     """
     t = torch()
-    batches = deal_batches(keys, sizes, config)
-    losses = t.zeros(len(sizes), dtype=t.float64, device=weights.device)
+    keys, clients = rows.keys, len(rows.sizes)
+    batches = deal_batches(keys, rows.sizes, config)
+    losses = t.zeros(clients, dtype=t.float64, device=weights.device)
     batch_bytes = batches.batch * rows.row_bytes
     size = tile_size(architecture, weights.device.type, weights.element_size(), batch_bytes)
-    at_once = max(1, _GATHERED[weights.device.type] // (min(size, len(sizes)) * batch_bytes))
+    at_once = max(1, _GATHERED[weights.device.type] // (min(size, clients) * batch_bytes))
     with t.no_grad():
         for who, chosen in tiles(batches, size):
             tile_weights = weights[chosen]
@@ -82,7 +84,7 @@ def train_batched(
                 return rows.take(who[:first], tile_batches.index[:first, columns])
 
             losses[chosen] = train_tile(network, tile_batches, keys[who], at_once, take)
-            if relative:
+            if start is not None:
                 tile_weights.sub_(start)
             if not isinstance(chosen, slice):
                 weights[chosen] = tile_weights

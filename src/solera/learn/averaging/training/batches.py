@@ -59,6 +59,14 @@ class Batches:
         return Batches(self.index[who], self.counts[who], self.batch)
 
 
+def shuffle_rows(keys: Bits, sizes: IntArray, epoch: int) -> IntArray:
+    """A random order of each client's rows, one line per client; padding comes last."""
+    columns = np.arange(int(sizes.max()))
+    bits = random_bits(keys[:, None], (epoch << 32) + columns)
+    bits[columns >= sizes[:, None]] = np.iinfo(np.uint64).max
+    return np.argsort(bits, axis=1, kind="stable")
+
+
 def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches:
     """Shuffle every client's rows anew in every epoch and cut them into batches."""
     widest = int(sizes.max())
@@ -71,9 +79,7 @@ def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches
     index = np.zeros((len(sizes), len(every) * batch), dtype=np.int64)
     real = columns < sizes[:, None]
     for epoch in range(int((-(-steps // per_epoch)).max())):
-        bits = random_bits(keys[:, None], (epoch << 32) + columns)
-        bits[~real] = np.iinfo(np.uint64).max
-        order = np.argsort(bits, axis=1, kind="stable")
+        order = shuffle_rows(keys, sizes, epoch)
         place = epoch * per_epoch[:, None] + columns // batch
         client, column = np.nonzero(real & (place < steps[:, None]))
         cell = place[client, column] * batch + column % batch

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray, Segments
+from solera.core.rng import Bits
 from solera.learn.averaging.training.devices import as_tensor, borrow, torch
 from solera.learn.averaging.training.losses import targets_of
 
@@ -19,13 +20,16 @@ class ClientRows:
     """The rows of a group of clients; :meth:`take` gathers those of a batch.
 
     On a CPU rows stay in the array they lie in, on a GPU the whole array is copied there once.
-    Sparse rows become dense when they are gathered.
+    Sparse rows become dense when they are gathered. Rows are of the type and on the device of
+    ``like``, a tensor; ``keys`` fix each client's draws.
     """
 
     def __init__(
-        self, rows: Segments, loss: str, classes: NDArray[Any], dtype: Any, device: Any
+        self, rows: Segments, keys: Bits, loss: str, classes: NDArray[Any], like: Any
     ) -> None:
-        t = torch()
+        dtype, device = like.dtype, like.device
+        self.sizes = rows.sizes
+        self.keys = keys
         self.width = int(np.prod(rows.X.shape[1:]))
         self.dtype = dtype
         self.device = device
@@ -33,7 +37,7 @@ class ClientRows:
         self.first_target = np.cumsum(rows.sizes) - rows.sizes
         numbers = np.dtype(str(dtype).removeprefix("torch."))
         targets = targets_of(rows.y[rows.index], loss, classes, numbers)
-        self.targets = t.from_numpy(targets).to(device)
+        self.targets = torch().from_numpy(targets).to(device)
         self.X = rows.X if hasattr(rows.X, "tocsr") else _moved(rows.X, device)
         self._buffer: Any = None
 

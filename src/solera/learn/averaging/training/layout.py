@@ -81,8 +81,8 @@ class Layout:
         """The places in a vector of this size: of all parameters, or of the trained ones alone."""
         return self.slots if size == self.size else self.trained_slots
 
-    def arrays(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Every parameter, or every trained one, in its shape."""
+    def arrays(self, vector: Any) -> dict[str, Any]:
+        """Every parameter, or every trained one, in its shape; of an array or a tensor."""
         return {
             slot.name: vector[slot.start : slot.stop].reshape(slot.parameter.shape)
             for slot in self.slots_of(len(vector))
@@ -97,10 +97,7 @@ class Layout:
 
     def start(self, draw: np.random.Generator, dtype: Any) -> NDArray[Any]:
         """The vector a model begins with."""
-        flat = np.empty(self.size, dtype)
-        for slot in self.slots:
-            flat[slot.start : slot.stop] = slot.parameter.start(draw)
-        return flat
+        return self.vector({s.name: s.parameter.start(draw) for s in self.slots}, dtype)
 
     def select(self, names: Sequence[str]) -> NDArray[np.bool_]:
         """Marks the coordinates of all parameters whose name begins with one of these."""

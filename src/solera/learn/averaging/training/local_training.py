@@ -19,9 +19,9 @@ from solera.core.component import build
 from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
-from solera.core.task import Many, One
+from solera.core.task import Task, task
 from solera.learn.averaging.training.architecture import architecture_of
-from solera.learn.averaging.training.batched import train_batched
+from solera.learn.averaging.training.batched import LossesAndSteps, train_batched
 from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.client_rows import ClientRows
@@ -48,6 +48,7 @@ class LocalTraining(ABC):
     sizes: IntArray
     keys: Bits
     states: Sequence[MutableMapping[str, Any]]
+    targets: Any
 
     def __init__(self, ask: Any) -> None:
         self.ask = ask
@@ -62,9 +63,7 @@ class LocalTraining(ABC):
         return len(self.ids)
 
     @abstractmethod
-    def train(
-        self, weights: Any, config: TrainingConfig, correction: Correction
-    ) -> tuple[NDArray[Any], IntArray]:
+    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
         """Train each row in place; the mean loss and the number of steps of each."""
 
     def changes(
@@ -81,9 +80,12 @@ class LocalTraining(ABC):
         changes, losses, _ = self.changes(self.config, Correction(anchor=self.weights))
         return self.reply(changes, losses)
 
-    @abstractmethod
     def labels_known(self) -> NDArray[np.float64]:
         """How many labels each client knows; −1 stands for those it does not."""
+        first = np.cumsum(self.sizes) - self.sizes
+        given = torch().as_tensor(self.targets).cpu().numpy() >= 0
+        known = np.logical_or.reduceat(given, first, axis=0)
+        return np.asarray(known.sum(axis=1), dtype=np.float64)
 
     def arrange(self, vectors: Any) -> Any:
         """Vectors in PyTorch's order, as they are sent and kept, in the order of training."""
@@ -160,15 +162,15 @@ class OneClientTraining(LocalTraining):
         self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
         self.weights = as_tensor(ask["weights"])
 
-    def train(
-        self, weights: Any, config: TrainingConfig, correction: Correction
-    ) -> tuple[NDArray[Any], IntArray]:
-        fixed = {
-            name: None if value is None else value.reshape(-1, value.shape[-1])[0].numpy()
-            for name, value in vars(correction.of(slice(None))).items()
-        }
+    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
         row, loss, steps = train_reference(
-            self.architecture, weights[0].numpy(), self.X, self.targets, self.keys, config, **fixed
+            self.architecture,
+            weights[0].numpy(),
+            self.X,
+            self.targets,
+            self.keys,
+            config,
+            correction.of(0),
         )
         if not (np.isfinite(row).all() and np.isfinite(loss)):
             raise DataError(
@@ -177,9 +179,6 @@ class OneClientTraining(LocalTraining):
             )
         weights[0] = torch().from_numpy(row)
         return np.array([loss]), np.array([steps])
-
-    def labels_known(self) -> NDArray[np.float64]:
-        return np.array([(self.targets >= 0).any(axis=0).sum()], dtype=np.float64)
 
 
 class GroupTraining(LocalTraining):
@@ -190,26 +189,20 @@ class GroupTraining(LocalTraining):
         rows = group.data
         if not rows.sizes.all():
             raise Refusal("some client has no rows to train on")
-        self.ids, self.sizes, self.keys, self.states = (
-            group.ids,
-            rows.sizes,
-            group.keys,
-            group.states,
-        )
+        self.ids = group.ids
+        self.sizes = rows.sizes
+        self.keys = group.keys
+        self.states = group.states
         device = find_device(ask["device"])
         self.layout = self.architecture.training_layout
         self.weights = self.arrange(as_tensor(ask["weights"]).to(device))
         if self.private is not None:
             self.private = self.private.to(device)
-        dtype = self.weights.dtype
-        self.rows = ClientRows(rows, self.config.loss, ask["classes"], dtype, device)
+        self.rows = ClientRows(rows, self.keys, self.config.loss, ask["classes"], self.weights)
+        self.targets = self.rows.targets
 
-    def train(
-        self, weights: Any, config: TrainingConfig, correction: Correction
-    ) -> tuple[NDArray[Any], IntArray]:
-        return train_batched(
-            self.architecture, weights, self.rows, self.sizes, self.keys, config, correction
-        )
+    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
+        return train_batched(self.architecture, weights, self.rows, config, correction)
 
     def changes(
         self, config: TrainingConfig, correction: Correction
@@ -218,43 +211,37 @@ class GroupTraining(LocalTraining):
             return super().changes(config, correction)
         rows = borrow(len(self), self.architecture.layout.size, self.weights)
         losses, steps = train_batched(
-            self.architecture, rows, self.rows, self.sizes, self.keys, config, correction,
-            start=self.weights, relative=True,
-        )  # fmt: skip
+            self.architecture, rows, self.rows, config, correction, start=self.weights
+        )
         return rows, losses, steps
 
     def update(self) -> Stacked:
         as_is = self.private is None and not self.ask["steps"] and self.ask["send"] == "difference"
-        if not (
-            as_is and low_rank_pays(self.architecture, self.config, self.sizes, self.weights.device)
-        ):
-            return super().update()
-        return train_low_rank(
-            self.architecture, self.weights, self.rows, self.sizes, self.keys, self.config
-        )
-
-    def labels_known(self) -> NDArray[np.float64]:
-        known = (self.rows.targets >= 0).cpu().numpy()
-        first = np.cumsum(self.sizes) - self.sizes
-        counts = np.logical_or.reduceat(known, first, axis=0).sum(axis=1)
-        return np.asarray(counts, dtype=np.float64)
+        device = self.weights.device
+        if as_is and low_rank_pays(self.architecture, self.config, self.sizes, device):
+            return train_low_rank(self.architecture, self.weights, self.rows, self.config)
+        return super().update()
 
 
 Protocol = Callable[[LocalTraining], Stacked]
 
 
-def single_and_batched(protocol: Protocol) -> tuple[One, Many]:
-    """A protocol as the two implementations of a task."""
+def training_task(name: str) -> Callable[[Protocol], Task]:
+    """A protocol as a task, for one client and for many at once."""
 
-    def one(client: Client, ask: Any) -> dict[str, Any]:
-        return protocol(OneClientTraining(client, ask))[0]
+    def install(protocol: Protocol) -> Task:
+        def one(client: Client, ask: Any) -> dict[str, Any]:
+            return protocol(OneClientTraining(client, ask))[0]
 
-    def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
-        architecture = architecture_of(ask["model"])
-        if architecture.layers is None and not architecture.stacks:
-            return [one(client, ask) for client in group]
-        return protocol(GroupTraining(group, ask))
+        def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
+            architecture = architecture_of(ask["model"])
+            if architecture.layers is None and not architecture.stacks:
+                return [one(client, ask) for client in group]
+            return protocol(GroupTraining(group, ask))
 
-    one.__module__ = many.__module__ = protocol.__module__
-    one.__qualname__ = protocol.__qualname__
-    return one, many
+        one.__doc__ = protocol.__doc__
+        one.__module__ = many.__module__ = protocol.__module__
+        one.__qualname__ = protocol.__qualname__
+        return task(name, many=many)(one)
+
+    return install

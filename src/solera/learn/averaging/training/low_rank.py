@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
-from solera.core.rng import Bits
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched import tiles, train_tile
 from solera.learn.averaging.training.batched_models import BatchedDense
@@ -38,16 +37,17 @@ def low_rank_pays(
 
     A layer with few outputs is so small that its matrices cost less than reading rows twice.
     """
-    if device.type != "cpu" or not (
-        architecture.dense and config.plain and _first(architecture).wide
-    ):
+    if device.type != "cpu" or not (architecture.dense and config.plain):
+        return False
+    first = _first(architecture)
+    if not first.wide:
         return False
     widest = int(sizes.max())
     if len(sizes) * widest > 2 * sizes.sum():
         return False
     batch = min(config.batch_size or widest, widest)
     steps = -(-widest // batch) * config.epochs if config.steps is None else config.steps
-    return (steps - 1) * batch <= _first(architecture).outputs
+    return bool((steps - 1) * batch <= first.outputs)
 
 
 def _first(architecture: Architecture) -> Dense:
@@ -149,15 +149,11 @@ class LowRankUpdates(LazyUpdates):
 
 
 def train_low_rank(
-    architecture: Architecture,
-    start: Any,
-    rows: ClientRows,
-    sizes: IntArray,
-    keys: Bits,
-    config: TrainingConfig,
+    architecture: Architecture, start: Any, rows: ClientRows, config: TrainingConfig
 ) -> LowRankUpdates:
     """What training from ``start`` changes at each client, with its mean loss and its rows."""
     t = torch()
+    keys, sizes = rows.keys, rows.sizes
     batches = deal_batches(keys, sizes, config)
     slot, layer = architecture.training_layout.slots[0], _first(architecture)
     W, others = start[: slot.stop].view(slot.parameter.training_shape), start[slot.stop :]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from solera.core.rng import Bits
 from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import ADAM, TrainingConfig, deal_batches
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Pass
@@ -25,14 +26,12 @@ def train_reference(
     targets: NDArray[Any],
     key: Bits,
     config: TrainingConfig,
-    *,
-    anchor: NDArray[Any] | None = None,
-    offset: NDArray[Any] | None = None,
-    frozen: NDArray[np.bool_] | None = None,
+    correction: Correction,
 ) -> tuple[NDArray[Any], float, int]:
     """The trained vector, the mean loss on the way and the number of steps.
 
-    Every step follows ∇L + l2·w + mu·(w − anchor) + offset; ``frozen`` coordinates stay.
+    Every step follows ∇L + l2·w + mu·(w − anchor) + offset; ``frozen`` coordinates stay. These
+    vectors of the ``correction`` and the start are in PyTorch's order.
     """
     t = torch()
     module = architecture.load(start, architecture.module())
@@ -42,8 +41,9 @@ def train_reference(
     weights = [parameters[name] for name in names]
     like = {"dtype": weights[0].dtype}
     fixed = {
-        kind: None if flat is None else architecture.layout.arrays(flat)
-        for kind, flat in (("anchor", anchor), ("offset", offset), ("frozen", frozen))
+        kind: architecture.layout.arrays(vector)
+        for kind, vector in vars(correction).items()
+        if vector is not None
     }
     memory = [[t.zeros_like(w), t.zeros_like(w)] for w in weights]
     batches = deal_batches(key, np.array([X.shape[0]]), config)
@@ -60,13 +60,13 @@ def train_reference(
         with t.no_grad():
             for name, w, gradient, kept in zip(names, weights, gradients, memory, strict=True):
                 g = gradient + config.l2 * w
-                if fixed["anchor"] is not None:
-                    g = g + config.mu * (w - t.as_tensor(fixed["anchor"][name], **like))
-                if fixed["offset"] is not None:
-                    g = g + t.as_tensor(fixed["offset"][name], **like)
+                if "anchor" in fixed:
+                    g = g + config.mu * (w - fixed["anchor"][name])
+                if "offset" in fixed:
+                    g = g + fixed["offset"][name]
                 change = _change(g, kept, step + 1, config)
-                if fixed["frozen"] is not None:
-                    change = change * ~t.as_tensor(fixed["frozen"][name].copy())
+                if "frozen" in fixed:
+                    change = change * ~fixed["frozen"][name]
                 w -= config.lr * change
     return architecture.vector(module, start.dtype), total / seen, batches.counts.shape[1]
 
