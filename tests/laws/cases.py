@@ -286,9 +286,9 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("", lambda: so.FedForest(trees=3, per_client=2), ("classes", "numbers")),
         ("mean", lambda: so.FedForest(trees=2, vote="mean", max_depth=3), ("classes",)),
     ],
-    so.FedGBDT: [("", lambda: so.FedGBDT(rounds=3, max_depth=2), ("classes", "numbers"))],
-    so.HistGBDT: [
-        ("", lambda: so.HistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
+    so.SimFL: [("", lambda: so.SimFL(rounds=3, max_depth=2), ("classes", "numbers"))],
+    so.FedHistGBDT: [
+        ("", lambda: so.FedHistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
     ],
     HistBins: [("", lambda: HistBins(16), ("classes",))],
     so.Pipeline: [

@@ -106,7 +106,7 @@ def test_a_group_that_changes_from_ask_to_ask_grows_the_same_trees():
     for memory in (1, 10**4, 10**8):  # every client alone, some together, all together
         failing = so.Failures(dropout=0.2)
         fed = so.simulate(X, y, clients=8, failures=failing, seed=1, memory=memory)
-        trees.append(so.HistGBDT(rounds=6, max_depth=3, min_rows=3).fit(fed).trees_)
+        trees.append(so.FedHistGBDT(rounds=6, max_depth=3, min_rows=3).fit(fed).trees_)
     assert trees[0] == trees[1] == trees[2]
 
 

@@ -182,7 +182,7 @@ def test_bad_parameters_are_named():
     with pytest.raises(DataError, match="FedBins"):
         so.FederatedTree("id3").fit(fed)
     numbers = so.simulate(np.ones((20, 2)), np.arange(20.0), clients=2)
-    with pytest.raises(DataError, match="HistGBDT"):
+    with pytest.raises(DataError, match="FedHistGBDT"):
         so.FederatedTree().fit(numbers)
 
 
@@ -219,7 +219,7 @@ def test_what_trees_show_in_a_report(tmp_path):
     assert shown[1].body.count('<th scope="row">') == SHOWN_RULES
     assert "&gt;" in shown[1].body or "≤" in shown[1].body
     assert f"{len(model.kept_)} of {len(model.clients_)} trees kept" in shown[3].body
-    boosted = so.HistGBDT(rounds=3).fit(fed)
+    boosted = so.FedHistGBDT(rounds=3).fit(fed)
     (section,) = of_learner(boosted, boosted.save(tmp_path / "boosted.sol"))
     assert section.title == "Importance"
     assert "<svg" in section.body

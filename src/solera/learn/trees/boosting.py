@@ -1,4 +1,4 @@
-"""HistGBDT: gradient boosting on histograms that clients add up; the coordinator's side."""
+"""FedHistGBDT: gradient boosting on histograms that clients add up; the coordinator's side."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def initial_scores(counts: Ints) -> Floats:
     return np.asarray(np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p))
 
 
-class HistGBDT(Boosted):
+class FedHistGBDT(Boosted):
     """Horizontal gradient boosting on histograms, as XGBoost and LightGBM users expect it.
 
     Columns are cut into bins at quantiles over all clients. A round grows one tree (one per class

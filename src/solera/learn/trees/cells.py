@@ -1,6 +1,6 @@
 """Rows as numbers of cells: sending them down a tree and adding up what they carry.
 
-These two take most of the time of :class:`~solera.learn.trees.boosting.HistGBDT`, so both do all
+These two take most of the time of :class:`~solera.learn.trees.boosting.FedHistGBDT`, so both do all
 rows of all clients of a call in a few passes over flat arrays.
 """
 

@@ -295,7 +295,7 @@ def check_classes(learner: object, schema: Schema) -> None:
     if schema.target != "classes":
         raise DataError(
             f"{type(learner).__name__} predicts classes, the target is {schema.target}",
-            hint="HistGBDT and FedForest predict numbers too",
+            hint="FedHistGBDT and FedForest predict numbers too",
         )
 
 

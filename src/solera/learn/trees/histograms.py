@@ -1,4 +1,4 @@
-"""The client's side of HistGBDT: bins, gradients, and their histograms in whole numbers.
+"""The client's side of FedHistGBDT: bins, gradients, and their histograms in whole numbers.
 
 Gradients and hessians are rounded to fixed-point numbers before they are added. Sums of whole
 numbers do not depend on the order of adding, so any division of the rows over clients gives the

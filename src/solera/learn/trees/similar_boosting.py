@@ -1,4 +1,4 @@
-"""FedGBDT: boosting in which clients take turns, helped by similar rows elsewhere (SimFL)."""
+"""SimFL: boosting in which clients take turns, helped by similar rows of the others."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from solera.learn.trees.similarity import (
 from solera.learn.trees.tree import Tree
 
 
-class FedGBDT(Boosted):
+class SimFL(Boosted):
     """Gradient boosting in which clients take turns to build trees (Li, Wen & He 2020, *SimFL*).
 
     Before training every client hashes its rows with min(40, d − 1) tables of eight random
     hyperplanes; of every other client's rows, the most similar one to each own row is the one that
     shares most hashes. In round t client t mod K builds the tree. All clients add up the gradients
     of their rows by the builder's row that each is similar to, so that the builder's tree fits the
-    rows of all. Clients see the others' hashes, not their rows; :class:`HistGBDT` reveals less and
-    needs no similarity, but asks more often.
+    rows of all. Clients see the others' hashes, not their rows; :class:`FedHistGBDT` reveals less
+    and needs no similarity, but asks more often.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The client's side of FedGBDT: hash rows, find similar ones, add up gradients for them."""
+"""The client's side of SimFL: hash rows, find similar ones, add up gradients for them."""
 
 from __future__ import annotations
 
