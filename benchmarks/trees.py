@@ -20,7 +20,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 import solera as so
 from solera.core.replies import Reply
-from solera.learn.trees.rule_fold import RuleFold
+from solera.learn.trees.fusion.rule_merging import RuleFold
 
 ROUNDS, DEPTH, CLIENTS = 100, 5, 10
 

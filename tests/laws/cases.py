@@ -25,12 +25,12 @@ from solera.learn.averaging.variants import ControlMean
 from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
+from solera.learn.trees.boosting.histograms import HistBins
 from solera.learn.trees.forest import CollectForests
-from solera.learn.trees.histograms import HistBins
+from solera.learn.trees.fusion.rule_merging import RuleFold
+from solera.learn.trees.fusion.tasks import CollectTrees
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.local import CollectTrees
-from solera.learn.trees.rule_fold import RuleFold
-from solera.privacy.sums import EncryptedSum
+from solera.privacy.he.sums import EncryptedSum
 
 
 def registered(kind: type) -> list[type]:

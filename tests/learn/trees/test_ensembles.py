@@ -10,9 +10,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.learn.trees.histograms import Units, gradients
+from solera.learn.trees.boosting.histograms import Units, gradients
+from solera.learn.trees.boosting.simfl_tasks import hyperplanes, most_similar
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.similarity import hyperplanes, most_similar
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -9,9 +9,9 @@ import pytest
 
 import solera as so
 from solera.core.errors import DataError, PayloadError, UsageError
-from solera.learn.trees.federated_tree import SHOWN_RULES, filter_effect
+from solera.learn.trees.fusion.federated_tree import SHOWN_RULES, filter_effect
+from solera.learn.trees.fusion.rules import rules_of
 from solera.learn.trees.plots import plot_filter_effect, plot_importance
-from solera.learn.trees.rules import rules_of
 from solera.study.sections import of_learner
 
 

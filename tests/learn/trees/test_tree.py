@@ -18,7 +18,7 @@ from solera.core.payload import decode, encode
 from solera.core.schema import Feature, Schema
 from solera.learn.trees import export
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.readable import explain
+from solera.learn.trees.single_tree import explain
 from solera.learn.trees.sklearn_trees import from_sklearn
 from solera.learn.trees.tree import Tree
 

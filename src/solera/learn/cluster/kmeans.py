@@ -141,7 +141,7 @@ class FedKMeans(Learner):
     def plot(self, *, shape: tuple[int, int] | None = None) -> Any:
         """The centroids as a matplotlib figure: a heat map, or a picture each of that shape."""
         self.check_fitted()
-        from solera.learn.cluster.pictures import draw
+        from solera.learn.cluster.plots import draw
 
         return draw(self.centroids_, self.counts_, self.schema_, shape)
 

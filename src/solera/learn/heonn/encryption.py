@@ -35,8 +35,9 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.learn.heonn.algebra import inverses, solve
 from solera.learn.heonn.statistics import agree_key, rotation_keys
-from solera.privacy import he, keys
-from solera.privacy.keys import WrongKey
+from solera.privacy import he
+from solera.privacy.he import keys
+from solera.privacy.he.keys import WrongKey
 
 Floats = NDArray[np.float64]
 
@@ -144,7 +145,7 @@ class Encryption(Component):
         self, moments: Any, G: Floats, A: Floats, lam: float, agreed: dict[str, Any]
     ) -> he.Encrypted:
         """[[A m]] by the product that suits: one system, many, or the two steps of the thesis."""
-        from solera.privacy.he_products import multiply, multiply_factors, multiply_single
+        from solera.privacy.he.products import multiply, multiply_factors, multiply_single
 
         if not isinstance(moments, he.Encrypted):
             moments = he.Encrypted.from_payload(moments)

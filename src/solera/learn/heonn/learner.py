@@ -32,7 +32,7 @@ from solera.learn.heonn.encryption import Encryption, Problem
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import KINDS, hidden
 from solera.learn.heonn.statistics import statistics, with_ones
-from solera.privacy.sums import EncryptedSum
+from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
 

@@ -35,7 +35,8 @@ from solera.core.task import task
 from solera.data.agreement import missing_values
 from solera.learn.heonn.activations import activation, levels
 from solera.learn.heonn.hidden import hidden
-from solera.privacy import he, keys
+from solera.privacy import he
+from solera.privacy.he import keys
 
 Floats = NDArray[np.float64]
 _CHUNK = 1 << 24
@@ -102,7 +103,7 @@ def agree_key(client: Client, ask: Any) -> dict[str, Any]:
 @task("heonn.rotation_keys")
 def rotation_keys(client: Client, ask: Any) -> dict[str, Any]:
     """What a coordinator needs to multiply ciphertexts of that shape; it cannot decrypt with it."""
-    from solera.privacy.he_products import rotations_for
+    from solera.privacy.he.products import rotations_for
 
     return {"rotations": rotations_for(keys.find(ask["key"]), ask["shape"]).to_bytes()}
 

@@ -11,10 +11,14 @@ from solera.core.clients import Client
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.task import task
-from solera.learn.trees.federated_tree import category_sizes, check_categorical, check_classes
+from solera.learn.trees.fusion.federated_tree import (
+    category_sizes,
+    check_categorical,
+    check_classes,
+)
+from solera.learn.trees.fusion.tasks import check_rows
 from solera.learn.trees.id3 import cell_starts, codes_of, count_rows, grow
-from solera.learn.trees.local import check_rows
-from solera.learn.trees.readable import ReadableTree
+from solera.learn.trees.single_tree import ReadableTree
 from solera.learn.trees.tree import Floats, Ints, Tree
 
 

@@ -16,7 +16,7 @@ from solera.core.rng import generator
 from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.base import Predictor
-from solera.learn.trees.local import with_gaps
+from solera.learn.trees.fusion.tasks import with_gaps
 from solera.learn.trees.tree import Floats, Ints, Tree, dense
 
 

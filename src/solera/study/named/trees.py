@@ -21,9 +21,9 @@ from solera.data.partition import IID, Partition, QuantitySkew
 from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.preprocess.columns import FedBins
 from solera.learn.preprocess.pipeline import Pipeline
-from solera.learn.trees.federated_tree import FederatedTree, category_sizes, filter_effect
+from solera.learn.trees.fusion.federated_tree import FederatedTree, category_sizes, filter_effect
+from solera.learn.trees.fusion.tasks import confusion, grow_cart, with_gaps
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.local import confusion, grow_cart, with_gaps
 from solera.learn.trees.tree import Tree
 from solera.simulate.simulation import simulate
 from solera.study.named.rows import row

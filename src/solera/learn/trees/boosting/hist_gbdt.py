@@ -12,14 +12,14 @@ from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Round
 from solera.learn.base import Predictor
-from solera.learn.trees.histograms import (
+from solera.learn.trees.boosting.histograms import (
     HistBins,
     Units,
     catch_up,
     describe_target,
     histograms,
 )
-from solera.learn.trees.level_growth import GrowingTree, Limits
+from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
 from solera.learn.trees.tree import Floats, Ints, Tree, dense
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from solera.learn.trees.histograms import HistBins, Units
+from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.learn.trees.tree import Bools, Floats, Ints, TreeBuilder
 
 _LEAST_HESSIAN = 1e-3

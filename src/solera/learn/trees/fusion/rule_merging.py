@@ -8,7 +8,7 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.replies import Reply
-from solera.learn.trees.rules import Ranks, RuleSet, rules_of
+from solera.learn.trees.fusion.rules import Ranks, RuleSet, rules_of
 from solera.learn.trees.tree import Ints, Tree
 
 _PAIRS = 1 << 21

@@ -12,8 +12,8 @@ from solera.core.clients import Client, Rows
 from solera.core.errors import DataError, Refusal
 from solera.core.rng import generator
 from solera.core.task import task
-from solera.learn.trees.histograms import boosting_target, gradients
-from solera.learn.trees.local import with_gaps
+from solera.learn.trees.boosting.histograms import boosting_target, gradients
+from solera.learn.trees.fusion.tasks import with_gaps
 from solera.learn.trees.tree import Floats, Ints, Tree
 
 STATE = "trees.similar"

@@ -12,7 +12,7 @@ from solera.core.errors import DataError
 from solera.core.schema import Feature, Schema
 from solera.learn.base import Predictor
 from solera.learn.trees import export
-from solera.learn.trees.rules import RuleSet
+from solera.learn.trees.fusion.rules import RuleSet
 from solera.learn.trees.tree import Floats, Tree, dense, shares
 
 

@@ -15,11 +15,17 @@ from solera.core.federation import Federation
 from solera.core.replies import Reply
 from solera.core.schema import Schema
 from solera.learn.evaluation import metrics as metrics_of
-from solera.learn.trees.local import METRICS, CollectTrees, grow_tree, judge_trees, receive_tree
-from solera.learn.trees.readable import ReadableTree, rule_rows
-from solera.learn.trees.rule_fold import RuleFold
-from solera.learn.trees.rule_tree import tree_of_rules
-from solera.learn.trees.rules import Overlap, RuleSet
+from solera.learn.trees.fusion.rule_merging import RuleFold
+from solera.learn.trees.fusion.rule_tree import tree_of_rules
+from solera.learn.trees.fusion.rules import Overlap, RuleSet
+from solera.learn.trees.fusion.tasks import (
+    METRICS,
+    CollectTrees,
+    grow_tree,
+    judge_trees,
+    receive_tree,
+)
+from solera.learn.trees.single_tree import ReadableTree, rule_rows
 from solera.learn.trees.tree import Floats, Ints, Tree, shares
 
 log = logging.getLogger("solera")

@@ -25,8 +25,8 @@ from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.quantiles import first_counts, quantiles
-from solera.learn.trees.cells import Cells, add_up, move
-from solera.learn.trees.local import with_gaps
+from solera.learn.trees.boosting.binned_rows import Cells, add_up, move
+from solera.learn.trees.fusion.tasks import with_gaps
 from solera.learn.trees.tree import Floats, Ints
 
 STATE = "trees.boosting"

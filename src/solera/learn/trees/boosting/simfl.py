@@ -10,14 +10,14 @@ from solera.core.aggregation import Collect, Fields, Sum
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.trees.boosting import Boosted, boosting_start
-from solera.learn.trees.forest import CollectForests
-from solera.learn.trees.similarity import (
+from solera.learn.trees.boosting.hist_gbdt import Boosted, boosting_start
+from solera.learn.trees.boosting.simfl_tasks import (
     build_tree,
     find_similar,
     hash_rows,
     similar_gradients,
 )
+from solera.learn.trees.forest import CollectForests
 from solera.learn.trees.tree import Tree
 
 
