@@ -78,7 +78,7 @@ class Block:
     partial: Any = None
 
 
-class Keeper(Protocol):
+class CheckpointStore(Protocol):
     """Something that keeps the state of a loop, to go on from after an interruption."""
 
     def read(self) -> bytes | None:
@@ -114,7 +114,7 @@ class Engine(Protocol):
     def restore(self, states: Mapping[int, Any]) -> None:
         """Put back what :meth:`states` returned."""
 
-    def keeper(self) -> Keeper | None:
+    def checkpoint_store(self) -> CheckpointStore | None:
         """Where the state of a loop that begins now is kept, if the engine keeps it."""
 
     def close(self) -> None:

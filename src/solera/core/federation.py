@@ -52,7 +52,7 @@ class Replies:
         self.ask = ask
         self.quorum = quorum
         self.failures: list[Failure] = []
-        self.guests: Engine | None = None
+        self.coordinator_rows: Engine | None = None
         self.keeps_updates = False
         self.updates: Updates | None = None
         self._federation = federation
@@ -95,9 +95,9 @@ class Replies:
             if len(groups) > 1:
                 self._federation.meter.relayed += encoded_size(partial)
             total = aggregation.merge(total, partial)
-        if self.guests is not None and not isinstance(self.ask.payload, PerClient):
+        if self.coordinator_rows is not None and not isinstance(self.ask.payload, PerClient):
             ask = replace(self.ask, clients=np.zeros(1, np.int64), prepare=())
-            for block in self.guests.run(ask, aggregation):
+            for block in self.coordinator_rows.run(ask, aggregation):
                 total = aggregation.merge(total, block.partial)
         self._close()
         return total

@@ -56,7 +56,7 @@ class Round:
         *,
         learner: Any = None,
         chosen: IntArray | None = None,
-        guests: Engine | None = None,
+        coordinator_rows: Engine | None = None,
         before: Any = None,
         asked_before: int | None = None,
     ) -> None:
@@ -69,7 +69,7 @@ class Round:
         self.stopped: str | None = None
         self.federation = federation
         self.missed: list[Failure] = []
-        self._guests = guests
+        self._coordinator_rows = coordinator_rows
         self._replies: list[Replies] = []
         asked = len(federation.meter.records)
         self._asked_before = asked if asked_before is None else asked_before
@@ -92,7 +92,8 @@ class Round:
             quorum=quorum,
             round=self.index,
         )
-        replies.guests, replies.keeps_updates = self._guests, self.before is not None
+        replies.coordinator_rows = self._coordinator_rows
+        replies.keeps_updates = self.before is not None
         self._replies.append(replies)
         return replies
 
@@ -288,7 +289,7 @@ class Rounds:
             if roster.sizes is None:
                 raise UsageError("a clock needs to know how many rows clients have")
             work = Work(bits, epochs, roster.sizes[chosen])
-            timing = clock.race(federation.seed, index, time, chosen, work)
+            timing = clock.time_round(federation.seed, index, time, chosen, work)
             seconds, missed = timing.seconds, timing.missed
         elif clock is not None:
             seconds = clock.wait()
@@ -299,7 +300,7 @@ class Rounds:
             federation,
             learner=self.learner,
             chosen=chosen,
-            guests=self.selector.guests(),
+            coordinator_rows=self.selector.coordinator_rows(),
             before=self.learner.get_state() if self.selector.needs_updates else None,
             asked_before=asked_before,
         )

@@ -58,7 +58,7 @@ class Selector(Component, abstract=True):
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
         """Ids of the clients of this round."""
 
-    def guests(self) -> Engine | None:
+    def coordinator_rows(self) -> Engine | None:
         """One more client for this round, at the coordinator itself: rows that were sent to it."""
         return None
 
@@ -89,7 +89,9 @@ class Clock(Protocol):
     def available(self, seed: int, time: float, clients: int) -> IntArray | None:
         """Who can be reached at that time; None: everybody."""
 
-    def race(self, seed: int, round: int, time: float, clients: IntArray, work: Work) -> Timing:
+    def time_round(
+        self, seed: int, round: int, time: float, clients: IntArray, work: Work
+    ) -> Timing:
         """What happens to these clients in a round that begins at ``time``."""
 
     def wait(self) -> float:

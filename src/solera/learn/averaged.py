@@ -51,7 +51,7 @@ class Averaging(Predictor, abstract=True):
         """How the clients' replies become one."""
         return Mean(weight="rows")
 
-    def absorb(self, mean: Mapping[str, Any]) -> None:
+    def apply_update(self, mean: Mapping[str, Any]) -> None:
         """Change the model by the folded replies of one round."""
         self.set_model(mean)
 
@@ -84,6 +84,6 @@ class Averaging(Predictor, abstract=True):
         for r in rounds:
             ask = {**self.order(r.index), **self.get_model()}
             mean = r.ask(self.update, ask).fold(self.rule())
-            self.absorb(mean)
+            self.apply_update(mean)
             r.log(loss=float(mean["loss"]))
             self.after_round(r)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.aggregation import Aggregation
-from solera.core.checkpoint import Checkpoint, File, fingerprint
+from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
 from solera.core.component import (
     Component,
     build,
@@ -20,6 +20,7 @@ from solera.core.component import (
     describe,
     describe_fitted,
 )
+from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
@@ -44,7 +45,7 @@ class Learner(Component, abstract=True):
     :meth:`each_round`.
     """
 
-    uses_gaps: ClassVar[bool] = False
+    allows_missing: ClassVar[bool] = False
     """Whether rows with missing values can be learned from."""
 
     schema_: Schema
@@ -73,7 +74,7 @@ class Learner(Component, abstract=True):
             )
         self._forget()
         self.history_ = []
-        self.schema_ = agree(federation, gaps=self.uses_gaps)
+        self.schema_ = agree(federation, allow_missing=self.allows_missing)
         self._callbacks, self._checkpoint = callbacks, checkpoint
         try:
             self.train(federation)
@@ -111,12 +112,16 @@ class Learner(Component, abstract=True):
                 self, "select", selector, "must be a selector", hint="for example so.Uniform()"
             )
         checkpoint = None
-        keeper = federation.engine.keeper() if self._checkpoint is None else File(self._checkpoint)
-        if keeper is not None:
+        store: CheckpointStore | None = None
+        if self._checkpoint is None:
+            store = federation.engine.checkpoint_store()
+        else:
+            store = CheckpointFile(self._checkpoint)
+        if store is not None:
             sizes = federation.engine.sizes("train")
             seed, clients = federation.seed, len(federation)
             run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
-            checkpoint = Checkpoint(keeper, run)
+            checkpoint = Checkpoint(store, run)
         self._loop = iter(
             Rounds(
                 federation,
@@ -144,7 +149,7 @@ class Learner(Component, abstract=True):
         """The model without what only further training needs; this is what clients receive."""
         return self
 
-    def absorb(self, folded: Any) -> None:
+    def apply_update(self, folded: Any) -> None:
         """Change the model by the folded replies of one round, for selectors that try subsets."""
         raise UsageError(f"{type(self).__name__} does not say what a round does to its model")
 
@@ -280,7 +285,7 @@ class Additive(Predictor, abstract=True):
 class Transformer(Learner, abstract=True):
     """A learner that maps rows to rows; clients apply it before the next step of a pipeline."""
 
-    uses_gaps: ClassVar[bool] = True
+    allows_missing: ClassVar[bool] = True
 
     @abstractmethod
     def transform(self, X: Any) -> Any:

@@ -60,7 +60,7 @@ class PeerToPeer(Predictor):
         if partial is None:
             return None
         mean = rule.finish(partial)
-        learner.absorb(mean)
+        learner.apply_update(mean)
         return float(mean["loss"])
 
     def predict(self, X: Any) -> NDArray[Any]:

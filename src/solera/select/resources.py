@@ -167,7 +167,7 @@ class HybridFL(FedCS):
     upload: whether rows may be asked for.
     """
 
-    _guests: Engine | None = None
+    _coordinator_rows: Engine | None = None
     _sent_rows: dict[int, IntArray] | None = None
 
     def __init__(
@@ -195,7 +195,7 @@ class HybridFL(FedCS):
         )
 
     def prepare(self, round: int, roster: Roster, found: Estimates, plan: Schedule) -> None:
-        self._guests = None
+        self._coordinator_rows = None
         outside = np.ones(len(found.clients), dtype=bool)
         outside[plan.chosen] = False
         allowing = np.flatnonzero(outside & found.upload)
@@ -207,7 +207,7 @@ class HybridFL(FedCS):
         left = np.maximum(found.counts[allowing] - sent, 0)
         takes = plan_upload(found.link[allowing], found.row_bits[allowing], left, plan.first_upload)
         asks = {c: (i, n) for c, i, n in zip(who, sent, takes, strict=True) if n.any()}
-        self._guests = fetch_rows(roster, asks, round)
+        self._coordinator_rows = fetch_rows(roster, asks, round)
         self._sent.update({client: first + take for client, (first, take) in asks.items()})
 
     @property
@@ -217,8 +217,8 @@ class HybridFL(FedCS):
             self._sent_rows = {}
         return self._sent_rows
 
-    def guests(self) -> Engine | None:
-        return self._guests
+    def coordinator_rows(self) -> Engine | None:
+        return self._coordinator_rows
 
     def get_state(self) -> Any:
         """What was asked for already, so that no row is sent twice."""
@@ -229,7 +229,7 @@ class HybridFL(FedCS):
 
     def observe(self, round: Round) -> None:
         super().observe(round)
-        source = getattr(self._guests, "source", None)
+        source = getattr(self._coordinator_rows, "source", None)
         round.log(uploaded=0 if source is None else int(source.sizes("train").sum()))
 
     def _check(self) -> None:

@@ -84,7 +84,7 @@ class RoundUtility:
             partial = None
             for i in np.flatnonzero(subset).tolist():
                 partial = rule.merge(partial, self.folded.partials[i])
-            learner.absorb(rule.result(partial))
+            learner.apply_update(rule.result(partial))
         return learner
 
     def _at_clients(self, states: Sequence[Mapping[str, Any]]) -> Floats:

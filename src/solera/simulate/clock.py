@@ -116,7 +116,9 @@ class VirtualClock(Component):
     def wait(self) -> float:
         return float(self.idle)
 
-    def race(self, seed: int, round: int, time: float, clients: IntArray, work: Work) -> Timing:
+    def time_round(
+        self, seed: int, round: int, time: float, clients: IntArray, work: Work
+    ) -> Timing:
         state = self.model().now(seed, round, clients)
         training = work.epochs * work.rows / state.speed
         uploading = work.bits / state.link

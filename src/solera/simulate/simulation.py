@@ -81,9 +81,9 @@ def simulate(
     if engine == "local":
         if workers is not None:
             raise UsageError(f"simulate(workers={workers}) needs engine='processes'")
-        carrier = LocalEngine(source, misfortune=failures, memory=memory)
+        carrier = LocalEngine(source, fault_model=failures, memory=memory)
     elif engine == "processes":
-        carrier = ProcessEngine(source, workers=workers, misfortune=failures, memory=memory)
+        carrier = ProcessEngine(source, workers=workers, fault_model=failures, memory=memory)
     else:
         raise UsageError.of("simulate", "engine", engine, "must be 'local' or 'processes'")
     federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)

@@ -130,7 +130,7 @@ class FedBuff(FedAvg):
             stale = (1 + r.index - job["version"]) ** -0.5
             total += (stale * unpack_update(parts, self.update_steps, size)[0]).astype(self.dtype)
         if sound:
-            self.absorb({"update": total / len(sound)})
+            self.apply_update({"update": total / len(sound)})
             r.log(loss=float(np.mean([job["reply"]["loss"] for job in sound])))
         r.log(
             clients=len(arrived),

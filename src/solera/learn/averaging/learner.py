@@ -151,7 +151,7 @@ class FedAvg(Averaging):
     def rule(self) -> Aggregation:
         return UpdateMean(self._shared_size(), steps=self.update_steps, weight=self.weight)
 
-    def absorb(self, mean: Mapping[str, Any]) -> None:
+    def apply_update(self, mean: Mapping[str, Any]) -> None:
         shared: Any = ~self._hidden() if self._private() else slice(None)
         change = mean["update"]
         if self.send == "weights":

@@ -203,8 +203,8 @@ class Scaffold(FedAvg):
         size = self._plan().layout.size
         return ControlMean(size, steps=self.update_steps, weight=self.weight, plain=["control"])
 
-    def absorb(self, mean: Mapping[str, Any]) -> None:
-        super().absorb(mean)
+    def apply_update(self, mean: Mapping[str, Any]) -> None:
+        super().apply_update(mean)
         share = mean["count"] / self.clients_
         self.control_ = self.control_ + share * mean["control"]
 
@@ -261,8 +261,8 @@ class FedNova(FedAvg):
         super().__init__(model, **averaging)
         self.mu = mu
 
-    def absorb(self, mean: Mapping[str, Any]) -> None:
-        super().absorb({**mean, "update": mean["update"] * float(mean["length"])})
+    def apply_update(self, mean: Mapping[str, Any]) -> None:
+        super().apply_update({**mean, "update": mean["update"] * float(mean["length"])})
 
     def _training(self, round: int) -> dict[str, Any]:
         return {**super()._training(round), "mu": float(self.mu)}

@@ -95,7 +95,7 @@ class FedKMeans(Learner):
         for r in rounds:
             total = r.ask(update, {**order, "centroids": self.centroids_}).fold(Sum())
             before = self.centroids_
-            self.absorb(total)
+            self.apply_update(total)
             moved = float(np.sqrt(((self.centroids_ - before) ** 2).sum(axis=1)).max())
             r.log(loss=total["inertia"] / max(int(total["counts"].sum()), 1), moved=moved)
             if moved <= self.tolerance:
@@ -103,7 +103,7 @@ class FedKMeans(Learner):
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
 
-    def absorb(self, total: Any) -> None:
+    def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
         counts = total["counts"][:, None]
         target = np.where(counts > 0, total["sums"] / np.maximum(counts, 1), self.centroids_)

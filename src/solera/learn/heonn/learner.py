@@ -132,7 +132,7 @@ class FedHEONN(Additive):
             return self
         self._forget()
         self.history_ = []
-        self.schema_ = agree(federation, gaps=self.uses_gaps)
+        self.schema_ = agree(federation, allow_missing=self.allows_missing)
         self._learn(federation, clients)
         return self
 

@@ -18,7 +18,7 @@ class Pipeline(Predictor):
     predicts, saves and loads as one learner.
     """
 
-    uses_gaps = True
+    allows_missing = True
     steps_: list[Any]
 
     def __init__(self, *steps: Learner) -> None:

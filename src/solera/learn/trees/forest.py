@@ -98,7 +98,7 @@ class FedForest(Predictor):
     trees_, owners_: the trees, and the client each comes from.
     """
 
-    uses_gaps = True
+    allows_missing = True
     trees_: list[Tree]
     owners_: Ints
 

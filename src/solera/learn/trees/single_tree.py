@@ -155,7 +155,7 @@ def _condition(feature: Feature, column: int, low: float, high: float, gap: bool
 class ReadableTree(Predictor, abstract=True):
     """A classifier that is one tree."""
 
-    uses_gaps = True
+    allows_missing = True
     tree_: Tree
 
     def predict_proba(self, X: Any) -> Floats:

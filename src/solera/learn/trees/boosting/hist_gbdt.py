@@ -26,7 +26,7 @@ from solera.learn.trees.tree import Floats, Ints, Tree, dense
 class Boosted(Predictor, abstract=True):
     """What boosted ensembles share: scores are sums of trees, probabilities their link."""
 
-    uses_gaps = True
+    allows_missing = True
     trees_: list[list[Tree]]
     initial_: Floats
 
