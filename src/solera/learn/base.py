@@ -72,6 +72,7 @@ class Learner(Component, abstract=True):
                 f"fit needs a federation, not {type(federation).__name__}",
                 hint="for example so.simulate(X, y, clients=10)",
             )
+        self.check_params()
         self._forget()
         self.history_ = []
         self.schema_ = agree(federation, allow_missing=self.allows_missing)
