@@ -26,9 +26,8 @@ from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
 from solera.learn.trees.boosting.histograms import HistBins
-from solera.learn.trees.forest import CollectForests
+from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
-from solera.learn.trees.fusion.tasks import CollectTrees
 from solera.learn.trees.id3 import grow_id3
 from solera.privacy.he.sums import EncryptedSum
 
@@ -64,7 +63,6 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
     so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
     RuleFold: lambda: RuleFold(2, 2),
     CollectTrees: lambda: CollectTrees(2, 2),
-    CollectForests: lambda: CollectForests(2, 2),
 }
 
 
@@ -88,8 +86,8 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Fields: _sums,
     so.ByFold: _sums,
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
-    CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole}),
-    CollectForests: st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
+    CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
+    | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
     Gather: _sums,
     UpdateMean: _updates,
     ControlMean: _updates,

@@ -93,7 +93,9 @@ def test_rows_that_cannot_be_counted(rows, error, match):
     data = so.FederatedData(np.zeros((rows, 2)), np.zeros(rows, dtype=int), np.array([0, rows]))
     client = Client(0, data, Draws(0, "", 0), {})
     with pytest.raises(error, match=match):
-        histograms(client, {"step": np.array([0, 0, 30, 20, 5, 1, 0])})
+        histograms(
+            client, {"step": np.array([0, 0, 30, 20, 5, 1, 0]), "starts": np.array([0, 2, 4])}
+        )
     assert STATE not in client.state
 
 

@@ -10,7 +10,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.learn.trees.boosting.histograms import Units, gradients
+from solera.learn.trees.boosting.base import gradients
+from solera.learn.trees.boosting.histograms import Units
 from solera.learn.trees.boosting.simfl_tasks import hyperplanes, most_similar
 from solera.learn.trees.id3 import grow_id3
 
@@ -176,19 +177,20 @@ def test_constant_columns_and_tiny_clients(make):
 def test_bad_parameters_are_named():
     X, y = data(0, "two")
     fed = so.simulate(X, y, clients=2)
-    for learner, told in (
-        (so.FedHistGBDT(rounds=0), "rounds"),
-        (so.FedHistGBDT(lr=0), "lr"),
-        (so.FedHistGBDT(bins=256), "bins"),
-        (so.FedHistGBDT(l2=-1), "l2"),
-        (so.SimFL(max_depth=0), "max_depth"),
-        (so.FedForest(per_client=30), "per_client"),
-        (so.FedForest(vote="best"), "vote"),
+    for learner, wrong, rule in (
+        (so.FedHistGBDT, {"rounds": 0}, "rounds must be a whole number of at least 1"),
+        (so.FedHistGBDT, {"lr": 0}, "lr must be a number > 0"),
+        (so.FedHistGBDT, {"bins": 256}, r"bins must be a whole number in \[2, 255\]"),
+        (so.FedHistGBDT, {"l2": -1}, "l2 must be a number of at least 0"),
+        (so.SimFL, {"max_depth": 0}, "max_depth must be a whole number of at least 1"),
+        (so.FedForest, {"per_client": 30}, "per_client must be at most trees=20"),
+        (so.FedForest, {"vote": "best"}, "vote must be 'majority' or 'mean'"),
+        (so.FedID3, {"epsilon": 0}, "epsilon must be a number > 0 or None"),
     ):
-        with pytest.raises(UsageError, match=told):
-            learner.fit(fed)
-    with pytest.raises(UsageError, match="epsilon"):
-        so.FedID3(epsilon=0).fit(fed)
+        with pytest.raises(UsageError, match=rule):
+            learner(**wrong)
+        with pytest.raises(UsageError, match=rule):
+            learner().set_params(**wrong).fit(fed)
     with pytest.raises(DataError, match="1 class"):
         so.FedHistGBDT().fit(so.simulate(X, np.zeros(150, int), clients=2))
     with pytest.raises(DataError, match="labels"):

@@ -168,16 +168,16 @@ def test_clients_that_fail_are_left_out():
 
 def test_bad_parameters_are_named():
     fed, _, _ = numeric()
-    for options, told in (
+    for options, rule in (
         ({"kind": "c45"}, "'cart' or 'id3'"),
         ({"max_depth": 0}, "max_depth"),
         ({"max_rules": 0}, "max_rules"),
-        ({"filter": 101.0}, "percentile"),
-        ({"filter": "mode"}, "percentile"),
+        ({"filter": 101.0}, r"a number in \[0, 100\], a function or None"),
+        ({"filter": "mode"}, "filter must be 'mean' or 'median'"),
         ({"metric": "auc"}, "metric"),
         ({"on_overlap": "union"}, "on_overlap"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=rule):
             so.FederatedTree(**options).fit(fed)
     with pytest.raises(DataError, match="FedBins"):
         so.FederatedTree("id3").fit(fed)

@@ -42,8 +42,7 @@ def grown(seed, kind, trees):
             found.append(grow_id3(X, y, np.full(WIDTH, 3), CLASSES, 2))
         else:
             cart = DecisionTreeClassifier(max_depth=3, random_state=0).fit(X, y)
-            gaps = np.isnan(X).any(axis=0)
-            found.append(from_sklearn(cart, classes=np.arange(CLASSES), gaps=gaps))
+            found.append(from_sklearn(cart, classes=np.arange(CLASSES), rows=X))
     return found, rows(draw, kind, 60)
 
 

@@ -73,7 +73,7 @@ class GrowingTree:
         wholes = np.stack(self.units.unpacked(totals.T))
         best = self._best(hist, totals, wholes)
         if len(self.builder) == 1:
-            self.builder.settle(0, float(self._values(wholes)[0]), float(wholes[2, 0]))
+            self.builder.set_value(0, float(self._values(wholes)[0]), float(wholes[2, 0]))
         divided = np.flatnonzero(best.gain > 0)
         rows = self._divide(nodes[divided], best.at(divided), wholes[:, divided])
         some = rows.max(axis=0) >= 2 * self.limits.min_rows  # the others cannot be split again

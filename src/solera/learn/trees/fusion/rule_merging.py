@@ -31,7 +31,7 @@ def merge(a: RuleSet, b: RuleSet) -> RuleSet:
         *np.split(b.leaf_rows, b.leaf_starts[1:-1]),
     ]
     leaf_rows = [leaf_rows[t] for t in order]
-    return a.with_parts(
+    return a.replaced(
         lower=lower,
         upper=upper,
         gaps=a.gaps[i] & b.gaps[k],
@@ -143,7 +143,7 @@ class RuleFold(Aggregation):
             rules = pruned.kept
             dropped += len(pruned.dropped)
             share = 1 - (1 - share) * (1 - pruned.dropped_share)
-        arrays = rules.ordered().get_params(deep=False)
+        arrays = rules.ordered().to_payload()
         return {"rules": arrays, "dropped": dropped, "dropped_share": share}
 
     def finish(self, partial: Any) -> dict[str, Any]:
