@@ -10,8 +10,8 @@ from solera.core.aggregation import Collect
 from solera.core.clients import Client, Rows
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
-from solera.learn.rows import check_shape
-from solera.learn.trees.tree import Floats, Tree, dense
+from solera.learn.rows import check_shape, dense
+from solera.learn.trees.tree import Floats, Tree
 
 
 def checked_rows(client: Client, rows: Rows, width: int) -> Floats:

@@ -9,8 +9,9 @@ import numpy as np
 
 from solera.core.errors import DataError
 from solera.core.schema import Feature, Schema
+from solera.learn.rows import dense
 from solera.learn.trees.export import HUGE
-from solera.learn.trees.tree import Bools, Floats, Tree, dense, shares
+from solera.learn.trees.tree import Bools, Floats, Tree, shares
 
 
 @dataclass(frozen=True)

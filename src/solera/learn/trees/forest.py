@@ -13,9 +13,10 @@ from solera.core.federation import Federation
 from solera.core.rng import generator
 from solera.core.schema import class_codes
 from solera.core.task import task
+from solera.learn.rows import dense
 from solera.learn.trees.client_trees import CollectTrees, checked_rows
 from solera.learn.trees.ensemble import TreeEnsemble
-from solera.learn.trees.tree import Floats, Ints, Tree, dense
+from solera.learn.trees.tree import Floats, Ints, Tree
 
 
 @task("trees.forest")

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.learn.base import Predictor
+from solera.learn.rows import dense
 from solera.learn.trees import export
 from solera.learn.trees.explanation import Comparison, Explanation, explain
-from solera.learn.trees.tree import Floats, Tree, dense
+from solera.learn.trees.tree import Floats, Tree
 
 
 class SingleTree(Predictor, abstract=True):

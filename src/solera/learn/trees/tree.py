@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from solera.core.component import Component
 from solera.core.errors import PayloadError
+from solera.learn.rows import dense
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -192,7 +193,6 @@ class Tree(Arrays):
         good = (
             (self.feature >= LEAF).all()
             and (self.feature < width).all()
-            and (self.arity >= 0).all()
             and (self.arity[inner & ~self.categorical] == 2).all()
             and (self.arity[~inner] == 0).all()
             and (self.arity[inner] >= 1).all()
@@ -207,12 +207,6 @@ class Tree(Arrays):
             raise PayloadError("this is no tree: nodes and branches do not fit together")
         if (self.branches[np.repeat(inner & ~self.categorical, self.arity)] < 0).any():
             raise PayloadError("this is no tree: a numeric split lacks a branch")
-
-
-def dense(X: Any) -> Any:
-    """Rows as a matrix, images flattened and sparse rows filled."""
-    X = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
-    return X.reshape(len(X), -1)
 
 
 def shares(weights: Floats) -> Floats:

@@ -15,9 +15,9 @@ from solera.core.federation import Federation
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.learn.probabilities import sigmoid, softmax
-from solera.learn.rows import check_shape
+from solera.learn.rows import check_shape, dense
 from solera.learn.trees.ensemble import TreeEnsemble
-from solera.learn.trees.tree import Floats, Ints, Tree, dense
+from solera.learn.trees.tree import Floats, Ints, Tree
 
 
 class Boosted(TreeEnsemble, abstract=True):

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.schema import Schema
+from solera.learn.rows import dense
 from solera.learn.trees.explanation import Condition, node_bounds
-from solera.learn.trees.tree import Arrays, Bools, Floats, Ints, Tree, dense, shares
+from solera.learn.trees.tree import Arrays, Bools, Floats, Ints, Tree, shares
 
 Ranks = NDArray[np.int32]
 Overlap = Literal["intersect", "relax"]
