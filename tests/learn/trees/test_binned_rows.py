@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import solera as so
 from solera.core.clients import Client, Draws
 from solera.core.errors import DataError, Refusal
-from solera.learn.trees.boosting.binned_rows import add_up, move
+from solera.learn.trees.binned_rows import add_up, move
 from solera.learn.trees.boosting.histograms import STATE, HistBins, histograms
 
 seeds = st.integers(0, 2**32 - 1)

@@ -38,17 +38,18 @@ def walk(tree, x):
     """The textbook: from node to node, one row at a time."""
     node = 0
     while tree.feature[node] >= 0:
-        value, children = x[tree.feature[node]], tree.children(node)
+        value, children = x[tree.feature[node]], dict(tree.children(node))
         if tree.categorical[node]:
-            way = len(children) - 1 if not np.isfinite(value) else int(value)
-            child = children[way] if way < len(children) - np.isfinite(value) else -1
+            last = tree.arity[node] - 1
+            way = int(value) if np.isfinite(value) and value < last else -1
+            way = way if np.isfinite(value) else last
         elif np.isfinite(value):
-            child = children[int(value > tree.threshold[node])]
+            way = int(value > tree.threshold[node])
         else:
-            child = children[0 if tree.missing_left[node] else 1]
-        if child < 0:
+            way = 0 if tree.missing_left[node] else 1
+        if way not in children:
             break
-        node = child
+        node = children[way]
     return node
 
 

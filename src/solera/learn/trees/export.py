@@ -6,10 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from solera.core.schema import Schema
-from solera.learn.trees.tree import Floats, Tree, shares
+from solera.learn.trees.tree import Tree, shares
 
 HUGE = 1e300
 """A bound beyond this is no bound."""
@@ -53,9 +51,7 @@ def _lines(tree: Tree, node: int, schema: Schema, indent: str) -> Iterator[str]:
         yield f"{indent}→ {leaf_text(tree, node, schema)}"
         return
     name = schema.features[int(tree.feature[node])].name
-    for way, child in enumerate(tree.children(node).tolist()):
-        if child < 0:
-            continue
+    for way, child in tree.children(node):
         if tree.categorical[node]:
             answer = branch_text(tree, node, way, schema)
             asked = f"{name} is missing" if answer == "missing" else f"{name} = {answer}"
@@ -88,8 +84,7 @@ def _nested(tree: Tree, node: int, schema: Schema) -> dict[str, Any]:
         nested["missing"] = "yes" if tree.missing_left[node] else "no"
     nested["branches"] = {
         branch_text(tree, node, way, schema): _nested(tree, child, schema)
-        for way, child in enumerate(tree.children(node).tolist())
-        if child >= 0
+        for way, child in tree.children(node)
     }
     return nested
 
@@ -98,14 +93,12 @@ def to_graphviz(tree: Tree, schema: Schema) -> str:
     """The tree in the language of Graphviz; ``dot -Tpng`` draws it."""
     lines = ["digraph tree {", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
     for node in range(len(tree)):
-        leaf = tree.feature[node] < 0
-        text = leaf_text(tree, node, schema) if leaf else split_text(tree, node, schema)
+        text = (split_text if tree.feature[node] >= 0 else leaf_text)(tree, node, schema)
         colour = f"{node_colour(tree, node, schema)}40"
         lines.append(f"  n{node} [label={_quoted(text)}, fillcolor={_quoted(colour)}];")
-        for way, child in enumerate(tree.children(node).tolist()):
-            if child >= 0:
-                label = _quoted(branch_text(tree, node, way, schema))
-                lines.append(f"  n{node} -> n{child} [label={label}];")
+        for way, child in tree.children(node):
+            label = _quoted(branch_text(tree, node, way, schema))
+            lines.append(f"  n{node} -> n{child} [label={label}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -119,26 +112,3 @@ def node_colour(tree: Tree, node: int, schema: Schema) -> str:
     if schema.target != "classes":
         return _PALETTE[0]
     return _PALETTE[int(tree.value[node].argmax()) % len(_PALETTE)]
-
-
-def layout(tree: Tree, max_depth: int) -> tuple[Floats, list[int]]:
-    """Places (x, depth) of the nodes down to a depth, leaves side by side, and which they are."""
-    place = np.zeros((len(tree), 2))
-    shown: list[int] = []
-    next_x = 0.0
-
-    def walk(node: int, depth: int) -> None:
-        nonlocal next_x
-        shown.append(node)
-        children = [c for c in tree.children(node).tolist() if c >= 0] if depth < max_depth else []
-        for child in children:
-            walk(child, depth + 1)
-        if children:
-            x = float(np.mean([place[child, 0] for child in (children[0], children[-1])]))
-        else:
-            x = next_x
-            next_x += 1
-        place[node] = x, depth
-
-    walk(0, 0)
-    return place, shown

@@ -18,6 +18,7 @@ import numpy as np
 
 from solera.core.errors import DataError
 from solera.core.schema import Schema
+from solera.learn.trees.binned_rows import add_up
 from solera.learn.trees.tree import Floats, Ints, Tree, TreeBuilder
 
 RowCounts = Callable[[Tree, Ints], Floats]
@@ -55,14 +56,10 @@ def count_rows(
 ) -> Floats:
     """Rows at each of ``nodes`` by category of every column and class."""
     starts = cell_starts(sizes)
-    place = np.full(int(max(at.max(initial=0), nodes.max(initial=0))) + 1, -1)
-    place[nodes] = np.arange(len(nodes))
-    here = place[at] >= 0
-    cells = (place[at[here], None] * starts[-1] + codes[here] + starts[:-1]) * classes
-    flat = np.bincount(
-        (cells + labels[here, None]).ravel(), minlength=len(nodes) * int(starts[-1]) * classes
-    )
-    return flat.reshape(len(nodes), int(starts[-1]), classes).astype(np.float64)
+    cells = (codes + starts[:-1]).astype(np.int32)
+    carried = np.eye(classes)[labels]
+    counts = add_up(cells, at, np.array([len(at)]), nodes, carried, int(starts[-1]))
+    return np.asarray(counts[0])
 
 
 def grow(count: RowCounts, sizes: Ints, classes: int, max_depth: int) -> Tree:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.schema import Schema
-from solera.learn.trees.export import branch_text, layout, leaf_text, node_colour, split_text
+from solera.learn.trees.export import branch_text, leaf_text, node_colour, split_text
 from solera.learn.trees.tree import Floats, Tree
 
 
@@ -23,23 +23,43 @@ def _axes(ax: Any, size: tuple[float, float]) -> Any:
     return ax
 
 
+def _layout(tree: Tree, max_depth: int) -> tuple[Floats, list[int]]:
+    """Places (x, depth) of the nodes down to a depth, leaves side by side, and which they are."""
+    place = np.zeros((len(tree), 2))
+    shown: list[int] = []
+    next_x = 0.0
+
+    def walk(node: int, depth: int) -> None:
+        nonlocal next_x
+        shown.append(node)
+        children = [child for _, child in tree.children(node)] if depth < max_depth else []
+        for child in children:
+            walk(child, depth + 1)
+        if children:
+            x = float(np.mean([place[child, 0] for child in (children[0], children[-1])]))
+        else:
+            x = next_x
+            next_x += 1
+        place[node] = x, depth
+
+    walk(0, 0)
+    return place, shown
+
+
 def plot_tree(tree: Tree, schema: Schema, *, ax: Any = None, max_depth: int = 4) -> Any:
     """The tree down to a depth, as a matplotlib figure."""
-    place, shown = layout(tree, max_depth)
+    place, shown = _layout(tree, max_depth)
     leaves = place[shown, 0].max() + 1
     ax = _axes(ax, (min(24.0, 1.6 * leaves + 1), 1.3 * (place[shown, 1].max() + 1) + 0.5))
-    visible = set(shown)
     for node in shown:
         x, y = place[node, 0], -place[node, 1]
-        children = [c for c in tree.children(node).tolist() if c >= 0]
-        for way, child in enumerate(tree.children(node).tolist()):
-            if child < 0 or child not in visible:
-                continue
+        children = tree.children(node)
+        cut = bool(children) and -y == max_depth
+        for way, child in [] if cut else children:
             cx, cy = place[child, 0], -place[child, 1]
             ax.plot([x, cx], [y, cy], color="0.7", linewidth=1, zorder=1)
             label = branch_text(tree, node, way, schema)
             ax.text((x + cx) / 2, (y + cy) / 2, label, ha="center", fontsize=7, color="0.35")
-        cut = bool(children) and children[0] not in visible
         if children and not cut:
             text = split_text(tree, node, schema)
         else:

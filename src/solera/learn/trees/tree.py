@@ -81,9 +81,11 @@ class Tree(Arrays):
         """The nodes without children."""
         return np.flatnonzero(self.feature < 0)
 
-    def children(self, node: int) -> Ints:
-        """The child behind every branch of a node, −1 where there is none."""
-        return self.branches[self.start[node] : self.start[node] + self.arity[node]]
+    def children(self, node: int) -> list[tuple[int, int]]:
+        """Branch and child of every branch of a node that has a child."""
+        first = self.start[node]
+        branches = self.branches[first : first + self.arity[node]].tolist()
+        return [(way, child) for way, child in enumerate(branches) if child >= 0]
 
     @property
     def parents(self) -> tuple[Ints, Ints]:

@@ -22,13 +22,12 @@ from solera.core.clients import Client, ClientGroup
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
-from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.quantiles import first_counts, quantiles
 from solera.learn.rows import check_shape
+from solera.learn.trees.binned_rows import Cells, add_up, move
 from solera.learn.trees.boosting.base import boosting_target, gradients
-from solera.learn.trees.boosting.binned_rows import Cells, add_up, move
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import Floats, Ints
 
@@ -82,9 +81,6 @@ class HistBins(Transformer):
             column = np.searchsorted(edges, X[:, j], side="left")
             cells[:, j] = self.starts_[j] + np.where(known, column, len(edges) + 1)
         return cells
-
-    def transform_schema(self, schema: Schema) -> Schema:
-        return schema
 
 
 def _between(edges: Floats, levels: Floats) -> Floats:

@@ -30,6 +30,8 @@ Overlap = Literal["intersect", "relax"]
 
 _PAIRS = 1 << 21
 """Pairs of rows and rules compared at once."""
+_BOUNDS = ("lower", "upper", "wide_lower", "wide_upper")
+_BY_RULE = (*_BOUNDS, "gaps", "weights", "leaf")
 _ONE = 1 << 20
 """Shares of one row are multiples of 1/this."""
 
@@ -144,22 +146,22 @@ class RuleSet(Arrays):
         return self._numbers(self.lower), self._numbers(self.upper)
 
     def _numbers(self, ranks: Ranks) -> Floats:
-        found = np.empty(ranks.shape)
+        numbers = np.empty(ranks.shape)
         for j in range(self.width):
-            found[:, j] = np.concatenate([[-np.inf], self.column_cuts(j), [np.inf]])[ranks[:, j]]
-        return found
+            numbers[:, j] = np.concatenate([[-np.inf], self.column_cuts(j), [np.inf]])[ranks[:, j]]
+        return numbers
 
     def matches(self, X: Any) -> Bools:
         """Which rows satisfy which rules: rows × rules."""
         X = dense(X)
-        found = np.ones((len(X), len(self)), dtype=bool)
+        matching = np.ones((len(X), len(self)), dtype=bool)
         for j in range(self.width):
             x = X[:, j]
             known = np.isfinite(x)
             cell = np.searchsorted(self.column_cuts(j), np.where(known, x, 0), side="left")[:, None]
             inside = (self.lower[:, j] <= cell) & (cell < self.upper[:, j])
-            found &= np.where(known[:, None], inside, self.gaps[:, j])
-        return found
+            matching &= np.where(known[:, None], inside, self.gaps[:, j])
+        return matching
 
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the rule a row satisfies (the mean of several); even without one."""
@@ -175,31 +177,18 @@ class RuleSet(Arrays):
 
     def take(self, chosen: Any) -> Self:
         """Some of the rules, and no cut that none of them uses."""
-        kept = self.replaced(
-            lower=self.lower[chosen],
-            upper=self.upper[chosen],
-            gaps=self.gaps[chosen],
-            weights=self.weights[chosen],
-            wide_lower=self.wide_lower[chosen],
-            wide_upper=self.wide_upper[chosen],
-            leaf=self.leaf[chosen],
-        )
+        kept = self.replaced(**{name: getattr(self, name)[chosen] for name in _BY_RULE})
         used = [kept._used(j) for j in range(self.width)]
         return kept.on_cuts([self.column_cuts(j)[u] for j, u in enumerate(used)])
 
     def _used(self, column: int) -> Ints:
-        ranks = [r[:, column] for r in (self.lower, self.upper, self.wide_lower, self.wide_upper)]
-        found = np.unique(np.concatenate(ranks))
-        return np.asarray(
-            found[(found > 0) & (found <= len(self.column_cuts(column)))] - 1, np.int64
-        )
+        ranks = np.unique(np.concatenate([getattr(self, name)[:, column] for name in _BOUNDS]))
+        finite = (ranks > 0) & (ranks <= len(self.column_cuts(column)))
+        return np.asarray(ranks[finite] - 1, np.int64)
 
     def on_cuts(self, columns: list[Floats]) -> Self:
         """The same rules over other cuts, among which are all that the rules use."""
-        moved = {
-            name: np.empty_like(getattr(self, name))
-            for name in ("lower", "upper", "wide_lower", "wide_upper")
-        }
+        moved = {name: np.empty_like(getattr(self, name)) for name in _BOUNDS}
         for j, cuts in enumerate(columns):
             own = self.column_cuts(j)
             table = np.concatenate([[0], np.searchsorted(cuts, own) + 1, [len(cuts) + 1]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,8 +70,7 @@ def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
 
 def confusion(tree: Tree, X: Floats, labels: Ints, classes: int) -> Ints:
     """Rows by true and predicted class."""
-    guessed = tree.values(X).argmax(axis=1)
-    return np.bincount(labels * classes + guessed, minlength=classes**2).reshape(classes, classes)
+    return _count_pairs(labels, tree.values(X).argmax(axis=1), (classes, classes))
 
 
 def _received_like(ask: Any) -> dict[str, Any]:
@@ -91,7 +91,8 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     classes = len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
     client.state[GLOBAL] = {"tree": ask["tree"], "rules": ask["rules"]}
-    seen = _by_node(tree, X, labels, classes)
+    by_node = (len(tree), classes)
+    seen = _count_pairs(tree.apply(X), labels, by_node)
     test = client.data.part("test")
     if len(test):
         X, labels = _rows_and_codes(client, test, ask)
@@ -99,9 +100,10 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     if LOCAL in client.state:
         own = Tree.from_payload(client.state[LOCAL], ask["width"], classes)
         local = confusion(own, X, labels, classes)
-    return {"seen": seen, "judged": _by_node(tree, X, labels, classes), "local": local}
+    judged = _count_pairs(tree.apply(X), labels, by_node)
+    return {"seen": seen, "judged": judged, "local": local}
 
 
-def _by_node(tree: Tree, X: Floats, labels: Ints, classes: int) -> Ints:
-    cells = tree.apply(X) * classes + labels
-    return np.bincount(cells, minlength=len(tree) * classes).reshape(len(tree), classes)
+def _count_pairs(first: Ints, second: Ints, shape: tuple[int, int]) -> Ints:
+    cells = np.ravel_multi_index((first, second), shape)
+    return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
