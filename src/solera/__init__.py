@@ -28,7 +28,7 @@ from solera.core.payload import Limits
 from solera.core.replies import Failure, Reply, Stacked
 from solera.core.rounds import Callback, EarlyStopping, StopAt
 from solera.core.schema import Feature, Schema
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
 from solera.core.task import task
 from solera.core.topology import Custom, Hierarchy, Peers, Star
 from solera.data import datasets
@@ -88,7 +88,7 @@ from solera.privacy.he import keys
 from solera.select import analysis as selection
 from solera.select.active import ActiveSampling, PowerOfChoice
 from solera.select.resources import DynHybridFL, FedCS, HybridFL
-from solera.select.uniform import RoundRobin, Uniform
+from solera.select.round_robin import RoundRobin
 from solera.select.valued import GreedyShapley, ShapleySoftmax, ShapleyUCB
 from solera.simulate import pool as steps
 from solera.simulate.clock import Availability, VirtualClock

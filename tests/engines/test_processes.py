@@ -119,8 +119,10 @@ def test_spawned_workers_give_the_same():
 def test_at_least_one_worker():
     with pytest.raises(so.errors.UsageError, match="workers"):
         so.simulate(X, clients=5, engine="processes", workers=0)
-    with pytest.raises(so.errors.UsageError, match="engine"):
+    with pytest.raises(so.errors.UsageError, match=r"no engine 'cluster'.*http, local, processes"):
         so.simulate(X, clients=5, engine="cluster")
+    with pytest.raises(so.errors.UsageError, match="cannot simulate"):
+        so.simulate(X, clients=5, engine="http")
     with pytest.raises(so.errors.UsageError, match="processes"):
         so.simulate(X, clients=5, workers=2)
 

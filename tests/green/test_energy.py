@@ -177,7 +177,7 @@ def test_wrong_options() -> None:
     ):
         with pytest.raises(UsageError, match=message), so.track_energy(**options):
             pass
-    with pytest.raises(UsageError, match="wh must be > 0"):
+    with pytest.raises(UsageError, match="wh must be a number > 0"):
         so.EnergyBudget(0)
 
 

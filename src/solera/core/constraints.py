@@ -9,14 +9,17 @@ value passes for a type that is none of them, such as an array.
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta
+
+from solera.core.errors import UsageError
 
 Count = Annotated[int, Meta(ge=1)]
 """A whole number of at least one."""
@@ -39,22 +42,37 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 }
 
 
+def constructor_parameters(cls: type[Any]) -> list[inspect.Parameter]:
+    """The parameters of a constructor, without ``self``."""
+    if cls.__init__ is object.__init__:
+        return []
+    return list(inspect.signature(cls.__init__).parameters.values())[1:]
+
+
 @cache
 def declared_types(cls: type[Any]) -> dict[str, Any]:
     """The annotations of a constructor's parameters, those of ``*name`` as a list."""
-    import inspect
-
-    if cls.__init__ is object.__init__:
-        return {}
     hints = get_type_hints(cls.__init__, include_extras=True)
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
     declared = {}
-    for parameter in parameters:
+    for parameter in constructor_parameters(cls):
         hint = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_POSITIONAL:
             hint = types.GenericAlias(list, (hint,))
         declared[parameter.name] = hint
     return declared
+
+
+def check_arguments(function: Callable[..., Any], **given: Any) -> None:
+    """Raise :class:`UsageError` for an argument that the function's annotation does not allow."""
+    check_values(function.__name__, get_type_hints(function, include_extras=True), given)
+
+
+def check_values(owner: object, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise :class:`UsageError` for a value that is not of the type of its name."""
+    for name, value in values.items():
+        rule = violation(value, hints[name])
+        if rule is not None:
+            raise UsageError.of(owner, name, value, rule)
 
 
 def violation(value: Any, hint: Any) -> str | None:

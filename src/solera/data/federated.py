@@ -11,6 +11,7 @@ import numpy as np
 from solera.core import rng
 from solera.core.clients import IntArray, Part, Rows, Segments
 from solera.core.errors import DataError, UsageError
+from solera.core.payload import is_finite
 from solera.core.schema import Feature, Schema, infer
 
 if TYPE_CHECKING:
@@ -96,6 +97,11 @@ class FederatedData:
     def sizes(self, part: Part = "train") -> IntArray:
         """Rows per client of that part."""
         return self._bounds(slice(None), part)[1]
+
+    def is_complete(self) -> bool:
+        """Whether every client has rows to train on, and no value of any row is missing."""
+        values = self.X.data if hasattr(self.X, "indptr") else self.X
+        return bool(self.sizes().all()) and is_finite(values)
 
     def segments(self, clients: IntArray, part: Part = "train") -> Segments:
         starts, sizes = self._bounds(clients, part)

@@ -35,7 +35,7 @@ from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Source
 from solera.core.component import build, describe
 from solera.core.engine import Ask, Block, PerClient, Preparation
-from solera.core.errors import PayloadError, SoleraError, TaskError, UsageError
+from solera.core.errors import PayloadError, SoleraError, TaskError
 from solera.core.payload import Limits, decode, encode, encode_pieces
 from solera.core.registry import registered
 from solera.core.replies import Batch, Failure, Stacked
@@ -65,8 +65,6 @@ class ProcessEngine(Simulated):
     ) -> None:
         super().__init__(source, fault_model, memory)
         self.workers = _cores() if workers is None else workers
-        if self.workers < 1:
-            raise UsageError.of("simulate", "workers", workers, "must be at least 1")
         methods = multiprocessing.get_all_start_methods()
         self.start = start or ("fork" if "fork" in methods else "spawn")
         self._workers: list[_Worker] = []

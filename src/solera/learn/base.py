@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,13 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solera.core.aggregation import Aggregation
 from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
-from solera.core.component import (
-    Component,
-    build,
-    build_fitted,
-    describe,
-    describe_fitted,
-)
+from solera.core.component import Component, build_fitted, describe, describe_fitted
 from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
@@ -27,17 +21,17 @@ from solera.core.payload import Limits, decode, encode
 from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Round, Rounds
 from solera.core.schema import Schema, class_codes
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
+from solera.core.state import Stateful, is_state
 from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.select.uniform import Uniform
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
 
 
-class Learner(Component, abstract=True):
+class Learner(Stateful, Component, abstract=True):
     """An estimator in the manner of scikit-learn whose ``fit`` takes a federation.
 
     A subclass writes :meth:`train`, keeps what it learns in attributes that end in an underscore,
@@ -73,7 +67,7 @@ class Learner(Component, abstract=True):
                 hint="for example so.simulate(X, y, clients=10)",
             )
         self.check_params()
-        self._forget()
+        self.forget()
         self.history_ = []
         self.schema_ = agree(federation, allow_missing=self.allows_missing)
         self._callbacks, self._checkpoint = callbacks, checkpoint
@@ -139,7 +133,7 @@ class Learner(Component, abstract=True):
 
     def workload(self) -> tuple[int, float]:
         """Bits of the model that travels, and passes of a client over its rows, in a round."""
-        arrays = [v for n, v in vars(self).items() if _is_learned(n) and isinstance(v, np.ndarray)]
+        arrays = [v for n, v in vars(self).items() if is_state(n) and isinstance(v, np.ndarray)]
         return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
 
     def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
@@ -157,24 +151,10 @@ class Learner(Component, abstract=True):
     # --- what was learned ---
 
     def get_state(self) -> dict[str, Any]:
-        """All that was learned, as a payload."""
-        return {
-            name: _pack(value)
-            for name, value in sorted(vars(self).items())
-            if _is_learned(name) and name != "history_"
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`get_state` of a learner of the same class returned."""
-        self._forget()
-        for name, value in state.items():
-            if not _is_learned(name):
-                raise PayloadError(f"{name!r} is nothing that {type(self).__name__} learns")
-            setattr(self, name, _unpack(value))
-
-    def _forget(self) -> None:
-        for name in [name for name in vars(self) if _is_learned(name)]:
-            delattr(self, name)
+        """All that was learned, as a payload; the history is no part of it."""
+        state = super().get_state()
+        state.pop("history_", None)
+        return state
 
     def check_fitted(self) -> None:
         """Raise :class:`NotFitted` before ``fit``."""
@@ -317,35 +297,3 @@ def from_bytes(frame: bytes, path: str = "this") -> Any:
     except (KeyError, TypeError) as error:
         raise PayloadError(f"{path} is not a saved learner: {error!r}") from error
     return learner
-
-
-def _is_learned(name: str) -> bool:
-    return name.endswith("_") and not name.startswith("_")
-
-
-def _pack(value: Any) -> Any:
-    if isinstance(value, Schema):
-        return {"$schema": value.to_payload()}
-    if isinstance(value, Learner):
-        return {"$learner": describe_fitted(value)}
-    if isinstance(value, Component):
-        return describe(value)
-    if isinstance(value, Mapping):
-        return {key: _pack(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_pack(v) for v in value]
-    return value
-
-
-def _unpack(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if "$schema" in value:
-            return Schema.from_payload(value["$schema"])
-        if "$learner" in value:
-            return build_fitted(value["$learner"])
-        if "$component" in value:
-            return build(value)
-        return {key: _unpack(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_unpack(v) for v in value]
-    return value

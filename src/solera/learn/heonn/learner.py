@@ -139,7 +139,7 @@ class FedHEONN(Additive):
             more = self._ask(federation, clients, aggregation)
             self.conclude(aggregation.merge(self.statistics_, more))
             return self
-        self._forget()
+        self.forget()
         self.history_ = []
         self.schema_ = agree(federation, allow_missing=self.allows_missing)
         self._learn(federation, clients)
