@@ -162,7 +162,11 @@ def _inherit_parameters(cls: type[Any]) -> None:
     names = {p.name for p in own}
     more = [p for p in inspect.signature(base).parameters.values() if p.name not in names]
     init.__signature__ = signature.replace(parameters=[*own, *more])
-    hints = {name: hint for name, hint in get_type_hints(base).items() if name not in names}
+    hints = {
+        name: hint
+        for name, hint in get_type_hints(base, include_extras=True).items()
+        if name not in names
+    }
     init.__annotations__ = {**init.__annotations__, **hints}
 
 

@@ -3,8 +3,8 @@
     def __init__(self, *, rounds: Count = 10, lr: Positive = 0.1, mode: Literal["min", "max"]): …
 
 :meth:`solera.core.component.Component.check_params` compares every parameter with its annotation.
-Numbers, text, choices, components, and lists and unions of these are compared; any value passes
-for a type that is none of them, such as an array or a function.
+Numbers, text, choices, functions, components, and lists and unions of these are compared; any
+value passes for a type that is none of them, such as an array.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, part) for part in get_args(hint))
     if origin is Literal:
         return any(value is choice or _equal(value, choice) for choice in get_args(hint))
+    if origin is Callable:
+        return callable(value)
     if hint in _PLAIN:
         kinds, _ = _PLAIN[hint]
         return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
@@ -135,6 +137,8 @@ def _words(hint: Any) -> str:
         return _one_of([_words(part) for part in get_args(hint)])
     if origin is Literal:
         return _one_of([repr(choice) for choice in get_args(hint)])
+    if origin is Callable:
+        return "a function"
     if hint in _PLAIN:
         return _PLAIN[hint][1]
     if origin is Callable:
