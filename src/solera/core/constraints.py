@@ -103,8 +103,6 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in _PLAIN:
         kinds, _ = _PLAIN[hint]
         return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
-    if origin is Callable:
-        return callable(value)
     if _is_list(hint):
         if isinstance(value, str) or not hasattr(value, "__iter__"):
             return False
@@ -141,8 +139,6 @@ def _words(hint: Any) -> str:
         return "a function"
     if hint in _PLAIN:
         return _PLAIN[hint][1]
-    if origin is Callable:
-        return "a function"
     if _is_list(hint):
         return f"a list, each {_words(get_args(hint)[0])}"
     return f"a {hint.__name__}" if _is_component(hint) else "of the right type"
