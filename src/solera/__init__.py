@@ -72,12 +72,12 @@ from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
-from solera.learn.trees.boosting import HistGBDT
+from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
+from solera.learn.trees.boosting.simfl import SimFL
 from solera.learn.trees.fed_id3 import FedID3
-from solera.learn.trees.federated_tree import FederatedTree
 from solera.learn.trees.forest import FedForest
-from solera.learn.trees.similar_boosting import FedGBDT
-from solera.privacy import keys
+from solera.learn.trees.fusion.federated_tree import FederatedTree
+from solera.privacy.he import keys
 from solera.select import analysis as selection
 from solera.select.active import ActiveSampling, PowerOfChoice
 from solera.select.resources import DynHybridFL, FedCS, HybridFL
@@ -138,8 +138,8 @@ __all__ = [
     "FedCS",
     "FedEncoder",
     "FedForest",
-    "FedGBDT",
     "FedHEONN",
+    "FedHistGBDT",
     "FedID3",
     "FedImputer",
     "FedKMeans",
@@ -157,7 +157,6 @@ __all__ = [
     "Fields",
     "GreedyShapley",
     "Hierarchy",
-    "HistGBDT",
     "HybridFL",
     "IID",
     "LabelData",
@@ -191,6 +190,7 @@ __all__ = [
     "ShapleySoftmax",
     "ShapleyUCB",
     "Shards",
+    "SimFL",
     "Simulation",
     "Stacked",
     "Star",

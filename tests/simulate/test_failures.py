@@ -93,6 +93,5 @@ def test_when_everything_fails_the_error_says_so():
 
 
 def test_probabilities_are_checked():
-    fed = so.simulate(X, Y, clients=10, failures=so.Failures(dropout=1.2))
     with pytest.raises(UsageError, match=r"Failures\(dropout=1.2\)"):
-        fed.ask("test.ones").collect()
+        so.Failures(dropout=1.2)

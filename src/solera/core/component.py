@@ -37,7 +37,10 @@ class _CheckedOnceMade(type):
 
 
 class Component(metaclass=_CheckedOnceMade):
-    """Base class: parameters in, parameters out. Subclasses are registered by their name."""
+    """Base class: parameters in, parameters out.
+
+    Subclasses are registered by their name, those of other packages as ``package:Name``.
+    """
 
     registry: ClassVar[dict[str, type[Component]]] = new_registry()
 
@@ -46,16 +49,17 @@ class Component(metaclass=_CheckedOnceMade):
         _inherit_parameters(cls)
         if abstract or cls.__name__.startswith("_"):
             return
-        known = Component.registry.get(cls.__name__)
+        name = component_name(cls)
+        known = Component.registry.get(name)
         if known is not None and (known.__module__, known.__qualname__) != (
             cls.__module__,
             cls.__qualname__,
         ):
             raise UsageError(
-                f"component {cls.__name__!r} is already defined in {known.__module__}",
+                f"component {name!r} is already defined in {known.__module__}",
                 hint="choose another class name: saved models refer to components by name",
             )
-        Component.registry[cls.__name__] = cls
+        Component.registry[name] = cls
 
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
@@ -94,7 +98,11 @@ class Component(metaclass=_CheckedOnceMade):
         :meth:`set_params` may have changed it. A subclass adds what an annotation cannot say, such
         as rules about two parameters.
         """
-        check_values(self, declared_types(type(self)), self.get_params(deep=False))
+        params = self.get_params(deep=False)
+        check_values(self, declared_types(type(self)), params)
+        for value in params.values():
+            if isinstance(value, Component):
+                value.check_params()
 
     def described_params(self) -> dict[str, Any]:
         """The parameters as :func:`describe` sees them."""
@@ -134,6 +142,12 @@ class Component(metaclass=_CheckedOnceMade):
         if starred:
             shown = [*(repr(value) for value in getattr(self, starred)), *shown]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def component_name(cls: type[Any]) -> str:
+    """What files and messages call a class: its name, after its package if that is not Solera."""
+    package = cls.__module__.partition(".")[0]
+    return cls.__name__ if package == __name__.partition(".")[0] else f"{package}:{cls.__name__}"
 
 
 def _inherit_parameters(cls: type[Any]) -> None:
@@ -186,6 +200,21 @@ def installed_components() -> dict[str, type[Component]]:
     return Component.registry
 
 
+def full_name(name: str) -> str:
+    """The name of the component that is meant; ``package:`` may be left out where one has it."""
+    known = Component.registry if name in Component.registry else installed_components()
+    if name in known:
+        return name
+    same = sorted(other for other in known if other.endswith(f":{name}"))
+    if not same:
+        raise UsageError(
+            f"component {name!r} is not installed", hint="import the package that defines it first"
+        )
+    if len(same) > 1:
+        raise UsageError(f"component {name!r} is in several packages", hint=", ".join(same))
+    return same[0]
+
+
 def describe(value: Any) -> Any:
     """A payload that :func:`build` turns back into ``value``.
 
@@ -193,7 +222,7 @@ def describe(value: Any) -> Any:
     """
     if isinstance(value, Component):
         params = {name: describe(v) for name, v in value.described_params().items()}
-        return {_COMPONENT: type(value).__name__, "params": params}
+        return {_COMPONENT: component_name(type(value)), "params": params}
     if isinstance(value, Mapping):
         return {key: describe(v) for key, v in value.items()}
     if isinstance(value, tuple | list):
@@ -213,12 +242,7 @@ def build(description: Any) -> Any:
         if _COMPONENT not in description:
             return {key: build(v) for key, v in description.items()}
         name = description[_COMPONENT]
-        cls = Component.registry.get(name) or installed_components().get(name)
-        if cls is None:
-            raise UsageError(
-                f"component {name!r} is not installed",
-                hint="import the package that defines it first",
-            )
+        cls = Component.registry[full_name(name)]
         params = {key: build(v) for key, v in description["params"].items()}
         unknown = sorted(set(params) - set(cls.parameters()))
         if unknown:

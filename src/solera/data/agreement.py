@@ -140,6 +140,9 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
         answer = federation.ask(describe).fold(SchemaAgreement())
         schema = answer["schema"]
         missing = [(client, schema.features[column].name) for client, column in answer["gaps"]]
+    elif federation.is_complete():  # as a simulation of many clients knows at once
+        federation.record(find_missing, _missing_reply(0, [], 1))
+        return schema
     elif federation.engine.sizes("train") is not None:
         answer = federation.ask(find_missing).fold(Fields({"gaps": Union(), "empty": Union()}))
         missing = [(int(gap[:12]), gap[13:]) for gap in answer["gaps"]]

@@ -272,6 +272,11 @@ class Simulated:
     def sizes(self, part: Part) -> IntArray | None:
         return self.source.sizes(part)
 
+    def is_complete(self) -> bool:
+        """Whether every client would reply, has rows to train on, and misses no value."""
+        knows = getattr(self.source, "is_complete", None)
+        return self._runner.fault_model is None and knows is not None and bool(knows())
+
     def states(self) -> dict[int, Any]:
         return self._states
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from solera.core.errors import PayloadError, UsageError
-from solera.privacy import he, keys
+from solera.privacy import he
+from solera.privacy.he import keys
 
 posix = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 

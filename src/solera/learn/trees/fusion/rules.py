@@ -13,25 +13,31 @@ commutative, so folding rule sets is a monoid; see :mod:`.rule_fold`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from solera.core.component import Component
-from solera.learn.trees.tree import Bools, Floats, Ints, Tree, dense, shares
+from solera.core.schema import Schema
+from solera.learn.rows import dense
+from solera.learn.trees.explanation import Condition, node_bounds
+from solera.learn.trees.tree import Arrays, Bools, Floats, Ints, Tree, shares
 
 Ranks = NDArray[np.int32]
 Overlap = Literal["intersect", "relax"]
 
 _PAIRS = 1 << 21
 """Pairs of rows and rules compared at once."""
+_BOUNDS = ("lower", "upper", "wide_lower", "wide_upper")
+_BY_RULE = (*_BOUNDS, "gaps", "weights", "leaf")
 _ONE = 1 << 20
 """Shares of one row are multiples of 1/this."""
 
 
-class RuleSet(Component):
+@dataclass(kw_only=True, eq=False, repr=False)
+class RuleSet(Arrays):
     """Rules of one tree, or of several merged; arrays only.
 
     Parameters
@@ -48,34 +54,18 @@ class RuleSet(Component):
         rows.
     """
 
-    def __init__(
-        self,
-        *,
-        cuts: ArrayLike,
-        offsets: ArrayLike,
-        lower: ArrayLike,
-        upper: ArrayLike,
-        gaps: ArrayLike,
-        weights: ArrayLike,
-        wide_lower: ArrayLike,
-        wide_upper: ArrayLike,
-        trees: ArrayLike,
-        leaf: ArrayLike,
-        leaf_rows: ArrayLike,
-        leaf_starts: ArrayLike,
-    ) -> None:
-        self.cuts: Floats = np.asarray(cuts)
-        self.offsets: Ints = np.asarray(offsets)
-        self.lower: Ranks = np.asarray(lower)
-        self.upper: Ranks = np.asarray(upper)
-        self.gaps: Bools = np.asarray(gaps)
-        self.weights: Floats = np.asarray(weights)
-        self.wide_lower: Ranks = np.asarray(wide_lower)
-        self.wide_upper: Ranks = np.asarray(wide_upper)
-        self.trees: Ints = np.asarray(trees)
-        self.leaf: Ranks = np.asarray(leaf)
-        self.leaf_rows: Floats = np.asarray(leaf_rows)
-        self.leaf_starts: Ints = np.asarray(leaf_starts)
+    cuts: Floats
+    offsets: Ints
+    lower: Ranks
+    upper: Ranks
+    gaps: Bools
+    weights: Floats
+    wide_lower: Ranks
+    wide_upper: Ranks
+    trees: Ints
+    leaf: Ranks
+    leaf_rows: Floats
+    leaf_starts: Ints
 
     @classmethod
     def of(cls, lower: Floats, upper: Floats, gaps: Bools, weights: Floats, client: int) -> Self:
@@ -156,22 +146,22 @@ class RuleSet(Component):
         return self._numbers(self.lower), self._numbers(self.upper)
 
     def _numbers(self, ranks: Ranks) -> Floats:
-        found = np.empty(ranks.shape)
+        numbers = np.empty(ranks.shape)
         for j in range(self.width):
-            found[:, j] = np.concatenate([[-np.inf], self.column_cuts(j), [np.inf]])[ranks[:, j]]
-        return found
+            numbers[:, j] = np.concatenate([[-np.inf], self.column_cuts(j), [np.inf]])[ranks[:, j]]
+        return numbers
 
     def matches(self, X: Any) -> Bools:
         """Which rows satisfy which rules: rows × rules."""
         X = dense(X)
-        found = np.ones((len(X), len(self)), dtype=bool)
+        matching = np.ones((len(X), len(self)), dtype=bool)
         for j in range(self.width):
             x = X[:, j]
             known = np.isfinite(x)
             cell = np.searchsorted(self.column_cuts(j), np.where(known, x, 0), side="left")[:, None]
             inside = (self.lower[:, j] <= cell) & (cell < self.upper[:, j])
-            found &= np.where(known[:, None], inside, self.gaps[:, j])
-        return found
+            matching &= np.where(known[:, None], inside, self.gaps[:, j])
+        return matching
 
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the rule a row satisfies (the mean of several); even without one."""
@@ -187,41 +177,25 @@ class RuleSet(Component):
 
     def take(self, chosen: Any) -> Self:
         """Some of the rules, and no cut that none of them uses."""
-        kept = self.with_parts(
-            lower=self.lower[chosen],
-            upper=self.upper[chosen],
-            gaps=self.gaps[chosen],
-            weights=self.weights[chosen],
-            wide_lower=self.wide_lower[chosen],
-            wide_upper=self.wide_upper[chosen],
-            leaf=self.leaf[chosen],
-        )
+        kept = self.replaced(**{name: getattr(self, name)[chosen] for name in _BY_RULE})
         used = [kept._used(j) for j in range(self.width)]
         return kept.on_cuts([self.column_cuts(j)[u] for j, u in enumerate(used)])
 
     def _used(self, column: int) -> Ints:
-        ranks = [r[:, column] for r in (self.lower, self.upper, self.wide_lower, self.wide_upper)]
-        found = np.unique(np.concatenate(ranks))
-        return np.asarray(
-            found[(found > 0) & (found <= len(self.column_cuts(column)))] - 1, np.int64
-        )
-
-    def with_parts(self, **changed: Any) -> Self:
-        return type(self)(**{**self.get_params(deep=False), **changed})
+        ranks = np.unique(np.concatenate([getattr(self, name)[:, column] for name in _BOUNDS]))
+        finite = (ranks > 0) & (ranks <= len(self.column_cuts(column)))
+        return np.asarray(ranks[finite] - 1, np.int64)
 
     def on_cuts(self, columns: list[Floats]) -> Self:
         """The same rules over other cuts, among which are all that the rules use."""
-        moved = {
-            name: np.empty_like(getattr(self, name))
-            for name in ("lower", "upper", "wide_lower", "wide_upper")
-        }
+        moved = {name: np.empty_like(getattr(self, name)) for name in _BOUNDS}
         for j, cuts in enumerate(columns):
             own = self.column_cuts(j)
             table = np.concatenate([[0], np.searchsorted(cuts, own) + 1, [len(cuts) + 1]])
             for name, ranks in moved.items():
                 ranks[:, j] = table[getattr(self, name)[:, j]]
         offsets = np.concatenate([[0], np.cumsum([len(cuts) for cuts in columns])])
-        return self.with_parts(cuts=np.concatenate(columns), offsets=offsets, **moved)
+        return self.replaced(cuts=np.concatenate(columns), offsets=offsets, **moved)
 
     def binds(self, column: int) -> bool:
         """Whether any rule has a condition on the column."""
@@ -240,13 +214,13 @@ class RuleSet(Component):
         The thesis's text merges x > 32.5 and x > 35 into x > 32.5. Such rules overlap. ``expected``
         rows of joined rules are added like their weights; the leaf of the first stands for them.
         """
-        wide = self.with_parts(lower=self.wide_lower, upper=self.wide_upper)
+        wide = self.replaced(lower=self.wide_lower, upper=self.wide_upper)
         keys = np.concatenate([wide.lower, wide.upper, wide.gaps], axis=1)
         _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         group = group.reshape(-1)
         weights = np.zeros((len(first), self.weights.shape[1]))
         np.add.at(weights, group, self.weights)
-        joined = wide.take(first).with_parts(weights=weights)
+        joined = wide.take(first).replaced(weights=weights)
         return joined, np.asarray(np.bincount(group, expected, len(first)), np.float64)
 
 
@@ -256,38 +230,40 @@ def rules_of(tree: Tree, width: int, client: int = 0) -> RuleSet:
     Where a category was not seen in training the node itself answers. That is a rule too, of its
     distribution and the support of a single row.
     """
-    ends, conditions = _conditions(tree, width)
-    weights = tree.value[ends]
-    unseen = np.flatnonzero(tree.feature[ends] >= 0)
-    weights[unseen] = np.rint(shares(weights[unseen]) * _ONE) / _ONE  # sums stay exact
-    return RuleSet.of(*conditions, weights, client)
-
-
-def _conditions(tree: Tree, width: int) -> tuple[Ints, tuple[Floats, Floats, Bools]]:
-    """The node behind every rule, and lower and upper bounds and gaps of the rule."""
-    lower, upper = np.full((len(tree), width), -np.inf), np.full((len(tree), width), np.inf)
-    gaps = np.ones((len(tree), width), dtype=bool)
-    parent, branch = tree.parents
-    for node in range(1, len(tree)):
-        above, way = int(parent[node]), int(branch[node])
-        j = int(tree.feature[above])
-        lower[node], upper[node], gaps[node] = lower[above], upper[above], gaps[above]
-        if tree.categorical[above]:
-            missing = way == tree.arity[above] - 1
-            lower[node, j], upper[node, j] = (0, 0) if missing else (way - 1, way)
-            gaps[node, j] = missing
-            continue
-        gaps[node, j] &= (way == 0) == tree.missing_left[above]
-        if way == 0:
-            upper[node, j] = min(upper[node, j], tree.threshold[above])
-        else:
-            lower[node, j] = max(lower[node, j], tree.threshold[above])
+    lower, upper, gaps = node_bounds(tree, width)
     splits = np.repeat(np.arange(len(tree)), tree.arity)
     ways = np.arange(len(tree.branches)) - tree.start[splits]
     unseen = (tree.branches < 0) & (ways < tree.arity[splits] - 1)
     stops, code = splits[unseen], ways[unseen]
     ends = np.concatenate([tree.leaves, stops])
-    lower, upper, gaps = lower[ends], upper[ends], gaps[ends]
+    lower, upper, gaps, weights = lower[ends], upper[ends], gaps[ends], tree.value[ends]
     rules, column = np.arange(len(tree.leaves), len(ends)), tree.feature[stops]
     lower[rules, column], upper[rules, column], gaps[rules, column] = code - 1, code, False
-    return ends, (lower, upper, gaps)
+    weights[rules] = np.rint(shares(weights[rules]) * _ONE) / _ONE  # sums stay exact
+    return RuleSet.of(lower, upper, gaps, weights, client)
+
+
+def rule_table(rules: RuleSet, expected: Floats, schema: Schema) -> list[dict[str, Any]]:
+    """Rules as a table, those with the most expected rows first."""
+    lower, upper = rules.bounds()
+    bound = np.isfinite(lower) | np.isfinite(upper) | (rules.lower == rules.upper)
+    probabilities = rules.probabilities
+    best = probabilities.argmax(axis=1)
+    table = []
+    for i in np.argsort(-expected, kind="stable").tolist():
+        conditions = [
+            Condition.of(
+                schema.features[j], j, lower[i, j], upper[i, j], missing=bool(rules.gaps[i, j])
+            )
+            for j in np.flatnonzero(bound[i]).tolist()
+        ]
+        table.append(
+            {
+                "rule": " and ".join(map(str, conditions)) or "always",
+                "class": schema.classes[best[i]].item(),
+                "probability": float(probabilities[i, best[i]]),
+                "support": float(rules.support[i]),
+                "expected_rows": float(expected[i]),
+            }
+        )
+    return table

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 import solera as so
 from solera.core.clients import Client, Draws
 from solera.core.errors import DataError, Refusal
-from solera.learn.trees.cells import add_up, move
-from solera.learn.trees.histograms import STATE, HistBins, histograms
+from solera.learn.trees.binned_rows import add_up, move
+from solera.learn.trees.boosting.histograms import STATE, HistBins, histograms
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -93,7 +93,9 @@ def test_rows_that_cannot_be_counted(rows, error, match):
     data = so.FederatedData(np.zeros((rows, 2)), np.zeros(rows, dtype=int), np.array([0, rows]))
     client = Client(0, data, Draws(0, "", 0), {})
     with pytest.raises(error, match=match):
-        histograms(client, {"step": np.array([0, 0, 30, 20, 5, 1, 0])})
+        histograms(
+            client, {"step": np.array([0, 0, 30, 20, 5, 1, 0]), "starts": np.array([0, 2, 4])}
+        )
     assert STATE not in client.state
 
 
@@ -106,7 +108,7 @@ def test_a_group_that_changes_from_ask_to_ask_grows_the_same_trees():
     for memory in (1, 10**4, 10**8):  # every client alone, some together, all together
         failing = so.Failures(dropout=0.2)
         fed = so.simulate(X, y, clients=8, failures=failing, seed=1, memory=memory)
-        trees.append(so.HistGBDT(rounds=6, max_depth=3, min_rows=3).fit(fed).trees_)
+        trees.append(so.FedHistGBDT(rounds=6, max_depth=3, min_rows=3).fit(fed).trees_)
     assert trees[0] == trees[1] == trees[2]
 
 

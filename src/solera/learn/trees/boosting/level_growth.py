@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from solera.learn.trees.histograms import HistBins, Units
-from solera.learn.trees.tree import Bools, Floats, Ints, TreeBuilder
+from solera.learn.trees.boosting.histograms import HistBins, Units
+from solera.learn.trees.tree import Floats, Ints, TreeBuilder
 
 _LEAST_HESSIAN = 1e-3
 _KNOWN = float(np.finfo(np.float64).max)
@@ -22,22 +22,6 @@ class Limits(NamedTuple):
     l2: float
     lr: float
     min_rows: int
-
-
-class _Best(NamedTuple):
-    """The best split of every node: its gain, cell, column, and what goes left."""
-
-    gain: Floats
-    cell: Ints
-    column: Ints
-    missing_left: Bools
-    left: Ints
-    """Σg, Σh and rows to the left: 3 × nodes."""
-
-    def at(self, some: Ints) -> _Best:
-        """Those of some nodes."""
-        gain, cell, column, missing_left, left = self
-        return _Best(gain[some], cell[some], column[some], missing_left[some], left[:, some])
 
 
 class GrowingTree:
@@ -63,28 +47,28 @@ class GrowingTree:
         self._parents = np.array([-1])
         self._splits = np.empty((5, 0), dtype=np.int64)
 
-    def grow(self, told: Any) -> None:
+    def grow(self, sums: Any) -> None:
         """Split the open nodes, given the histograms of the wanted ones."""
-        if told is None:
+        if sums is None:
             self._splits = self._splits[:, :0]
             return
-        nodes, hist = self._all_histograms(told)
+        nodes, hist = self._all_histograms(sums.astype(np.int64))
         totals = hist[:, : self.starts[1]].sum(axis=1)
         wholes = np.stack(self.units.unpacked(totals.T))
-        best = self._best(hist, totals, wholes)
         if len(self.builder) == 1:
-            self.builder.settle(0, float(self._values(wholes)[0]), float(wholes[2, 0]))
-        divided = np.flatnonzero(best.gain > 0)
-        rows = self._divide(nodes[divided], best.at(divided), wholes[:, divided])
+            self.builder.set_value(0, float(self._values(wholes)[0]), float(wholes[2, 0]))
+        divided, splits, left = self._best(hist, totals, wholes)
+        sides = np.stack([left, wholes[:, divided] - left], axis=2)
+        self._divide(nodes[divided], splits, sides.reshape(3, -1))
+        rows = sides[2].T
         some = rows.max(axis=0) >= 2 * self.limits.min_rows  # the others cannot be split again
-        left, larger_left = self._splits[4], rows[0] > rows[1]
-        self.wanted, self._siblings = (left + larger_left)[some], (left + ~larger_left)[some]
+        first, larger_left = self._splits[4], rows[0] > rows[1]
+        self.wanted, self._siblings = (first + larger_left)[some], (first + ~larger_left)[some]
         self._small = rows.min(axis=0)[some] < 2 * self.limits.min_rows
         self._hist, self._parents = hist, divided[some]
 
-    def _all_histograms(self, told: Any) -> tuple[Ints, Ints]:
+    def _all_histograms(self, asked: Ints) -> tuple[Ints, Ints]:
         """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
-        asked = told.astype(np.int64)
         if self._hist is None:
             return self.wanted, asked
         return (
@@ -92,8 +76,12 @@ class GrowingTree:
             np.concatenate([asked[~self._small], self._hist[self._parents] - asked]),
         )
 
-    def _best(self, hist: Ints, totals: Ints, wholes: Ints) -> _Best:
-        """The split of largest gain of each node; first the lower cell, missing values right."""
+    def _best(self, hist: Ints, totals: Ints, wholes: Ints) -> tuple[Ints, Ints, Ints]:
+        """Which nodes gain by a split, their best ones, and Σg, Σh and rows to its left: 3 × nodes.
+
+        Splits are columns, cells and whether missing values go left: 3 × nodes. Of equal ones the
+        first is that of the lower cell with missing values to the right.
+        """
         cell, sums = self._candidates(hist, totals)
         left = self.units.unpacked(sums)
         gains = self._gain(left, wholes)
@@ -102,9 +90,11 @@ class GrowingTree:
         gain = gains[each, place] - self._weight(*wholes[:2].astype(np.float64))
         cell = cell[place]
         column = self.column[cell]
-        no_gap = (hist[each, self.starts[column + 1] - 1] == 0).all(axis=1)
-        missing_left = np.where(no_gap, 2 * chosen[2] >= wholes[2], place >= hist.shape[1])
-        return _Best(gain, cell, column, missing_left, chosen)
+        none_missing = (hist[each, self.starts[column + 1] - 1] == 0).all(axis=1)
+        missing_left = np.where(none_missing, 2 * chosen[2] >= wholes[2], place >= hist.shape[1])
+        divided = np.flatnonzero(gain > 0)
+        splits = np.stack([column, cell, missing_left])[:, divided]
+        return divided, splits, chosen[:, divided]
 
     def _candidates(self, hist: Ints, totals: Ints) -> tuple[Ints, Ints]:
         """The last cell to the left of every split to choose from, and what goes left.
@@ -148,14 +138,12 @@ class GrowingTree:
         g, h = sums[0] * self.g_unit, sums[1] * self.h_unit
         return np.asarray(-self.limits.lr * g / np.maximum(h + self.limits.l2, _LEAST_HESSIAN))
 
-    def _divide(self, nodes: Ints, best: _Best, wholes: Ints) -> Ints:
-        """Split nodes at their best; rows to the left and to the right, 2 × nodes."""
-        sides = np.stack([best.left, wholes - best.left], axis=2)
-        left = len(self.builder) + 2 * np.arange(len(nodes))
-        children = sides.reshape(3, -1)
+    def _divide(self, nodes: Ints, splits: Ints, children: Ints) -> None:
+        """Split nodes; ``children`` are Σg, Σh and rows of the left and the right one of each."""
+        first = len(self.builder) + 2 * np.arange(len(nodes))
         for value, rows in zip(self._values(children).tolist(), children[2].tolist(), strict=True):
             self.builder.add(value, float(rows))
-        self._splits = np.stack([nodes, best.column, best.cell, best.missing_left, left])
+        self._splits = np.stack([nodes, *splits, first])
         for node, column, cell, missing_left, child in self._splits.T.tolist():
             edges, bin = self.bins.edges_[column], cell - int(self.starts[column])
             threshold = float(edges[bin]) if bin < len(edges) else _KNOWN
@@ -166,11 +154,10 @@ class GrowingTree:
                 threshold=threshold,
                 missing_left=bool(missing_left),
             )
-        return np.asarray(sides[2].T)
 
     def last_splits(self) -> Ints:
         """The splits of the last level, as clients follow them: 4 × nodes, −1 for none."""
-        found = np.zeros((4, len(self.builder)), dtype=np.int64)
-        found[0] = -1
-        found[:, self._splits[0]] = self._splits[1:]
-        return found
+        by_node = np.zeros((4, len(self.builder)), dtype=np.int64)
+        by_node[0] = -1
+        by_node[:, self._splits[0]] = self._splits[1:]
+        return by_node

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Collect
-from solera.core.errors import DataError, NotEnoughReplies, UsageError
+from solera.core.constraints import Count
+from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Reply
-from solera.core.schema import Schema
 from solera.learn.evaluation import metrics as metrics_of
-from solera.learn.trees.local import METRICS, CollectTrees, grow_tree, judge_trees, receive_tree
-from solera.learn.trees.readable import ReadableTree, rule_rows
-from solera.learn.trees.rule_fold import RuleFold
-from solera.learn.trees.rule_tree import tree_of_rules
-from solera.learn.trees.rules import Overlap, RuleSet
+from solera.learn.trees.client_trees import CollectTrees
+from solera.learn.trees.fusion.rule_merging import RuleFold
+from solera.learn.trees.fusion.rule_tree import tree_of_rules
+from solera.learn.trees.fusion.rules import Overlap, RuleSet, rule_table
+from solera.learn.trees.fusion.tasks import METRICS, grow_tree, judge_trees, receive_tree
+from solera.learn.trees.id3 import category_sizes
+from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import Floats, Ints, Tree, shares
 
 log = logging.getLogger("solera")
 
-Filter = Literal["mean", "median"] | float | Callable[[Floats], float] | None
+Percentile = Annotated[float, Meta(ge=0, le=100)]
+Filter = Literal["mean", "median"] | Percentile | Callable[[Floats], float] | None
 _ROUNDING = 1e-12
 SHOWN_RULES = 50
 """Rules in the table of a report."""
 
 
-class FederatedTree(ReadableTree):
+class FederatedTree(SingleTree):
     """Many clients' trees merged into one by their rules, in one round of four messages.
 
     1. Every client grows a tree on its own rows and sends it.
@@ -85,14 +89,14 @@ class FederatedTree(ReadableTree):
         self,
         kind: Literal["cart", "id3"] = "cart",
         *,
-        max_depth: int | None = None,
-        global_depth: int | None = None,
+        max_depth: Count | None = None,
+        global_depth: Count | None = None,
         filter: Filter = "mean",
         metric: Literal["accuracy", "macro_f1"] = "accuracy",
         on_overlap: Overlap = "intersect",
-        max_rules: int = 3000,
+        max_rules: Count = 3000,
         calibrate: bool = True,
-        min_rows: int = 1,
+        min_rows: Count = 1,
     ) -> None:
         self.kind = kind
         self.max_depth = max_depth
@@ -107,18 +111,18 @@ class FederatedTree(ReadableTree):
     # --- learning ---
 
     def train(self, federation: Federation) -> None:
-        self._check_params()
-        order = self._order()
-        width, classes = self.schema_.width, len(self.schema_.classes)
-        sent = federation.ask(grow_tree, order).fold(CollectTrees(width, classes))
-        self.clients_ = np.array(list(sent), dtype=np.int64)
-        self.local_trees_ = [Tree(**reply["tree"]) for reply in sent.values()]
-        self._judge(federation, order)
+        self.check_target()
+        ask = self._ask()
+        fold = CollectTrees(self.schema_.width, len(self.schema_.classes))
+        grown = federation.ask(grow_tree, ask).fold(fold)
+        self.clients_ = np.array(list(grown), dtype=np.int64)
+        self.local_trees_ = [trees[0] for trees in grown.values()]
+        self._judge(federation, ask)
         self._filter()
-        self._merge()
-        self._hand_out(federation, order)
+        self._merge(ask["sizes"])
+        self._hand_out(federation, ask)
 
-    def _order(self) -> dict[str, Any]:
+    def _ask(self) -> dict[str, Any]:
         """What clients are told in every message."""
         return {
             "kind": self.kind,
@@ -135,20 +139,17 @@ class FederatedTree(ReadableTree):
             return self.max_depth
         return 5 if self.kind == "cart" else max(1, self.schema_.width // 2)
 
-    def _judge(self, federation: Federation, order: dict[str, Any]) -> None:
+    def _judge(self, federation: Federation, ask: dict[str, Any]) -> None:
         """The second message: mean metrics of every tree at the clients that did not grow it."""
         self.scores_ = {name: np.zeros(len(self.clients_)) for name in METRICS}
         if len(self.clients_) < 2:
             return
-        ask = {
-            **order,
-            "owners": self.clients_,
-            "trees": [tree.to_payload() for tree in self.local_trees_],
-        }
-        told = federation.ask(judge_trees, ask).fold(Collect())
-        others = np.array(list(told))[:, None] != self.clients_
+        trees = [tree.to_payload() for tree in self.local_trees_]
+        ask = {**ask, "owners": self.clients_, "trees": trees}
+        replies = federation.ask(judge_trees, ask).fold(Collect())
+        others = np.array(list(replies))[:, None] != self.clients_
         for name in METRICS:
-            total = np.where(others, [reply[name] for reply in told.values()], 0.0).sum(axis=0)
+            total = np.where(others, [reply[name] for reply in replies.values()], 0.0).sum(axis=0)
             self.scores_[name] = total / np.maximum(others.sum(axis=0), 1)
 
     def _filter(self) -> None:
@@ -177,7 +178,7 @@ class FederatedTree(ReadableTree):
             )
         self.kept_ = self.clients_[kept]
 
-    def _merge(self) -> None:
+    def _merge(self, sizes: Ints | None) -> None:
         """The third step: rules of the kept trees, folded, and the tree they make."""
         fold = RuleFold(self.schema_.width, len(self.schema_.classes), max_rules=self.max_rules)
         partial = None
@@ -190,34 +191,26 @@ class FederatedTree(ReadableTree):
         if self.on_overlap == "relax":
             rules, expected = rules.relaxed(expected)
         self.rule_set_ = rules
-        self.merged_ = {
-            "rules": len(rules),
-            "dropped": merged["dropped"],
-            "dropped_share": merged["dropped_share"],
-            "expected_rows": expected,
-        }
-        sizes = category_sizes(self.schema_) if self.kind == "id3" else None
+        self.merged_ = {**merged, "rules": len(rules), "expected_rows": expected}
         depth = 2 * self._local_depth if self.global_depth is None else self.global_depth
         self.tree_ = tree_of_rules(rules, expected, depth, sizes=sizes)
 
-    def _hand_out(self, federation: Federation, order: dict[str, Any]) -> None:
+    def _hand_out(self, federation: Federation, ask: dict[str, Any]) -> None:
         """The fourth message; its counts calibrate the leaves and compare the trees."""
-        rules = {
-            **self.rule_set_.get_params(deep=False),
-            "expected_rows": self.merged_["expected_rows"],
-        }
-        ask = {**order, "tree": self.tree_.to_payload(), "rules": rules}
+        rules = self.rule_set_.to_payload()
+        rules["expected_rows"] = self.merged_["expected_rows"]
+        ask = {**ask, "tree": self.tree_.to_payload(), "rules": rules}
         try:
-            told = federation.ask(receive_tree, ask).fold(Collect())
+            replies = federation.ask(receive_tree, ask).fold(Collect())
         except NotEnoughReplies:
             log.warning("no client answered the last message: the tree is not calibrated")
-            told = {}
-        if self.calibrate and told:
-            seen = sum(reply["seen"] for reply in told.values())
+            replies = {}
+        if self.calibrate and replies:
+            seen = sum(reply["seen"] for reply in replies.values())
             self.tree_ = calibrated(self.tree_, np.asarray(seen, dtype=np.float64))
-        guess = self.tree_.value.argmax(axis=1)
+        predicted = self.tree_.value.argmax(axis=1)
         self.client_metrics_ = [
-            {"client": client, **_compared(reply, guess)} for client, reply in told.items()
+            {"client": client, **_compared(reply, predicted)} for client, reply in replies.items()
         ]
 
     # --- reading ---
@@ -226,15 +219,15 @@ class FederatedTree(ReadableTree):
     def rules_(self) -> list[dict[str, Any]]:
         """The merged rules as a table: condition, class, probability, support, expected rows."""
         self.check_fitted()
-        return rule_rows(self.rule_set_, self.merged_["expected_rows"], self.schema_)
+        return rule_table(self.rule_set_, self.merged_["expected_rows"], self.schema_)
 
     def local_tree(self, client: int) -> Tree:
         """The tree that a client grew on its own rows."""
         self.check_fitted()
-        found = np.flatnonzero(self.clients_ == client)
-        if not len(found):
+        if client not in self.clients_:
             raise UsageError(f"client {client} sent no tree")
-        return self.local_trees_[int(found[0])]
+        place = int(np.flatnonzero(self.clients_ == client)[0])
+        return self.local_trees_[place]
 
     def report_sections(self) -> list[tuple[str, Any]]:
         """The tree, the rules with most rows, importance, and what the filter did."""
@@ -264,93 +257,39 @@ class FederatedTree(ReadableTree):
         light.history_ = []
         return light
 
-    def _check_params(self) -> None:
-        if self.kind not in ("cart", "id3"):
-            raise UsageError.of(self, "kind", self.kind, "must be 'cart' or 'id3'")
-        if self.on_overlap not in ("intersect", "relax"):
-            raise UsageError.of(
-                self, "on_overlap", self.on_overlap, "must be 'intersect' or 'relax'"
-            )
-        if self.metric not in METRICS:
-            raise UsageError.of(self, "metric", self.metric, f"must be one of {', '.join(METRICS)}")
-        for name in ("max_depth", "global_depth", "max_rules", "min_rows"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError.of(self, name, value, "must be at least 1")
-        named = self.filter is None or callable(self.filter) or self.filter in ("mean", "median")
-        if not named and not (isinstance(self.filter, int | float) and 0 <= self.filter <= 100):
-            raise UsageError.of(
-                self,
-                "filter",
-                self.filter,
-                "must be 'mean', 'median', a percentile, a function or None",
-            )
-        check_classes(self, self.schema_)
-        if self.kind == "id3":
-            check_categorical(self, self.schema_)
-
-
-def check_classes(learner: object, schema: Schema) -> None:
-    """Refuse a target that is not classes."""
-    if schema.target != "classes":
-        raise DataError(
-            f"{type(learner).__name__} predicts classes, the target is {schema.target}",
-            hint="HistGBDT and FedForest predict numbers too",
-        )
-
-
-def check_categorical(learner: object, schema: Schema) -> None:
-    """Refuse numeric columns."""
-    numeric = [f.name for f in schema.features if f.kind != "categorical"]
-    if numeric:
-        raise DataError(
-            f"ID3 needs categorical columns, {numeric[0]} is numeric",
-            hint=f"so.Pipeline(so.FedBins(8), so.{type(learner).__name__}(…)) cuts it into bins",
-        )
-
-
-def category_sizes(schema: Schema) -> Ints:
-    """Categories of every column."""
-    return np.array([len(f.categories) for f in schema.features], dtype=np.int64)
-
 
 def calibrated(tree: Tree, seen: Floats) -> Tree:
     """Leaves with the class shares of the rows seen there; the old shares count as one row.
 
     A node that rows can stop at, because a category has no branch, gets those of all rows below it.
     """
-    below = seen.copy()
-    parent, _ = tree.parents
-    for node in range(len(tree) - 1, 0, -1):
-        below[parent[node]] += below[node]
-    parts = {**tree.get_params(deep=False), "value": shares(below + shares(tree.value))}
-    return Tree(**parts)
+    below = tree.subtree_sums(seen)
+    return tree.replaced(value=shares(below + shares(tree.value)))
 
 
-def _compared(reply: dict[str, NDArray[Any]], guess: Ints) -> dict[str, Any]:
+def _compared(reply: dict[str, NDArray[Any]], predicted: Ints) -> dict[str, Any]:
     """Metrics of the local and the global tree at one client."""
     judged, local = reply["judged"], reply["local"]
-    classes = judged.shape[1]
-    of_global = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(of_global.T, guess, judged)
-    found: dict[str, Any] = {"rows": int(judged.sum())}
+    of_global = np.zeros_like(local)
+    np.add.at(of_global.T, predicted, judged)
+    compared: dict[str, Any] = {"rows": int(judged.sum())}
     for name, matrix in (("local", local), ("global", of_global)):
         if matrix.sum():
             metrics = metrics_of({"confusion": matrix})
-            found.update({f"{name}_{metric}": metrics[metric] for metric in METRICS})
-    return found
+            compared.update({f"{name}_{metric}": metrics[metric] for metric in METRICS})
+    return compared
 
 
 def filter_effect(
     learner: FederatedTree, federation: Federation, percentiles: Sequence[float]
 ) -> list[dict[str, float]]:
     """Mean metrics of the global tree at the clients by percentile (thesis Figure 2.3)."""
-    found = []
+    table = []
     for percentile in percentiles:
         model = learner.clone().set_params(filter=float(percentile)).fit(federation)
-        told = model.client_metrics_
         row = {"percentile": float(percentile), "trees": float(len(model.kept_))}
         for metric in METRICS:
-            row[metric] = float(np.mean([client[f"global_{metric}"] for client in told]))
-        found.append(row)
-    return found
+            scores = [client[f"global_{metric}"] for client in model.client_metrics_]
+            row[metric] = float(np.mean(scores))
+        table.append(row)
+    return table

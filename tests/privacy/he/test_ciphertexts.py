@@ -18,8 +18,9 @@ import pytest
 from solera.core import payload
 from solera.core.errors import DataError, PayloadError, UsageError
 from solera.privacy import he
-from solera.privacy.he_packing import block_count, embed, extract, pack, unpack
-from solera.privacy.he_ring import ring
+from solera.privacy.he import ciphertexts
+from solera.privacy.he.packing import block_count, embed, extract, pack, unpack
+from solera.privacy.he.ring import ring
 
 RING = {
     "client": he.CLIENT,
@@ -114,7 +115,7 @@ def test_without_the_extra_importing_works_and_using_names_it() -> None:
     code = (
         "import sys; sys.modules['tenseal'] = None\n"
         "from solera.core.errors import MissingExtra\n"
-        "from solera.privacy import he, he_products, keys\n"
+        "from solera.privacy import he\nfrom solera.privacy.he import products, keys\n"
         "try: he.generate()\n"
         "except MissingExtra as error: print(error)\n"
     )
@@ -299,7 +300,7 @@ def test_wrong_keys_are_named() -> None:
 def resigned(fields: dict[str, Any]) -> dict[str, Any]:
     """The payload with the checksum an attacker would compute."""
     rest = {name: value for name, value in fields.items() if name != "sha256"}
-    return rest | {"sha256": he._digest(rest)}
+    return rest | {"sha256": ciphertexts._digest(rest)}
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""The client's side of HistGBDT: bins, gradients, and their histograms in whole numbers.
+"""The client's side of FedHistGBDT: bins, gradients, and their histograms in whole numbers.
 
 Gradients and hessians are rounded to fixed-point numbers before they are added. Sums of whole
 numbers do not depend on the order of adding, so any division of the rows over clients gives the
@@ -12,30 +12,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from solera.core.clients import Client, ClientGroup
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
-from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.quantiles import first_counts, quantiles
-from solera.learn.trees.cells import Cells, add_up, move
-from solera.learn.trees.local import with_gaps
+from solera.learn.rows import check_shape
+from solera.learn.trees.binned_rows import Cells, add_up, move
+from solera.learn.trees.boosting.base import boosting_target, gradients
+from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import Floats, Ints
 
+Bins = Annotated[int, Meta(ge=2, le=255)]
+"""Most bins of a column."""
 STATE = "trees.boosting"
 _PRECISION = 3
 """Edges are found to one part in 16³ of a power of two."""
 
 
 class HistBins(Transformer):
-    """Every value as the number of its cell: the bins of all columns in one row, gaps a cell each.
+    """Every value as the number of its cell: the bins of all columns in a row, and missing values.
 
     Numeric columns are cut at quantiles over all clients, found from counts
     (:mod:`solera.learn.preprocess.quantiles`); a value x is in bin i when edge_{i−1} < x ≤ edge_i.
@@ -46,40 +50,37 @@ class HistBins(Transformer):
     edges_: list[Floats]
     starts_: Ints
 
-    def __init__(self, bins: int = 255) -> None:
+    def __init__(self, bins: Bins = 255) -> None:
         self.bins = bins
 
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
         width = self.schema_.width
         known = {"rounds": _PRECISION, "first": first_counts(federation, width)}
-        found = quantiles(federation, levels, width, **known)
+        cuts = quantiles(federation, levels, width, **known)
         numeric = np.array([feature.kind == "numeric" for feature in self.schema_.features])
-        repeats = np.array([len(np.unique(edges)) < len(edges) for edges in found])
+        repeats = np.array([len(np.unique(edges)) < len(edges) for edges in cuts])
         if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere
-            spare = np.stack([_between(edges, levels) for edges in found])
+            spare = np.stack([_between(edges, levels) for edges in cuts])
             more = quantiles(federation, spare, width, **known)
-            found = np.concatenate([found, more], axis=1)
+            cuts = np.concatenate([cuts, more], axis=1)
         self.edges_ = [
             _first_distinct(edges, self.bins - 1)
             if feature.kind == "numeric"
             else np.arange(len(feature.categories) - 1, dtype=np.float64)
-            for feature, edges in zip(self.schema_.features, found, strict=True)
+            for feature, edges in zip(self.schema_.features, cuts, strict=True)
         ]
         sizes = [len(edges) + 2 for edges in self.edges_]
         self.starts_ = np.concatenate([[0], np.cumsum(sizes)])
 
     def transform(self, X: Any) -> NDArray[np.int32]:
-        X = with_gaps(self.check_rows(X))
+        X = with_missing(self.check_rows(X))
         cells = np.empty(X.shape, dtype=np.int32)
         for j, edges in enumerate(self.edges_):
             known = np.isfinite(X[:, j])
             column = np.searchsorted(edges, X[:, j], side="left")
             cells[:, j] = self.starts_[j] + np.where(known, column, len(edges) + 1)
         return cells
-
-    def transform_schema(self, schema: Schema) -> Schema:
-        return schema
 
 
 def _between(edges: Floats, levels: Floats) -> Floats:
@@ -91,40 +92,14 @@ def _between(edges: Floats, levels: Floats) -> Floats:
 
 
 def _first_distinct(edges: Floats, most: int) -> Floats:
-    """Sorted distinct edges; of too many, every so-manieth."""
-    found = np.unique(edges[np.isfinite(edges)])
-    if len(found) <= most:
-        return found
-    return found[np.linspace(0, len(found) - 1, most).round().astype(np.int64)]
+    """Sorted distinct edges; of too many, evenly spaced ones."""
+    distinct = np.unique(edges[np.isfinite(edges)])
+    if len(distinct) <= most:
+        return distinct
+    return distinct[np.linspace(0, len(distinct) - 1, most).round().astype(np.int64)]
 
 
-# --- the target, once ---
-
-
-@task("trees.boost_target")
-def describe_target(client: Client, ask: Any) -> dict[str, Any]:
-    """Rows, rows per class, a power of two above all |y|, and Σ y in units of 2^−shift."""
-    rows = client.data.part("train")
-    if not len(rows):
-        raise Refusal(f"client {client.id} has no rows to train on")
-    if ask["loss"] != "squared":
-        codes = class_codes(rows.y, ask["classes"])
-        counts = np.bincount(codes, minlength=len(ask["classes"]))
-        return {"rows": len(rows), "counts": counts, "exponent": 0, "total": 0}
-    y = np.asarray(rows.y, dtype=np.float64).reshape(-1)
-    if not np.isfinite(y).all():
-        raise DataError(f"client {client.id} has missing or infinite values in its target")
-    exponent = int(np.frexp(np.abs(y).max())[1])
-    total = int(np.rint(np.ldexp(y, ask["shift"])).astype(np.int64).sum()) if "shift" in ask else 0
-    return {
-        "rows": len(rows),
-        "counts": np.zeros(0, np.int64),
-        "exponent": exponent,
-        "total": total,
-    }
-
-
-# --- gradients ---
+# --- gradients in whole numbers ---
 
 
 class Units(NamedTuple):
@@ -160,59 +135,22 @@ class Units(NamedTuple):
         return sums[0], sums[1], sums[-1]
 
 
-class Step(NamedTuple):
-    """Which ask of a fit this is, which level of the round's trees, and its units."""
-
-    ask: int
-    level: int
-    gradient: int
-    hessian: int
-    rows: int
-    packed: bool
-    counted: bool
-
-    @property
-    def units(self) -> Units:
-        return Units(*self[2:])
-
-
-def gradients(scores: Floats, y: NDArray[Any], loss: str) -> tuple[Floats, Floats, Floats]:
-    """First and second derivatives of the loss by the scores, trees × rows, and every row's loss.
-
-    Classes: g = p − [y = k], h = p (1 − p) with p the sigmoid of a row's score, or the softmax of
-    its scores. Numbers: g = f − y, h = 1.
-    """
-    if loss == "squared":
-        g = scores - y
-        return g, np.ones_like(g), 0.5 * g[0] ** 2
-    if loss == "sigmoid":
-        e = np.exp(-np.abs(scores))
-        p = np.where(scores >= 0, 1.0, e) / (1 + e)
-        softplus = np.maximum(scores, 0) + np.log(1 + e)
-        return p - y, p * (1 - p), (softplus - y * scores)[0]
-    z = scores - scores.max(axis=0)
-    p = np.exp(z)
-    total = p.sum(axis=0)
-    p /= total
-    own = y == np.arange(len(p))[:, None]
-    return p - own, p * (1 - p), np.log(total) - (z * own).sum(axis=0)
-
-
 def rounded(g: Floats, h: Floats, units: Units) -> Floats:
     """What rows carry, in whole numbers: gradient, hessian, and one where rows are not in these."""
-    found = np.ones((*g.shape, 2 if units.packed or units.counted else 3))
-    np.rint(g * 2.0**units.gradient, out=found[..., 0])
-    np.rint(h * 2.0**units.hessian, out=found[..., 1])
+    carried = np.ones((*g.shape, 2 if units.packed or units.counted else 3))
+    np.rint(g * 2.0**units.gradient, out=carried[..., 0])
+    np.rint(h * 2.0**units.hessian, out=carried[..., 1])
     if units.packed:
-        found[..., 1] *= 2.0**units.rows
-        found[..., 1] += 1
-    return found
+        carried[..., 1] *= 2.0**units.rows
+        carried[..., 1] += 1
+    return carried
 
 
 # --- one level of one round ---
 
 
 def _grow(
+    clients: Any,
     cells: Cells,
     y: NDArray[Any],
     states: Sequence[MutableMapping[str, Any]],
@@ -220,24 +158,23 @@ def _grow(
     ask: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Histograms of all clients, one after the other; one client is a group of one."""
-    if not sizes.all():
-        raise Refusal("a client has no rows to train on")
+    check_shape(clients, sizes, cells, len(ask["starts"]) - 1)
     if cells.dtype != np.int32:
         raise DataError("the rows of this ask are not prepared by HistBins")
-    step = Step(*ask["step"].tolist())
-    scores, at, summed = _kept(states, sizes, step, ask)
+    number, level, *numbers = ask["step"].tolist()
+    scores, at, summed = _kept(states, sizes, number, ask)
     if ask["splits"]:
         moved = zip(at, ask["splits"], strict=True)
         at = np.stack([move(cells, nodes, splits, ask["starts"]) for nodes, splits in moved])
     reply: dict[str, Any] = {}
     bounds = np.concatenate([[0], np.cumsum(sizes)])
-    if step.level == 0:
+    if level == 0:
         if ask["values"]:
             reached = zip(ask["values"], at, strict=True)
             scores = scores + np.stack([values.take(nodes) for values, nodes in reached])
         at = np.zeros_like(at)
         g, h, losses = gradients(scores, boosting_target(y, ask), ask["loss"])
-        summed = rounded(g, h, step.units)
+        summed = rounded(g, h, Units(*numbers))
         reply["loss"] = np.add.reduceat(losses, bounds[:-1])
         if ask["loss"] == "squared":
             reply["exponent"] = np.frexp(np.maximum.reduceat(np.abs(g[0]), bounds[:-1]))[1]
@@ -247,19 +184,19 @@ def _grow(
             reply[f"tree{k}"] = add_up(cells, at[k], sizes, wanted, summed[k], total)
     for state, (a, b) in zip(states, pairwise(bounds.tolist()), strict=True):
         parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, a:b]}
-        state[STATE] = {"ask": step.ask, **parts}
+        state[STATE] = {"ask": number, **parts}
     return reply
 
 
 def _kept(
-    states: Sequence[MutableMapping[str, Any]], sizes: Ints, step: Step, ask: Mapping[str, Any]
+    states: Sequence[MutableMapping[str, Any]], sizes: Ints, number: int, ask: Mapping[str, Any]
 ) -> tuple[Floats, Ints, Floats]:
     """Scores, nodes and rounded gradients after the ask before this one: trees × rows × …"""
-    if step.ask == 0:
+    if number == 0:
         scores = np.repeat(ask["initial"][:, None], int(sizes.sum()), axis=1)
         return scores, np.zeros(scores.shape, dtype=np.int64), np.empty((0, 0, 0))
     for state in states:
-        if STATE not in state or state[STATE]["ask"] != step.ask - 1:
+        if STATE not in state or state[STATE]["ask"] != number - 1:
             raise Refusal("this client missed an earlier ask and waits for the next round")
     kept = [state[STATE] for state in states]
     scores, at, summed = (_joined([k[name] for k in kept]) for name in ("scores", "at", "summed"))
@@ -279,23 +216,17 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(parts, axis=1)
 
 
-def boosting_target(y: Any, ask: Mapping[str, Any]) -> NDArray[Any]:
-    """Numbers, or class codes."""
-    if ask["loss"] == "squared":
-        return np.asarray(y, dtype=np.float64).reshape(-1)
-    return class_codes(y, ask["classes"])
-
-
 def _histograms_many(group: ClientGroup, ask: Any) -> Stacked:
     rows = group.data.joined()
-    return Stacked(_grow(rows.X, rows.y, group.states, group.data.sizes, ask))
+    return Stacked(_grow(group.ids, rows.X, rows.y, group.states, group.data.sizes, ask))
 
 
 @task("trees.histograms", many=_histograms_many)
 def histograms(client: Client, ask: Any) -> dict[str, Any]:
     """Follow the splits of the last level, then add up gradients by node and cell."""
     rows = client.data.part("train")
-    return Stacked(_grow(rows.X, rows.y, [client.state], np.array([len(rows)]), ask))[0]
+    sizes = np.array([len(rows)])
+    return Stacked(_grow(client.id, rows.X, rows.y, [client.state], sizes, ask))[0]
 
 
 @task("trees.catch_up")

@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from solera.learn.trees.fusion.rules import RuleSet
 from solera.learn.trees.id3 import cell_starts, entropy
-from solera.learn.trees.rules import RuleSet
 from solera.learn.trees.tree import Bools, Floats, Ints, Tree, TreeBuilder
 
 _TOLERANCE = 1e-12

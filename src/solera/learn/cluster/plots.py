@@ -1,4 +1,4 @@
-"""Centroids to look at."""
+"""Plots of centroids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from solera.core.errors import UsageError
 from solera.core.schema import Schema
 
 
-def draw(centroids: Any, counts: Any, schema: Schema, shape: tuple[int, int] | None) -> Any:
+def plot_centroids(
+    centroids: Any, counts: Any, schema: Schema, shape: tuple[int, int] | None
+) -> Any:
     """A heat map of clusters × columns, or one picture per cluster."""
     from matplotlib.figure import Figure
 

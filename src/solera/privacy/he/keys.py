@@ -19,8 +19,8 @@ import numpy as np
 from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import decode, encode
 from solera.core.private_files import read_private, refuse_open, write_file
-from solera.privacy.he_packing import Slots
-from solera.privacy.he_ring import (
+from solera.privacy.he.packing import Slots
+from solera.privacy.he.ring import (
     CLIENT,
     COMPAT,
     COORDINATOR,

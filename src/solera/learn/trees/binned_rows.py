@@ -1,7 +1,7 @@
 """Rows as numbers of cells: sending them down a tree and adding up what they carry.
 
-These two take most of the time of :class:`~solera.learn.trees.boosting.HistGBDT`, so both do all
-rows of all clients of a call in a few passes over flat arrays.
+These two take most of the time of boosting on histograms, so both do all rows of all clients of a
+call in a few passes over flat arrays.
 """
 
 from __future__ import annotations

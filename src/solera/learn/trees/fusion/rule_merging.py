@@ -8,8 +8,8 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.replies import Reply
-from solera.learn.trees.rules import Ranks, RuleSet, rules_of
-from solera.learn.trees.tree import Ints, Tree
+from solera.learn.trees.fusion.rules import Ranks, RuleSet, rules_of
+from solera.learn.trees.tree import Bools, Ints, Tree
 
 _PAIRS = 1 << 21
 """Pairs of rules compared at once."""
@@ -31,7 +31,7 @@ def merge(a: RuleSet, b: RuleSet) -> RuleSet:
         *np.split(b.leaf_rows, b.leaf_starts[1:-1]),
     ]
     leaf_rows = [leaf_rows[t] for t in order]
-    return a.with_parts(
+    return a.replaced(
         lower=lower,
         upper=upper,
         gaps=a.gaps[i] & b.gaps[k],
@@ -52,31 +52,34 @@ def _least(a: Ranks, b: Ranks, none: Any, choose: Any) -> Ranks:
 
 def compatible(a: RuleSet, b: RuleSet) -> tuple[Ints, Ints]:
     """The pairs of rules, over the same cuts, that some row could satisfy both."""
+    small = np.int16 if len(a.cuts) < 2**15 - 2 else np.int32
     bounds = [
-        [c.astype(np.int16 if len(a.cuts) < 2**15 - 2 else np.int32) for c in r.T]
-        for r in (a.lower, a.upper, b.lower, b.upper)
+        [column.astype(small) for column in ranks.T]
+        for ranks in (a.lower, a.upper, b.lower, b.upper)
     ]
+
+    def overlap(j: int, i: Any, k: Any) -> Bools:
+        """Whether a value of column j satisfies the rules i of ``a`` and k of ``b``."""
+        lower_a, upper_a, lower_b, upper_b = (side[j] for side in bounds)
+        both = (lower_a[i] < upper_b[k]) & (lower_b[k] < upper_a[i])
+        if _missing_alone(a, j) or _missing_alone(b, j):
+            both |= a.gaps[i, j] & b.gaps[k, j]
+        return np.asarray(both)
+
     columns = [j for j in range(a.width) if a.binds(j) and b.binds(j)]
     columns.sort(key=lambda j: -_selectivity(a, b, j))
     first: list[Ints] = []
     second: list[Ints] = []
     step = max(1, _PAIRS // max(1, len(b)))
     for begin in range(0, len(a), step):
-        rows = slice(begin, begin + step)
-        fit = np.ones((min(step, len(a) - begin), len(b)), dtype=bool)
+        rows = np.arange(begin, min(begin + step, len(a)))[:, None]
+        fit = np.ones((len(rows), len(b)), dtype=bool)
         for j in columns[:3]:  # the most telling columns on the whole grid, …
-            la, ua, lb, ub = (side[j] for side in bounds)
-            both = (la[rows, None] < ub) & (lb < ua[rows, None])
-            if _gap_alone(a, b, j):
-                both |= a.gaps[rows, j, None] & b.gaps[:, j]
-            fit &= both
+            fit &= overlap(j, rows, slice(None))
         i, k = np.nonzero(fit)
         i += begin
         for j in columns[3:]:  # … the others on the pairs that are left
-            la, ua, lb, ub = (side[j] for side in bounds)
-            keep = (la[i] < ub[k]) & (lb[k] < ua[i])
-            if _gap_alone(a, b, j):
-                keep |= a.gaps[i, j] & b.gaps[k, j]
+            keep = overlap(j, i, k)
             i, k = i[keep], k[keep]
         first.append(i)
         second.append(k)
@@ -89,11 +92,10 @@ def _selectivity(a: RuleSet, b: RuleSet, j: int) -> float:
     return float(bound[0] * bound[1])
 
 
-def _gap_alone(a: RuleSet, b: RuleSet, j: int) -> bool:
-    """Whether a missing value could satisfy two conditions that no known value does."""
-    return bool((a.gaps[:, j] & (a.lower[:, j] > 0)).any() or (a.lower[:, j] == a.upper[:, j]).any()
-                or (b.gaps[:, j] & (b.lower[:, j] > 0)).any()
-                or (b.lower[:, j] == b.upper[:, j]).any())  # fmt: skip
+def _missing_alone(rules: RuleSet, j: int) -> bool:
+    """Whether a missing value satisfies a condition that excludes some, or all, known values."""
+    lower, upper = rules.lower[:, j], rules.upper[:, j]
+    return bool(((rules.gaps[:, j] & (lower > 0)) | (lower == upper)).any())
 
 
 class Pruned(NamedTuple):
@@ -143,7 +145,7 @@ class RuleFold(Aggregation):
             rules = pruned.kept
             dropped += len(pruned.dropped)
             share = 1 - (1 - share) * (1 - pruned.dropped_share)
-        arrays = rules.ordered().get_params(deep=False)
+        arrays = rules.ordered().to_payload()
         return {"rules": arrays, "dropped": dropped, "dropped_share": share}
 
     def finish(self, partial: Any) -> dict[str, Any]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from solera.core.aggregation import Collect
 from solera.core.clients import Client, Rows
-from solera.core.errors import DataError, Refusal
-from solera.core.replies import Reply
 from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.evaluation import metrics as metrics_of
+from solera.learn.trees.client_trees import checked_rows
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.tree import Floats, Ints, Tree, dense
+from solera.learn.trees.tree import Floats, Ints, Tree
 
 LOCAL, GLOBAL = "trees.local", "trees.global"
 METRICS = ("accuracy", "macro_f1")
@@ -25,7 +24,7 @@ METRICS = ("accuracy", "macro_f1")
 def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
     """A tree of this client's rows alone: CART (Gini) or ID3, in the ask's depth."""
     rows = client.data.part("train")
-    X, labels = check_rows(client, rows, ask)
+    X, labels = _rows_and_codes(client, rows, ask)
     if ask["kind"] == "id3":
         tree = grow_id3(X, labels, ask["sizes"], len(ask["classes"]), ask["max_depth"])
     else:
@@ -34,21 +33,8 @@ def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
     return {"tree": tree.to_payload(), "rows": len(rows)}
 
 
-def check_rows(client: Client, rows: Rows, ask: Mapping[str, Any]) -> tuple[Floats, Ints]:
-    """X with NaN for everything that is missing, and class codes."""
-    if not len(rows):
-        raise Refusal(f"client {client.id} has no rows to train on")
-    X = with_gaps(rows.X)
-    if X.shape[1] != ask["width"]:
-        raise DataError(f"client {client.id} has {X.shape[1]} columns, the model {ask['width']}")
-    return X, class_codes(rows.y, ask["classes"])
-
-
-def with_gaps(X: Any) -> Floats:
-    """Rows as float64 in which NaN alone stands for a missing value."""
-    X = np.asarray(dense(X), dtype=np.float64)
-    finite = np.isfinite(X)
-    return X if finite.all() else np.where(finite, X, np.nan)
+def _rows_and_codes(client: Client, rows: Rows, ask: Mapping[str, Any]) -> tuple[Floats, Ints]:
+    return checked_rows(client, rows, ask["width"]), class_codes(rows.y, ask["classes"])
 
 
 def grow_cart(X: Floats, labels: Ints, ask: Mapping[str, Any], *, seed: int) -> Tree:
@@ -61,8 +47,7 @@ def grow_cart(X: Floats, labels: Ints, ask: Mapping[str, Any], *, seed: int) -> 
         max_depth=ask["max_depth"], min_samples_leaf=ask["min_rows"], random_state=seed
     )
     classes = np.arange(len(ask["classes"]))
-    gaps = np.asarray(np.isnan(X).any(axis=0))
-    return from_sklearn(grower.fit(X, labels), classes=classes, gaps=gaps)
+    return from_sklearn(grower.fit(X, labels), classes=classes, rows=X)
 
 
 def _metrics_like(ask: Any) -> dict[str, Any]:
@@ -72,21 +57,20 @@ def _metrics_like(ask: Any) -> dict[str, Any]:
 @task("trees.judge", like=_metrics_like)
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     """Accuracy and macro-F1 of every tree on this client's rows; 0 for its own."""
-    X, labels = check_rows(client, client.data.part("train"), ask)
-    found = np.zeros((len(ask["trees"]), len(METRICS)))
+    X, labels = _rows_and_codes(client, client.data.part("train"), ask)
+    scores = np.zeros((len(ask["trees"]), len(METRICS)))
     for i, (owner, payload) in enumerate(zip(ask["owners"].tolist(), ask["trees"], strict=True)):
         if owner != client.id:
             tree = Tree.from_payload(payload, ask["width"], len(ask["classes"]))
             counts = confusion(tree, X, labels, len(ask["classes"]))
             metrics = metrics_of({"confusion": counts})
-            found[i] = [metrics[name] for name in METRICS]
-    return {name: found[:, i] for i, name in enumerate(METRICS)}
+            scores[i] = [metrics[name] for name in METRICS]
+    return {name: scores[:, i] for i, name in enumerate(METRICS)}
 
 
 def confusion(tree: Tree, X: Floats, labels: Ints, classes: int) -> Ints:
     """Rows by true and predicted class."""
-    guessed = tree.values(X).argmax(axis=1)
-    return np.bincount(labels * classes + guessed, minlength=classes**2).reshape(classes, classes)
+    return _count_pairs(labels, tree.values(X).argmax(axis=1), (classes, classes))
 
 
 def _received_like(ask: Any) -> dict[str, Any]:
@@ -103,41 +87,23 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     ``seen``: training rows by node where they end and class. ``judged``: the same of the test rows,
     or of the training rows where none are kept. ``local``: confusion matrix of the own tree there.
     """
-    X, labels = check_rows(client, client.data.part("train"), ask)
+    X, labels = _rows_and_codes(client, client.data.part("train"), ask)
     classes = len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
     client.state[GLOBAL] = {"tree": ask["tree"], "rules": ask["rules"]}
-    seen = _by_node(tree, X, labels, classes)
+    by_node = (len(tree), classes)
+    seen = _count_pairs(tree.apply(X), labels, by_node)
     test = client.data.part("test")
     if len(test):
-        X, labels = check_rows(client, test, ask)
+        X, labels = _rows_and_codes(client, test, ask)
     local = np.zeros((classes, classes), dtype=np.int64)
     if LOCAL in client.state:
         own = Tree.from_payload(client.state[LOCAL], ask["width"], classes)
         local = confusion(own, X, labels, classes)
-    return {"seen": seen, "judged": _by_node(tree, X, labels, classes), "local": local}
+    judged = _count_pairs(tree.apply(X), labels, by_node)
+    return {"seen": seen, "judged": judged, "local": local}
 
 
-def _by_node(tree: Tree, X: Floats, labels: Ints, classes: int) -> Ints:
-    cells = tree.apply(X) * classes + labels
-    return np.bincount(cells, minlength=len(tree) * classes).reshape(len(tree), classes)
-
-
-class CollectTrees(Collect):
-    """Every client's tree; a reply whose arrays make no tree counts as a failure of that client."""
-
-    def __init__(self, width: int, outputs: int) -> None:
-        self.width = width
-        self.outputs = outputs
-
-    def lift(self, reply: Reply) -> Any:
-        self._check(reply)
-        return super().lift(reply)
-
-    def fold(self, batch: Any) -> Any:
-        for reply in batch:
-            self._check(reply)
-        return super().fold(batch)
-
-    def _check(self, reply: Reply) -> None:
-        Tree.from_payload(reply.payload["tree"], self.width, self.outputs)
+def _count_pairs(first: Ints, second: Ints, shape: tuple[int, int]) -> Ints:
+    cells = np.ravel_multi_index((first, second), shape)
+    return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)

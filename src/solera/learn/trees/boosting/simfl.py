@@ -1,4 +1,4 @@
-"""FedGBDT: boosting in which clients take turns, helped by similar rows elsewhere (SimFL)."""
+"""SimFL: boosting in which clients take turns, helped by similar rows of the others."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Collect, Fields, Sum
-from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.constraints import Count, NonNegative, Positive
+from solera.core.errors import NotEnoughReplies
 from solera.core.federation import Federation
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.trees.boosting import Boosted, boosting_start
-from solera.learn.trees.forest import CollectForests
-from solera.learn.trees.similarity import (
+from solera.learn.trees.boosting.base import Boosted, boosting_start
+from solera.learn.trees.boosting.simfl_tasks import (
     build_tree,
     find_similar,
     hash_rows,
     similar_gradients,
 )
-from solera.learn.trees.tree import Tree
+from solera.learn.trees.client_trees import CollectTrees
 
 
-class FedGBDT(Boosted):
+class SimFL(Boosted):
     """Gradient boosting in which clients take turns to build trees (Li, Wen & He 2020, *SimFL*).
 
     Before training every client hashes its rows with min(40, d − 1) tables of eight random
     hyperplanes; of every other client's rows, the most similar one to each own row is the one that
     shares most hashes. In round t client t mod K builds the tree. All clients add up the gradients
     of their rows by the builder's row that each is similar to, so that the builder's tree fits the
-    rows of all. Clients see the others' hashes, not their rows; :class:`HistGBDT` reveals less and
-    needs no similarity, but asks more often.
+    rows of all. Clients see the others' hashes, not their rows; :class:`FedHistGBDT` reveals less
+    and needs no similarity, but asks more often.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ class FedGBDT(Boosted):
     def __init__(
         self,
         *,
-        rounds: int = 50,
-        lr: float = 0.1,
-        max_depth: int = 5,
-        l2: float = 1.0,
-        min_rows: int = 5,
+        rounds: Count = 50,
+        lr: Positive = 0.1,
+        max_depth: Count = 5,
+        l2: NonNegative = 1.0,
+        min_rows: Count = 5,
     ) -> None:
         self.rounds = rounds
         self.lr = lr
@@ -60,16 +60,12 @@ class FedGBDT(Boosted):
         self.min_rows = min_rows
 
     def train(self, federation: Federation) -> None:
-        self._check_params()
-        loss, width = self._loss(), self.schema_.width
-        _, self.initial_, _ = boosting_start(federation, loss, self.schema_.classes)
+        loss, width = self.loss(), self.schema_.width
+        _, self.initial_, _ = boosting_start(federation, loss, self.schema_)
         codes = self._hash(federation)
         clients = np.array(list(codes), dtype=np.int64)
-        similar = {
-            "clients": clients,
-            "codes": list(codes.values()),
-            "initial": self.initial_,
-        }
+        hashes = list(codes.values())
+        similar = {"clients": clients, "codes": hashes, "initial": self.initial_}
         federation.ask(find_similar, similar, to=clients).fold(Fields({"rows": Sum()}))
         order = {"loss": loss, "width": width, "classes": self.schema_.classes}
         build = {
@@ -91,15 +87,14 @@ class FedGBDT(Boosted):
                 "builder": turn,
                 "builder_rows": len(codes[builder]),
             }
-            told = r.ask(similar_gradients, ask, to=clients).fold(Sum())
-            r.log(loss=float(told["loss"] / told["rows"]))
+            total = r.ask(similar_gradients, ask, to=clients).fold(Sum())
+            r.log(loss=float(total["loss"] / total["rows"]))
+            sums = {**build, "sums": total["sums"]}
             try:
-                grown = r.ask(build_tree, {**build, "sums": told["sums"]}, to=[builder]).fold(
-                    CollectForests(width, 1)
-                )
+                grown = r.ask(build_tree, sums, to=[builder]).fold(CollectTrees(width, 1))
             except NotEnoughReplies:
                 continue  # the builder is away: the next one takes its turn
-            self.trees_ = [*self.trees_, [Tree(**tree) for tree in grown[builder]["trees"]]]
+            self.trees_ = [*self.trees_, grown[builder]]
             self.builders_ = [*self.builders_, builder]
 
     def _hash(self, federation: Federation) -> dict[int, Any]:
@@ -112,14 +107,5 @@ class FedGBDT(Boosted):
             "mean": moments["mean"],
             "scale": np.where(spread > 0, spread, 1.0),
         }
-        told = federation.ask(hash_rows, ask).fold(Collect())
-        return {client: reply["codes"] for client, reply in told.items()}
-
-    def _check_params(self) -> None:
-        for name in ("rounds", "max_depth", "min_rows"):
-            if getattr(self, name) < 1:
-                raise UsageError.of(self, name, getattr(self, name), "must be at least 1")
-        if not self.lr > 0:
-            raise UsageError.of(self, "lr", self.lr, "must be > 0")
-        if self.l2 < 0:
-            raise UsageError.of(self, "l2", self.l2, "must not be negative")
+        replies = federation.ask(hash_rows, ask).fold(Collect())
+        return {client: reply["codes"] for client, reply in replies.items()}

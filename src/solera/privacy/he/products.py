@@ -37,10 +37,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.errors import DataError, UsageError
-from solera.privacy.he import Encrypted, Label, Parameters, Rotations, SecretKey, WrongKey
-from solera.privacy.he_packing import Reals, embed, rows_per_block, stride, useful
-from solera.privacy.he_ring import Ring, ring, seal
-from solera.privacy.keys import galois
+from solera.privacy.he.ciphertexts import Encrypted, Label
+from solera.privacy.he.keys import Rotations, SecretKey, WrongKey, galois
+from solera.privacy.he.packing import Reals, embed, rows_per_block, stride, useful
+from solera.privacy.he.ring import Parameters, Ring, ring, seal
 
 # --- packed diagonals ----------------------------------------------------------------------------
 

@@ -1,21 +1,4 @@
-"""Homomorphic encryption: arrays that a coordinator can add without being able to read them.
-
-The scheme is CKKS (Cheon, Kim, Kim, Song 2017, *Homomorphic encryption for arithmetic of
-approximate numbers*), computed by Microsoft SEAL. The products a coordinator can apply to a sum are
-in :mod:`solera.privacy.he_products`, the storage of keys in :mod:`solera.privacy.keys`.
-
-What each role learns
-    *Clients* share one key pair. Whoever holds its secret key can read every ciphertext they get
-    hold of: the sum they are given, and, if the coordinator passes on a single client's ciphertext
-    in its place, that client. So the coordinator together with any one client can read every
-    client. SEAL has no threshold keys; secure aggregation by masking does not have this weakness.
-    *The coordinator* holds public keys only. It sees shapes, magnitudes, the number of addends and
-    which key was used, and neither an array nor a sum.
-    Decrypted numbers must not be sent back to the coordinator: their rounding errors, next to the
-    ciphertext, reveal the secret key (Li, Micciancio 2021).
-
-Encryption draws from the system's randomness, never from a seed: equal arrays give different bytes.
-"""
+"""Encrypted arrays: made, added, decrypted, and written as payloads."""
 
 from __future__ import annotations
 
@@ -31,41 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from solera.core.errors import DataError, PayloadError, UsageError
 from solera.core.payload import encode_pieces
-from solera.privacy.he_packing import LAYOUTS, Layout, Reals, block_count, fits, pack, unpack
-from solera.privacy.he_ring import (
-    CLIENT,
-    COMPAT,
-    COORDINATOR,
-    SMALL,
-    SMALL_CLIENT,
-    Parameters,
-    WeakParameters,
-    dump,
-    ring,
-    seal,
-)
-from solera.privacy.keys import PublicKey, Rotations, SecretKey, WrongKey, generate
-
-__all__ = [
-    "CLIENT",
-    "COMPAT",
-    "COORDINATOR",
-    "SMALL",
-    "SMALL_CLIENT",
-    "Encrypted",
-    "Label",
-    "Parameters",
-    "PublicKey",
-    "Rotations",
-    "SecretKey",
-    "WeakParameters",
-    "WrongKey",
-    "add",
-    "decrypt",
-    "encrypt",
-    "generate",
-    "magnitude_of",
-]
+from solera.privacy.he.keys import PublicKey, Rotations, SecretKey, WrongKey
+from solera.privacy.he.packing import LAYOUTS, Layout, Reals, block_count, fits, pack, unpack
+from solera.privacy.he.ring import Parameters, dump, ring, seal
 
 _MOST = 1000
 """Exponents are within ± this, far from where a float overflows."""
@@ -252,7 +203,7 @@ def encrypt(
     The magnitude is public, and one sum has one magnitude: agree on it beforehand. It may be an
     array that broadcasts to the shape, such as one entry per feature. A larger one than needed
     costs precision: errors are a fixed fraction of 2^magnitude. ``layout="systems"`` is for
-    :func:`solera.privacy.he_products.multiply`.
+    :func:`solera.privacy.he.products.multiply`.
     """
     values = np.asarray(array)
     if values.dtype.kind not in "biuf":

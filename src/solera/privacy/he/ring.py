@@ -20,7 +20,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from solera.core.errors import MissingExtra, PayloadError, UsageError
-from solera.privacy.he_packing import Layout
+from solera.privacy.he.packing import Layout
 
 _LIMITS = {
     1024: (27, 19, 14),

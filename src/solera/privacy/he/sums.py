@@ -6,8 +6,8 @@ from typing import Any
 
 from solera.core.aggregation import Aggregation
 from solera.core.replies import Reply
-from solera.privacy.he import Encrypted, add
-from solera.privacy.keys import WrongKey
+from solera.privacy.he.ciphertexts import Encrypted, add
+from solera.privacy.he.keys import WrongKey
 
 
 class EncryptedSum(Aggregation):

@@ -11,8 +11,9 @@ import pytest
 
 from solera.core import payload
 from solera.core.errors import DataError, SoleraError, UsageError
-from solera.privacy import he, he_products
-from solera.privacy.he_packing import extract, useful
+from solera.privacy import he
+from solera.privacy.he import products
+from solera.privacy.he.packing import extract, useful
 
 RING = {
     "client": he.CLIENT,
@@ -43,7 +44,7 @@ TOLERANCE = {"coordinator": 1e-6, "compat": 1e-6, "small": 1e-4}
 
 @cache
 def rotations(name: str, shape: tuple[int, ...]) -> he.Rotations:
-    return he_products.rotations_for(pair(name), shape)
+    return products.rotations_for(pair(name), shape)
 
 
 def ridge(members: int, outputs: int, size: int, lam: float = 0.01) -> tuple[Any, Any, Any]:
@@ -66,7 +67,7 @@ def test_packed_diagonals(name: str, shape: tuple[int, ...]) -> None:
         he.encrypt(pair(name), half, magnitude=7, layout="systems") for half in (m / 4, m * 3 / 4)
     ]
     turns = he.Rotations.from_bytes(rotations(name, shape).to_bytes())
-    product = he_products.multiply(he.add(*halves), np.linalg.inv(gram), turns)
+    product = products.multiply(he.add(*halves), np.linalg.inv(gram), turns)
     found = he.decrypt(pair(name), travel(product, pair(name)))
     assert relative(found, weights) < TOLERANCE[name]
 
@@ -78,7 +79,7 @@ def test_coefficient_product(name: str, shape: tuple[int, int]) -> None:
         pytest.skip("does not fit into one small ciphertext")
     gram, m, weights = ridge(1, *shape)
     halves = [he.encrypt(pair(name), half, magnitude=7) for half in (m[0] / 4, m[0] * 3 / 4)]
-    product = he_products.multiply_single(he.add(*halves), np.linalg.inv(gram[0]))
+    product = products.multiply_single(he.add(*halves), np.linalg.inv(gram[0]))
     found = he.decrypt(pair(name), travel(product, pair(name)))
     assert relative(found, weights[0]) < TOLERANCE[name]
 
@@ -88,11 +89,9 @@ def test_two_products_as_in_the_thesis(shape: tuple[int, ...]) -> None:
     gram, m, weights = ridge(*shape)
     values, vectors = np.linalg.eigh(gram)
     encrypted = he.encrypt(pair("compat"), m, magnitude=7, layout="systems")
-    product = he_products.multiply_factors(
-        encrypted, vectors, 1 / values, rotations("compat", shape)
-    )
+    product = products.multiply_factors(encrypted, vectors, 1 / values, rotations("compat", shape))
     assert relative(he.decrypt(pair("compat"), travel(product)), weights) < TOLERANCE["compat"]
-    thin = he_products.multiply_factors(
+    thin = products.multiply_factors(
         encrypted, vectors[:, :, 2:], 1 / values[:, 2:], rotations("compat", shape)
     )
     some = vectors[:, :, 2:]
@@ -114,14 +113,14 @@ def test_digits_ridge_weights_in_every_mode() -> None:
     flat = he.encrypt(pair(), m, magnitude=magnitude)
     assert relative(np.linalg.solve(gram, he.decrypt(pair(), flat).T).T, weights) < 1e-6
     flat = he.encrypt(pair("coordinator"), m, magnitude=magnitude)
-    found = he.decrypt(pair("coordinator"), he_products.multiply_single(flat, inverse))
+    found = he.decrypt(pair("coordinator"), products.multiply_single(flat, inverse))
     assert relative(found, weights) < 1e-6
     values, vectors = np.linalg.eigh(gram)
     for name, arguments in (
         ("coordinator", [inverse[None]]),
         ("compat", [vectors[None], 1 / values[None]]),
     ):
-        product = he_products.multiply if len(arguments) == 1 else he_products.multiply_factors
+        product = products.multiply if len(arguments) == 1 else products.multiply_factors
         systems = he.encrypt(pair(name), m[None], magnitude=magnitude, layout="systems")
         encrypted = product(systems, *arguments, rotations(name, (1, 10, 65)))
         assert relative(he.decrypt(pair(name), encrypted)[0], weights) < 1e-6
@@ -137,11 +136,11 @@ def test_each_row_and_feature_keeps_its_own_precision() -> None:
     wanted = np.einsum("tij,tcj->tci", a, m)
     bound = np.einsum("tij,toj->toi", a, 2.0**magnitude)
     systems = he.encrypt(pair("coordinator"), m, magnitude=magnitude, layout="systems")
-    product = he_products.multiply(systems, a, rotations("coordinator", shape))
+    product = products.multiply(systems, a, rotations("coordinator", shape))
     found = he.decrypt(pair("coordinator"), travel(product))
     assert np.abs((found - wanted) / bound).max() < 1e-9
     flat = he.encrypt(pair("coordinator"), m[0], magnitude=magnitude[0])
-    found = he.decrypt(pair("coordinator"), he_products.multiply_single(flat, a[0]))
+    found = he.decrypt(pair("coordinator"), products.multiply_single(flat, a[0]))
     assert np.abs((found - wanted[0]) / bound[0]).max() < 1e-8
 
 
@@ -149,9 +148,9 @@ def test_each_row_and_feature_keeps_its_own_precision() -> None:
 def test_matrices_with_nothing_in_them(matrix: Any) -> None:
     m = np.arange(6.0).reshape(2, 3) + 1
     secret = pair("coordinator")
-    single = he_products.multiply_single(he.encrypt(secret, m, magnitude=3), matrix)
+    single = products.multiply_single(he.encrypt(secret, m, magnitude=3), matrix)
     systems = he.encrypt(secret, m[None], magnitude=3, layout="systems")
-    many = he_products.multiply(systems, matrix[None], rotations("coordinator", (1, 2, 3)))
+    many = products.multiply(systems, matrix[None], rotations("coordinator", (1, 2, 3)))
     for product in (single, many):
         assert np.allclose(he.decrypt(secret, travel(product)), m @ matrix.T, atol=1e-7)
 
@@ -161,7 +160,7 @@ def test_a_result_says_no_more_than_the_weights() -> None:
     secret, shape = pair("coordinator"), (3, 5, 7)
     gram, m, _ = ridge(*shape)
     systems = he.encrypt(secret, m, magnitude=7, layout="systems")
-    product = he_products.multiply(systems, np.linalg.inv(gram), rotations("coordinator", shape))
+    product = products.multiply(systems, np.linalg.inv(gram), rotations("coordinator", shape))
     slots = secret.decrypt_block(product.ciphertexts[0])
     assert np.abs(slots[9 * 7 :]).max() < 1e-9
     unpaired = slots[: 9 * 7].reshape(7, 9)[:, 2::3]
@@ -170,7 +169,7 @@ def test_a_result_says_no_more_than_the_weights() -> None:
     results = useful((5, 7), he.COORDINATOR.degree)
     seen = []
     for _ in range(2):
-        (block,) = he_products.multiply_single(flat, inverse).ciphertexts
+        (block,) = products.multiply_single(flat, inverse).ciphertexts
         coefficients = extract(secret.decrypt_block(block)) * block.scale / 2.0**59
         assert np.abs(coefficients[results]).max() < 2.0**-12
         seen.append(np.delete(coefficients, results))
@@ -187,34 +186,32 @@ def test_products_that_make_no_sense_are_refused() -> None:
     systems = he.encrypt(secret, np.ones(shape), magnitude=0, layout="systems")
     flat = he.encrypt(secret, np.ones((4, 12)), magnitude=0)
     cases: list[tuple[type[SoleraError], str, Any]] = [
-        (UsageError, "must be 'systems'", lambda: he_products.multiply(flat, matrices, turns)),
-        (UsageError, "'flat' C × d", lambda: he_products.multiply_single(systems, matrices[0])),
-        (UsageError, "do not fit", lambda: he_products.multiply(systems, matrices[:1], turns)),
-        (UsageError, "do not fit", lambda: he_products.multiply_single(flat, np.ones((3, 3)))),
-        (DataError, "NaN", lambda: he_products.multiply(systems, matrices * np.nan, turns)),
+        (UsageError, "must be 'systems'", lambda: products.multiply(flat, matrices, turns)),
+        (UsageError, "'flat' C × d", lambda: products.multiply_single(systems, matrices[0])),
+        (UsageError, "do not fit", lambda: products.multiply(systems, matrices[:1], turns)),
+        (UsageError, "do not fit", lambda: products.multiply_single(flat, np.ones((3, 3)))),
+        (DataError, "NaN", lambda: products.multiply(systems, matrices * np.nan, turns)),
         (
             UsageError,
             "rotations_for",
-            lambda: he_products.multiply(systems, matrices, rotations("coordinator", (1, 2, 3))),
+            lambda: products.multiply(systems, matrices, rotations("coordinator", (1, 2, 3))),
         ),
         (
             UsageError,
             "allows 1 products",
-            lambda: he_products.multiply(
-                he_products.multiply(systems, matrices, turns), matrices, turns
-            ),
+            lambda: products.multiply(products.multiply(systems, matrices, turns), matrices, turns),
         ),
         (
             UsageError,
             "allows 0 products",
-            lambda: he_products.multiply_single(
+            lambda: products.multiply_single(
                 he.encrypt(pair(), np.ones((4, 12)), magnitude=0), matrices[0]
             ),
         ),
         (
             he.WrongKey,
             "another key pair",
-            lambda: he_products.multiply(
+            lambda: products.multiply(
                 he.encrypt(pair("small"), np.ones(shape), magnitude=0, layout="systems"),
                 matrices,
                 turns,
@@ -223,7 +220,7 @@ def test_products_that_make_no_sense_are_refused() -> None:
         (
             UsageError,
             "share their magnitude",
-            lambda: he_products.multiply_single(
+            lambda: products.multiply_single(
                 he.encrypt(secret, np.ones((4, 12)), magnitude=np.zeros((4, 1), int)), matrices[0]
             ),
         ),
@@ -235,4 +232,4 @@ def test_products_that_make_no_sense_are_refused() -> None:
         replace(flat.label, addends=he.COORDINATOR.headroom(1) + 1), ciphertexts=flat.ciphertexts
     )
     with pytest.raises(UsageError, match="room for 16384"):
-        he_products.multiply_single(crowd, matrices[0])
+        products.multiply_single(crowd, matrices[0])

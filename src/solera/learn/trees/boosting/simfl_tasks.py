@@ -1,4 +1,4 @@
-"""The client's side of FedGBDT: hash rows, find similar ones, add up gradients for them."""
+"""The client's side of SimFL: hash rows, find similar ones, add up gradients for them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.clients import Client, Rows
-from solera.core.errors import DataError, Refusal
+from solera.core.clients import Client
+from solera.core.errors import Refusal
 from solera.core.rng import generator
 from solera.core.task import task
-from solera.learn.trees.histograms import boosting_target, gradients
-from solera.learn.trees.local import with_gaps
+from solera.learn.trees.boosting.base import boosting_target, gradients
+from solera.learn.trees.client_trees import checked_rows, with_missing
 from solera.learn.trees.tree import Floats, Ints, Tree
 
 STATE = "trees.similar"
@@ -29,24 +29,15 @@ def hyperplanes(width: int, seed: int) -> Floats:
     return generator(seed, "trees.lsh").normal(size=(tables, PLANES, width + 1))
 
 
-def _prepared(rows: Rows, ask: Mapping[str, Any]) -> Floats:
-    """Columns scaled by what all clients agreed on; a missing value is the mean."""
-    X = (with_gaps(rows.X) - ask["mean"]) / ask["scale"]
-    return np.where(np.isfinite(X), X, 0.0)
-
-
 @task("trees.hash")
 def hash_rows(client: Client, ask: Any) -> dict[str, Any]:
     """One byte per row and table: on which side of eight random hyperplanes the row lies.
 
     Rows that are close share many bytes (Charikar 2002). This is what SimFL reveals of a row.
     """
-    rows = client.data.part("train")
-    if not len(rows):
-        raise Refusal(f"client {client.id} has no rows to train on")
-    X = _prepared(rows, ask)
-    if X.shape[1] != ask["width"]:
-        raise DataError(f"client {client.id} has {X.shape[1]} columns, the model {ask['width']}")
+    X = checked_rows(client, client.data.part("train"), ask["width"])
+    X = (X - ask["mean"]) / ask["scale"]
+    X = np.where(np.isfinite(X), X, 0.0)  # a missing value is the mean
     planes = hyperplanes(ask["width"], ask["seed"])
     sides = np.einsum("nd,tpd->ntp", X, planes[:, :, :-1]) + planes[:, :, -1] > 0
     client.state.pop(STATE, None)
@@ -67,15 +58,15 @@ def find_similar(client: Client, ask: Any) -> dict[str, Any]:
 
 def most_similar(own: NDArray[np.uint8], others: NDArray[np.uint8]) -> Ints:
     """Index of the first row of ``others`` that agrees with each own row in most tables."""
-    found = np.empty(len(own), dtype=np.int64)
+    nearest = np.empty(len(own), dtype=np.int64)
     step = max(1, _COMPARED // max(1, len(others)))
     columns = np.ascontiguousarray(others.T)
     for begin in range(0, len(own), step):
         shared = np.zeros((min(step, len(own) - begin), len(others)), dtype=np.uint8)
-        for mine, theirs in zip(own[begin : begin + step].T, columns, strict=True):
-            shared += mine[:, None] == theirs
-        found[begin : begin + step] = shared.argmax(axis=1)
-    return found
+        for table, other_table in zip(own[begin : begin + step].T, columns, strict=True):
+            shared += table[:, None] == other_table
+        nearest[begin : begin + step] = shared.argmax(axis=1)
+    return nearest
 
 
 def _scores(client: Client, X: Floats, ask: Mapping[str, Any]) -> Floats:
@@ -97,7 +88,7 @@ def _scores(client: Client, X: Floats, ask: Mapping[str, Any]) -> Floats:
 def similar_gradients(client: Client, ask: Any) -> dict[str, Any]:
     """Σg and Σh of this client's rows by the builder's row that each is similar to."""
     rows = client.data.part("train")
-    scores = _scores(client, with_gaps(rows.X), ask)
+    scores = _scores(client, with_missing(rows.X), ask)
     g, h, losses = gradients(scores, boosting_target(rows.y, ask), ask["loss"])
     at = client.state[STATE]["similar"][ask["builder"]]
     size = ask["builder_rows"]
@@ -116,7 +107,7 @@ def build_tree(client: Client, ask: Any) -> dict[str, Any]:
 
     from solera.learn.trees.sklearn_trees import from_sklearn
 
-    X = with_gaps(client.data.part("train").X)
+    X = with_missing(client.data.part("train").X)
     trees = []
     for G, H in ask["sums"]:
         H = np.maximum(H, 1e-12)
@@ -125,16 +116,11 @@ def build_tree(client: Client, ask: Any) -> dict[str, Any]:
             min_samples_leaf=min(ask["min_rows"], max(1, len(X) // 2)),
             random_state=int(client.rng.integers(2**31)),
         )
-        tree = from_sklearn(
-            grower.fit(X, -G / H, sample_weight=H), gaps=np.asarray(np.isnan(X).any(axis=0))
-        )
+        tree = from_sklearn(grower.fit(X, -G / H, sample_weight=H), rows=X)
         at = tree.apply(X)
-        below_g, below_h = (np.bincount(at, w, minlength=len(tree)) for w in (G, H))
-        parent, _ = tree.parents
-        for node in range(len(tree) - 1, 0, -1):
-            below_g[parent[node]] += below_g[node]
-            below_h[parent[node]] += below_h[node]
+        below_g, below_h = (
+            tree.subtree_sums(np.bincount(at, w, minlength=len(tree))) for w in (G, H)
+        )
         value = -ask["lr"] * below_g / (below_h + ask["l2"])
-        params = {**tree.get_params(deep=False), "value": value[:, None]}
-        trees.append(Tree(**params).to_payload())
+        trees.append(tree.replaced(value=value[:, None]).to_payload())
     return {"trees": trees}
