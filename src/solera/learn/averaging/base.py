@@ -76,7 +76,6 @@ class Averaging(Predictor, abstract=True):
 
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""
-        self.check_params()
         self.round_config(0)  # what does not suit the data is named before anything is asked
         self.set_model(self.first_model(federation.seed))
 
@@ -136,3 +135,11 @@ class ScoreAveraging(Averaging, abstract=True):
                 hint="a classifier needs at least two classes",
             )
         return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[target]
+
+
+def diverged(client: int, lr: float) -> DataError:
+    """The error for training that did not end in finite numbers."""
+    return DataError(
+        f"training diverged at client {client} with lr={lr:g}",
+        hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
+    )

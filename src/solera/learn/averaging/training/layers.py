@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.rng import Bits, random_bits
+from solera.core.rng import Bits, uniform
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layout import Parameter
 
@@ -130,8 +130,7 @@ class Dropout(Layer):
         """0 or 1/(1 − rate) for every value of (C, B, …)."""
         cells = math.prod(shape[1:])
         first = (training.step << 40) | (self.place << 32)
-        bits = random_bits(training.keys[:, None], first + np.arange(cells))
-        kept = (bits >> np.uint64(11)) * 2.0**-53 >= self.rate
+        kept = uniform(training.keys[:, None], first + np.arange(cells)) >= self.rate
         mask = torch().from_numpy(kept.reshape(shape))
         return mask.to(like) / (1 - self.rate)
 
