@@ -26,7 +26,6 @@ from solera.core.task import task
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.learner import FedAvg, outputs_of
 from solera.learn.averaging.models import Layered, register_loss
-from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import (
@@ -95,7 +94,7 @@ def train_core(local: LocalTraining) -> Stacked:
         for state in local.states:
             if PRIVATE in state:
                 state[_BEST] = state[PRIVATE]
-    changes, losses, _ = local.changes(local.config, Correction())
+    changes, losses, _ = local.changes()
     if local.ask["weight"] != "samples_labels":
         return local.reply(changes, losses)
     return local.reply(changes, losses, rows=local.sizes * local.labels_known())
@@ -112,7 +111,7 @@ def _finish(client: Client, ask: Any) -> dict[str, Any]:
         assert local.private is not None
         rows = local.copies()
         config = replace(local.config, epochs=ask["fine_tune"])
-        local.train(rows, config, Correction(frozen=~local.private))
+        local.train(rows, config, frozen=~local.private)
         local.keep_private(rows)
     if ask["thresholds"]:
         held = client.data.part("validation")

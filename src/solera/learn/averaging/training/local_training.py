@@ -65,21 +65,22 @@ class LocalTraining(ABC):
         return len(self.ids)
 
     @abstractmethod
-    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
-        """Train each row in place; the mean loss and the number of steps of each."""
+    def train(self, weights: Any, config: TrainingConfig, **correction: Any) -> LossesAndSteps:
+        """Train each row in place; the mean loss and the number of steps of each.
 
-    def changes(
-        self, config: TrainingConfig, correction: Correction
-    ) -> tuple[Any, NDArray[Any], IntArray]:
+        ``correction`` are the parts of a :class:`Correction`, in the order of training.
+        """
+
+    def changes(self, **correction: Any) -> tuple[Any, NDArray[Any], IntArray]:
         """Train from the model that was sent: the difference to it, the losses, the steps."""
         rows = self.copies()
-        losses, steps = self.train(rows, config, correction)
+        losses, steps = self.train(rows, self.config, **correction)
         self.keep_private(rows)
         return rows.sub_(self.weights), losses, steps
 
     def update(self) -> Stacked:
         """The reply of plain averaging: train from the model that was sent, send what changed."""
-        changes, losses, _ = self.changes(self.config, Correction(anchor=self.weights))
+        changes, losses, _ = self.changes(anchor=self.weights)
         return self.reply(changes, losses)
 
     def labels_known(self) -> NDArray[np.float64]:
@@ -168,7 +169,7 @@ class OneClientTraining(LocalTraining):
         self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
         self.weights = as_tensor(ask["weights"])
 
-    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
+    def train(self, weights: Any, config: TrainingConfig, **correction: Any) -> LossesAndSteps:
         row, loss, steps = train_reference(
             self.architecture,
             weights[0].numpy(),
@@ -176,7 +177,7 @@ class OneClientTraining(LocalTraining):
             self.targets,
             self.keys,
             config,
-            correction.of(0),
+            Correction(**correction).of(0),
         )
         if not (np.isfinite(row).all() and np.isfinite(loss)):
             raise diverged(self.ids[0], config.lr)
@@ -203,17 +204,21 @@ class GroupTraining(LocalTraining):
         self.rows = ClientRows(rows, self.keys, self.config.loss, ask["classes"], self.weights)
         self.targets = self.rows.targets
 
-    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
-        return train_batched(self.architecture, weights, self.rows, config, correction)
+    def train(self, weights: Any, config: TrainingConfig, **correction: Any) -> LossesAndSteps:
+        terms = Correction(**correction)
+        return train_batched(self.architecture, weights, self.rows, config, terms)
 
-    def changes(
-        self, config: TrainingConfig, correction: Correction
-    ) -> tuple[Any, NDArray[Any], IntArray]:
+    def changes(self, **correction: Any) -> tuple[Any, NDArray[Any], IntArray]:
         if self.private is not None:
-            return super().changes(config, correction)
+            return super().changes(**correction)
         rows = borrow(len(self), self.architecture.layout.size, self.weights)
         losses, steps = train_batched(
-            self.architecture, rows, self.rows, config, correction, start=self.weights
+            self.architecture,
+            rows,
+            self.rows,
+            self.config,
+            Correction(**correction),
+            start=self.weights,
         )
         return rows, losses, steps
 
