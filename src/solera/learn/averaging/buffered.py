@@ -123,16 +123,16 @@ class FedBuff(FedAvg):
 
     def _move(self, r: Round, arrived: list[Job]) -> None:
         """Average what arrived and move the model."""
-        sound = [job for job in arrived if job["reply"]]
+        replied = [job for job in arrived if job["reply"]]
         size = self._shared_size
         total = np.zeros(size, self.dtype)
-        for job in sound:
+        for job in replied:
             parts = {n: np.asarray(v)[None] for n, v in job["reply"]["update"].items()}
             stale = (1 + r.index - job["version"]) ** -0.5
             total += (stale * unpack_update(parts, self.update_steps, size)[0]).astype(self.dtype)
-        if sound:
-            self.apply_update({"update": total / len(sound)})
-            r.log(loss=float(np.mean([job["reply"]["loss"] for job in sound])))
+        if replied:
+            self.apply_update({"update": total / len(replied)})
+            r.log(loss=float(np.mean([job["reply"]["loss"] for job in replied])))
         r.log(
             clients=len(arrived),
             time=max(job["arrives"] for job in arrived),

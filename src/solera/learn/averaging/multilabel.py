@@ -114,8 +114,8 @@ def _finish(client: Client, ask: Any) -> dict[str, Any]:
         local.train(rows, config, frozen=~local.private)
         local.keep_private(rows)
     if ask["thresholds"]:
-        held = client.data.part("validation")
-        rows = held if len(held) else client.data.part("train")
+        validation = client.data.part("validation")
+        rows = validation if len(validation) else client.data.part("train")
         z = _outputs(client, ask, rows.X)
         client.state[_THRESHOLDS] = tune_thresholds(z, np.asarray(rows.y))
     return {"done": 1}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from operator import add
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, SoleraError, UsageError
-from solera.core.replies import Batch, Reply, Stacked
+from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rng import Bits, random_bits, uniform
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
@@ -318,12 +319,7 @@ class UpdateMean(Aggregation):
         return self._sum_stacked(_stack_of_one(reply.payload))
 
     def combine(self, a: Any, b: Any) -> Any:
-        return {
-            "weight": a["weight"] + b["weight"],
-            "count": a["count"] + b["count"],
-            "sums": {name: a["sums"][name] + b["sums"][name] for name in a["sums"]},
-            "plain": {name: a["plain"][name] + b["plain"][name] for name in a["plain"]},
-        }
+        return map_leaves(add, a, b)
 
     def fold(self, batch: Batch) -> Any:
         replies = batch.payloads

@@ -285,9 +285,10 @@ class BatchedModule(BatchedModel):
         if isinstance(share, float):
             share = t.full(x.shape[:2], share, dtype=x.dtype, device=x.device)
         values = self.architecture.training_layout.views(self.weights[: len(x)])
-        found, losses = self._gradients(values, x, target, share)
+        gradients, losses = self._gradients(values, x, target, share)
         flat = [
-            found[slot.name].reshape(len(x), -1) for slot in self.architecture.training_layout.slots
+            gradients[slot.name].reshape(len(x), -1)
+            for slot in self.architecture.training_layout.slots
         ]
         return t.cat(flat, dim=1), losses
 
