@@ -41,7 +41,7 @@ import solera as so
 from solera.core.aggregation import Sum
 from solera.core.payload import encode
 from solera.core.task import task
-from solera.engines.connection import CHUNK, INLINE
+from solera.serve.connection import CHUNK, INLINE
 from solera.serve.identity import Identity, reply_message, seal_key_message, sign_request
 
 MB = 1 << 20

@@ -30,11 +30,11 @@ from network import AGENT, Network, kill  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402
-from solera.serve.agent import Agent  # noqa: E402
-from solera.serve.held import HeldJobs, describe  # noqa: E402
-from solera.serve.policy import Policy  # noqa: E402
-from solera.serve.sources import open_source  # noqa: E402
-from solera.serve.worker import Worker  # noqa: E402
+from solera.serve.agent.agent import Agent  # noqa: E402
+from solera.serve.agent.held_jobs import HeldJobs, describe  # noqa: E402
+from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.sources import open_source  # noqa: E402
+from solera.serve.agent.worker import Worker  # noqa: E402
 
 PROGRAM = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n" + (
     "import agent_tasks\n" + AGENT
@@ -349,7 +349,7 @@ def test_a_description_is_told_in_words_and_not_at_any_length():
 
 
 def test_what_is_shown_cannot_write_to_the_terminal(tmp_path):
-    from solera.serve.held import HeldJob
+    from solera.serve.agent.held_jobs import HeldJob
 
     evil = "\x1b[2Jname = 'fine'\r\x07"
     HeldJobs(tmp_path / "held.json").write([HeldJob("ab", "j", evil, "k", evil, "now", evil)])

@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 
 from solera.core.errors import PayloadError, PayloadTooLarge, UsageError
-from solera.serve.blobs import Blobs, NoBlob
+from solera.serve.coordinator.store.blobs import Blobs, NoBlob
 
 DATA = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(DATA).hexdigest()

@@ -32,7 +32,7 @@ from solera.core.aggregation import Mean
 from solera.core.component import describe_fitted
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.payload import decode, encode
-from solera.engines.connection import Connection, CoordinatorError
+from solera.serve.connection import Connection, CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -41,12 +41,12 @@ import httpx  # noqa: E402
 from network import Network, kill  # noqa: E402
 
 from solera.serve import audit  # noqa: E402
-from solera.serve.agent import Agent  # noqa: E402
-from solera.serve.approvals import Approvals  # noqa: E402
+from solera.serve.agent.agent import Agent  # noqa: E402
+from solera.serve.agent.approvals import Approvals  # noqa: E402
+from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.worker import Worker  # noqa: E402
+from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.identity import Identity, reply_message, sign_request  # noqa: E402
-from solera.serve.policy import Policy  # noqa: E402
-from solera.serve.store import Store  # noqa: E402
-from solera.serve.worker import Worker  # noqa: E402
 
 try:
     import tenseal
@@ -440,7 +440,7 @@ def imports(path):
 def test_point_08_no_pickle(network, tmp_path):
     folders = ("core", "serve", "learn", "privacy")
     sources = [path for folder in folders for path in (SOURCE / folder).rglob("*.py")]
-    sources += [SOURCE / "engines" / name for name in ("http.py", "connection.py", "blocks.py")]
+    sources += [SOURCE / "engines" / "blocks.py"]
     assert len(sources) > 30
     assert not {str(path): found for path in sources if (found := UNSAFE & {*imports(path)})}
     fed = network.connect()
@@ -671,7 +671,7 @@ def test_point_12_a_dead_client_cannot_hang_an_ask(lab):
 
 
 def test_point_12_a_job_ends_in_a_named_state_by_its_deadline(lab):
-    from solera.engines.http import connect
+    from solera.serve.driver.engine import connect
 
     fed = connect(lab.url, federation="lab", token=lab.token, ca=lab.ca, deadline=1.0)
     driver = lab.driver()

@@ -23,12 +23,12 @@ from store_rows import add_ask, add_job  # noqa: E402
 from solera.core.aggregation import Mean  # noqa: E402
 from solera.core.errors import PayloadError  # noqa: E402
 from solera.core.payload import decode, encode  # noqa: E402
-from solera.engines.connection import Connection  # noqa: E402
-from solera.engines.http import connect  # noqa: E402
-from solera.serve.app import create_app  # noqa: E402
-from solera.serve.blobs import Blobs  # noqa: E402
+from solera.serve.connection import Connection  # noqa: E402
+from solera.serve.coordinator.app import create_app  # noqa: E402
+from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
+from solera.serve.coordinator.store.store import Store  # noqa: E402
+from solera.serve.driver.engine import connect  # noqa: E402
 from solera.serve.identity import Identity, sign_request, token_hash  # noqa: E402
-from solera.serve.store import Store  # noqa: E402
 
 TOKEN = "token"
 BLOB = encode({"a": 1})
@@ -267,7 +267,7 @@ def _sound(payload):
 def test_odd_replies_never_reach_an_aggregate(tmp_path, monkeypatch):
     world = World(tmp_path)
     connection = Answered(world)
-    monkeypatch.setattr("solera.engines.http.Connection", lambda *_, **__: connection)
+    monkeypatch.setattr("solera.serve.driver.engine.Connection", lambda *_, **__: connection)
     federation = connect("http://testserver", federation="cardio", token=TOKEN, job="fuzz")
     connection.frames = {0: HONEST}
     alone = encode(federation.ask("linear.train", ASKED, to=[0]).fold(Mean("rows")))

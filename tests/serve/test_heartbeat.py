@@ -12,10 +12,10 @@ from store_rows import NOW, add_ask, digest, enrol, reply
 for library in ("httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
-from solera.engines.connection import Connection  # noqa: E402
-from solera.serve import heartbeat  # noqa: E402
-from solera.serve.heartbeat import Heartbeat  # noqa: E402
-from solera.serve.store import NotFound  # noqa: E402
+from solera.serve.agent import heartbeat  # noqa: E402
+from solera.serve.agent.heartbeat import Heartbeat  # noqa: E402
+from solera.serve.connection import Connection  # noqa: E402
+from solera.serve.coordinator.store.store import NotFound  # noqa: E402
 
 ONE, TWO, OTHER = ("11" * 32, "22" * 32, "ff" * 32)
 

@@ -21,13 +21,14 @@ import agent_tasks  # noqa: E402, F401
 from fastapi.testclient import TestClient  # noqa: E402
 from liar import Liar, digest  # noqa: E402
 
-from solera.engines.connection import CoordinatorError  # noqa: E402
-from solera.serve import home, identity  # noqa: E402
-from solera.serve.agent import Agent  # noqa: E402
+from solera.serve import identity  # noqa: E402
+from solera.serve.agent import home  # noqa: E402
+from solera.serve.agent.agent import Agent  # noqa: E402
+from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.worker import Worker  # noqa: E402
+from solera.serve.connection import CoordinatorError  # noqa: E402
+from solera.serve.coordinator.run import coordinator_app, driver_token  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
-from solera.serve.policy import Policy  # noqa: E402
-from solera.serve.run import coordinator_app, driver_token  # noqa: E402
-from solera.serve.worker import Worker  # noqa: E402
 
 rng = np.random.default_rng(1)
 X = rng.normal(size=(40, 3))

@@ -18,10 +18,10 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 
 from network import Network, kill  # noqa: E402
 
-from solera.engines import http  # noqa: E402
 from solera.serve.audit import verify  # noqa: E402
+from solera.serve.coordinator.store.store import Store  # noqa: E402
+from solera.serve.driver import engine as http  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
-from solera.serve.store import Store  # noqa: E402
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(160, 4))

@@ -11,7 +11,7 @@ import pytest
 
 import solera as so
 from solera.core.payload import encode
-from solera.engines.connection import CoordinatorError
+from solera.serve.connection import CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -20,9 +20,9 @@ from network import Network, kill  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402
-from solera.serve import home as folders  # noqa: E402
+from solera.serve.agent import home as folders  # noqa: E402
+from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
-from solera.serve.store import Store  # noqa: E402
 
 rng = np.random.default_rng(8)
 X = rng.normal(size=(100, 4))

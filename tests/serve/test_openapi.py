@@ -9,10 +9,10 @@ import pytest
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "prometheus_client"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
-from solera.serve import messages  # noqa: E402
-from solera.serve.app import create_app  # noqa: E402
-from solera.serve.blobs import Blobs  # noqa: E402
-from solera.serve.store import Store  # noqa: E402
+from solera.serve.coordinator import messages  # noqa: E402
+from solera.serve.coordinator.app import create_app  # noqa: E402
+from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
+from solera.serve.coordinator.store.store import Store  # noqa: E402
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 WITHOUT_BODY = {"/v1/uploads/{digest}", "/v1/leave", "/v1/jobs/{job}/contributions"}

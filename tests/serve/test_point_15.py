@@ -24,16 +24,16 @@ import httpx  # noqa: E402
 from network import free_port, kill  # noqa: E402
 
 from solera.core.payload import encode  # noqa: E402
-from solera.engines.connection import Connection  # noqa: E402
+from solera.serve.connection import Connection  # noqa: E402
+from solera.serve.coordinator.run import driver_token  # noqa: E402
+from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.identity import Identity, reply_message, sign_request  # noqa: E402
-from solera.serve.run import driver_token  # noqa: E402
-from solera.serve.store import Store  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc")
 
 PROGRAM = """
 import sys
-from solera.serve.run import serve
+from solera.serve.coordinator.run import serve
 serve(sys.argv[1], port=int(sys.argv[2]))
 """
 MEGABYTE = 1 << 20

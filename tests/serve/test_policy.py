@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import solera as so
 from solera.core.engine import Ask, Preparation
 from solera.core.errors import Refusal, UsageError
-from solera.serve.approvals import Approvals
-from solera.serve.policy import Hours, JobFacts, NeedsApproval, Policy, Range
+from solera.serve.agent.approvals import Approvals
+from solera.serve.agent.policy import Hours, JobFacts, NeedsApproval, Policy, Range
 
 TEXT = """\
 [data]

@@ -10,7 +10,7 @@ import pytest
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.serve.sources import open_source
+from solera.serve.agent.sources import open_source
 
 pd = pytest.importorskip("pandas")
 sqlalchemy = pytest.importorskip("sqlalchemy")

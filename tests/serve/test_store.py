@@ -17,9 +17,9 @@ from sqlalchemy import create_engine, inspect, text
 from store_rows import NOW, add_ask, add_job, digest, enrol, reply
 
 from solera.core.errors import SoleraError, UsageError
-from solera.serve.blobs import Blobs
-from solera.serve.store import Conflict, Denied, NotFound, Store
-from solera.serve.tables import NEXT, metadata
+from solera.serve.coordinator.store.blobs import Blobs
+from solera.serve.coordinator.store.store import Conflict, Denied, NotFound, Store
+from solera.serve.coordinator.store.tables import NEXT, metadata
 
 # --- schema --------------------------------------------------------------------------------------
 
@@ -234,8 +234,8 @@ def test_sixteen_threads_lose_no_reply_and_count_none_twice(store):
 
 WRITER = """
     import hashlib, sys
-    from solera.serve.store import Store
-    from solera.serve.blobs import Blobs
+    from solera.serve.coordinator.store.store import Store
+    from solera.serve.coordinator.store.blobs import Blobs
     store, blobs = Store(sys.argv[1]), Blobs(sys.argv[2])
     for seq in range(int(sys.argv[3]), 1_000_000):
         payload = blobs.put(b"model %d" % seq)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from store_rows import NOW, add_ask, add_job, digest, enrol, reply
 
-from solera.serve.blobs import Blobs
-from solera.serve.store import Conflict, Denied, NotFound
+from solera.serve.coordinator.store.blobs import Blobs
+from solera.serve.coordinator.store.store import Conflict, Denied, NotFound
 
 # --- members -------------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from network import free_port  # noqa: E402
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 from store_rows import NOW, add_ask, reply  # noqa: E402
 
-from solera.serve import logs  # noqa: E402
-from solera.serve.app import create_app  # noqa: E402
-from solera.serve.blobs import Blobs  # noqa: E402
+from solera.serve.coordinator import logs  # noqa: E402
+from solera.serve.coordinator.app import create_app  # noqa: E402
+from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
 from solera.serve.identity import token_hash  # noqa: E402
 
 TOKEN = "a-secret-token"

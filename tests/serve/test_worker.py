@@ -20,7 +20,7 @@ from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.payload import decode, encode
 from solera.core.task import find_task, task
 from solera.engines.local import LocalEngine
-from solera.serve.worker import Worker, WorkerLimits
+from solera.serve.agent.worker import Worker, WorkerLimits
 
 CLIENT = 2
 
@@ -318,7 +318,7 @@ def test_an_interrupted_wait_does_not_mix_up_answers(own, monkeypatch):
 
 ORPHANS = """
 import os, sys, numpy as np, solera as so
-from solera.serve.worker import Worker
+from solera.serve.agent.worker import Worker
 data = so.FederatedData(np.eye(4), None, np.array([0, 4]))
 workers = [Worker(data) for _ in range(3)]
 print(*(worker._process.pid for worker in workers), flush=True)

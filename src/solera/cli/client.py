@@ -18,7 +18,7 @@ from solera.cli.serve import Authority, check_ca, check_url, extra
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from solera.serve.leaving import Holdings
+    from solera.serve.agent.leaving import Holdings
 
 audit = typer.Typer(no_args_is_help=True, help="Check what a client has written down.")
 
@@ -62,10 +62,10 @@ def join(
     what leaves is in audit.log in the folder. SIGTERM ends it in good order.
     """
     with extra("taking part in a federation"):
-        from solera.serve.agent import Agent
-        from solera.serve.policy import Policy
-        from solera.serve.sources import open_source
-        from solera.serve.worker import Worker
+        from solera.serve.agent.agent import Agent
+        from solera.serve.agent.policy import Policy
+        from solera.serve.agent.sources import open_source
+        from solera.serve.agent.worker import Worker
     url, authority = check_url(url), check_ca(ca)
     place = _place(folder, url, token)
     rules = Policy.read(policy)
@@ -99,7 +99,7 @@ def join(
 
 def _place(folder: Path, url: str, token: str | None) -> dict[str, Any] | None:
     """Where this folder's client has joined, if it has."""
-    from solera.serve.home import read_place
+    from solera.serve.agent.home import read_place
 
     place = read_place(folder)
     if place is None and not token:
@@ -117,7 +117,7 @@ def _place(folder: Path, url: str, token: str | None) -> dict[str, Any] | None:
 
 def _trust(folder: Path, place: dict[str, Any], authority: str | None) -> None:
     """The owner names another authority, as when the old one has expired."""
-    from solera.serve.home import write_place
+    from solera.serve.agent.home import write_place
 
     write_place(folder, place | {"ca": authority})
 
@@ -152,8 +152,8 @@ def approve(
 
     The approval holds for exactly the job of this hash. An agent that runs sees it at once.
     """
-    from solera.serve.approvals import Approvals
-    from solera.serve.policy import Policy
+    from solera.serve.agent.approvals import Approvals
+    from solera.serve.agent.policy import Policy
 
     rules = Policy.read(policy)
     _check_folder(folder)
@@ -176,9 +176,9 @@ def held(
     shown: [bold]solera approve[/bold] approves exactly that.
     """
     with extra("looking at jobs"):
-        from solera.serve.approvals import Approvals
-        from solera.serve.held import HeldJobs
-        from solera.serve.policy import Policy
+        from solera.serve.agent.approvals import Approvals
+        from solera.serve.agent.held_jobs import HeldJobs
+        from solera.serve.agent.policy import Policy
 
     _check_folder(folder)
     jobs = HeldJobs(folder / "held.json").read()
@@ -214,7 +214,7 @@ def leave(
     here. The audit log stays: it proves what has left. Models that were trained stay, too.
     """
     with extra("leaving a federation"):
-        from solera.serve import leaving
+        from solera.serve.agent import leaving
         from solera.serve.identity import Identity
 
     if log and not delete:
@@ -257,7 +257,7 @@ def policy(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The policy.")],
 ) -> None:
     """Check a policy and say in sentences what it allows."""
-    from solera.serve.policy import Policy
+    from solera.serve.agent.policy import Policy
 
     typer.echo(Policy.read(file).describe())
 

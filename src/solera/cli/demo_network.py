@@ -236,14 +236,14 @@ class _Demo:
         return ("--url", self.url, "--ca", self.ca)
 
     def _connect(self, job: str) -> Any:
-        from solera.engines.http import connect
+        from solera.serve.driver.engine import connect
 
         return connect(
             self.url, federation=FEDERATION, token=self.token, ca=self.ca, job=job, owner="demo"
         )
 
     def _get(self, path: str) -> Any:
-        from solera.engines.connection import Connection
+        from solera.serve.connection import Connection
 
         headers = {"Authorization": f"Bearer {self.token}"}
         connection = Connection(self.url, lambda *_: headers, ca=self.ca, patience=20)

@@ -60,7 +60,7 @@ def contribute(
     Its agent is asked again and answers for all its rows; the earlier answer no longer counts.
     """
     with extra("contributing to a job"):
-        from solera.serve.contributing import contribute as ask
+        from solera.serve.agent.contributing import contribute as ask
     check_name("JOB", name)
     typer.echo(f"contribution {ask(folder, name)} to {name}")
 

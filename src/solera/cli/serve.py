@@ -17,7 +17,7 @@ import typer
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.core.errors import MissingExtra, UsageError
-from solera.engines.connection import Connection
+from solera.serve.connection import Connection
 
 tls = typer.Typer(no_args_is_help=True, help="Make certificates for a small federation.")
 
@@ -165,7 +165,7 @@ def serve(
     with extra("a coordinator"):
         import uvicorn  # noqa: F401  serve() needs it only later
 
-        from solera.serve import run
+        from solera.serve.coordinator import run
     if (certificate is None) != (key is None):
         raise UsageError("--certificate and --key belong together", hint="give both, or neither")
     if certificate is not None and key is not None:

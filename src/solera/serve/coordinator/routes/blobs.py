@@ -1,0 +1,89 @@
+"""What asks and replies carry, in pieces that resume."""
+
+import os
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from solera.core.errors import PayloadError
+from solera.serve.coordinator.messages import Digest
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.tables import Client
+
+_PIECE = 1 << 17
+
+
+def blobs_of(here: Coordinator) -> APIRouter:
+    """The routes of uploads and downloads."""
+    routes = APIRouter(tags=["blobs"])
+    store, blobs = here.store, here.blobs
+
+    @routes.post("/v1/blobs")
+    async def put(request: Request, who: Annotated[Any, Depends(here.anyone)]) -> dict[str, str]:
+        """A small blob in one piece."""
+        return {"digest": await run_in_threadpool(blobs.put, await request.body())}
+
+    @routes.get("/v1/uploads/{digest}")
+    async def received(digest: Digest, who: Annotated[Any, Depends(here.anyone)]) -> dict[str, Any]:
+        """How much of a blob is here."""
+        done = await run_in_threadpool(here.has, digest)
+        return {"done": done, "received": 0 if done else blobs.uploaded(digest)}
+
+    @routes.put("/v1/uploads/{digest}")
+    async def append(
+        request: Request, digest: Digest, offset: int, who: Annotated[Any, Depends(here.anyone)]
+    ) -> dict[str, int]:
+        """The next piece of a blob."""
+        chunk = await request.body()
+        return {"received": await run_in_threadpool(blobs.append, digest, offset, chunk)}
+
+    @routes.post("/v1/uploads/{digest}")
+    async def complete(digest: Digest, who: Annotated[Any, Depends(here.anyone)]) -> dict[str, Any]:
+        """The last piece was sent."""
+        if not await run_in_threadpool(here.has, digest):
+            await run_in_threadpool(blobs.finish, digest)
+        return {"done": True}
+
+    @routes.get("/v1/blobs/{digest}")
+    async def blob(
+        request: Request, digest: Digest, who: Annotated[Client | None, Depends(here.anyone)]
+    ) -> Response:
+        """A piece of a blob; clients see only what is addressed to them."""
+        if who is not None and not await run_in_threadpool(
+            store.may_read, who.federation, who.id, digest
+        ):
+            raise await here.refusal(f"client {who.name}", "a blob that is not addressed to it")
+        first, last = _range(request.headers.get("Range", ""))
+
+        file = await run_in_threadpool(blobs.open, digest)
+        size = os.fstat(file.fileno()).st_size
+        left = max(0, min(last, size - 1) - first + 1)
+        headers = {"Solera-Size": str(size), "Content-Length": str(left)}
+        file.seek(first)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            """A little at a time: whoever reads slowly costs no memory."""
+            nonlocal left
+            with file:
+                while piece := await run_in_threadpool(file.read, min(left, _PIECE)):
+                    left -= len(piece)
+                    yield piece
+
+        return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
+
+    return routes
+
+
+def _range(header: str) -> tuple[int, int]:
+    """First and last byte of ``bytes=a-b``; at most one chunk of a few megabytes."""
+    most = 4 << 20
+    try:
+        first, last = (int(part) for part in header.removeprefix("bytes=").split("-"))
+    except ValueError:
+        return 0, most - 1
+    if not 0 <= first <= last < 2**62:
+        raise PayloadError(f"range {header!r} makes no sense")
+    return first, min(last, first + most - 1)

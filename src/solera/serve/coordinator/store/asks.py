@@ -1,0 +1,339 @@
+"""Asks and the replies to them: stored once, in whatever order and however often they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, get_args
+
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, insert, or_, select, update
+
+from solera.core.errors import UsageError
+from solera.core.replies import FailureKind
+from solera.serve.coordinator.store.base import (
+    Base,
+    Conflict,
+    Denied,
+    NotFound,
+    note,
+    plain,
+    row_of,
+)
+from solera.serve.coordinator.store.blobs import check_digest
+from solera.serve.coordinator.store.jobs import find_job
+from solera.serve.coordinator.store.members import find_client
+from solera.serve.coordinator.store.tables import (
+    OPEN,
+    Ask,
+    Job,
+    ReplyRow,
+    Status,
+    asks,
+    clients,
+    deliveries,
+    federations,
+    jobs,
+    models,
+)
+
+_REPLY_COLUMNS = [column for column in deliveries.c if column.name != "payload"]
+_FAILURES = get_args(FailureKind)
+
+
+class Asks(Base):
+    """Asks, their deliveries and replies."""
+
+    def add_ask(
+        self,
+        job: str,
+        seq: int,
+        task: str,
+        version: int,
+        payload: str | Mapping[int, str],
+        prepare: str | None,
+        round: int,
+        deadline: float | None,
+        clients: Sequence[int],
+        now: float,
+    ) -> Ask:
+        """Store an ask and one delivery per client; a replayed driver gets the stored one back.
+
+        ``payload`` is a digest, or the digest for each client. A client that was revoked or has
+        left counts as failed at once.
+        """
+        ids = sorted(set(clients))
+        single, own = _payloads(payload, ids)
+        if prepare is not None:
+            check_digest(prepare)
+        asked: dict[str, Any] = {
+            "task": task,
+            "version": version,
+            "payload": single,
+            "prepare": prepare,
+        }
+        asked |= {"round": round, "clients": ids}
+        with self._write() as connection:
+            state = find_job(connection, job, lock=True)
+            stored = _find_ask(connection, job, seq)
+            if stored is not None:
+                _check_same(connection, stored, asked, own)
+                return stored
+            ask = Ask(job=job, seq=seq, deadline=deadline, created=now, pruned=False, **asked)
+            insert_ask(connection, state, ask, own)
+            return ask
+
+    def ask(self, job: str, seq: int) -> Ask:
+        """One ask."""
+        with self._read() as connection:
+            found = _find_ask(connection, job, seq)
+            if found is None:
+                raise NotFound(f"no ask {seq} in job {job!r}")
+            return found
+
+    def pending(self, federation: str, client: int, limit: int) -> list[Ask]:
+        """What a client has to answer in running jobs, oldest first, with its own payload."""
+        payload = func.coalesce(deliveries.c.payload, asks.c.payload).label("payload")
+        columns = [payload if column.name == "payload" else column for column in asks.c]
+        chosen = (
+            select(*columns)
+            .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
+            .join(jobs, jobs.c.id == asks.c.job)
+            .where(deliveries.c.client == client, deliveries.c.status == OPEN)
+            .where(jobs.c.federation == federation, jobs.c.state == "running")
+            .order_by(asks.c.created, asks.c.job, asks.c.seq)
+            .limit(limit)
+        )
+        with self._read() as connection:
+            return [row_of(Ask, row) for row in connection.execute(chosen)]
+
+    def progress(self, job: str) -> dict[str, Any]:
+        """How many asks a job has made, and how far the last one is."""
+        chosen = select(asks).where(asks.c.job == job).order_by(asks.c.seq.desc()).limit(1)
+        with self._read() as connection:
+            row = connection.execute(chosen).first()
+            if row is None:
+                return {"asks": 0}
+            counted = (
+                select(deliveries.c.status, func.count())
+                .where(deliveries.c.job == job, deliveries.c.seq == row.seq)
+                .group_by(deliveries.c.status)
+            )
+            states = {row[0]: row[1] for row in connection.execute(counted)}
+        return {"asks": row.seq + 1, "task": row.task, "round": row.round, "deliveries": states}
+
+    def may_read(self, federation: str, client: int, digest: str) -> bool:
+        """Whether a blob is part of what a client is asked, or a model of its federation."""
+        open_asks = (
+            select(asks.c.job)
+            .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
+            .join(jobs, jobs.c.id == asks.c.job)
+            .where(deliveries.c.client == client, deliveries.c.status == OPEN)
+            .where(jobs.c.federation == federation, jobs.c.state == "running")
+            .where(
+                or_(
+                    func.coalesce(deliveries.c.payload, asks.c.payload) == digest,
+                    asks.c.prepare == digest,
+                    jobs.c.spec == digest,
+                )
+            )
+        )
+        published = (
+            select(models.c.job)
+            .join(jobs, jobs.c.id == models.c.job)
+            .where(jobs.c.federation == federation, models.c.digest == digest)
+        )
+        with self._read() as connection:
+            return any(connection.execute(c.limit(1)).first() for c in (open_asks, published))
+
+    # --- replies ---
+
+    def add_reply(
+        self,
+        job: str,
+        seq: int,
+        client: int,
+        status: Status,
+        digest: str | None,
+        size: int,
+        reason: str,
+        signature: bytes,
+        now: float,
+    ) -> bool:
+        """Store a reply. True if it is new, False if the same one was stored before."""
+        if status not in get_args(Status):
+            raise UsageError.of("add_reply", "status", status, f"must be in {get_args(Status)}")
+        if (digest is not None) != (status == "ok"):
+            raise UsageError.of("add_reply", "digest", digest, "must be given exactly with 'ok'")
+        if digest is not None:
+            check_digest(digest)
+        said = {"status": status, "digest": digest, "size": size, "reason": plain(reason)}
+        with self._write() as connection:
+            of = find_job(connection, job)
+            found = find_client(connection, of.federation, client)
+            if found.revoked is not None:
+                raise Denied(f"client {client} was revoked: {found.reason}")
+            this = _delivery(job, seq, client)
+            running = exists().where(jobs.c.id == job, jobs.c.state == "running")
+            changed = connection.execute(
+                update(deliveries)
+                .where(this, deliveries.c.status == OPEN, running)
+                .values(said | {"signature": signature, "time": now})
+            )
+            if changed.rowcount:
+                note(
+                    connection,
+                    "replied" if status == "ok" else status,
+                    now,
+                    federation=of.federation,
+                    job=job,
+                    client=client,
+                    reason=reason,
+                    facts={"seq": seq, "digest": digest, "bytes": size},
+                )
+                return True
+            row = connection.execute(select(deliveries).where(this)).first()
+            if row is None:
+                raise Denied(f"client {client} was not asked {seq} of job {job!r}")
+            if row.status == OPEN:
+                raise Conflict(f"job {job!r} is {of.state}: it takes no replies")
+            if row.signature is None:
+                raise Conflict(f"ask {seq} of job {job!r} no longer waits for it: {row.reason}")
+            same = [name for name in said if not (row.pruned and name == "digest")]
+            if any(getattr(row, name) != said[name] for name in same):
+                raise Conflict(f"client {client} gave another reply to ask {seq} of job {job!r}")
+            return False
+
+    def replies(self, job: str, seq: int, skip: Collection[int] = ()) -> list[ReplyRow]:
+        """Replies and failures so far in client order, but for the clients to ``skip``."""
+        chosen = (
+            select(*_REPLY_COLUMNS)
+            .where(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.status != OPEN)
+            .order_by(deliveries.c.client)
+        )
+        known = set(skip)
+        with self._read() as connection:
+            rows = connection.execute(chosen)
+            return [row_of(ReplyRow, row) for row in rows if row.client not in known]
+
+    def answered(self, job: str, seq: int) -> int:
+        """How many clients have replied or failed."""
+        closed = and_(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.status != OPEN)
+        with self._read() as connection:
+            chosen = select(func.count()).select_from(deliveries).where(closed)
+            return int(connection.execute(chosen).scalar_one())
+
+    def open_deliveries(self, job: str, seq: int) -> list[int]:
+        """Clients that have not answered, in order."""
+        chosen = (
+            select(deliveries.c.client)
+            .where(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.status == OPEN)
+            .order_by(deliveries.c.client)
+        )
+        with self._read() as connection:
+            return list(connection.execute(chosen).scalars())
+
+    def fail_open(
+        self, job: str, seq: int, status: FailureKind, reason: str, now: float
+    ) -> list[int]:
+        """Stop waiting, for instance because the deadline has passed; the clients given up."""
+        if status not in _FAILURES:
+            raise UsageError.of("fail_open", "status", status, f"must be in {_FAILURES}")
+        with self._write() as connection:
+            of = find_job(connection, job, lock=True)
+            failed = connection.execute(
+                update(deliveries)
+                .where(deliveries.c.job == job, deliveries.c.seq == seq)
+                .where(deliveries.c.status == OPEN)
+                .values(status=status, reason=plain(reason), time=now)
+                .returning(deliveries.c.client)
+            )
+            given_up = sorted(failed.scalars())
+            for client in given_up:
+                note(
+                    connection,
+                    status,
+                    now,
+                    federation=of.federation,
+                    job=job,
+                    client=client,
+                    reason=reason,
+                    facts={"seq": seq},
+                )
+            return given_up
+
+
+def insert_ask(connection: Connection, of: Job, ask: Ask, own: Mapping[int, str]) -> None:
+    """Store a new ask of a running job and its deliveries; ``own`` payloads by client, if any."""
+    if of.state != "running":
+        raise Conflict(f"job {of.id!r} is {of.state}: it cannot ask")
+    values = {name: getattr(ask, name) for name in asks.c.keys()}  # noqa: SIM118
+    connection.execute(insert(asks).values(values))
+    rows = _new_deliveries(connection, of.federation, ask, own, ask.created)
+    if rows:
+        connection.execute(insert(deliveries), rows)
+    facts = {"seq": ask.seq, "task": ask.task, "version": ask.version, "clients": ask.clients}
+    carried = {"payload": ask.payload or sorted(own.values()), "prepare": ask.prepare}
+    about = facts | carried
+    note(connection, "asked", ask.created, federation=of.federation, job=of.id, facts=about)
+
+
+def _payloads(
+    payload: str | Mapping[int, str], ids: list[int]
+) -> tuple[str | None, dict[int, str]]:
+    """The payload all clients share, or the one of each."""
+    if isinstance(payload, str):
+        return check_digest(payload), {}
+    missing = [id for id in ids if id not in payload]
+    if missing:
+        raise UsageError(f"add_ask: no payload for client {missing[0]}")
+    return None, {id: check_digest(payload[id]) for id in ids}
+
+
+def _find_ask(connection: Connection, job: str, seq: int) -> Ask | None:
+    row = connection.execute(select(asks).where(asks.c.job == job, asks.c.seq == seq)).first()
+    return None if row is None else row_of(Ask, row)
+
+
+def _check_same(
+    connection: Connection, stored: Ask, asked: Mapping[str, Any], own: Mapping[int, str]
+) -> None:
+    """A driver that does not repeat itself bit by bit cannot be replayed."""
+    differs = [name for name, value in asked.items() if getattr(stored, name) != value]
+    if not differs and own:
+        chosen = select(deliveries.c.client, deliveries.c.payload).where(
+            deliveries.c.job == stored.job, deliveries.c.seq == stored.seq
+        )
+        kept = {row.client: row.payload for row in connection.execute(chosen)}
+        if any(digest is not None and own[client] != digest for client, digest in kept.items()):
+            differs = ["payload"]
+    if differs:
+        raise Conflict(
+            f"the replayed driver asked something else: ask {stored.seq} of job {stored.job!r} "
+            f"differs in {', '.join(differs)}",
+            hint="a driver must be deterministic: same code, same seed, same data",
+        )
+
+
+def _new_deliveries(
+    connection: Connection, federation: str, ask: Ask, own: Mapping[int, str], now: float
+) -> list[dict[str, Any]]:
+    ever = select(federations.c.next_client).where(federations.c.name == federation)
+    count = connection.execute(ever).scalar_one()
+    if ask.clients and not 0 <= ask.clients[0] <= ask.clients[-1] < count:
+        wrong = ask.clients[0] if ask.clients[0] < 0 else ask.clients[-1]
+        raise NotFound(f"no client {wrong} in {federation!r}; ids are 0 to {count - 1}")
+    # Locked, so that revoking a client and asking it happen one after the other.
+    present = select(clients.c.id, clients.c.revoked).where(clients.c.federation == federation)
+    revoked = {
+        row.id: row.revoked for row in connection.execute(present.with_for_update(read=True))
+    }
+    rows = []
+    for id in ask.clients:
+        why = "left the federation" if id not in revoked else "revoked" if revoked[id] else ""
+        row = {"job": ask.job, "seq": ask.seq, "client": id, "payload": own.get(id)}
+        row |= {"digest": None, "size": 0, "reason": why, "signature": None, "pruned": False}
+        rows.append(row | {"status": "failed" if why else OPEN, "time": now if why else None})
+    return rows
+
+
+def _delivery(job: str, seq: int, client: int) -> ColumnElement[bool]:
+    return and_(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.client == client)

@@ -1,0 +1,384 @@
+"""Who takes part: federations, invites, clients, and leaving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    union,
+    update,
+)
+
+from solera.core.errors import UsageError
+from solera.serve.coordinator.store.base import (
+    Base,
+    Conflict,
+    Denied,
+    NotFound,
+    note,
+    plain,
+    row_of,
+)
+from solera.serve.coordinator.store.tables import (
+    OPEN,
+    Client,
+    Federation,
+    Invite,
+    approvals,
+    asks,
+    checkpoints,
+    clients,
+    deliveries,
+    events,
+    federations,
+    invites,
+    jobs,
+    models,
+    questions,
+)
+
+LOG_CUT = "log cut"
+"""The event of a client whose audit log has lost lines that it had."""
+_LONGEST_NAME = 200
+
+
+class Members(Base):
+    """Federations, invites and clients."""
+
+    # --- federations and invites ---
+
+    def add_federation(self, name: str) -> Federation:
+        """Open a federation; opening it again changes nothing."""
+        _check_name("add_federation", name)
+        with self._write() as connection:
+            self._add(connection, federations, name=name, next_client=0, created=time.time())
+            return _federation(connection, name)
+
+    def federations(self) -> list[Federation]:
+        """All federations by name."""
+        with self._read() as connection:
+            rows = connection.execute(select(federations).order_by(federations.c.name))
+            return [row_of(Federation, row) for row in rows]
+
+    def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> Invite:
+        """Let one client join under this name, once, until ``expires``."""
+        _check_name("add_invite", name)
+        row = Invite(token_hash, federation, name, expires, None)
+        values = {"federation": federation, "name": name, "expires": expires, "used": None}
+        with self._write() as connection:
+            _federation(connection, federation)
+            if not self._add(connection, invites, token_hash=token_hash, **values):
+                raise Conflict("this token was given out already", hint="draw a new one")
+        return row
+
+    def use_invite(self, token_hash: bytes, now: float) -> Invite:
+        """The invite of this token, which is now used up."""
+        with self._write() as connection:
+            return _use_invite(connection, token_hash, now)
+
+    # --- clients ---
+
+    def enrol(
+        self,
+        federation: str,
+        name: str,
+        sign_key: bytes,
+        seal_key: bytes,
+        tasks: Mapping[str, int],
+        *,
+        token_hash: bytes | None = None,
+    ) -> Client:
+        """Take in a client under the next free number; the same client again gets its number back.
+
+        With ``token_hash`` the invite is used up in the same transaction, so that neither a crash
+        nor a lost answer costs the client its invite.
+        """
+        _check_name("enrol", name)
+        now = time.time()
+        with self._write() as connection:
+            number = _federation(connection, federation, lock=True).next_client
+            taken = or_(
+                clients.c.sign_key == sign_key,
+                and_(clients.c.federation == federation, clients.c.name == name),
+            )
+            known = [
+                row_of(Client, row) for row in connection.execute(select(clients).where(taken))
+            ]
+            known.sort(key=lambda client: client.sign_key != sign_key)
+            if token_hash is not None and not (known and known[0].sign_key == sign_key):
+                invite = _use_invite(connection, token_hash, now)  # nobody else learns who is here
+                if (invite.federation, invite.name) != (federation, name):
+                    raise Denied(
+                        f"the invite is for {invite.name!r} of {invite.federation!r}, "
+                        f"not for {name!r} of {federation!r}"
+                    )
+            if known:
+                return _same_client(known[0], federation, name, sign_key, seal_key)
+            client = Client(
+                federation, number, name, sign_key, seal_key, dict(tasks), now, None, None, ""
+            )
+            values = {field: getattr(client, field) for field in clients.c.keys()}  # noqa: SIM118
+            if not self._add(connection, clients, **values):
+                raise Conflict(f"the key of client {name!r} is enrolled in another federation")
+            connection.execute(
+                update(federations)
+                .where(federations.c.name == federation)
+                .values(next_client=number + 1)
+            )
+            note(
+                connection,
+                "joined",
+                now,
+                federation=federation,
+                client=number,
+                facts={"name": name, "key": sign_key.hex()},
+            )
+            return client
+
+    def client(self, federation: str, id: int) -> Client:
+        """One client, revoked or not."""
+        with self._read() as connection:
+            return find_client(connection, federation, id)
+
+    def clients(self, federation: str) -> list[Client]:
+        """All clients of a federation in the order of their numbers."""
+        chosen = select(clients).where(clients.c.federation == federation).order_by(clients.c.id)
+        with self._read() as connection:
+            return [row_of(Client, row) for row in connection.execute(chosen)]
+
+    def client_by_key(self, sign_key: bytes) -> Client | None:
+        """Whose key this is; look at ``revoked`` before trusting it."""
+        with self._read() as connection:
+            row = connection.execute(select(clients).where(clients.c.sign_key == sign_key)).first()
+            return None if row is None else row_of(Client, row)
+
+    def seen(
+        self, federation: str, id: int, now: float, tasks: Mapping[str, int] | None = None
+    ) -> None:
+        """The client was heard from; it may bring the tasks it has installed by now."""
+        values: dict[str, object] = {"seen": now}
+        if tasks is not None:
+            values["tasks"] = dict(tasks)
+        with self._write() as connection:
+            _set(connection, federation, id, values)
+
+    def heartbeat(
+        self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
+    ) -> None:
+        """The client says what it does and where its audit log ends.
+
+        A log only grows: one that goes back, or ends otherwise at the same line, is noted once, and
+        the head that it had stays, to convict it.
+        """
+        values: dict[str, object] = {"seen": now, "doing": plain(doing), "head": list(head)}
+        with self._write() as connection:
+            known = find_client(connection, federation, id).head
+            if known is not None and head[0] <= known[0] and list(head) != known:
+                del values["head"]
+                facts = {"head": known, "said": list(head)}
+                about = and_(events.c.federation == federation, events.c.client == id)
+                noted = select(events.c.facts).where(about, events.c.event == LOG_CUT)
+                if facts not in connection.execute(noted).scalars().all():
+                    reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
+                    note(connection, LOG_CUT, now, federation=federation, client=id,
+                         reason=reason, facts=facts)  # fmt: skip
+            _set(connection, federation, id, values)
+
+    def seen_all(self, heard: Mapping[tuple[str, int], float]) -> None:
+        """These clients were heard of, at these times; those that have left are no error."""
+        with self._write() as connection:
+            for (federation, id), now in heard.items():
+                connection.execute(update(clients).where(_is(federation, id)).values(seen=now))
+
+    def revoke(self, federation: str, id: int, reason: str) -> Client:
+        """Shut a client out at once; what it still owes counts as failed."""
+        now = time.time()
+        with self._write() as connection:
+            _lock_jobs(connection, federation)
+            connection.execute(
+                update(clients)
+                .where(_is(federation, id), clients.c.revoked.is_(None))
+                .values(revoked=now, reason=plain(reason))
+            )
+            connection.execute(
+                update(deliveries)
+                .where(_delivered_to(federation, id), deliveries.c.status == OPEN)
+                .values(status="failed", reason=plain(f"revoked: {reason}"), time=now)
+            )
+            note(connection, "revoked", now, federation=federation, client=id, reason=reason)
+            return find_client(connection, federation, id)
+
+    # --- leaving ---
+
+    def held(self, federation: str, client: int | None = None) -> dict[str, int]:
+        """How many rows of each table are held for a federation or for one client of it."""
+        with self._read() as connection:
+            return {
+                table.name: connection.execute(
+                    select(func.count()).select_from(table).where(where)
+                ).scalar_one()
+                for table, where in _holdings(federation, client)
+            }
+
+    def client_digests(self, federation: str, id: int) -> set[str]:
+        """The blobs that hold what this client sent and what was meant for it alone."""
+        mine = _delivered_to(federation, id)
+        columns = (deliveries.c.payload, deliveries.c.digest)
+        with self._read() as connection:
+            found = connection.execute(union(*(select(c).where(mine) for c in columns)))
+            return set(found.scalars()) - {None}
+
+    def forget_client(self, federation: str, id: int) -> dict[str, int]:
+        """Delete everything held for a client; rows per table.
+
+        Of its deliveries the bare numbers stay, without reply and signature, so that a running job
+        sees a client that failed. Its number is never given out again, and the log says why.
+        """
+        now = time.time()
+        gone: dict[str, int] = {}
+        with self._write() as connection:
+            find_client(connection, federation, id)
+            _lock_jobs(connection, federation)
+            if self._sqlite:
+                connection.exec_driver_sql("PRAGMA secure_delete=ON")
+            for table, where in _holdings(federation, id):
+                change = (
+                    update(table)
+                    .where(where)
+                    .values(status="failed", payload=None, digest=None, size=0, signature=None,
+                            reason="left the federation", time=now)
+                    if table is deliveries
+                    else delete(table).where(where)
+                )  # fmt: skip
+                gone[table.name] = connection.execute(change).rowcount
+            note(connection, "left", now, federation=federation, reason=f"client {id}")
+        self._empty_journal()
+        return gone
+
+    def _empty_journal(self) -> None:
+        """SQLite keeps what was deleted in its journal until that is copied into the database."""
+        if self._sqlite:
+            with self._turn, closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def forget_federation(self, name: str) -> dict[str, int]:
+        """Delete everything held for a federation; rows per table."""
+        with self._write() as connection:
+            _federation(connection, name, lock=True)
+            _lock_jobs(connection, name)
+            return {
+                table.name: connection.execute(delete(table).where(where)).rowcount
+                for table, where in _holdings(name, None)
+            }
+
+
+def find_client(connection: Connection, federation: str, id: int) -> Client:
+    """The client of that number."""
+    row = connection.execute(select(clients).where(_is(federation, id))).first()
+    if row is None:
+        raise _no_client(federation, id)
+    return row_of(Client, row)
+
+
+def _holdings(federation: str, client: int | None) -> list[tuple[Table, ColumnElement[bool]]]:
+    """What belongs to a federation or a client: tables, those that refer to others first."""
+    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    if client is None:
+        by_job: list[tuple[Table, ColumnElement[bool]]] = [
+            (table, table.c.job.in_(ours))
+            for table in (deliveries, asks, approvals, checkpoints, questions, models)
+        ]
+        by_name: list[tuple[Table, ColumnElement[bool]]] = [
+            (table, table.c.federation == federation) for table in (events, jobs, invites, clients)
+        ]
+        return [*by_job, *by_name, (federations, federations.c.name == federation)]
+    content = or_(
+        deliveries.c.status == OPEN,
+        deliveries.c.payload.is_not(None),
+        deliveries.c.signature.is_not(None),
+    )
+    invited = exists().where(_is(federation, client), clients.c.name == invites.c.name)
+    return [
+        (deliveries, and_(_delivered_to(federation, client), content)),
+        (approvals, and_(approvals.c.job.in_(ours), approvals.c.client == client)),
+        (events, and_(events.c.federation == federation, events.c.client == client)),
+        (invites, and_(invites.c.federation == federation, invited)),
+        (clients, _is(federation, client)),
+    ]
+
+
+def _set(connection: Connection, federation: str, id: int, values: Mapping[str, object]) -> None:
+    changed = connection.execute(update(clients).where(_is(federation, id)).values(dict(values)))
+    if not changed.rowcount:
+        raise _no_client(federation, id)
+
+
+def _lock_jobs(connection: Connection, federation: str) -> None:
+    """Whoever changes deliveries of many asks holds their jobs, so that nobody waits in a ring."""
+    ours = select(jobs.c.id).where(jobs.c.federation == federation).order_by(jobs.c.id)
+    connection.execute(ours.with_for_update()).all()
+
+
+def _delivered_to(federation: str, id: int) -> ColumnElement[bool]:
+    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    return and_(deliveries.c.client == id, deliveries.c.job.in_(ours))
+
+
+def _is(federation: str, id: int) -> ColumnElement[bool]:
+    return and_(clients.c.federation == federation, clients.c.id == id)
+
+
+def _federation(connection: Connection, name: str, *, lock: bool = False) -> Federation:
+    chosen = select(federations).where(federations.c.name == name)
+    row = connection.execute(chosen.with_for_update() if lock else chosen).first()
+    if row is None:
+        raise NotFound(f"no federation {name!r}")
+    return row_of(Federation, row)
+
+
+def _use_invite(connection: Connection, token_hash: bytes, now: float) -> Invite:
+    this = invites.c.token_hash == token_hash
+    valid = and_(this, invites.c.used.is_(None), invites.c.expires > now)
+    row = connection.execute(update(invites).where(valid).values(used=now).returning(invites))
+    found = row.first()
+    if found is not None:
+        return row_of(Invite, found)
+    found = connection.execute(select(invites).where(this)).first()
+    if found is None:
+        raise Denied("no such invite", hint="ask the coordinator for a token")
+    why = "was used already" if found.used is not None else "has expired"
+    raise Denied(f"the invite of {found.name!r} {why}", hint="ask the coordinator for a new token")
+
+
+def _same_client(
+    found: Client, federation: str, name: str, sign_key: bytes, seal_key: bytes
+) -> Client:
+    """The client found, if it is the one that enrols again."""
+    if (found.federation, found.name) != (federation, name):
+        raise Conflict(f"the key of client {name!r} belongs to another client")
+    if (found.sign_key, found.seal_key) != (sign_key, seal_key):
+        raise Conflict(f"a client {name!r} of {federation!r} exists", hint="choose another name")
+    if found.revoked is not None:
+        raise Denied(f"client {name!r} of {federation!r} was revoked: {found.reason}")
+    return found
+
+
+def _no_client(federation: str, id: int) -> NotFound:
+    return NotFound(f"no client {id} in {federation!r}")
+
+
+def _check_name(where: str, name: str) -> None:
+    if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        rule = f"must be 1 to {_LONGEST_NAME} printable characters"
+        raise UsageError.of(where, "name", name[:_LONGEST_NAME], rule)
