@@ -15,7 +15,7 @@ from solera.core.payload import encode
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "laws"))
 
 import cases  # noqa: E402
 from network import Network  # noqa: E402

@@ -1,8 +1,8 @@
-"""What a hospital's reviewer tests, point by point, against a coordinator and agents that run.
+"""What a hospital's reviewer tests, one promise after the other, against processes that run.
 
-Still to come: the privacy ledger of point 5; its place in the policy is tested. Point 13 is in
-``test_leaving.py``, 15 in ``test_point_15.py``. Point 7 is short here: ``test_chaos.py`` kills all
-sides at every step.
+Still to come: the privacy ledger; its place in the policy is tested. Leaving is in
+``agent/test_leaving.py``, memory in ``coordinator/test_memory.py``. Resuming is short here:
+``test_chaos.py`` kills all sides at every step.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ CAREFUL = {
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
     """Three agents, with the same encryption key where encryption is installed."""
-    folder = tmp_path_factory.mktemp("points")
+    folder = tmp_path_factory.mktemp("security")
     here = Network(folder)
     with pytest.MonkeyPatch.context() as patch:
         try:
@@ -207,7 +207,7 @@ def job_of(fed):
     return fed.engine.job
 
 
-# --- 1 -------------------------------------------------------------------------------------------
+# --- connections ----------------------------------------------------------------------------------
 
 
 def tree(pid):
@@ -247,7 +247,7 @@ def listening(pid):
 
 
 @needs_proc
-def test_point_01_outbound_only(network):
+def test_outbound_only(network):
     assert len(network.connect().ask("data.describe", deadline=30).collect()) == 3
     assert listening(network.coordinator.pid), "the test must be able to find a listener"
     for name in NAMES:
@@ -256,10 +256,10 @@ def test_point_01_outbound_only(network):
         assert not [found for pid in processes for found in listening(pid)]
 
 
-# --- 2 -------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 
-def test_point_02_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
+def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
     sent = []
     request = httpx.Client.request
 
@@ -308,7 +308,7 @@ def test_point_02_private_keys_stay_and_revoking_works_at_once(network, monkeypa
         agent.close()
 
 
-# --- 3, 4 ----------------------------------------------------------------------------------------
+# --- policy ---------------------------------------------------------------------------------------
 
 
 def reason_of(fed, client, task, payload=None):
@@ -324,7 +324,7 @@ def approve(network, name, digest):
     approvals.approve(digest, "dr.garcia", datetime.now())
 
 
-def test_point_03_default_deny_and_approval_of_one_exact_job(careful):
+def test_default_deny_and_approval_of_one_exact_job(careful):
     fed = careful.connect()
     for task, payload in (("data.describe", None), ("linear.train", TRAIN)):
         assert f"does not allow task '{task}'" in reason_of(fed, 0, task, payload)
@@ -343,7 +343,7 @@ def test_point_03_default_deny_and_approval_of_one_exact_job(careful):
     assert late.failures[0].kind == "late", "a job that nobody approved does not run"
 
 
-def test_point_04_limits_are_enforced_at_the_client(careful):
+def test_limits_are_enforced_at_the_client(careful):
     fed = careful.connect("limits")
     assert "fewer rows than min_rows = 1,000" in reason_of(fed, 1, "data.describe")
     approve(careful, "wary", careful.driver().request("GET", "/v1/jobs/limits").json()["hash"])
@@ -353,10 +353,10 @@ def test_point_04_limits_are_enforced_at_the_client(careful):
     assert [row["digest"] for row in rows] == [None], "the refused reply never left"
 
 
-# --- 5 -------------------------------------------------------------------------------------------
+# --- privacy budget -------------------------------------------------------------------------------
 
 
-def test_point_05_the_budget_has_its_place_and_nothing_spends_without_a_ledger(careful):
+def test_the_budget_has_its_place_and_nothing_spends_without_a_ledger(careful):
     spends = {"privacy": {"epsilon": 0.1, "delta": 1e-7}}
     for _ in range(2):
         fed = careful.connect()
@@ -369,10 +369,10 @@ def test_point_05_the_budget_has_its_place_and_nothing_spends_without_a_ledger(c
             Policy.parse(f"[privacy]\n{wrong}\n")
 
 
-# --- 6 -------------------------------------------------------------------------------------------
+# --- audit log ------------------------------------------------------------------------------------
 
 
-def test_point_06_the_audit_log_shows_every_change(network, tmp_path):
+def test_the_audit_log_shows_every_change(network, tmp_path):
     fed = network.connect()
     for _ in range(3):
         fed.ask("data.flaws", deadline=30).collect()
@@ -407,10 +407,10 @@ def test_point_06_the_audit_log_shows_every_change(network, tmp_path):
     assert not audit.verify(log, Identity.load(network.folder / "south").sign_key).ok
 
 
-# --- 7 -------------------------------------------------------------------------------------------
+# --- resuming -------------------------------------------------------------------------------------
 
 
-def test_point_07_a_killed_agent_resumes_to_the_same_bits(network):
+def test_a_killed_agent_resumes_to_the_same_bits(network):
     expected = learned(so.FedLinear(rounds=6).fit(network.connect(seed=3)))
     models = []
     fed = network.connect(seed=3)
@@ -424,7 +424,7 @@ def test_point_07_a_killed_agent_resumes_to_the_same_bits(network):
     assert learned(models[0]) == expected
 
 
-# --- 8 -------------------------------------------------------------------------------------------
+# --- unsound messages -----------------------------------------------------------------------------
 
 UNSAFE = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
@@ -437,7 +437,7 @@ def imports(path):
             yield node.module.partition(".")[0]
 
 
-def test_point_08_no_pickle(network, tmp_path):
+def test_no_pickle(network, tmp_path):
     folders = ("core", "serve", "learn", "privacy")
     sources = [path for folder in folders for path in (SOURCE / folder).rglob("*.py")]
     sources += [SOURCE / "engines" / "blocks.py"]
@@ -488,7 +488,7 @@ def garbage():
         yield f"byte {where} changed", bytes(changed)
 
 
-def test_point_08_unsound_replies_never_reach_an_aggregate(lab):
+def test_unsound_replies_never_reach_an_aggregate(lab):
     fed = lab.connect()
     expected = encode(fed.ask("linear.train", TRAIN, to=[0]).fold(Mean()))
     with Hand(lab, "rogue").answering() as frames:
@@ -521,7 +521,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_point_08_malformed_requests_are_refused(lab, name):
+def test_malformed_requests_are_refused(lab, name):
     path, body = REQUESTS[name]
     signed = Hand(lab, "rogue").headers("POST", path, body) | {"Content-Type": "application/json"}
     with http(lab) as client:
@@ -530,7 +530,7 @@ def test_point_08_malformed_requests_are_refused(lab, name):
     assert 400 <= answer.status_code < 500
 
 
-def test_point_08_large_bodies_are_turned_away_unread(lab):
+def test_large_bodies_are_turned_away_unread(lab):
     with http(lab) as client:
         answer = client.post("/v1/blobs", content=bytes(9 << 20))
         assert answer.status_code == 413
@@ -541,7 +541,7 @@ def test_point_08_large_bodies_are_turned_away_unread(lab):
     alive(lab)
 
 
-def test_point_08_a_wait_that_is_no_number_ends(lab):
+def test_a_wait_that_is_no_number_ends(lab):
     began = time.monotonic()
     with pytest.raises(CoordinatorError):
         Hand(lab, "rogue").orders(wait="x")
@@ -551,10 +551,10 @@ def test_point_08_a_wait_that_is_no_number_ends(lab):
     alive(lab)
 
 
-# --- 9 -------------------------------------------------------------------------------------------
+# --- replays --------------------------------------------------------------------------------------
 
 
-def test_point_09_replays_duplicates_and_others_signatures(lab):
+def test_replays_duplicates_and_others_signatures(lab):
     rogue, honest = Hand(lab, "rogue"), Hand(lab, "honest")
     with http(lab) as client:
         signed = rogue.headers("GET", "/v1/work?wait=0", b"")
@@ -593,10 +593,10 @@ def test_point_09_replays_duplicates_and_others_signatures(lab):
     assert [reply.payload for reply in found] == [{"answer": 1}]
 
 
-# --- 10, 11 --------------------------------------------------------------------------------------
+# --- encryption -----------------------------------------------------------------------------------
 
 
-def test_point_10_tls_is_strong(network):
+def test_tls_is_strong(network):
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -618,7 +618,7 @@ def test_point_10_tls_is_strong(network):
 
 
 @needs_he
-def test_point_10_weak_encryption_is_refused(tmp_path):
+def test_weak_encryption_is_refused(tmp_path):
     from solera.privacy import he_ring, keys
 
     for name in ("CLIENT", "COORDINATOR", "COMPAT", "SMALL", "SMALL_CLIENT"):
@@ -631,7 +631,7 @@ def test_point_10_weak_encryption_is_refused(tmp_path):
 
 
 @needs_he
-def test_point_11_what_is_encrypted_cannot_be_read_at_the_coordinator(network):
+def test_what_is_encrypted_cannot_be_read_at_the_coordinator(network):
     from solera.privacy import keys
 
     sums = [so.FedHEONN().fit(so.simulate(DATA)).statistics_["moments"]]
@@ -656,10 +656,10 @@ def test_point_11_what_is_encrypted_cannot_be_read_at_the_coordinator(network):
     assert len(leaked() - pieces) > 10, "without encryption the markers are found"
 
 
-# --- 12, 14 --------------------------------------------------------------------------------------
+# --- deadlines, refusals and failures -------------------------------------------------------------
 
 
-def test_point_12_a_dead_client_cannot_hang_an_ask(lab):
+def test_a_dead_client_cannot_hang_an_ask(lab):
     fed = lab.connect()
     began = time.monotonic()
     replies = fed.ask("data.describe", deadline=1.5)
@@ -670,7 +670,7 @@ def test_point_12_a_dead_client_cannot_hang_an_ask(lab):
     assert time.monotonic() - began < 20, "the deadlines are two seconds"
 
 
-def test_point_12_a_job_ends_in_a_named_state_by_its_deadline(lab):
+def test_a_job_ends_in_a_named_state_by_its_deadline(lab):
     from solera.serve.driver.engine import connect
 
     fed = connect(lab.url, federation="lab", token=lab.token, ca=lab.ca, deadline=1.0)
@@ -688,7 +688,7 @@ def events(network):
         return [event for event in store.events(network.federation) if event.reason]
 
 
-def test_point_14_refusals_and_failures_arrive_with_their_reasons(careful, lab):
+def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):
     fed = careful.connect()
     reason = reason_of(fed, 0, "data.describe")
     found = [e for e in events(careful) if e.job == job_of(fed)]
@@ -710,7 +710,7 @@ def test_point_14_refusals_and_failures_arrive_with_their_reasons(careful, lab):
     assert any("wrong token" in e.reason for e in events(federation(lab, "")))
 
 
-def test_point_14_a_late_client_is_an_event_too(lab):
+def test_a_late_client_is_an_event_too(lab):
     fed = lab.connect()
     assert list(fed.ask("data.describe", to=[1], quorum=0, deadline=0.5)) == []
     assert [e.event for e in events(lab) if e.job == job_of(fed)] == ["late"]

@@ -360,7 +360,7 @@ def test_describe_says_it_all():
 
 
 def test_the_policy_in_the_documentation_says_what_it_is_said_to_say():
-    page = Path(__file__).parents[2] / "docs" / "how-to" / "data-owner.md"
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "data-owner.md"
     (text,) = re.findall(r"^```ini\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     policy = Policy.parse(text)
     check("linear.train", 1, FINE, policy=Policy.parse(text.replace('"ask"', '"auto"')))

@@ -1,4 +1,4 @@
-"""Point 15: the coordinator's memory does not grow with the number of clients or with a blob.
+"""The coordinator's memory does not grow with the number of clients or with a blob.
 
 The full size, a thousand clients and 100 MB, is in ``benchmarks/coordinator.py``.
 """
@@ -82,7 +82,7 @@ class Simulated:
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     """A coordinator with many clients, as (connection of a driver, process, identities)."""
-    folder = tmp_path_factory.mktemp("point15")
+    folder = tmp_path_factory.mktemp("memory")
     home = folder / "coordinator"
     home.mkdir(mode=0o700)
     identities = [Identity.create(folder / str(i)) for i in range(MANY)]
@@ -142,7 +142,7 @@ def rounds(driver, identities, job, count) -> None:
         asyncio.run(asyncio.wait_for(answer_once(sequence), 60))
 
 
-def test_point_15_memory_does_not_grow_with_the_number_of_clients(here):
+def test_memory_does_not_grow_with_the_number_of_clients(here):
     driver, process, identities = here
     rounds(driver, identities[:FEW], "few", 2)
     few = peak(process)
@@ -169,7 +169,7 @@ def stalled(driver, request, body, count) -> list[socket.socket]:
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_point_15_memory_does_not_grow_with_slow_clients(here, direction):
+def test_memory_does_not_grow_with_slow_clients(here, direction):
     driver, process, _ = here
     if direction == "up":
         body = bytes(MEGABYTE - 1)
@@ -190,7 +190,7 @@ def test_point_15_memory_does_not_grow_with_slow_clients(here, direction):
     driver.request("GET", "/readyz")
 
 
-def test_point_15_memory_does_not_grow_with_a_blob(here):
+def test_memory_does_not_grow_with_a_blob(here):
     driver, process, _ = here
     before = peak(process)
     frame = np.random.default_rng(0).bytes(64 * MEGABYTE)

@@ -36,7 +36,7 @@ from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.agent.sources import open_source  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 
-PROGRAM = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n" + (
+PROGRAM = f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n" + (
     "import agent_tasks\n" + AGENT
 )
 ALL = '[[task]]\nname = "*"\n'
