@@ -44,7 +44,7 @@ def history(network, job):
     """Which bytes counted as whose reply to which ask."""
     file = network.folder / "coordinator" / "coordinator.sqlite"
     with Store(network.database or f"sqlite:///{file}") as store:
-        asks = store.progress(job)["asks"]
+        asks = store.progress(job).asks
         told = signed(network, job, len(NAMES) * asks)
         found = {(facts["seq"], facts.get("client", 0)): facts["digest"] for facts in told}
         assert len(told) == len(found), "a reply was counted twice"

@@ -60,8 +60,7 @@ def agent_of(liar, worker, tmp_path, policy=ALL):
     folder = tmp_path / "client"
     if not folder.exists():
         Identity.create(folder)
-        place = {"url": liar.url, "ca": None, "client": 3, "name": "north", "federation": "cardio"}
-        home.write_place(folder, place)
+        home.write_place(folder, home.Place(liar.url, None, 3, "north", "cardio"))
     return Agent(folder, worker, Policy.parse(policy), patience=1)
 
 
@@ -92,7 +91,7 @@ def test_a_payload_that_is_not_what_its_digest_says_is_not_used(agent, liar):
     liar.blobs[honest] = WRONG
     status, reason = answered(agent, liar)
     assert (status, "is not" in reason) == ("failed", True)
-    assert not (agent._memory()["states"])
+    assert not (agent._memory().states)
 
 
 @pytest.mark.parametrize("size", ["", "x", "-1", "999999999999999", "9" * 5000, "3", "1000"])

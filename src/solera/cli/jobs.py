@@ -22,6 +22,7 @@ from solera.cli.serve import (
     moment,
 )
 from solera.core.errors import UsageError
+from solera.serve.wire import Kind, NewJob, NewState
 
 job = typer.Typer(no_args_is_help=True, help="Start a job at a coordinator, and look after it.")
 
@@ -87,14 +88,9 @@ def start(
 
     spec = read_job(file)
     with coordinator(url, token, ca) as connection:
-        new = {
-            "id": spec.name,
-            "kind": "standing" if spec.standing else "managed",
-            "spec": connection.upload(encode({"toml": spec.text})),
-            "seed": spec.seed,
-            "owner": spec.owner,
-            "seconds": spec.deadline,
-        }
+        kind: Kind = "standing" if spec.standing else "managed"
+        description = connection.upload(encode({"toml": spec.text}))
+        new = NewJob(spec.name, kind, description, spec.seed, spec.owner, spec.deadline)
         path = f"/v1/federations/{spec.federation}/jobs"
         told = connection.request("POST", path, json=new).json()
         if as_json:
@@ -165,7 +161,7 @@ def cancel(
     """End a job now. Clients are asked nothing more, its last model stays."""
     check_name("JOB", name)
     with coordinator(url, token, ca) as connection:
-        change = {"state": "cancelled", "reason": reason}
+        change = NewState("cancelled", reason)
         connection.request("POST", f"/v1/jobs/{name}/state", json=change)
     typer.echo(f"job {name} is cancelled")
 

@@ -18,6 +18,7 @@ from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.core.errors import MissingExtra, UsageError
 from solera.serve.connection import Connection
+from solera.serve.wire import Message, NewInvite, Why
 
 tls = typer.Typer(no_args_is_help=True, help="Make certificates for a small federation.")
 
@@ -225,7 +226,7 @@ def invite(
     first is the client.
     """
     check_name("NAME", name)
-    told = _ask("POST", federation, "invites", {"name": name}, url, token, ca)
+    told = _ask("POST", federation, "invites", NewInvite(name), url, token, ca)
     if as_json:
         print_json({"federation": federation, "name": name, "token": told["token"]})
     else:
@@ -266,7 +267,7 @@ def revoke(
 
     [bold]solera clients[/bold] lists the numbers.
     """
-    _ask("POST", federation, f"clients/{client}/revoke", {"reason": reason}, url, token, ca)
+    _ask("POST", federation, f"clients/{client}/revoke", Why(reason), url, token, ca)
     typer.echo(f"client {client} of {federation} is revoked")
 
 
@@ -274,7 +275,7 @@ def _ask(
     method: str,
     federation: str,
     what: str,
-    content: dict[str, str] | None,
+    message: Message | None,
     url: str,
     token: str | None,
     ca: Path | None,
@@ -283,7 +284,7 @@ def _ask(
     check_name("--federation", federation)
     path = f"/v1/federations/{federation}/{what}".rstrip("/")
     with coordinator(url, token, ca) as connection:
-        return connection.request(method, path, json=content).json()
+        return connection.request(method, path, json=message).json()
 
 
 @contextmanager

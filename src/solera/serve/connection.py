@@ -6,14 +6,16 @@ import hashlib
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from solera.core.errors import MissingExtra, PayloadError, SoleraError
 from solera.core.payload import DEFAULT_LIMITS
+from solera.serve import wire
 
+T = TypeVar("T")
 CHUNK = 1 << 20
-INLINE = 1 << 16
-"""Blobs up to this size travel inside the message that names them, which spares a request."""
 _PATIENCE = 60.0
 
 
@@ -60,10 +62,11 @@ class Connection:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The response, or a :class:`CoordinatorError` that says what the coordinator said."""
-        from json import dumps
+        """The response, or a :class:`CoordinatorError` that says what the coordinator said.
 
-        content = body if json is None else dumps(json).encode()
+        ``json`` is a message to send, or something else that JSON can hold.
+        """
+        content = body if json is None else msgspec.json.encode(json)
         kind = "application/octet-stream" if json is None else "application/json"
         headers = {"Content-Type": kind, **(headers or {})}
         deadline = time.monotonic() + self.patience
@@ -88,6 +91,17 @@ class Connection:
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
 
+    def call(self, method: str, path: str, answer: type[T], json: Any = None) -> T:
+        """Send a message and read the answer, which is one too."""
+        content = self.request(method, path, json=json).content
+        try:
+            return wire.read(content, answer)
+        except PayloadError as error:
+            raise CoordinatorError(
+                f"what the coordinator says makes no sense: {error.message}",
+                hint="is the address right, and are both sides of the same version?",
+            ) from None
+
     def _checked(self, response: Any, method: str, path: str) -> Any:
         if response.status_code < 400:
             return response
@@ -103,10 +117,10 @@ class Connection:
         if len(frame) <= CHUNK:
             self.request("POST", "/v1/blobs", body=frame)
             return digest
-        state = self.request("GET", f"/v1/uploads/{digest}").json()
-        if state["done"]:
+        upload = self.call("GET", f"/v1/uploads/{digest}", wire.Upload)
+        if upload.done:
             return digest
-        sent = int(state["received"])
+        sent = upload.received
         while sent < len(frame):
             piece = frame[sent : sent + CHUNK]
             path = f"/v1/uploads/{digest}?offset={sent}"
@@ -117,23 +131,23 @@ class Connection:
     def download(self, digest: str, inline: str | None = None) -> bytes:
         """The bytes with that digest, verified: those sent along as ``inline``, or in pieces."""
         try:
-            found = bytearray(b"" if inline is None else b64decode(inline, validate=True))
+            data = bytearray(b"" if inline is None else b64decode(inline, validate=True))
         except ValueError:
             raise PayloadError(f"what the coordinator sent as {digest[:12]}… is no text") from None
-        total = None if inline is None else len(found)
-        while total is None or len(found) < total:
-            wanted = {"Range": f"bytes={len(found)}-{len(found) + CHUNK - 1}"}
+        total = None if inline is None else len(data)
+        while total is None or len(data) < total:
+            wanted = {"Range": f"bytes={len(data)}-{len(data) + CHUNK - 1}"}
             response = self.request("GET", f"/v1/blobs/{digest}", headers=wanted)
             size = response.headers.get("Solera-Size", "")
             total = int(size) if size.isdecimal() and len(size) < 20 else -1
-            if not len(found) + len(response.content) <= total <= DEFAULT_LIMITS.size:
+            if not len(data) + len(response.content) <= total <= DEFAULT_LIMITS.size:
                 raise PayloadError(f"the coordinator says that {digest[:12]}… has {size} bytes")
-            if not response.content and len(found) < total:
+            if not response.content and len(data) < total:
                 raise PayloadError(f"the coordinator sends {digest[:12]}… only in part")
-            found += response.content
-        if hashlib.sha256(found).hexdigest() != digest:
+            data += response.content
+        if hashlib.sha256(data).hexdigest() != digest:
             raise PayloadError(f"what the coordinator sent is not {digest[:12]}…")
-        return bytes(found)
+        return bytes(data)
 
     def close(self) -> None:
         self._http.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import hmac
 import math
 import re
 import secrets
@@ -38,7 +37,7 @@ except ImportError:
 __all__ = [
     "Identity", "NonceCache", "Unauthorised", "check_request", "claimed_key", "new_token",
     "reply_message", "seal_key_message", "sign_request", "signed_message", "token_hash",
-    "token_matches", "verify",
+    "verify",
 ]  # fmt: skip
 
 FILE: Final = "identity.key"
@@ -305,8 +304,3 @@ def new_token() -> str:
 def token_hash(token: str) -> bytes:
     """What the coordinator stores: a copy of its database invites nobody."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
-def token_matches(token: str, stored: bytes) -> bool:
-    """Compared in constant time, so that answering times tell nothing about the token."""
-    return hmac.compare_digest(token_hash(token), stored)

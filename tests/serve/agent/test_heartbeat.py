@@ -7,11 +7,12 @@ import time
 
 import pytest
 from liar import Liar
-from store_rows import NOW, add_ask, digest, enrol, reply
+from store_rows import NOW, add_ask, client, digest, enrol, reply
 
 for library in ("httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
+from solera.serve import wire  # noqa: E402
 from solera.serve.agent import heartbeat  # noqa: E402
 from solera.serve.agent.heartbeat import Heartbeat  # noqa: E402
 from solera.serve.connection import Connection  # noqa: E402
@@ -23,12 +24,12 @@ ONE, TWO, OTHER = ("11" * 32, "22" * 32, "ff" * 32)
 def test_a_heartbeat_is_kept(store):
     enrol(store, 2)
     store.heartbeat("cardio", 0, NOW, "linear.train", (1, ONE))
-    client = store.client("cardio", 0)
-    assert (client.seen, client.doing, client.head) == (NOW, "linear.train", [1, ONE])
+    row = client(store, 0)
+    assert (row.seen, row.doing, row.head) == (NOW, "linear.train", [1, ONE])
     store.heartbeat("cardio", 0, NOW + 1, "", (2, TWO))
-    client = store.client("cardio", 0)
-    assert (client.seen, client.doing, client.head) == (NOW + 1, "", [2, TWO])
-    assert store.client("cardio", 1).head is None
+    row = client(store, 0)
+    assert (row.seen, row.doing, row.head) == (NOW + 1, "", [2, TWO])
+    assert client(store, 1).head is None
     with pytest.raises(NotFound):
         store.heartbeat("cardio", 9, NOW, "", (1, ONE))
 
@@ -38,12 +39,12 @@ def test_a_log_that_goes_back_is_noted_once_and_its_head_stays(store):
     store.heartbeat("cardio", 0, NOW, "", (2, TWO))
     for head in ((1, ONE), (1, ONE), (2, OTHER), (0, ONE), (2, TWO), (1, ONE)):
         store.heartbeat("cardio", 0, NOW + 1, "", head)
-        assert store.client("cardio", 0).head == [2, TWO]
+        assert client(store, 0).head == [2, TWO]
     cuts = store.events("cardio", client=0, event="log cut")
     assert [e.facts["said"] for e in cuts] == [[1, ONE], [2, OTHER], [0, ONE]]
     assert cuts[0].reason == "its audit log ended at line 2, now at line 1"
     store.heartbeat("cardio", 0, NOW + 2, "", (3, OTHER))
-    assert store.client("cardio", 0).head == [3, OTHER]
+    assert client(store, 0).head == [3, OTHER]
 
 
 def test_the_blobs_of_a_client_are_what_it_sent_and_what_was_meant_for_it(store, job):
@@ -78,7 +79,7 @@ def test_what_lasts_is_told_soon_and_silence_is_broken(monkeypatch):
     monkeypatch.setattr(heartbeat, "_LOOK_SECONDS", 0.02)
     now = {"doing": "", "head": [0, ONE]}
     with Liar() as liar:
-        with Heartbeat(line_to(liar), lambda: dict(now)):
+        with Heartbeat(line_to(liar), lambda: wire.Heartbeat(**now)):
             wait_for_beats(liar, 1)
             time.sleep(0.3)
             assert [beat["doing"] for beat in liar.beats] == [""], "once, at the start"
@@ -100,7 +101,7 @@ def test_a_coordinator_that_hangs_does_not_keep_an_agent_from_ending(monkeypatch
     with Liar() as liar:
         liar.hung = threading.Event()
         began = time.monotonic()
-        with Heartbeat(line_to(liar), lambda: {"doing": "", "head": [0, ONE]}):
+        with Heartbeat(line_to(liar), lambda: wire.Heartbeat(head=(0, ONE))):
             pass
         assert time.monotonic() - began < 10, "it hangs for 20 s"
         liar.hung.set()

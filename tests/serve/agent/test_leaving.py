@@ -169,9 +169,7 @@ def test_leaving_goes_on_where_it_was_cut_short(network):
     kill(network.agents["north"])
     (home / ".memory.sol.0123abcd").write_bytes(b"left by a crash")
     place = folders.read_place(home)
-    connection = folders.connection_of(
-        Identity.load(home), network.url, network.ca, place["federation"], 5
-    )
+    connection = folders.connect_to(place, Identity.load(home), 5)
     connection.request("POST", "/v1/leave")
     with pytest.raises(CoordinatorError, match=r"unknown key.*401"):
         connection.request("GET", "/v1/work")

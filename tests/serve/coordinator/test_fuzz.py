@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from hypothesis.extra import numpy as arrays  # noqa: E402
 from starlette.testclient import TestClient  # noqa: E402
-from store_rows import add_ask, add_job  # noqa: E402
+from store_rows import add_ask, add_job, answer  # noqa: E402
 
 from solera.core.aggregation import Mean  # noqa: E402
 from solera.core.errors import PayloadError  # noqa: E402
@@ -29,6 +29,7 @@ from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.driver.engine import connect  # noqa: E402
 from solera.serve.identity import Identity, sign_request, token_hash  # noqa: E402
+from solera.serve.wire import Call  # noqa: E402
 
 TOKEN = "token"
 BLOB = encode({"a": 1})
@@ -131,8 +132,8 @@ class World:
         add_job(self.store, "standing", kind="standing", spec=DIGEST)
         for job in ("j", "standing"):
             self.store.set_job_state(job, "running", "", time.time())
-        add_ask(self.store, payload=DIGEST, clients=[0, 1], deadline=None)
-        self.store.set_question("standing", "heonn.fit", 1, DIGEST, None, time.time())
+        add_ask(self.store, payload=DIGEST, clients=[0, 1], seconds=None)
+        self.store.set_question("standing", Call(task="heonn.fit", version=1, payload=DIGEST))
 
 
 def profile(examples):
@@ -244,14 +245,14 @@ class Answered(Connection):
         self.world, self.frames = world, {}
 
     def request(self, method, path, **options):
-        answer = super().request(method, path, **options)
+        response = super().request(method, path, **options)
         if method == "PUT" and "/asks/" in path:
             job, sequence = path.split("/")[3], int(path.split("/")[5])
             for client, frame in self.frames.items():
                 digest = self.upload(frame)
-                said = (job, sequence, client, "ok", digest, len(frame), "", b"s", time.time())
-                self.world.store.add_reply(*said)
-        return answer
+                reply = answer(status="ok", digest=digest, size=len(frame))
+                self.world.store.add_reply(job, sequence, client, reply, time.time())
+        return response
 
 
 def _sound(payload):

@@ -14,7 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
-from store_rows import NOW, add_ask, add_job, digest, enrol, reply
+from store_rows import NOW, add_ask, add_job, digest, enrol, reply, waiting
 
 from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator.store.blobs import Blobs
@@ -68,13 +68,9 @@ def test_a_job_is_added_once(store):
     first = add_job(store)
     assert (first.state, first.created) == ("created", NOW)
     assert add_job(store, now=NOW + 5) == first == store.job("j")
-    for change in ({"seed": 8}, {"hash": "x"}, {"spec": digest("x")}, {"owner": "eve"}):
+    for change in ({"seed": 8}, {"spec": digest("x")}, {"owner": "eve"}, {"kind": "managed"}):
         with pytest.raises(Conflict, match=next(iter(change))):
             add_job(store, **change)
-    with pytest.raises(UsageError, match="kind"):
-        add_job(store, "k", kind="odd")
-    with pytest.raises(UsageError, match="64 hexadecimal"):
-        add_job(store, "k", spec="../x")
     with pytest.raises(UsageError, match="does not fit"):
         add_job(store, "k", seed=1 << 80)
     with pytest.raises(NotFound):
@@ -102,23 +98,12 @@ def test_the_state_machine_has_no_other_ways(store):
         store.set_job_state("none", "running", "", NOW)
 
 
-def test_an_approval_is_bound_to_the_hash(store, job):
-    with pytest.raises(Denied, match="its hash is h"):
-        store.approve(job, 0, "dr. b", "H")
-    first = store.approve(job, 0, "dr. b", "h")
-    assert store.approve(job, 0, "dr. c", "h") == first
-    store.revoke("cardio", 1, "gone")
-    with pytest.raises(Denied):
-        store.approve(job, 1, "dr. d", "h")
-    assert store.approvals(job) == [first]
-
-
 # --- asks and replies ----------------------------------------------------------------------------
 
 
 def test_a_replayed_ask_is_the_stored_one(store, job):
     first = add_ask(store)
-    assert add_ask(store, now=NOW + 99, deadline=NOW + 999, clients=[2, 1, 0]) == first
+    assert add_ask(store, now=NOW + 99, seconds=999, clients=[2, 1, 0]) == first
     assert store.ask(job, 0) == first
     changes = [{"task": "x"}, {"version": 2}, {"payload": digest("x")}, {"round": 1}]
     changes += [{"clients": [0, 1]}, {"prepare": digest("p")}]
@@ -175,8 +160,7 @@ def test_a_reply_counts_once(store, job):
     first, second = store.replies(job, 0)
     assert (first.client, first.status, len(first.reason)) == (0, "refused", 2000)
     assert (second.client, second.digest, second.time) == (1, digest((0, 1)), NOW + 9)
-    assert store.replies(job, 0, skip=[0]) == [second]
-    assert store.open_deliveries(job, 0) == [2]
+    assert waiting(store) == [2]
 
 
 def test_replies_out_of_place_are_refused(store, job):
@@ -185,7 +169,7 @@ def test_replies_out_of_place_are_refused(store, job):
         reply(store, 3)
     with pytest.raises(Denied, match="was not asked"):
         reply(store, 0, seq=5)
-    for change in ({"digest": None}, {"status": "odd"}, {"status": "failed"}, {"digest": "../x"}):
+    for change in ({"digest": None}, {"status": "failed"}):
         with pytest.raises(UsageError):
             reply(store, 0, **change)
     with pytest.raises(SoleraError):
@@ -207,8 +191,6 @@ def test_after_the_deadline_nobody_is_waited_for(store, job):
     with pytest.raises(Conflict, match="deadline has passed"):
         reply(store, 0)
     assert reply(store, 1) is False
-    with pytest.raises(UsageError, match="status"):
-        store.fail_open(job, 0, "ok", "", NOW)
 
 
 def test_sixteen_threads_lose_no_reply_and_count_none_twice(store):
@@ -227,7 +209,7 @@ def test_sixteen_threads_lose_no_reply_and_count_none_twice(store):
         new = Counter(client for found in pool.map(answer, range(16)) for client in found)
     assert new == Counter(range(64))
     assert [r.client for r in store.replies("j", 0)] == list(range(64))
-    assert store.open_deliveries("j", 0) == []
+    assert waiting(store) == []
 
 
 # --- kill -9 -------------------------------------------------------------------------------------
@@ -236,12 +218,15 @@ WRITER = """
     import hashlib, sys
     from solera.serve.coordinator.store.store import Store
     from solera.serve.coordinator.store.blobs import Blobs
+    from solera.serve.wire import NewAsk, NewReply
     store, blobs = Store(sys.argv[1]), Blobs(sys.argv[2])
     for seq in range(int(sys.argv[3]), 1_000_000):
         payload = blobs.put(b"model %d" % seq)
-        store.add_ask("j", seq, "t", 1, payload, None, seq, None, [0, 1], 1.0)
+        ask = NewAsk(task="t", version=1, payload=payload, round=seq, clients=[0, 1])
+        store.add_ask("j", seq, ask, 1.0)
         answer = blobs.put(b"reply %d" % seq)
-        store.add_reply("j", seq, 0, "ok", answer, 5, "", b"s", 2.0)
+        reply = NewReply(status="ok", digest=answer, size=5, signature="ab" * 64)
+        store.add_reply("j", seq, 0, reply, 2.0)
         print(seq, flush=True)
 """
 

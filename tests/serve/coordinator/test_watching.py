@@ -63,7 +63,7 @@ def test_metrics_count_what_happens(app, store, job):
     add_ask(store)
     reply(store, 0)
     reply(store, 1, status="refused", digest=None, size=0, reason="policy")
-    store.seen("cardio", 0, time.time())
+    store.seen_all({("cardio", 0): time.time()})
     store.revoke("cardio", 3, "gone")
     body = b"x" * 1000
     talk(
@@ -106,7 +106,7 @@ def test_a_long_poll_is_counted_while_it_waits(app, store, job):
                 text = (await client.get("/metrics")).text
                 open_polls = float(re.search(r"^solera_long_polls (.*)$", text, re.M)[1])
             reply(store, 0, status="refused", digest=None, size=0)
-            app.state.coordinator.bell.ring()
+            app.state.coordinator.notifier.notify()
             return open_polls, (await waiting).json()
 
     open_polls, answer = asyncio.run(asyncio.wait_for(poll(), 20))

@@ -18,10 +18,12 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 
 from network import Network, kill  # noqa: E402
 
+from solera.serve import wire  # noqa: E402
+from solera.serve.agent.home import connect_to, read_place  # noqa: E402
 from solera.serve.audit import verify  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.driver import engine as http  # noqa: E402
-from solera.serve.identity import Identity  # noqa: E402
+from solera.serve.identity import Identity, reply_message  # noqa: E402
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(160, 4))
@@ -211,6 +213,75 @@ def test_a_new_contribution_replaces_the_one_before(network):
     np.testing.assert_allclose(model_of(network, "s")[0].weights_, expected.weights_, rtol=1e-9)
 
 
+def unsound_replies():
+    """Answers to ``heonn.statistics`` that must not be folded, and what is said of each."""
+    sound = so.FedHEONN(lam=0.1).fit(so.simulate(some_clients(0, 1))).statistics_
+    grams = sound["shape"]["grams"]
+    wide = np.concatenate([sound["moments"], sound["moments"]], axis=1)
+    yield "NaN", sound | {"moments": sound["moments"] * np.nan}, "NaN"
+    yield "moments", sound | {"moments": wide}, "instead of 1 × 5 × 3"
+    yield "grams", sound | {"shape": {"grams": grams[..., :-1]}}, "instead of 1 × 1 × 15"
+    yield "no array", sound | {"shape": {"grams": "many"}}, "instead of 1 × 1 × 15"
+    yield "no table", [1, 2, 3], "no entry 'shape'"
+    yield "no payload", b"noise", ""
+
+
+def test_an_unsound_contribution_to_a_standing_job_is_turned_away_and_named(network):
+    """The first client answers by hand: NaN, wrong shapes, noise, and at last its statistics."""
+    home = network.enrol("north")
+    join(network, "south", "west")
+    start(network, STANDING.format(name="s").replace("clients = 2", "clients = 3"), "s", "standing")
+    place, identity = read_place(home), Identity.load(home)
+    connection = connect_to(place, identity, 20)
+    expected = so.FedHEONN(lam=0.1).fit(so.simulate(some_clients(1, 2)))
+
+    def next_ask(task):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            asks = connection.call("GET", "/v1/work?wait=1", wire.Work).asks
+            if asks and asks[0].task == task:
+                return asks[0]
+        raise TimeoutError(task)
+
+    def answer(ask, frame):
+        digest = connection.upload(frame)
+        signed = reply_message("cardio", "s", ask.sequence, "0", "ok", digest, len(frame))
+        signature = identity.sign(signed).hex()
+        new = wire.NewReply(status="ok", digest=digest, size=len(frame), signature=signature)
+        connection.request("POST", f"/v1/jobs/s/asks/{ask.sequence}/reply", json=new)
+
+    described = next_ask("data.describe")
+    network.give("north", DATA, 0)
+    network.work("north")
+    until(network, "s", contributions(3))
+    kill(network.agents["north"])
+    for name, reply, reason in unsound_replies():
+        number = network.contribute("north", "s")
+        ask = next_ask("heonn.statistics")
+        assert ask.sequence == number > described.sequence
+        answer(ask, reply if isinstance(reply, bytes) else encode(reply))
+        path = f"/v1/jobs/s/contributions/{number}"
+        until(network, "s", lambda _, path=path: get(network, path)["state"] != "queued")
+        told = until(network, "s", lambda told: set(told["model"]["contributions"]) == {"1", "2"})
+        contribution = get(network, path)
+        assert contribution["state"] == "invalid", name
+        assert contribution["reason"].startswith(f"ask {number}: "), name
+        assert reason in contribution["reason"], name
+        events = get(network, "/v1/jobs/s/events?event=invalid")
+        assert (events[-1]["client"], events[-1]["reason"]) == (0, contribution["reason"])
+        assert told["state"] == "running"
+        learned = model_of(network, "s")[0].weights_
+        np.testing.assert_allclose(learned, expected.weights_, rtol=1e-9)
+
+    network.contribute("north", "s")
+    network.work("north")
+    until(network, "s", contributions(3))
+    everyone = so.FedHEONN(lam=0.1).fit(so.simulate(some_clients(0, 1, 2)))
+    learned = model_of(network, "s")[0].weights_
+    np.testing.assert_allclose(learned, everyone.weights_, rtol=1e-9)
+    connection.close()
+
+
 def test_checkpoints_let_go_of_replies_and_a_driver_goes_on_from_them(network, monkeypatch):
     monkeypatch.setattr(http, "SAVE_SECONDS", 0.0)
     join(network, "north", "south", "west")
@@ -259,7 +330,7 @@ def test_the_coordinator_signs_what_was_asked_and_what_came_back(network):
         for job in ("j", "k"):
             told = {(f["seq"], f["client"]): f["digest"] for f in replied if f["job"] == job}
             asks = [x["facts"] for x in lines if x["event"] == "asked" and x["facts"]["job"] == job]
-            assert len(asks) == store.progress(job)["asks"]
+            assert len(asks) == store.progress(job).asks
             for ask in asks:
                 for row in store.replies(job, ask["seq"]):
                     assert told.pop((ask["seq"], row.client)) == row.digest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from solera.core.errors import UsageError
 from solera.serve.agent import home
 from solera.serve.identity import Identity
 
@@ -15,11 +14,7 @@ def contribute(folder: str | Path, job: str) -> int:
     What the client tells then replaces what it told before, so that no row counts twice.
     """
     folder = Path(folder)
-    place = home.read_place(folder)
-    if place is None:
-        raise UsageError(f"no client in {folder} has joined yet")
-    where = place["url"], place["ca"], place["federation"]
-    connection = home.connection_of(Identity.load(folder), *where, patience=10.0)
+    connection = home.connect_to(home.read_place(folder), Identity.load(folder), 10.0)
     try:
         return int(connection.request("POST", f"/v1/jobs/{job}/contributions").json()["id"])
     finally:

@@ -7,9 +7,10 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 from solera.core.errors import SoleraError
+from solera.serve import wire
 from solera.serve.connection import Connection
 
 log = logging.getLogger("solera.agent")
@@ -27,7 +28,7 @@ class Heartbeat:
     A beat that does not arrive is not repeated: the next one says more.
     """
 
-    def __init__(self, connection: Connection, look: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, connection: Connection, look: Callable[[], wire.Heartbeat]) -> None:
         self._connection = connection
         self._look = look
         self._end = threading.Event()
@@ -42,18 +43,18 @@ class Heartbeat:
         self._thread.join(_LAST_SECONDS)
 
     def _run(self) -> None:
-        told, at = None, -math.inf
+        doing, at = None, -math.inf
         while not self._end.is_set():
-            news = self._look()
-            if news["doing"] != told or time.monotonic() - at >= _SECONDS:
-                told, at = news["doing"], time.monotonic()
-                self._tell(news)
+            beat = self._look()
+            if beat.doing != doing or time.monotonic() - at >= _SECONDS:
+                doing, at = beat.doing, time.monotonic()
+                self._send(beat)
             self._end.wait(_LOOK_SECONDS)
-        self._tell({**self._look(), "doing": ""})
+        self._send(wire.Heartbeat(head=self._look().head))
         self._connection.close()
 
-    def _tell(self, news: dict[str, Any]) -> None:
+    def _send(self, beat: wire.Heartbeat) -> None:
         try:
-            self._connection.request("POST", "/v1/heartbeat", json=news)
+            self._connection.request("POST", "/v1/heartbeat", json=beat)
         except SoleraError as error:
             log.debug("%s", error)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from solera.core.errors import UsageError
 from solera.core.private_files import write_file
@@ -21,37 +21,43 @@ APPROVALS = "approvals.json"
 HELD = "held.json"
 LOCK = "agent.lock"
 LOG = "audit.log"
-_KNOWN: dict[str, Any] = {
-    "url": str,
-    "ca": (str, type(None)),
-    "client": int,
-    "name": str,
-    "federation": str,
-}
 
 
-def read_place(folder: Path) -> dict[str, Any] | None:
-    """Where the client has joined, and under which number; None if it has not."""
+class Place(msgspec.Struct, frozen=True):
+    """Where a client has joined, and under which number."""
+
+    url: str
+    ca: str | None
+    client: int
+    name: str
+    federation: str
+
+
+def find_place(folder: Path) -> Place | None:
+    """Where the client of a folder has joined; None if it has not."""
     path = folder / PLACE
     try:
-        place = json.loads(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=Place)
     except FileNotFoundError:
         return None
     except ValueError:
-        place = None
-    if not isinstance(place, dict) or not all(
-        isinstance(place.get(name), kind) for name, kind in _KNOWN.items()
-    ):
-        raise UsageError(f"{path} is damaged", hint="restore it from a copy")
+        raise UsageError(f"{path} is damaged", hint="restore it from a copy") from None
+
+
+def read_place(folder: Path) -> Place:
+    """Where the client of a folder has joined; an error if it has not."""
+    place = find_place(folder)
+    if place is None:
+        raise UsageError(f"no client in {folder} has joined yet")
     return place
 
 
-def write_place(folder: Path, place: dict[str, Any]) -> None:
+def write_place(folder: Path, place: Place) -> None:
     """Remember where the client has joined."""
-    write_file(folder / PLACE, json.dumps(place).encode(), 0o600, overwrite=True)
+    write_file(folder / PLACE, msgspec.json.encode(place), 0o600, overwrite=True)
 
 
-def connection_of(
+def connect(
     identity: Identity, url: str, ca: str | None, federation: str, patience: float
 ) -> Connection:
     """A connection whose requests are signed by the client, for one federation."""
@@ -61,6 +67,11 @@ def connection_of(
         return sign_request(identity, federation, method, path, digest, time.time())
 
     return Connection(url, headers, ca=ca, patience=patience)
+
+
+def connect_to(place: Place, identity: Identity, patience: float) -> Connection:
+    """A connection to where the client has joined."""
+    return connect(identity, place.url, place.ca, place.federation, patience)
 
 
 class Lock:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from solera.core.errors import UsageError
 from solera.core.private_files import sync_folder
+from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
@@ -17,6 +18,7 @@ _OURS = (home.MEMORY, home.APPROVALS, home.HELD, home.LOCK, home.PLACE, FILE)
 """In the order in which they go: without the keys nothing more could be asked."""
 _LOGS = (home.LOG, f"{home.LOG}.head")
 _PATIENCE = 5.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Holdings:
     not know this client, or knows it no more.
     """
 
-    place: dict[str, Any] | None
+    place: home.Place | None
     rows: dict[str, int] | None
     blobs: int
     bytes: int
@@ -39,9 +41,11 @@ def holdings(folder: Path) -> Holdings:
     files = {path.name: path.stat().st_size for path in _files(folder, (*_OURS, *_LOGS))}
     if not files:
         raise UsageError(f"no client lives in {folder}", hint="--folder names its folder")
-    place = home.read_place(folder)
-    told = None if place is None else _ask(Identity.load(folder), place, "GET", "/v1/held")
-    return Holdings(place, **(told or {"rows": None, "blobs": 0, "bytes": 0}), files=files)
+    place = home.find_place(folder)
+    there = None if place is None else _ask(place, folder, "GET", "/v1/held", wire.Held)
+    if there is None:
+        return Holdings(place, None, 0, 0, files)
+    return Holdings(place, there.rows, there.blobs, there.bytes, files)
 
 
 def leave(folder: Path, *, log: bool) -> None:
@@ -50,15 +54,14 @@ def leave(folder: Path, *, log: bool) -> None:
     The audit log stays, with a last line that says so, unless ``log``. A command that was cut
     short can be given again.
     """
-    place = home.read_place(folder)
+    place = home.find_place(folder)
     lock = home.Lock(folder)
     try:
         if place is not None:
-            identity = Identity.load(folder)
             if not log:
-                facts = {"federation": place["federation"], "url": place["url"]}
-                AuditLog(folder / home.LOG, identity).append("leaving", **facts)
-            _ask(identity, place, "POST", "/v1/leave")
+                audit = AuditLog(folder / home.LOG, Identity.load(folder))
+                audit.append("leaving", federation=place.federation, url=place.url)
+            _ask(place, folder, "POST", "/v1/leave", wire.Left)
         for path in _files(folder, (*_LOGS, *_OURS) if log else _OURS):
             path.unlink()
         sync_folder(folder)
@@ -68,13 +71,11 @@ def leave(folder: Path, *, log: bool) -> None:
         lock.release()
 
 
-def _ask(identity: Identity, place: dict[str, Any], method: str, path: str) -> Any:
+def _ask(place: home.Place, folder: Path, method: str, path: str, answer: type[T]) -> T | None:
     """What the coordinator says, or None if it knows this client no more."""
-    connection = home.connection_of(
-        identity, place["url"], place["ca"], place["federation"], _PATIENCE
-    )
+    connection = home.connect_to(place, Identity.load(folder), _PATIENCE)
     try:
-        return connection.request(method, path).json()
+        return connection.call(method, path, answer)
     except CoordinatorError as error:
         if UNKNOWN_KEY in error.message:
             return None
@@ -85,6 +86,6 @@ def _ask(identity: Identity, place: dict[str, Any], method: str, path: str) -> A
 
 def _files(folder: Path, names: tuple[str, ...]) -> list[Path]:
     """The files of those names, and what a crash left of them while they were written."""
-    found = [path for name in names for path in folder.glob(f".{name}.*")]
-    found += [folder / name for name in names]
-    return [path for path in found if path.is_file()]
+    paths = [path for name in names for path in folder.glob(f".{name}.*")]
+    paths += [folder / name for name in names]
+    return [path for path in paths if path.is_file()]

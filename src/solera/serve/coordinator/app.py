@@ -16,14 +16,15 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from solera.core.errors import SoleraError
 from solera.serve.coordinator.metrics import CONTENT_TYPE, Metrics
-from solera.serve.coordinator.middleware import Door
+from solera.serve.coordinator.middleware import RequestMiddleware
+from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.openapi import describe
 from solera.serve.coordinator.routes.asks import asks_of
 from solera.serve.coordinator.routes.blobs import blobs_of
 from solera.serve.coordinator.routes.jobs import jobs_of
 from solera.serve.coordinator.routes.members import members
 from solera.serve.coordinator.routes.work import work_of
-from solera.serve.coordinator.service import Bell, Coordinator
+from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
@@ -45,7 +46,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        here.bell = Bell()
+        here.notifier = Notifier()
         beside = asyncio.create_task(background(here)) if background is not None else None
         yield
         if beside is not None:
@@ -60,7 +61,7 @@ def create_app(
     )
     app.state.coordinator = here
     metrics = Metrics(here)
-    app.add_middleware(Door, metrics=metrics, folder=blobs.folder)
+    app.add_middleware(RequestMiddleware, metrics=metrics, folder=blobs.folder)
 
     @app.exception_handler(SoleraError)
     async def named(request: Request, error: SoleraError) -> Response:

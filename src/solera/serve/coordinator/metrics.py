@@ -78,7 +78,7 @@ class _State:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         census = self._census()
-        yield _gauge("long_polls", "Requests that wait for news.", self._here.bell.waiting)
+        yield _gauge("long_polls", "Requests that wait for news.", self._here.notifier.waiting)
         yield _gauge("clients", "Clients that have not been revoked.", census.clients)
         yield _gauge("clients_seen", "Of these, seen in the last minute.", census.seen)
         yield _gauge("asks_open", "Asks that wait for a reply.", census.asks)

@@ -1,4 +1,4 @@
-"""The coordinator's door: every request is bounded, counted and logged, and no error gets past.
+"""What every request passes: it is bounded, counted and logged, and no error gets past.
 
 Bodies that are not small wait on the disk until they are complete, and a few at a time are then
 read: a thousand clients that send slowly cost no memory.
@@ -28,7 +28,7 @@ _GONE = 499
 """What is counted when nobody was left to answer, as other servers do."""
 
 
-class Door:
+class RequestMiddleware:
     """Wraps the service; see the module."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, folder: Path) -> None:
@@ -42,29 +42,29 @@ class Door:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        visit = _Visit(receive, send)
+        exchange = _Exchange(receive, send)
         try:
             size = _body_size(scope)
             if size is not None and size <= _SMALL:
-                await self.app(scope, visit.receive, visit.send)
+                await self.app(scope, exchange.receive, exchange.send)
             elif size is not None:
-                await self._read_and_go_on(scope, visit)
+                await self._read_and_go_on(scope, exchange)
             else:
                 wanted = f"a body of known length, at most {LARGEST_BODY:,} bytes"
-                await _answer(413, f"the request needs {wanted}", scope, visit)
+                await _answer(413, f"the request needs {wanted}", scope, exchange)
         except Exception as error:
-            visit.error = error
-            if visit.status is not None:  # half an answer cannot be taken back
+            exchange.error = error
+            if exchange.status is not None:  # half an answer cannot be taken back
                 raise
-            await _answer(500, "an error at the coordinator; its log has more", scope, visit)
+            await _answer(500, "an error at the coordinator; its log has more", scope, exchange)
         finally:
-            self._tell(scope, visit)
+            self._record(scope, exchange)
 
-    async def _read_and_go_on(self, scope: Scope, visit: _Visit) -> None:
+    async def _read_and_go_on(self, scope: Scope, exchange: _Exchange) -> None:
         with TemporaryFile(dir=self.folder) as body:
             more = True
             while more:
-                message = await visit.receive()
+                message = await exchange.receive()
                 if message["type"] == "http.disconnect":
                     return
                 body.write(message.get("body", b""))
@@ -75,32 +75,34 @@ class Door:
             async def again() -> Message:
                 nonlocal left
                 if not left:
-                    return await visit.receive()
+                    return await exchange.receive()
                 piece = body.read(_PIECE)
                 left -= len(piece)
                 return {"type": "http.request", "body": piece, "more_body": left > 0}
 
             async with self._turns:
-                await self.app(scope, again, visit.send)
+                await self.app(scope, again, exchange.send)
 
-    def _tell(self, scope: Scope, visit: _Visit) -> None:
+    def _record(self, scope: Scope, exchange: _Exchange) -> None:
         route = getattr(scope.get("route"), "path", "none")
-        status = _GONE if visit.status is None else visit.status
-        seconds = time.perf_counter() - visit.began
-        self.metrics.count(scope["method"], route, status, seconds, visit.received, visit.sent)
+        status = _GONE if exchange.status is None else exchange.status
+        seconds = time.perf_counter() - exchange.began
+        self.metrics.count(
+            scope["method"], route, status, seconds, exchange.received, exchange.sent
+        )
         facts: dict[str, Any] = {
             "method": scope["method"][:16],
             "route": route,
             "status": status,
             "ms": round(1000 * seconds, 1),
             "who": scope.get("state", {}).get("who", "-"),
-            "bytes_in": visit.received,
-            "bytes_out": visit.sent,
+            "bytes_in": exchange.received,
+            "bytes_out": exchange.sent,
         }
-        logs.log_request(facts, visit.error)
+        logs.log_request(facts, exchange.error)
 
 
-class _Visit:
+class _Exchange:
     """One request on its way, and what is known of it so far."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
@@ -122,9 +124,9 @@ class _Visit:
         await self._send(message)
 
 
-async def _answer(status: int, detail: str, scope: Scope, visit: _Visit) -> None:
+async def _answer(status: int, detail: str, scope: Scope, exchange: _Exchange) -> None:
     response = JSONResponse({"detail": detail}, status_code=status)
-    await response(scope, visit.receive, visit.send)
+    await response(scope, exchange.receive, exchange.send)
 
 
 def _body_size(scope: Scope) -> int | None:

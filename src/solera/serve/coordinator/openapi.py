@@ -6,14 +6,18 @@ refusal looks.
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+import msgspec
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
+from solera.serve.coordinator.routes.messages import MessageRoute
 from solera.serve.coordinator.service import Coordinator
 
 _SCHEMES = {
@@ -58,17 +62,55 @@ def describe(app: FastAPI, here: Coordinator, routers: Sequence[APIRouter]) -> d
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
-    parts = document.setdefault("components", {})
-    parts["securitySchemes"] = _SCHEMES
-    schemas = parts["schemas"]
-    schemas["Refusal"] = _REFUSAL
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
-    for route in chain(app.routes, *(router.routes for router in routers)):
+    ours = [route for router in routers for route in router.routes]
+    messages, schemas = _schemas([route for route in ours if isinstance(route, MessageRoute)])
+    document["components"] = {
+        "securitySchemes": _SCHEMES,
+        "schemas": {**schemas, "Refusal": _REFUSAL},
+    }
+    for route in chain(app.routes, ours):
         if isinstance(route, APIRoute):
             for method in route.methods or ():
-                _complete(document["paths"][route.path_format][method.lower()], route, here)
+                operation = document["paths"][route.path_format][method.lower()]
+                _complete(operation, route, here)
+                if isinstance(route, MessageRoute):
+                    _add_messages(operation, route, messages)
     return document
+
+
+def _schemas(routes: Sequence[MessageRoute]) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """What describes each message that is taken or returned, and the schemas it refers to."""
+    kinds = [kind for route in routes for kind in (route.takes, route.returns) if _is_json(kind)]
+    described, schemas = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
+    for kind in {route.takes for route in routes if route.takes is not None}:
+        schema = schemas[kind.__name__]
+        examples = {name: _example(p) for name, p in schema["properties"].items()}
+        schema["examples"] = [{name: value for name, value in examples.items() if value}]
+    text = json.dumps(schemas).replace(r"\\Z", "$")  # as regular expressions are in JSON Schema
+    return dict(zip(kinds, described, strict=True)), json.loads(text)
+
+
+def _is_json(kind: Any) -> bool:
+    return kind not in (None, Response, inspect.Signature.empty)
+
+
+def _example(schema: dict[str, Any]) -> Any:
+    """An example of a field: that of its type, or the first that an enumeration allows."""
+    kinds = [schema, *schema.get("anyOf", ())]
+    return next(
+        (kind[key][0] for key in ("examples", "enum") for kind in kinds if key in kind), None
+    )
+
+
+def _add_messages(operation: dict[str, Any], route: MessageRoute, messages: Any) -> None:
+    if route.takes is not None:
+        content = {"application/json": {"schema": messages[route.takes]}}
+        operation["requestBody"] = {"required": True, "content": content}
+    if _is_json(route.returns):
+        answer = operation["responses"]["200"]
+        answer["content"] = {"application/json": {"schema": messages[route.returns]}}
 
 
 def _complete(operation: dict[str, Any], route: APIRoute, here: Coordinator) -> None:

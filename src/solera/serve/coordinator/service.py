@@ -1,23 +1,20 @@
-"""A running coordinator: its store, its blobs, who is asking, and who waits for what."""
+"""A running coordinator: its store, its blobs, and who is asking."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Hashable
-from typing import Any
 
 from fastapi import HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import UsageError
-from solera.serve.connection import INLINE
+from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.store.blobs import Blobs, NoBlob
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.store.tables import Client, Job
+from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import (
     UNKNOWN_KEY,
     NonceCache,
@@ -26,46 +23,11 @@ from solera.serve.identity import (
     claimed_key,
     token_hash,
 )
-
-LONGEST_WAIT = 30.0
-
-
-class Bell:
-    """Wakes those who wait for news of a topic: of a client's work, or of a job."""
-
-    def __init__(self) -> None:
-        self._events: dict[Hashable, asyncio.Event] = {}
-        self.waiting = 0
-        """How many wait now."""
-
-    def ring(self, *topics: Hashable) -> None:
-        """There is news of these topics; without any, of all."""
-        for topic in topics or list(self._events):
-            event = self._events.pop(topic, None)
-            if event is not None:
-                event.set()
-
-    async def until(self, topic: Hashable, ready: Callable[[], Any], seconds: float) -> Any:
-        """The first true result of ``ready`` (run in a thread), or its last one when time is up."""
-        end = time.monotonic() + (min(seconds, LONGEST_WAIT) if seconds > 0 else 0.0)
-        while True:
-            event = self._events.setdefault(topic, asyncio.Event())
-            found = await run_in_threadpool(ready)
-            left = end - time.monotonic()
-            if found or left <= 0:
-                return found
-            self.waiting += 1
-            try:
-                await asyncio.wait_for(event.wait(), left)
-            except TimeoutError:
-                self.ring(topic)  # no event is kept for those who are gone
-                return await run_in_threadpool(ready)
-            finally:
-                self.waiting -= 1
+from solera.serve.wire import INLINE, Job
 
 
 class Coordinator:
-    """Store, blobs and bells of a running coordinator."""
+    """Store, blobs and waiting requests of a running coordinator."""
 
     def __init__(self, store: Store, blobs: Blobs, admin: bytes) -> None:
         self.store = store
@@ -73,10 +35,10 @@ class Coordinator:
         self.admin = admin
         """Hash of the token of drivers and administrators."""
         self.nonces = NonceCache()
-        self.bell = Bell()
+        self.notifier = Notifier()
         self.heard: dict[tuple[str, int], float] = {}
         """When clients were heard of, until it is written down."""
-        self._clients: dict[bytes, Client] = {}
+        self._clients: dict[bytes, ClientRow] = {}
 
     # --- who is asking ---
 
@@ -97,33 +59,33 @@ class Coordinator:
         except Unauthorised as error:
             raise await self.refusal("client", error.message) from None
 
-    async def client(self, request: Request) -> Client:
+    async def client(self, request: Request) -> ClientRow:
         """The enrolled client that signed this request."""
         try:
             key = claimed_key(request.headers)
         except Unauthorised as error:
             raise await self.refusal("client", error.message) from None
-        found = self._clients.get(key) or await run_in_threadpool(self._find, key)
-        if found is None:
+        client = self._clients.get(key) or await run_in_threadpool(self._find, key)
+        if client is None:
             raise await self.refusal("client", UNKNOWN_KEY)
-        await self.signed(request, found.federation, self.nonces)
-        if found.revoked is not None:
-            raise await self.refusal(f"client {found.name}", f"revoked: {found.reason}")
-        request.state.who = f"{found.federation}/{found.id}"
-        return found
+        await self.signed(request, client.federation, self.nonces)
+        if client.revoked is not None:
+            raise await self.refusal(f"client {client.name}", f"revoked: {client.reason}")
+        request.state.who = f"{client.federation}/{client.id}"
+        return client
 
-    def _find(self, key: bytes) -> Client | None:
-        found = self.store.client_by_key(key)
-        if found is not None:
-            self._clients[key] = found
-        return found
+    def _find(self, key: bytes) -> ClientRow | None:
+        client = self.store.client_by_key(key)
+        if client is not None:
+            self._clients[key] = client
+        return client
 
     def forget_clients(self) -> None:
         """Who takes part has changed: look again, and wake everybody."""
         self._clients.clear()
-        self.bell.ring()
+        self.notifier.notify()
 
-    async def anyone(self, request: Request) -> Client | None:
+    async def anyone(self, request: Request) -> ClientRow | None:
         """A client, or None for a driver."""
         if "Authorization" in request.headers:
             await self.driver(request)
@@ -160,10 +122,10 @@ class Coordinator:
 
     def expire(self, job: str, now: float) -> Job:
         """The job, ended if its time is up."""
-        found = self.store.job(job)
-        if found.deadline is not None and now > found.deadline and found.state == "running":
+        stored = self.store.job(job)
+        if stored.deadline is not None and now > stored.deadline and stored.state == "running":
             return self.store.set_job_state(job, "expired", "its deadline has passed", now)
-        return found
+        return stored
 
     def close_late(self, job: str, sequence: int, now: float) -> None:
         """End an ask whose time is up, or whose job's is; say in the log who was late."""
@@ -180,3 +142,9 @@ class Coordinator:
         except NoBlob:
             return False
         return True
+
+    def check_uploaded(self, *digests: str | None) -> None:
+        """What a message names must be here."""
+        for digest in digests:
+            if digest is not None and not self.has(digest):
+                raise UsageError(f"blob {digest[:12]}… was not uploaded")

@@ -21,8 +21,9 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.serve.audit import AuditLog
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.coordinator.store.tables import NEXT, Event, Job
+from solera.serve.coordinator.store.tables import NEXT
 from solera.serve.driver.managed import PIN, TOKEN
+from solera.serve.wire import Event, Job
 
 log = logging.getLogger("solera.coordinator")
 
@@ -77,7 +78,7 @@ class Supervisor:
             while True:
                 try:
                     if await run_in_threadpool(self.look):
-                        self.here.bell.ring()
+                        self.here.notifier.notify()
                 except Exception:  # the coordinator goes on, and says what it could not do
                     log.exception("the supervisor could not look after its jobs")
                 await asyncio.sleep(_LOOK_SECONDS)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Part
@@ -26,6 +27,7 @@ from solera.core.schema import Schema
 from solera.core.task import find_task
 from solera.core.topology import Topology
 from solera.engines.blocks import settle
+from solera.serve import wire
 from solera.serve.connection import Connection
 
 _WAIT = 20
@@ -47,10 +49,7 @@ class HttpEngine:
         self.connection = connection
         self.job = job
         self._sequence = 0
-        told = connection.request("GET", f"/v1/jobs/{job}").json()
-        self.active: list[int] = told["clients"]
-        of = connection.request("GET", f"/v1/federations/{told['federation']}").json()
-        self.names: dict[int, str] = {c["id"]: c["name"] for c in of["clients"]}
+        self.active = connection.call("GET", f"/v1/jobs/{job}", wire.Job).clients or []
 
     @property
     def clients(self) -> int:
@@ -70,53 +69,42 @@ class HttpEngine:
     def restore(self, states: Mapping[int, Any]) -> None:
         self._sequence = int(states[-1]["sequence"])
 
-    def keeper(self) -> CoordinatorKeeper:
-        return CoordinatorKeeper(self)
+    def keeper(self) -> CoordinatorCheckpoints:
+        return CoordinatorCheckpoints(self)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         path = self._post(ask)
         task = find_task(ask.task, ask.version)
-        rows: dict[int, dict[str, Any]] = {}
+        replies: dict[int, wire.Reply] = {}
         complete = False
         for positions in blocks(len(ask.clients)):
             clients = ask.clients[positions]
             enough = len(ask.clients) if len(ask.clients) <= _ALL_AT_ONCE else positions.stop
-            while not complete and any(self.active[c] not in rows for c in clients.tolist()):
-                known = max(len(rows), enough - 1)
+            while not complete and any(self.active[c] not in replies for c in clients.tolist()):
+                known = max(len(replies), enough - 1)
                 query = f"{path}/replies?known={known}&wait={_WAIT}"
-                told = self.connection.request("GET", query).json()
-                rows = {row["client"]: row for row in told["replies"]} or rows
-                complete = told["complete"]
-            batch, failures = self._read(clients, rows)
+                so_far = self.connection.call("GET", query, wire.Replies)
+                replies = {reply.client: reply for reply in so_far.replies} or replies
+                complete = so_far.complete
+            batch, failures = self._read(clients, replies)
             block = settle(task, ask, batch, failures, 0.0, aggregation)
-            self._report(path, block.failures)
+            for failure in block.failures:
+                report(self.connection, path, self.active[failure.client], failure)
             yield block
-
-    def _report(self, path: str, failures: list[Failure]) -> None:
-        """Replies that came and are of no use: only the driver can tell, all should know."""
-        for failure in failures:
-            if failure.kind in ("corrupt", "invalid"):
-                found = {"client": self.active[failure.client], "reason": failure.reason[:2000]}
-                self.connection.request("POST", f"{path}/problems", json=found)
 
     def _post(self, ask: Ask) -> str:
         """Store the ask at the coordinator; the same one again is the same ask."""
         path = f"/v1/jobs/{self.job}/asks/{self._sequence}"
         self._sequence += 1
         prepare = [step.description for step in ask.prepare]
-        self.connection.request(
-            "PUT",
-            path,
-            json={
-                "task": ask.task,
-                "version": ask.version,
-                "payload": self._upload(ask),
-                "prepare": self.connection.upload(encode(prepare)) if prepare else None,
-                "round": ask.round,
-                "seconds": ask.deadline,
-                "clients": [self.active[c] for c in ask.clients.tolist()],
-            },
+        new = wire.NewAsk.of(
+            ask,
+            payload=self._upload(ask),
+            prepare=self.connection.upload(encode(prepare)) if prepare else None,
+            clients=[self.active[c] for c in ask.clients.tolist()],
+            seconds=ask.deadline,
         )
+        self.connection.request("PUT", path, json=new)
         return path
 
     def _upload(self, ask: Ask) -> str | dict[int, str]:
@@ -128,20 +116,20 @@ class HttpEngine:
         }
 
     def _read(
-        self, clients: IntArray, rows: Mapping[int, dict[str, Any]]
+        self, clients: IntArray, replies: Mapping[int, wire.Reply]
     ) -> tuple[Batch, list[Failure]]:
         answered, payloads, sizes = [], [], []
         failures: list[Failure] = []
         for client in clients.tolist():
-            row = rows.get(self.active[client])
-            if row is None:
+            reply = replies.get(self.active[client])
+            if reply is None:
                 failures.append(Failure(client, "late", "no reply before the ask was closed"))
-            elif row["status"] != "ok":
-                kind = _KINDS.get(row["status"], "failed")
-                failures.append(Failure(client, kind, row["reason"]))
+            elif reply.status != "ok" or reply.digest is None:
+                kind = _KINDS.get(reply.status, "failed")
+                failures.append(Failure(client, kind, reply.reason))
             else:
                 try:
-                    frame = self.connection.download(row["digest"], row.get("frame"))
+                    frame = self.connection.download(reply.digest, reply.frame)
                     payloads.append(decode(frame))
                 except PayloadError as error:
                     failures.append(Failure(client, "corrupt", error.message))
@@ -151,17 +139,18 @@ class HttpEngine:
         batch = Batch(np.array(answered, np.int64), payloads, np.array(sizes, np.int64))
         return batch, failures
 
-    def finish(self, state: str = "finished", reason: str = "") -> None:
-        """Say how the job ended."""
-        self.connection.request(
-            "POST", f"/v1/jobs/{self.job}/state", json={"state": state, "reason": reason}
-        )
-
     def close(self) -> None:
         self.connection.close()
 
 
-class CoordinatorKeeper:
+def report(connection: Connection, ask_path: str, client: int, failure: Failure) -> None:
+    """Tell of a reply that came and is of no use: only the driver knows, all should."""
+    if failure.kind in ("corrupt", "invalid"):
+        problem = wire.NewProblem(client, failure.reason[:2000])
+        connection.request("POST", f"{ask_path}/problems", json=problem)
+
+
+class CoordinatorCheckpoints:
     """Keeps the state of a loop at the coordinator, which then lets go of the replies before it.
 
     Not after every round: a replay from an earlier state gets the replies since then back, and
@@ -178,9 +167,9 @@ class CoordinatorKeeper:
         return f"of job {self._engine.job!r}"
 
     def read(self) -> bytes | None:
-        request = self._engine.connection.request
-        told = request("GET", f"{self._path}?first={self._first}").json()
-        return self._engine.connection.download(told["digest"]) if told else None
+        connection = self._engine.connection
+        kept = connection.call("GET", f"{self._path}?first={self._first}", wire.Checkpoint)
+        return None if kept.digest is UNSET else connection.download(kept.digest)
 
     def write(self, content: Callable[[], bytes]) -> None:
         if time.monotonic() - self._saved >= SAVE_SECONDS:
@@ -190,7 +179,7 @@ class CoordinatorKeeper:
         """Keep this now."""
         connection = self._engine.connection
         digest = connection.upload(content)
-        reached = {"first": self._first, "sequence": self._engine._sequence, "digest": digest}
+        reached = wire.NewCheckpoint(self._first, self._engine._sequence, digest)
         connection.request("PUT", self._path, json=reached)
         self._saved = time.monotonic()
 
@@ -227,16 +216,6 @@ def connect(
     connection = Connection(url, lambda *_: authorised, ca=ca or os.environ.get("SOLERA_CA"))
     name = job or f"job-{secrets.token_hex(8)}"
     spec = {"kind": "driven", "federation": federation, "owner": owner, "seed": seed}
-    connection.request(
-        "POST",
-        f"/v1/federations/{federation}/jobs",
-        json={
-            "id": name,
-            "kind": "driven",
-            "spec": connection.upload(encode(spec)),
-            "seed": seed,
-            "owner": owner,
-            "seconds": deadline,
-        },
-    )
+    new = wire.NewJob(name, "driven", connection.upload(encode(spec)), seed, owner, deadline)
+    connection.request("POST", f"/v1/federations/{federation}/jobs", json=new)
     return Federation(HttpEngine(connection, name), seed=seed, topology=topology)

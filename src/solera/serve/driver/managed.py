@@ -1,4 +1,4 @@
-"""The process in which a coordinator runs the learner of a job.
+"""The driver that a coordinator starts for a job: a process in which the job's learner runs.
 
 It drives the job through the coordinator's own service, like any driver: whatever dies, it is
 started again and goes through the same asks. Everything it needs to know is at the coordinator.
@@ -23,22 +23,23 @@ from solera.core.federation import Federation
 from solera.core.payload import decode
 from solera.core.rounds import Callback, Round
 from solera.learn.base import Additive, Learner, Predictor
+from solera.serve import wire
 from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.driver.engine import HttpEngine
 from solera.serve.driver.standing import Standing
 from solera.serve.job_spec import JobSpec, parse_job
 
-log = logging.getLogger("solera.manager")
+log = logging.getLogger("solera.driver")
 
 _LOOK_SECONDS = 1.0
-TOKEN, PIN = "SOLERA_MANAGER_TOKEN", "SOLERA_MANAGER_PIN"
+TOKEN, PIN = "SOLERA_DRIVER_TOKEN", "SOLERA_DRIVER_PIN"
 """Environment variables: the driver's token, and the coordinator's certificate."""
 
 
-def manage(connection: Connection, job: str) -> None:
+def drive(connection: Connection, job: str) -> None:
     """Run a job to its end."""
-    told = connection.request("GET", f"/v1/jobs/{job}").json()
-    spec = parse_job(decode(connection.download(told["spec"]))["toml"], file=job, name=job)
+    description = connection.download(_job(connection, job).spec)
+    spec = parse_job(decode(description)["toml"], file=job, name=job)
     _wait_for_clients(connection, job, spec)
     federation = Federation(HttpEngine(connection, job), seed=spec.seed)
     learner = spec.learner
@@ -46,30 +47,30 @@ def manage(connection: Connection, job: str) -> None:
         Standing(connection, job, learner, federation).run()
         return
     learner.fit(federation, callbacks=[_Notes(connection, job)])
-    digest = connection.upload(learner.to_bytes())
-    connection.request("PUT", f"/v1/jobs/{job}/model", json={"digest": digest})
+    model = wire.NewModel(connection.upload(learner.to_bytes()))
+    connection.request("PUT", f"/v1/jobs/{job}/model", json=model)
     _evaluate(connection, job, learner, federation, spec)
-    _move(connection, job, "finished", "")
+    _move(connection, job, "finished")
+
+
+def _job(connection: Connection, job: str) -> wire.Job:
+    return connection.call("GET", f"/v1/jobs/{job}", wire.Job)
 
 
 def _wait_for_clients(connection: Connection, job: str, spec: JobSpec) -> None:
     """Begin once enough clients have joined."""
     path = f"/v1/federations/{spec.federation}"
     while True:
-        state = connection.request("GET", f"/v1/jobs/{job}").json()["state"]
+        state = _job(connection, job).state
         if state not in ("created", "waiting"):
             return
-        here = [c for c in connection.request("GET", path).json()["clients"] if _is_active(c)]
-        if len(here) >= spec.clients:
-            _move(connection, job, "running", "")
+        members = connection.call("GET", path, wire.Members).clients
+        if sum(member.status == "active" for member in members) >= spec.clients:
+            _move(connection, job, "running")
             return
         if state == "created":
             _move(connection, job, "waiting", f"for {spec.clients} clients to join")
         time.sleep(_LOOK_SECONDS)
-
-
-def _is_active(client: dict[str, Any]) -> bool:
-    return bool(client["status"] == "active")
 
 
 def _evaluate(
@@ -78,7 +79,7 @@ def _evaluate(
     if not spec.evaluate or not isinstance(learner, Predictor):
         return
     metrics = learner.evaluate(federation, spec.evaluate, per_client=False).metrics
-    note(connection, job, "evaluated", _numbers(metrics))
+    _note(connection, job, wire.NewNote("evaluated", _numbers(metrics)))
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -86,13 +87,13 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {k: v for k, v in finite.items() if math.isfinite(v)}
 
 
-def note(connection: Connection, job: str, event: str, facts: dict[str, Any]) -> None:
+def _note(connection: Connection, job: str, note: wire.NewNote) -> None:
     """Write into the job's log."""
-    connection.request("POST", f"/v1/jobs/{job}/notes", json={"event": event, "facts": facts})
+    connection.request("POST", f"/v1/jobs/{job}/notes", json=note)
 
 
-def _move(connection: Connection, job: str, state: str, reason: str) -> None:
-    change = {"state": state, "reason": reason[:2000]}
+def _move(connection: Connection, job: str, state: wire.State, reason: str = "") -> None:
+    change = wire.NewState(state, reason[:2000])
     connection.request("POST", f"/v1/jobs/{job}/state", json=change)
 
 
@@ -101,12 +102,13 @@ class _Notes(Callback):
 
     def __init__(self, connection: Connection, job: str) -> None:
         self.connection, self.job = connection, job
-        events = connection.request("GET", f"/v1/jobs/{job}/events?event=round&newest=true").json()
-        self.last = max((e["facts"]["round"] for e in events), default=-1)
+        path = f"/v1/jobs/{job}/events?event=round&newest=true"
+        events = connection.call("GET", path, list[wire.Event])
+        self.last = max(((event.facts or {})["round"] for event in events), default=-1)
 
     def on_round(self, learner: Any, round: Round) -> None:
         if round.index > self.last:
-            note(self.connection, self.job, "round", _numbers(round.metrics))
+            _note(self.connection, self.job, wire.NewNote("round", _numbers(round.metrics)))
 
 
 def main() -> None:
@@ -118,7 +120,7 @@ def main() -> None:
     threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     connection = Connection(url, lambda *_: token, pin=os.environ.pop(PIN, None))
     try:
-        manage(connection, job)
+        drive(connection, job)
     except CoordinatorError:
         raise  # cancelled, expired, or the coordinator is gone: it knows better what to do
     except SoleraError as error:
@@ -129,7 +131,7 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """End when the coordinator does; the one started next begins with a new manager."""
+    """End when the coordinator does; the one started next begins with a new driver."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

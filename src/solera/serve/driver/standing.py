@@ -8,20 +8,26 @@ of arrival, with whatever crashes in between, gives the same bytes.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
+from solera.core.engine import Ask
 from solera.core.errors import PayloadError
 from solera.core.federation import Federation
 from solera.core.payload import decode, encode
-from solera.core.replies import Batch
+from solera.core.replies import Batch, Failure
+from solera.core.task import Task
 from solera.data.agreement import agree
+from solera.engines.blocks import settle
 from solera.learn.base import Additive
+from solera.serve import wire
 from solera.serve.connection import Connection
-from solera.serve.driver.engine import CoordinatorKeeper, HttpEngine
+from solera.serve.driver.engine import CoordinatorCheckpoints, HttpEngine, report
 
-log = logging.getLogger("solera.manager")
+log = logging.getLogger("solera.driver")
 
 _BLOCK = 16
 _WAIT = 20
@@ -37,8 +43,12 @@ class Standing:
         self.path = f"/v1/jobs/{job}"
         self.learner = learner
         self.federation = federation
-        self._answers: dict[str, dict[str, Any]] = {}
+        self._task: Task
+        self._payload: Any = None
+        self._answers: Mapping[int, wire.Queued] = {}
         self._partials: dict[int, Any] = {}
+        self._unsound: dict[int, wire.Queued] = {}
+        """Answers that were turned away."""
 
     def run(self) -> None:
         """Fold and publish until the job ends."""
@@ -47,12 +57,12 @@ class Standing:
         while True:
             wait = _WAIT if published == known else 0
             query = f"{self.path}/queue?known={known}&wait={wait}"
-            told = self.connection.request("GET", query).json()
-            if told.get("running") is False:
+            queue = self.connection.call("GET", query, wire.Queue)
+            if queue.running is False:
                 return
-            if told["state"] != known:
-                known = told["state"]
-                self._fold(told["answers"])
+            if queue.answers is not UNSET and queue.state != known:
+                known = queue.state
+                self._fold(queue.answers)
             elif published != known:  # nothing came meanwhile: the queue is empty
                 self._publish()
                 published = known
@@ -61,25 +71,25 @@ class Standing:
         """Agree on everything once; what is asked stays the same for all who come later."""
         engine = self.federation.engine
         assert isinstance(engine, HttpEngine)
-        keeper = CoordinatorKeeper(engine)
-        kept = keeper.read()
+        checkpoints = CoordinatorCheckpoints(engine)
+        kept = checkpoints.read()
         if kept is None:
             self.learner.history_ = []
             self.learner.schema_ = agree(self.federation, gaps=self.learner.uses_gaps)
             self.learner.prepare(self.federation)
-            keeper.save(encode(self.learner.get_state()))
+            checkpoints.save(encode(self.learner.get_state()))
         else:
             self.learner.set_state(decode(kept))
             self.learner.history_ = []
-        task, payload = self.learner.question()
-        asked = {"task": task.name, "version": task.version}
-        digest = self.connection.upload(encode(payload))
-        self.connection.request("PUT", f"{self.path}/question", json={**asked, "payload": digest})
+        self._task, self._payload = self.learner.question()
+        digest = self.connection.upload(encode(self._payload))
+        call = wire.Call(task=self._task.name, version=self._task.version, payload=digest)
+        self.connection.request("PUT", f"{self.path}/question", json=call)
 
-    def _fold(self, answers: dict[str, dict[str, Any]]) -> None:
+    def _fold(self, answers: Mapping[int, wire.Queued]) -> None:
         """Take over the latest answers: the blocks in which one has changed are folded anew."""
         changed = {
-            int(client) // _BLOCK
+            client // _BLOCK
             for client in {*answers, *self._answers}
             if answers.get(client) != self._answers.get(client)
         }
@@ -88,21 +98,27 @@ class Standing:
         for block in sorted(changed):
             partial = None
             for client in range(block * _BLOCK, (block + 1) * _BLOCK):
-                answer = answers.get(str(client))
-                if answer is None:
-                    continue
-                try:
-                    reply = decode(self.connection.download(answer["digest"]))
-                    batch = Batch(np.array([client]), [reply], np.array([0]))
-                    partial = aggregation.merge(partial, aggregation.fold(batch))
-                except PayloadError as error:
-                    self._complain(client, answer["sequence"], error.message)
+                if client in answers and self._unsound.get(client) != answers[client]:
+                    partial = aggregation.merge(partial, self._folded(client, answers[client]))
             self._partials[block] = partial
 
-    def _complain(self, client: int, sequence: int, reason: str) -> None:
-        log.warning("client %d: %s", client, reason)
-        found = {"client": client, "reason": reason[:2000]}
-        self.connection.request("POST", f"{self.path}/asks/{sequence}/problems", json=found)
+    def _folded(self, client: int, answer: wire.Queued) -> Any:
+        """The partial of one answer; None if it is not sound, which everyone is then told."""
+        clients = np.array([client])
+        failures: list[Failure] = []
+        try:
+            frame = self.connection.download(answer.digest)
+            batch = Batch(clients, [decode(frame)], np.array([len(frame)]))
+        except PayloadError as error:
+            failures.append(Failure(client, "corrupt", error.message))
+            batch = Batch(np.empty(0, dtype=np.int64), [], np.empty(0, dtype=np.int64))
+        ask = Ask(self._task.name, self._task.version, self._payload, clients, 0)
+        block = settle(self._task, ask, batch, failures, 0.0, self.learner.aggregation())
+        for failure in block.failures:
+            log.warning("%s", failure)
+            self._unsound[client] = answer
+            report(self.connection, f"{self.path}/asks/{answer.sequence}", client, failure)
+        return block.partial
 
     def _publish(self) -> None:
         aggregation = self.learner.aggregation()
@@ -113,6 +129,9 @@ class Standing:
             return
         self.learner.conclude(aggregation.result(total))
         digest = self.connection.upload(self.learner.to_bytes())
-        used = {int(client): answer["sequence"] for client, answer in self._answers.items()}
-        new = {"digest": digest, "contributions": used}
-        self.connection.request("PUT", f"{self.path}/model", json=new)
+        used = {
+            client: answer.sequence
+            for client, answer in self._answers.items()
+            if self._unsound.get(client) != answer
+        }
+        self.connection.request("PUT", f"{self.path}/model", json=wire.NewModel(digest, used))

@@ -9,16 +9,17 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import PayloadError
-from solera.serve.coordinator.messages import Digest
+from solera.serve.coordinator.routes.messages import Digest, MessageRoute
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.coordinator.store.tables import Client
+from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.wire import Upload
 
 _PIECE = 1 << 17
 
 
 def blobs_of(here: Coordinator) -> APIRouter:
     """The routes of uploads and downloads."""
-    routes = APIRouter(tags=["blobs"])
+    routes = APIRouter(tags=["blobs"], route_class=MessageRoute)
     store, blobs = here.store, here.blobs
 
     @routes.post("/v1/blobs")
@@ -27,10 +28,10 @@ def blobs_of(here: Coordinator) -> APIRouter:
         return {"digest": await run_in_threadpool(blobs.put, await request.body())}
 
     @routes.get("/v1/uploads/{digest}")
-    async def received(digest: Digest, who: Annotated[Any, Depends(here.anyone)]) -> dict[str, Any]:
+    async def received(digest: Digest, who: Annotated[Any, Depends(here.anyone)]) -> Upload:
         """How much of a blob is here."""
         done = await run_in_threadpool(here.has, digest)
-        return {"done": done, "received": 0 if done else blobs.uploaded(digest)}
+        return Upload(done, 0 if done else blobs.uploaded(digest))
 
     @routes.put("/v1/uploads/{digest}")
     async def append(
@@ -41,7 +42,9 @@ def blobs_of(here: Coordinator) -> APIRouter:
         return {"received": await run_in_threadpool(blobs.append, digest, offset, chunk)}
 
     @routes.post("/v1/uploads/{digest}")
-    async def complete(digest: Digest, who: Annotated[Any, Depends(here.anyone)]) -> dict[str, Any]:
+    async def complete(
+        digest: Digest, who: Annotated[Any, Depends(here.anyone)]
+    ) -> dict[str, bool]:
         """The last piece was sent."""
         if not await run_in_threadpool(here.has, digest):
             await run_in_threadpool(blobs.finish, digest)
@@ -49,7 +52,7 @@ def blobs_of(here: Coordinator) -> APIRouter:
 
     @routes.get("/v1/blobs/{digest}")
     async def blob(
-        request: Request, digest: Digest, who: Annotated[Client | None, Depends(here.anyone)]
+        request: Request, digest: Digest, who: Annotated[ClientRow | None, Depends(here.anyone)]
     ) -> Response:
         """A piece of a blob; clients see only what is addressed to them."""
         if who is not None and not await run_in_threadpool(

@@ -2,15 +2,27 @@
 
 import asyncio
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
-from solera.serve.coordinator.messages import Heartbeat, Join, Name, NewInvite, Reason
+from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.coordinator.store.tables import Client
+from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import new_token, seal_key_message, token_hash, verify
+from solera.serve.wire import (
+    Enrolled,
+    Heartbeat,
+    Held,
+    Invite,
+    Join,
+    Left,
+    Member,
+    Members,
+    NewInvite,
+    Why,
+)
 
 _INVITE_SECONDS = 7 * 24 * 3600.0
 _MOMENT = 1.0
@@ -19,21 +31,20 @@ _MOMENT = 1.0
 
 def members(here: Coordinator) -> APIRouter:
     """The routes of people who join, and of those who let them."""
-    routes = APIRouter(tags=["members"])
+    routes = APIRouter(tags=["members"], route_class=MessageRoute)
     store = here.store
     driver = Depends(here.driver)
 
     @routes.post("/v1/federations/{federation}/invites", dependencies=[driver])
-    def invite(federation: Name, new: NewInvite) -> dict[str, str]:
+    def invite(federation: Name, new: NewInvite) -> Invite:
         """A token with which one client may join, once, within a week."""
-        if federation not in {f.name for f in store.federations()}:
-            store.add_federation(federation)
+        store.add_federation(federation)
         token = f"{federation}/{new.name}/{new_token()}"
         store.add_invite(federation, new.name, token_hash(token), time.time() + _INVITE_SECONDS)
-        return {"token": token}
+        return Invite(token)
 
     @routes.post("/v1/join")
-    async def join(request: Request, new: Join) -> dict[str, Any]:
+    async def join(request: Request, new: Join) -> Enrolled:
         """Enrol the key that signed this request, and the key to seal to that it vouches for."""
         federation, _, rest = new.token.partition("/")
         key = await here.signed(request, federation, None)
@@ -44,17 +55,17 @@ def members(here: Coordinator) -> APIRouter:
         if not verify(key, seal_key_message(federation, seal_key), vouched):
             raise await here.refusal("join", "the key to seal to is not signed")
 
-        def enrol() -> Client:
+        def enrol() -> ClientRow:
             name, token = rest.partition("/")[0], token_hash(new.token)
             return store.enrol(federation, name, key, seal_key, new.tasks, token_hash=token)
 
         client = await run_in_threadpool(enrol)
         here.forget_clients()
-        return {"client": client.id, "name": client.name, "federation": client.federation}
+        return Enrolled(client.id, client.name, client.federation)
 
     @routes.post("/v1/heartbeat")
     async def heartbeat(
-        beat: Heartbeat, who: Annotated[Client, Depends(here.client)]
+        who: Annotated[ClientRow, Depends(here.client)], beat: Heartbeat
     ) -> dict[str, str]:
         """A client lives; what it is doing, and where its audit log ends."""
         now = time.time()
@@ -64,61 +75,51 @@ def members(here: Coordinator) -> APIRouter:
     # --- leaving ---
 
     @routes.get("/v1/held")
-    async def held(who: Annotated[Client, Depends(here.client)]) -> dict[str, Any]:
+    async def held(who: Annotated[ClientRow, Depends(here.client)]) -> Held:
         """Everything that is held for this client: rows of each table, and its blobs."""
 
-        def look() -> dict[str, Any]:
+        def look() -> Held:
             digests = {d for d in store.client_digests(who.federation, who.id) if here.has(d)}
             size = sum(map(here.blobs.size, digests))
-            rows = store.held(who.federation, who.id)
-            return {"rows": rows, "blobs": len(digests), "bytes": size}
+            return Held(store.held(who.federation, who.id), len(digests), size)
 
         return await run_in_threadpool(look)
 
     @routes.post("/v1/leave")
-    async def leave(who: Annotated[Client, Depends(here.client)]) -> dict[str, Any]:
+    async def leave(who: Annotated[ClientRow, Depends(here.client)]) -> Left:
         """Delete everything that is held for this client, at once and for good.
 
         Its blobs go unless others refer to them, too. Whoever stores the same bytes right now has
         a moment to say what they are for.
         """
-        mine = await run_in_threadpool(store.client_digests, who.federation, who.id)
+        digests = await run_in_threadpool(store.client_digests, who.federation, who.id)
         rows = await run_in_threadpool(store.forget_client, who.federation, who.id)
         here.forget_clients()
         await asyncio.sleep(_MOMENT)
         kept = await run_in_threadpool(store.digests)
-        gone = await run_in_threadpool(here.blobs.collect, kept, _MOMENT, among=mine)
-        return {"rows": rows, "blobs": gone, "kept": len(mine & kept)}
+        gone = await run_in_threadpool(here.blobs.collect, kept, _MOMENT, among=digests)
+        return Left(rows, gone, len(digests & kept))
 
     # --- for drivers and administrators ---
 
     @routes.get("/v1/federations/{federation}", dependencies=[driver])
-    def federation_of(federation: Name) -> dict[str, Any]:
+    def federation_of(federation: Name) -> Members:
         """Who takes part."""
         here.write_heard()
         if federation not in {f.name for f in store.federations()}:
             raise HTTPException(404, f"no federation {federation!r}")
-        return {
-            "name": federation,
-            "clients": [
-                {
-                    "id": c.id,
-                    "name": c.name,
-                    "status": "active" if c.revoked is None else "revoked",
-                    "seen": c.seen,
-                    "doing": c.doing or "",
-                    "head": c.head,
-                    "tasks": c.tasks,
-                }
-                for c in store.clients(federation)
-            ],
-        }
+        return Members(federation, [_member(client) for client in store.clients(federation)])
 
     @routes.post("/v1/federations/{federation}/clients/{client}/revoke", dependencies=[driver])
-    async def revoke(federation: Name, client: int, why: Reason) -> dict[str, str]:
+    async def revoke(federation: Name, client: int, why: Why) -> dict[str, str]:
         """Shut a client out, at once."""
         await run_in_threadpool(store.revoke, federation, client, why.reason)
         here.forget_clients()
         return {"status": "revoked"}
 
     return routes
+
+
+def _member(client: ClientRow) -> Member:
+    status = "active" if client.revoked is None else "revoked"
+    return Member.of(client, status=status, doing=client.doing or "")

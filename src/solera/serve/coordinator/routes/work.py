@@ -1,65 +1,50 @@
 """Work, for clients: what they are asked, and what they answer."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import UsageError
-from solera.serve.coordinator.messages import Name, NewReply
+from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.coordinator.store.tables import Client
+from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import reply_message, verify
+from solera.serve.wire import NewReply, PendingAsk, Work
 
 _MOST_ASKS = 64
 
 
 def work_of(here: Coordinator) -> APIRouter:
     """The routes of the clients' agents."""
-    routes = APIRouter(tags=["work"])
+    routes = APIRouter(tags=["work"], route_class=MessageRoute)
     store = here.store
 
     @routes.get("/v1/work")
-    async def work(who: Annotated[Client, Depends(here.client)], wait: float = 0) -> dict[str, Any]:
+    async def work(who: Annotated[ClientRow, Depends(here.client)], wait: float = 0) -> Work:
         """Asks that wait for this client."""
         here.heard[who.federation, who.id] = time.time()
 
-        def look() -> list[dict[str, Any]]:
-            found = []
-            for ask in store.pending(who.federation, who.id, _MOST_ASKS):
-                job = store.job(ask.job)
-                found.append(
-                    {
-                        "job": ask.job,
-                        "sequence": ask.seq,
-                        "kind": job.kind,
-                        "hash": job.hash,
-                        "owner": job.owner,
-                        "seed": job.seed,
-                        "task": ask.task,
-                        "version": ask.version,
-                        "payload": ask.payload,
-                        "frame": here.inline(ask.payload),
-                        "prepare": ask.prepare,
-                        "round": ask.round,
-                        "deadline": ask.deadline,
-                    }
+        def look() -> list[PendingAsk]:
+            return [
+                PendingAsk.of(
+                    ask, store.job(ask.job), sequence=ask.seq, frame=here.inline(ask.payload)
                 )
-            return found
+                for ask in store.pending(who.federation, who.id, _MOST_ASKS)
+            ]
 
-        return {"asks": await here.bell.until((who.federation, who.id), look, wait)}
+        return Work(await here.notifier.until((who.federation, who.id), look, wait))
 
     @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
     async def reply(
-        job: Name, sequence: int, new: NewReply, who: Annotated[Client, Depends(here.client)]
-    ) -> dict[str, Any]:
+        job: Name, sequence: int, who: Annotated[ClientRow, Depends(here.client)], new: NewReply
+    ) -> dict[str, bool]:
         """A client's answer, signed for this ask; the same again changes nothing."""
         message = reply_message(
             who.federation, job, sequence, str(who.id), new.status, new.digest or "", new.size
         )
-        signature = bytes.fromhex(new.signature)
-        if not verify(who.sign_key, message, signature):
+        if not verify(who.sign_key, message, bytes.fromhex(new.signature)):
             raise await here.refusal(f"client {who.name}", "a reply that it did not sign")
 
         def add() -> bool:
@@ -69,32 +54,24 @@ def work_of(here: Coordinator) -> APIRouter:
                 raise UsageError("the reply's blob was not uploaded")
             if new.digest is not None and here.blobs.size(new.digest) != new.size:
                 raise UsageError("the reply's blob has another size than the reply says")
-            return store.add_reply(
-                job,
-                sequence,
-                who.id,
-                new.status,
-                new.digest,
-                new.size,
-                new.reason,
-                signature,
-                time.time(),
-            )
+            return store.add_reply(job, sequence, who.id, new, time.time())
 
         stored = await run_in_threadpool(add)
-        here.bell.ring(job)
+        here.notifier.notify(job)
         return {"stored": stored}
 
     # --- contributions to standing jobs ---
 
     @routes.post("/v1/jobs/{job}/contributions")
-    async def contribute(job: Name, who: Annotated[Client, Depends(here.client)]) -> dict[str, Any]:
+    async def contribute(
+        job: Name, who: Annotated[ClientRow, Depends(here.client)]
+    ) -> dict[str, int]:
         """Ask to be asked: the client has something new to tell a standing job."""
         of = await run_in_threadpool(store.job, job)
         if of.federation != who.federation:
             raise await here.refusal(f"client {who.name}", "a job of another federation")
         number = await run_in_threadpool(store.contribute, job, who.id, time.time())
-        here.bell.ring(job, (who.federation, who.id))
+        here.notifier.notify(job, (who.federation, who.id))
         return {"id": number}
 
     return routes

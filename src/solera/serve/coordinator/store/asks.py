@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, Connection, and_, exists, func, insert, or_, select, update
 
 from solera.core.errors import UsageError
@@ -18,15 +19,12 @@ from solera.serve.coordinator.store.base import (
     plain,
     row_of,
 )
-from solera.serve.coordinator.store.blobs import check_digest
 from solera.serve.coordinator.store.jobs import find_job
 from solera.serve.coordinator.store.members import find_client
 from solera.serve.coordinator.store.tables import (
     OPEN,
-    Ask,
-    Job,
+    AskRow,
     ReplyRow,
-    Status,
     asks,
     clients,
     deliveries,
@@ -34,54 +32,42 @@ from solera.serve.coordinator.store.tables import (
     jobs,
     models,
 )
+from solera.serve.wire import Answer, Job, NewAsk, NewReply, Progress
 
 _REPLY_COLUMNS = [column for column in deliveries.c if column.name != "payload"]
-_FAILURES = get_args(FailureKind)
+_OF_THE_STORE = ("deadline", "created", "pruned")
+"""Of a stored ask; the driver does not say them, or not the same when it is replayed."""
 
 
 class Asks(Base):
     """Asks, their deliveries and replies."""
 
-    def add_ask(
-        self,
-        job: str,
-        seq: int,
-        task: str,
-        version: int,
-        payload: str | Mapping[int, str],
-        prepare: str | None,
-        round: int,
-        deadline: float | None,
-        clients: Sequence[int],
-        now: float,
-    ) -> Ask:
+    def add_ask(self, job: str, seq: int, new: NewAsk, now: float) -> AskRow:
         """Store an ask and one delivery per client; a replayed driver gets the stored one back.
 
-        ``payload`` is a digest, or the digest for each client. A client that was revoked or has
-        left counts as failed at once.
+        A client that was revoked or has left counts as failed at once.
         """
-        ids = sorted(set(clients))
-        single, own = _payloads(payload, ids)
-        if prepare is not None:
-            check_digest(prepare)
-        asked: dict[str, Any] = {
-            "task": task,
-            "version": version,
-            "payload": single,
-            "prepare": prepare,
-        }
-        asked |= {"round": round, "clients": ids}
+        ids = sorted(set(new.clients))
+        own = {} if isinstance(new.payload, str) else _own_payloads(new.payload, ids)
+        ask = AskRow.of(
+            new,
+            payload=None if own else new.payload,
+            job=job,
+            seq=seq,
+            deadline=None if new.seconds is None else now + new.seconds,
+            clients=ids,
+            created=now,
+        )
         with self._write() as connection:
             state = find_job(connection, job, lock=True)
             stored = _find_ask(connection, job, seq)
             if stored is not None:
-                _check_same(connection, stored, asked, own)
+                _check_same(connection, stored, ask, own)
                 return stored
-            ask = Ask(job=job, seq=seq, deadline=deadline, created=now, pruned=False, **asked)
             insert_ask(connection, state, ask, own)
             return ask
 
-    def ask(self, job: str, seq: int) -> Ask:
+    def ask(self, job: str, seq: int) -> AskRow:
         """One ask."""
         with self._read() as connection:
             found = _find_ask(connection, job, seq)
@@ -89,7 +75,7 @@ class Asks(Base):
                 raise NotFound(f"no ask {seq} in job {job!r}")
             return found
 
-    def pending(self, federation: str, client: int, limit: int) -> list[Ask]:
+    def pending(self, federation: str, client: int, limit: int) -> list[AskRow]:
         """What a client has to answer in running jobs, oldest first, with its own payload."""
         payload = func.coalesce(deliveries.c.payload, asks.c.payload).label("payload")
         columns = [payload if column.name == "payload" else column for column in asks.c]
@@ -103,22 +89,22 @@ class Asks(Base):
             .limit(limit)
         )
         with self._read() as connection:
-            return [row_of(Ask, row) for row in connection.execute(chosen)]
+            return [row_of(AskRow, row) for row in connection.execute(chosen)]
 
-    def progress(self, job: str) -> dict[str, Any]:
-        """How many asks a job has made, and how far the last one is."""
+    def progress(self, job: str) -> Progress:
+        """How far a job is."""
         chosen = select(asks).where(asks.c.job == job).order_by(asks.c.seq.desc()).limit(1)
         with self._read() as connection:
             row = connection.execute(chosen).first()
             if row is None:
-                return {"asks": 0}
+                return Progress(0)
             counted = (
                 select(deliveries.c.status, func.count())
                 .where(deliveries.c.job == job, deliveries.c.seq == row.seq)
                 .group_by(deliveries.c.status)
             )
             states = {row[0]: row[1] for row in connection.execute(counted)}
-        return {"asks": row.seq + 1, "task": row.task, "round": row.round, "deliveries": states}
+        return Progress(row.seq + 1, row.task, row.round, states)
 
     def may_read(self, federation: str, client: int, digest: str) -> bool:
         """Whether a blob is part of what a client is asked, or a model of its federation."""
@@ -146,26 +132,13 @@ class Asks(Base):
 
     # --- replies ---
 
-    def add_reply(
-        self,
-        job: str,
-        seq: int,
-        client: int,
-        status: Status,
-        digest: str | None,
-        size: int,
-        reason: str,
-        signature: bytes,
-        now: float,
-    ) -> bool:
+    def add_reply(self, job: str, seq: int, client: int, new: NewReply, now: float) -> bool:
         """Store a reply. True if it is new, False if the same one was stored before."""
-        if status not in get_args(Status):
-            raise UsageError.of("add_reply", "status", status, f"must be in {get_args(Status)}")
-        if (digest is not None) != (status == "ok"):
-            raise UsageError.of("add_reply", "digest", digest, "must be given exactly with 'ok'")
-        if digest is not None:
-            check_digest(digest)
-        said = {"status": status, "digest": digest, "size": size, "reason": plain(reason)}
+        if (new.digest is not None) != (new.status == "ok"):
+            raise UsageError.of("reply", "digest", new.digest, "must be given exactly with 'ok'")
+        said = {name: getattr(new, name) for name in Answer.__struct_fields__}
+        said["reason"] = plain(new.reason)
+        signature = bytes.fromhex(new.signature)
         with self._write() as connection:
             of = find_job(connection, job)
             found = find_client(connection, of.federation, client)
@@ -181,13 +154,13 @@ class Asks(Base):
             if changed.rowcount:
                 note(
                     connection,
-                    "replied" if status == "ok" else status,
+                    "replied" if new.status == "ok" else new.status,
                     now,
                     federation=of.federation,
                     job=job,
                     client=client,
-                    reason=reason,
-                    facts={"seq": seq, "digest": digest, "bytes": size},
+                    reason=new.reason,
+                    facts={"seq": seq, "digest": new.digest, "bytes": new.size},
                 )
                 return True
             row = connection.execute(select(deliveries).where(this)).first()
@@ -202,17 +175,15 @@ class Asks(Base):
                 raise Conflict(f"client {client} gave another reply to ask {seq} of job {job!r}")
             return False
 
-    def replies(self, job: str, seq: int, skip: Collection[int] = ()) -> list[ReplyRow]:
-        """Replies and failures so far in client order, but for the clients to ``skip``."""
+    def replies(self, job: str, seq: int) -> list[ReplyRow]:
+        """Replies and failures so far in client order."""
         chosen = (
             select(*_REPLY_COLUMNS)
             .where(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.status != OPEN)
             .order_by(deliveries.c.client)
         )
-        known = set(skip)
         with self._read() as connection:
-            rows = connection.execute(chosen)
-            return [row_of(ReplyRow, row) for row in rows if row.client not in known]
+            return [row_of(ReplyRow, row) for row in connection.execute(chosen)]
 
     def answered(self, job: str, seq: int) -> int:
         """How many clients have replied or failed."""
@@ -221,22 +192,10 @@ class Asks(Base):
             chosen = select(func.count()).select_from(deliveries).where(closed)
             return int(connection.execute(chosen).scalar_one())
 
-    def open_deliveries(self, job: str, seq: int) -> list[int]:
-        """Clients that have not answered, in order."""
-        chosen = (
-            select(deliveries.c.client)
-            .where(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.status == OPEN)
-            .order_by(deliveries.c.client)
-        )
-        with self._read() as connection:
-            return list(connection.execute(chosen).scalars())
-
     def fail_open(
         self, job: str, seq: int, status: FailureKind, reason: str, now: float
     ) -> list[int]:
         """Stop waiting, for instance because the deadline has passed; the clients given up."""
-        if status not in _FAILURES:
-            raise UsageError.of("fail_open", "status", status, f"must be in {_FAILURES}")
         with self._write() as connection:
             of = find_job(connection, job, lock=True)
             failed = connection.execute(
@@ -261,12 +220,11 @@ class Asks(Base):
             return given_up
 
 
-def insert_ask(connection: Connection, of: Job, ask: Ask, own: Mapping[int, str]) -> None:
+def insert_ask(connection: Connection, of: Job, ask: AskRow, own: Mapping[int, str]) -> None:
     """Store a new ask of a running job and its deliveries; ``own`` payloads by client, if any."""
     if of.state != "running":
         raise Conflict(f"job {of.id!r} is {of.state}: it cannot ask")
-    values = {name: getattr(ask, name) for name in asks.c.keys()}  # noqa: SIM118
-    connection.execute(insert(asks).values(values))
+    connection.execute(insert(asks).values(asdict(ask)))
     rows = _new_deliveries(connection, of.federation, ask, own, ask.created)
     if rows:
         connection.execute(insert(deliveries), rows)
@@ -276,28 +234,25 @@ def insert_ask(connection: Connection, of: Job, ask: Ask, own: Mapping[int, str]
     note(connection, "asked", ask.created, federation=of.federation, job=of.id, facts=about)
 
 
-def _payloads(
-    payload: str | Mapping[int, str], ids: list[int]
-) -> tuple[str | None, dict[int, str]]:
-    """The payload all clients share, or the one of each."""
-    if isinstance(payload, str):
-        return check_digest(payload), {}
-    missing = [id for id in ids if id not in payload]
+def _own_payloads(payloads: Mapping[int, str], ids: list[int]) -> dict[int, str]:
+    """The payload of each client."""
+    missing = [id for id in ids if id not in payloads]
     if missing:
-        raise UsageError(f"add_ask: no payload for client {missing[0]}")
-    return None, {id: check_digest(payload[id]) for id in ids}
+        raise UsageError(f"the ask has no payload for client {missing[0]}")
+    return {id: payloads[id] for id in ids}
 
 
-def _find_ask(connection: Connection, job: str, seq: int) -> Ask | None:
+def _find_ask(connection: Connection, job: str, seq: int) -> AskRow | None:
     row = connection.execute(select(asks).where(asks.c.job == job, asks.c.seq == seq)).first()
-    return None if row is None else row_of(Ask, row)
+    return None if row is None else row_of(AskRow, row)
 
 
 def _check_same(
-    connection: Connection, stored: Ask, asked: Mapping[str, Any], own: Mapping[int, str]
+    connection: Connection, stored: AskRow, asked: AskRow, own: Mapping[int, str]
 ) -> None:
     """A driver that does not repeat itself bit by bit cannot be replayed."""
-    differs = [name for name, value in asked.items() if getattr(stored, name) != value]
+    names = [name for name in AskRow.__struct_fields__ if name not in _OF_THE_STORE]
+    differs = [name for name in names if getattr(stored, name) != getattr(asked, name)]
     if not differs and own:
         chosen = select(deliveries.c.client, deliveries.c.payload).where(
             deliveries.c.job == stored.job, deliveries.c.seq == stored.seq
@@ -314,7 +269,7 @@ def _check_same(
 
 
 def _new_deliveries(
-    connection: Connection, federation: str, ask: Ask, own: Mapping[int, str], now: float
+    connection: Connection, federation: str, ask: AskRow, own: Mapping[int, str], now: float
 ) -> list[dict[str, Any]]:
     ever = select(federations.c.next_client).where(federations.c.name == federation)
     count = connection.execute(ever).scalar_one()

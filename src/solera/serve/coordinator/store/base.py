@@ -141,7 +141,7 @@ def note(
 
 
 def row_of(kind: type[T], row: Row[Any]) -> T:
-    """The row as its dataclass, whose fields are named like the columns."""
+    """The row as its message, whose fields are named like the columns."""
     return kind(**row._asdict())
 
 

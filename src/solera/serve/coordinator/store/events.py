@@ -12,9 +12,12 @@ from typing import Any
 from sqlalchemy import delete, select
 
 from solera.serve.coordinator.store.base import Base, note, row_of
-from solera.serve.coordinator.store.tables import Event, events
+from solera.serve.coordinator.store.tables import events
+from solera.serve.wire import Event
 
 ROUTINE = ("asked", "replied")
+INVALID = "invalid"
+"""The event of a reply that the driver could not use."""
 
 
 class Events(Base):
@@ -61,3 +64,8 @@ class Events(Base):
         old = delete(events).where(events.c.id <= until, events.c.event.in_(ROUTINE))
         with self._write() as connection:
             return connection.execute(old).rowcount
+
+
+def problem(seq: int, reason: str = "") -> str:
+    """How the log puts what a driver has against a reply; without a reason, how it begins."""
+    return f"ask {seq}: {reason}"

@@ -1,32 +1,16 @@
-"""Jobs: their state machine, approvals and checkpoints."""
+"""Jobs: their state machine and checkpoints."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, get_args
 
+from msgspec.structs import asdict
 from sqlalchemy import Connection, and_, delete, false, insert, select, true, update
 
-from solera.core.errors import UsageError
-from solera.serve.coordinator.store.base import (
-    Base,
-    Conflict,
-    Denied,
-    NotFound,
-    note,
-    plain,
-    row_of,
-)
-from solera.serve.coordinator.store.blobs import check_digest
-from solera.serve.coordinator.store.members import find_client
+from solera.serve.coordinator.store.base import Base, Conflict, NotFound, note, plain, row_of
 from solera.serve.coordinator.store.tables import (
     NEXT,
     OPEN,
-    Approval,
-    Job,
-    Kind,
-    State,
-    approvals,
     asks,
     checkpoints,
     clients,
@@ -34,40 +18,39 @@ from solera.serve.coordinator.store.tables import (
     federations,
     jobs,
 )
+from solera.serve.wire import Checkpoint, Job, NewCheckpoint, NewJob, StartedJob, State
+
+_FIXED = ("federation", "kind", "spec", "seed", "owner")
+"""What a job that is started again must have in common with the stored one."""
 
 
 class Jobs(Base):
-    """Jobs, approvals and checkpoints."""
+    """Jobs and checkpoints."""
 
-    def add_job(
-        self,
-        id: str,
-        federation: str,
-        kind: Kind,
-        spec: str,
-        hash: str,
-        seed: int,
-        owner: str,
-        deadline: float | None,
-        now: float,
-    ) -> Job:
+    def add_job(self, federation: str, new: NewJob, now: float) -> StartedJob:
         """A new job in state ``created``, or the stored one if it is the same."""
-        if kind not in get_args(Kind):
-            raise UsageError.of("add_job", "kind", kind, f"must be one of {get_args(Kind)}")
-        check_digest(spec)
-        fixed: dict[str, Any] = {"federation": federation, "kind": kind, "spec": spec, "hash": hash}
-        fixed |= {"seed": seed, "owner": owner, "deadline": deadline}
+        deadline = None if new.seconds is None else now + new.seconds
+        job = Job.of(
+            new,
+            federation=federation,
+            hash=new.spec,
+            deadline=deadline,
+            state="created",
+            reason="",
+            created=now,
+            changed=now,
+            clients=None,
+        )
         with self._write() as connection:
             known = select(federations.c.name).where(federations.c.name == federation)
             if connection.execute(known).first() is None:
                 raise NotFound(f"no federation {federation!r}")
-            start = {"state": "created", "reason": "", "created": now, "changed": now}
-            self._add(connection, jobs, id=id, **fixed, **start)
-            stored = find_job(connection, id)
-            for name, value in fixed.items():
-                if getattr(stored, name) != value:
-                    raise Conflict(f"job {id!r} exists with another {name}")
-            return stored
+            is_new = self._add(connection, jobs, **asdict(job))
+            stored = find_job(connection, new.id)
+            for name in _FIXED:
+                if getattr(stored, name) != getattr(job, name):
+                    raise Conflict(f"job {new.id!r} exists with another {name}")
+            return StartedJob.of(stored, resumed=not is_new)
 
     def job(self, id: str) -> Job:
         """One job."""
@@ -112,57 +95,33 @@ class Jobs(Base):
                 return find_job(connection, id)
             return job
 
-    # --- approvals ---
-
-    def approve(self, job: str, client: int, person: str, hash: str) -> Approval:
-        """A person at a client approves exactly this job; the first approval stands."""
-        with self._write() as connection:
-            stored = find_job(connection, job)
-            if hash != stored.hash:
-                raise Denied(
-                    f"job {job!r} is not the one that was approved: its hash is {stored.hash}",
-                    hint="look at the job again and approve that hash",
-                )
-            found = find_client(connection, stored.federation, client)
-            if found.revoked is not None:
-                raise Denied(f"client {client} was revoked: {found.reason}")
-            values = {"person": plain(person), "hash": hash, "time": time.time()}
-            self._add(connection, approvals, job=job, client=client, **values)
-            this = and_(approvals.c.job == job, approvals.c.client == client)
-            return row_of(Approval, connection.execute(select(approvals).where(this)).one())
-
-    def approvals(self, job: str) -> list[Approval]:
-        """Who approved a job, by client."""
-        chosen = select(approvals).where(approvals.c.job == job).order_by(approvals.c.client)
-        with self._read() as connection:
-            return [row_of(Approval, row) for row in connection.execute(chosen)]
-
     # --- checkpoints ---
 
-    def save_checkpoint(self, job: str, first: int, seq: int, digest: str, now: float) -> None:
-        """A replay of the loop that began with ask ``first`` goes on at ask ``seq``.
+    def save_checkpoint(self, job: str, new: NewCheckpoint, now: float) -> None:
+        """A replay of the loop that began with ask ``first`` goes on at ask ``sequence``.
 
         The blobs of the asks between them are let go.
         """
-        check_digest(digest)
         with self._write() as connection:
             find_job(connection, job, lock=True)
-            this = and_(checkpoints.c.job == job, checkpoints.c.first == first)
+            this = and_(checkpoints.c.job == job, checkpoints.c.first == new.first)
             last = connection.execute(select(checkpoints.c.seq).where(this)).scalar()
-            if last is not None and last > seq:
-                raise Conflict(f"job {job!r} has a checkpoint at ask {last}, later than {seq}")
+            if last is not None and last > new.sequence:
+                raise Conflict(
+                    f"job {job!r} has a checkpoint at ask {last}, later than {new.sequence}"
+                )
             connection.execute(delete(checkpoints).where(this))
-            row = {"job": job, "first": first, "seq": seq, "digest": digest, "time": now}
-            connection.execute(insert(checkpoints).values(row))
-            _prune(connection, job, range(first, seq), now)
+            row = {"job": job, "first": new.first, "seq": new.sequence, "digest": new.digest}
+            connection.execute(insert(checkpoints).values(row | {"time": now}))
+            _prune(connection, job, range(new.first, new.sequence), now)
 
-    def checkpoint(self, job: str, first: int) -> tuple[int, str] | None:
+    def checkpoint(self, job: str, first: int) -> Checkpoint:
         """Where a replay of that loop goes on, and the digest of what the driver knew there."""
         this = and_(checkpoints.c.job == job, checkpoints.c.first == first)
         chosen = select(checkpoints.c.seq, checkpoints.c.digest).where(this)
         with self._read() as connection:
             row = connection.execute(chosen).first()
-            return None if row is None else (row.seq, row.digest)
+            return Checkpoint() if row is None else Checkpoint(row.seq, row.digest)
 
     def prune(self, job: str) -> None:
         """Let go of all blobs of an ended job but its description and last checkpoint."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 
+from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -32,20 +33,16 @@ from solera.serve.coordinator.store.base import (
 )
 from solera.serve.coordinator.store.tables import (
     OPEN,
-    Client,
-    Federation,
-    Invite,
+    ClientRow,
+    FederationRow,
+    InviteRow,
     approvals,
-    asks,
-    checkpoints,
     clients,
     deliveries,
     events,
     federations,
     invites,
     jobs,
-    models,
-    questions,
 )
 
 LOG_CUT = "log cut"
@@ -58,34 +55,27 @@ class Members(Base):
 
     # --- federations and invites ---
 
-    def add_federation(self, name: str) -> Federation:
+    def add_federation(self, name: str) -> FederationRow:
         """Open a federation; opening it again changes nothing."""
         _check_name("add_federation", name)
         with self._write() as connection:
             self._add(connection, federations, name=name, next_client=0, created=time.time())
             return _federation(connection, name)
 
-    def federations(self) -> list[Federation]:
+    def federations(self) -> list[FederationRow]:
         """All federations by name."""
         with self._read() as connection:
             rows = connection.execute(select(federations).order_by(federations.c.name))
-            return [row_of(Federation, row) for row in rows]
+            return [row_of(FederationRow, row) for row in rows]
 
-    def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> Invite:
+    def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> None:
         """Let one client join under this name, once, until ``expires``."""
         _check_name("add_invite", name)
-        row = Invite(token_hash, federation, name, expires, None)
-        values = {"federation": federation, "name": name, "expires": expires, "used": None}
+        invite = InviteRow(token_hash, federation, name, expires, None)
         with self._write() as connection:
             _federation(connection, federation)
-            if not self._add(connection, invites, token_hash=token_hash, **values):
+            if not self._add(connection, invites, **asdict(invite)):
                 raise Conflict("this token was given out already", hint="draw a new one")
-        return row
-
-    def use_invite(self, token_hash: bytes, now: float) -> Invite:
-        """The invite of this token, which is now used up."""
-        with self._write() as connection:
-            return _use_invite(connection, token_hash, now)
 
     # --- clients ---
 
@@ -98,7 +88,7 @@ class Members(Base):
         tasks: Mapping[str, int],
         *,
         token_hash: bytes | None = None,
-    ) -> Client:
+    ) -> ClientRow:
         """Take in a client under the next free number; the same client again gets its number back.
 
         With ``token_hash`` the invite is used up in the same transaction, so that neither a crash
@@ -113,7 +103,7 @@ class Members(Base):
                 and_(clients.c.federation == federation, clients.c.name == name),
             )
             known = [
-                row_of(Client, row) for row in connection.execute(select(clients).where(taken))
+                row_of(ClientRow, row) for row in connection.execute(select(clients).where(taken))
             ]
             known.sort(key=lambda client: client.sign_key != sign_key)
             if token_hash is not None and not (known and known[0].sign_key == sign_key):
@@ -125,11 +115,8 @@ class Members(Base):
                     )
             if known:
                 return _same_client(known[0], federation, name, sign_key, seal_key)
-            client = Client(
-                federation, number, name, sign_key, seal_key, dict(tasks), now, None, None, ""
-            )
-            values = {field: getattr(client, field) for field in clients.c.keys()}  # noqa: SIM118
-            if not self._add(connection, clients, **values):
+            client = ClientRow(federation, number, name, sign_key, seal_key, dict(tasks), now)
+            if not self._add(connection, clients, **asdict(client)):
                 raise Conflict(f"the key of client {name!r} is enrolled in another federation")
             connection.execute(
                 update(federations)
@@ -146,32 +133,17 @@ class Members(Base):
             )
             return client
 
-    def client(self, federation: str, id: int) -> Client:
-        """One client, revoked or not."""
-        with self._read() as connection:
-            return find_client(connection, federation, id)
-
-    def clients(self, federation: str) -> list[Client]:
+    def clients(self, federation: str) -> list[ClientRow]:
         """All clients of a federation in the order of their numbers."""
         chosen = select(clients).where(clients.c.federation == federation).order_by(clients.c.id)
         with self._read() as connection:
-            return [row_of(Client, row) for row in connection.execute(chosen)]
+            return [row_of(ClientRow, row) for row in connection.execute(chosen)]
 
-    def client_by_key(self, sign_key: bytes) -> Client | None:
+    def client_by_key(self, sign_key: bytes) -> ClientRow | None:
         """Whose key this is; look at ``revoked`` before trusting it."""
         with self._read() as connection:
             row = connection.execute(select(clients).where(clients.c.sign_key == sign_key)).first()
-            return None if row is None else row_of(Client, row)
-
-    def seen(
-        self, federation: str, id: int, now: float, tasks: Mapping[str, int] | None = None
-    ) -> None:
-        """The client was heard from; it may bring the tasks it has installed by now."""
-        values: dict[str, object] = {"seen": now}
-        if tasks is not None:
-            values["tasks"] = dict(tasks)
-        with self._write() as connection:
-            _set(connection, federation, id, values)
+            return None if row is None else row_of(ClientRow, row)
 
     def heartbeat(
         self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
@@ -193,7 +165,7 @@ class Members(Base):
                     reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
                     note(connection, LOG_CUT, now, federation=federation, client=id,
                          reason=reason, facts=facts)  # fmt: skip
-            _set(connection, federation, id, values)
+            connection.execute(update(clients).where(_is(federation, id)).values(values))
 
     def seen_all(self, heard: Mapping[tuple[str, int], float]) -> None:
         """These clients were heard of, at these times; those that have left are no error."""
@@ -201,7 +173,7 @@ class Members(Base):
             for (federation, id), now in heard.items():
                 connection.execute(update(clients).where(_is(federation, id)).values(seen=now))
 
-    def revoke(self, federation: str, id: int, reason: str) -> Client:
+    def revoke(self, federation: str, id: int, reason: str) -> ClientRow:
         """Shut a client out at once; what it still owes counts as failed."""
         now = time.time()
         with self._write() as connection:
@@ -221,8 +193,8 @@ class Members(Base):
 
     # --- leaving ---
 
-    def held(self, federation: str, client: int | None = None) -> dict[str, int]:
-        """How many rows of each table are held for a federation or for one client of it."""
+    def held(self, federation: str, client: int) -> dict[str, int]:
+        """How many rows of each table are held for a client."""
         with self._read() as connection:
             return {
                 table.name: connection.execute(
@@ -233,11 +205,11 @@ class Members(Base):
 
     def client_digests(self, federation: str, id: int) -> set[str]:
         """The blobs that hold what this client sent and what was meant for it alone."""
-        mine = _delivered_to(federation, id)
+        delivered = _delivered_to(federation, id)
         columns = (deliveries.c.payload, deliveries.c.digest)
         with self._read() as connection:
-            found = connection.execute(union(*(select(c).where(mine) for c in columns)))
-            return set(found.scalars()) - {None}
+            digests = connection.execute(union(*(select(c).where(delivered) for c in columns)))
+            return set(digests.scalars()) - {None}
 
     def forget_client(self, federation: str, id: int) -> dict[str, int]:
         """Delete everything held for a client; rows per table.
@@ -272,37 +244,18 @@ class Members(Base):
             with self._turn, closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def forget_federation(self, name: str) -> dict[str, int]:
-        """Delete everything held for a federation; rows per table."""
-        with self._write() as connection:
-            _federation(connection, name, lock=True)
-            _lock_jobs(connection, name)
-            return {
-                table.name: connection.execute(delete(table).where(where)).rowcount
-                for table, where in _holdings(name, None)
-            }
 
-
-def find_client(connection: Connection, federation: str, id: int) -> Client:
+def find_client(connection: Connection, federation: str, id: int) -> ClientRow:
     """The client of that number."""
     row = connection.execute(select(clients).where(_is(federation, id))).first()
     if row is None:
-        raise _no_client(federation, id)
-    return row_of(Client, row)
+        raise NotFound(f"no client {id} in {federation!r}")
+    return row_of(ClientRow, row)
 
 
-def _holdings(federation: str, client: int | None) -> list[tuple[Table, ColumnElement[bool]]]:
-    """What belongs to a federation or a client: tables, those that refer to others first."""
+def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[bool]]]:
+    """What belongs to a client: tables, those that refer to others first."""
     ours = select(jobs.c.id).where(jobs.c.federation == federation)
-    if client is None:
-        by_job: list[tuple[Table, ColumnElement[bool]]] = [
-            (table, table.c.job.in_(ours))
-            for table in (deliveries, asks, approvals, checkpoints, questions, models)
-        ]
-        by_name: list[tuple[Table, ColumnElement[bool]]] = [
-            (table, table.c.federation == federation) for table in (events, jobs, invites, clients)
-        ]
-        return [*by_job, *by_name, (federations, federations.c.name == federation)]
     content = or_(
         deliveries.c.status == OPEN,
         deliveries.c.payload.is_not(None),
@@ -316,12 +269,6 @@ def _holdings(federation: str, client: int | None) -> list[tuple[Table, ColumnEl
         (invites, and_(invites.c.federation == federation, invited)),
         (clients, _is(federation, client)),
     ]
-
-
-def _set(connection: Connection, federation: str, id: int, values: Mapping[str, object]) -> None:
-    changed = connection.execute(update(clients).where(_is(federation, id)).values(dict(values)))
-    if not changed.rowcount:
-        raise _no_client(federation, id)
 
 
 def _lock_jobs(connection: Connection, federation: str) -> None:
@@ -339,21 +286,21 @@ def _is(federation: str, id: int) -> ColumnElement[bool]:
     return and_(clients.c.federation == federation, clients.c.id == id)
 
 
-def _federation(connection: Connection, name: str, *, lock: bool = False) -> Federation:
+def _federation(connection: Connection, name: str, *, lock: bool = False) -> FederationRow:
     chosen = select(federations).where(federations.c.name == name)
     row = connection.execute(chosen.with_for_update() if lock else chosen).first()
     if row is None:
         raise NotFound(f"no federation {name!r}")
-    return row_of(Federation, row)
+    return row_of(FederationRow, row)
 
 
-def _use_invite(connection: Connection, token_hash: bytes, now: float) -> Invite:
+def _use_invite(connection: Connection, token_hash: bytes, now: float) -> InviteRow:
     this = invites.c.token_hash == token_hash
     valid = and_(this, invites.c.used.is_(None), invites.c.expires > now)
     row = connection.execute(update(invites).where(valid).values(used=now).returning(invites))
     found = row.first()
     if found is not None:
-        return row_of(Invite, found)
+        return row_of(InviteRow, found)
     found = connection.execute(select(invites).where(this)).first()
     if found is None:
         raise Denied("no such invite", hint="ask the coordinator for a token")
@@ -362,8 +309,8 @@ def _use_invite(connection: Connection, token_hash: bytes, now: float) -> Invite
 
 
 def _same_client(
-    found: Client, federation: str, name: str, sign_key: bytes, seal_key: bytes
-) -> Client:
+    found: ClientRow, federation: str, name: str, sign_key: bytes, seal_key: bytes
+) -> ClientRow:
     """The client found, if it is the one that enrols again."""
     if (found.federation, found.name) != (federation, name):
         raise Conflict(f"the key of client {name!r} belongs to another client")
@@ -372,10 +319,6 @@ def _same_client(
     if found.revoked is not None:
         raise Denied(f"client {name!r} of {federation!r} was revoked: {found.reason}")
     return found
-
-
-def _no_client(federation: str, id: int) -> NotFound:
-    return NotFound(f"no client {id} in {federation!r}")
 
 
 def _check_name(where: str, name: str) -> None:

@@ -5,8 +5,7 @@ Times are seconds since 1970, UTC. A digest names a blob; a row never holds a pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -25,14 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from solera.core.replies import FailureKind
-
-Kind: TypeAlias = Literal["driven", "managed", "standing"]
-State: TypeAlias = Literal[
-    "created", "waiting", "running", "finished", "failed", "cancelled", "expired"
-]
-Status: TypeAlias = Literal["ok", "refused", "failed"]
-"""What a client says of its own reply."""
+from solera.serve.wire import Answer, Call, Message
 
 NEXT: dict[str, tuple[str, ...]] = {
     "created": ("waiting", "running", "failed", "cancelled", "expired"),
@@ -50,17 +42,16 @@ OPEN = "open"
 
 
 # --- rows ----------------------------------------------------------------------------------------
+# Jobs, models and events are handed out as they are stored: their rows are messages.
 
 
-@dataclass(frozen=True, slots=True)
-class Federation:
+class FederationRow(Message):
     name: str
     next_client: int
     created: float
 
 
-@dataclass(frozen=True, slots=True)
-class Invite:
+class InviteRow(Message):
     token_hash: bytes
     federation: str
     name: str
@@ -68,8 +59,7 @@ class Invite:
     used: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class ClientRow(Message):
     """A data owner; ``tasks`` are the names and versions it has installed.
 
     ``doing`` is the task it works on, ``head`` the line number and hash at the end of its audit
@@ -83,110 +73,42 @@ class Client:
     seal_key: bytes
     tasks: dict[str, int]
     enrolled: float
-    seen: float | None
-    revoked: float | None
-    reason: str
+    seen: float | None = None
+    revoked: float | None = None
+    reason: str = ""
     doing: str | None = None
     head: list[Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """``spec`` is the digest of its description, ``hash`` what people approve.
-
-    ``clients`` are those that take part, fixed when the job begins to run: a replay asks the same.
-    """
-
-    id: str
-    federation: str
-    kind: Kind
-    spec: str
-    hash: str
-    seed: int
-    owner: str
-    deadline: float | None
-    state: State
-    reason: str
-    created: float
-    changed: float
-    clients: list[int] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
+class QuestionRow(Call, kw_only=True):
     """What a standing job asks every client that contributes, in asks from ``first`` on."""
 
     job: str
     first: int
-    task: str
-    version: int
-    payload: str
-    prepare: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The latest model of a job; ``contributions``: for each client, the ask it was made from."""
-
-    job: str
-    version: int
-    digest: str
-    contributions: dict[str, int]
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class Approval:
-    job: str
-    client: int
-    person: str
-    hash: str
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
+class AskRow(Call, kw_only=True):
     """``payload`` is None where each client has one of its own."""
 
+    payload: str | None  # type: ignore[assignment]
     job: str
     seq: int
-    task: str
-    version: int
-    payload: str | None
-    prepare: str | None
     round: int
     deadline: float | None
     clients: list[int]
     created: float
-    pruned: bool
+    pruned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyRow:
+class ReplyRow(Answer, kw_only=True):
     """The closed delivery of an ask; ``digest`` is None without a payload and once pruned."""
 
     job: str
     seq: int
     client: int
-    status: Literal["ok"] | FailureKind
-    digest: str | None
-    size: int
-    reason: str
     signature: bytes | None
     time: float
     pruned: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    id: int
-    federation: str
-    job: str | None
-    client: int | None
-    event: str
-    reason: str
-    time: float
-    facts: dict[str, Any] | None
 
 
 # --- tables --------------------------------------------------------------------------------------
