@@ -19,6 +19,7 @@ import numpy as np
 from solera.cli.output import print_table, stderr, stdout
 from solera.cli.serve import extra
 from solera.core.errors import SoleraError
+from solera.engines.child import end
 
 CLIENTS = ("north", "south", "west")
 FEDERATION = "digits"
@@ -278,7 +279,7 @@ class _Demo:
                 env=environment,
                 start_new_session=True,
             )
-        self.stack.callback(_end, process)
+        self.stack.callback(end, process, 5)
         return process
 
     def _wait(self, ready: Any, seconds: float = 60) -> None:
@@ -299,12 +300,3 @@ def _has_encryption() -> bool:
     from importlib.util import find_spec
 
     return find_spec("tenseal") is not None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -106,6 +106,7 @@ class NewAsk(Call, kw_only=True):
 class PendingAsk(Call, kw_only=True):
     """An ask as an agent sees it. ``hash`` is of the job's description, which people approve."""
 
+    prepare: Digest | None
     job: Name
     sequence: Number
     kind: TaskName

@@ -317,7 +317,7 @@ def test_an_interrupted_wait_does_not_mix_up_answers(own, monkeypatch):
         raise KeyboardInterrupt
 
     with Worker(own) as worker:
-        monkeypatch.setattr(worker._wire, "receive", interrupted)
+        monkeypatch.setattr(worker._channel, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             worker.run(ask("worker.count", {"x": 1.0}), CLIENT, {})
         assert "pid" in decode(worker.run(ask("worker.pid"), CLIENT, {}).reply)
@@ -328,7 +328,7 @@ import os, sys, numpy as np, solera as so
 from solera.serve.agent.worker import Worker
 data = so.FederatedData(np.eye(4), None, np.array([0, 4]))
 workers = [Worker(data) for _ in range(3)]
-print(*(worker._process.pid for worker in workers), flush=True)
+print(*(worker._child.process.pid for worker in workers), flush=True)
 os.kill(os.getpid(), 9)
 """
 

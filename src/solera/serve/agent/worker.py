@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import multiprocessing
 import os
 import signal
 import socket
@@ -23,23 +22,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
-from weakref import WeakSet
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from solera.core.clients import IntArray, Part, Segments
-from solera.core.engine import Ask, Preparation
+from solera.core.engine import Ask
 from solera.core.errors import DataError, SoleraError, UsageError, WorkerDied
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
 from solera.core.replies import Failure, FailureKind
 from solera.core.schema import Schema
 from solera.data.federated import FederatedData
+from solera.engines.asks import ask_from_payload, ask_to_payload
 from solera.engines.blocks import Runner, States
-from solera.engines.forking import whole_fork
+from solera.engines.child import Child
 
 _LOCAL = Limits(size=4 * DEFAULT_LIMITS.size, structure=4 * DEFAULT_LIMITS.structure, depth=40)
 """A message holds an ask or a reply, each within the limits of its own, and the client's state."""
@@ -104,8 +101,7 @@ class Worker:
         self.start = start or ("fork" if hasattr(os, "fork") else "spawn")
         self._source = source
         self._turn = threading.Lock()
-        self._home = os.getpid()
-        self._process: BaseProcess | None = None
+        self._child: Child | None = None
         if begin:
             self._begin()
 
@@ -126,8 +122,10 @@ class Worker:
             seconds = min(self.limits.seconds, ask.deadline or math.inf)
             kind: FailureKind = "failed"
             try:
-                self._wire.send(_order(ask, client_id, before, seconds), began + seconds)
-                answer = self._wire.receive(began + seconds)
+                ask = replace(ask, clients=np.array([client_id]))
+                order = {"ask": ask_to_payload(ask), "state": before, "seconds": seconds}
+                self._channel.send(order, began + seconds)
+                answer = self._channel.receive(began + seconds)
                 return Outcome(**answer, seconds=time.monotonic() - began)
             except TimeoutError:
                 kind, reason = "late", f"the task took longer than {seconds:g} s"
@@ -160,72 +158,50 @@ class Worker:
 
     def _begin(self) -> None:
         """Start the process, unless it runs, and learn what it read."""
-        if self._process is not None and self._process.is_alive():
+        if self._child is not None and self._child.alive:
             return
         self._end()
-        context: Any = multiprocessing.get_context(self.start)
-        ours, theirs = socket.socketpair()
-        inherited = [*_open, ours] if self.start == "fork" else []
-        process = context.Process(
-            target=_serve, args=(theirs, self._source, self.limits, inherited), daemon=True
-        )
-        with whole_fork():
-            process.start()
-            theirs.close()
-            _open.add(ours)
-            self._process, self._wire = process, _Wire(ours)
+        ends = socket.socketpair()
+        self._child = Child(self.start, ends, _serve, self._source, self.limits)
+        self._channel = _Channel(ends[0])
         self._greet()
 
     def _greet(self) -> None:
         try:
-            told = self._wire.receive(time.monotonic() + self.limits.start_seconds)
+            read = self._channel.receive(time.monotonic() + self.limits.start_seconds)
         except TimeoutError:
             self._end()
             late = f"the rows could not be read within {self.limits.start_seconds:g} s"
             raise WorkerDied(late) from None
         except (EOFError, OSError):
             raise WorkerDied(f"reading the rows failed: {self._cause_of_death()}") from None
-        if "error" in told:
+        if "error" in read:
             self._end()
-            raise DataError(told["error"])
-        self.rows: int = told["rows"]
-        self.schema = Schema.from_payload(told["schema"])
+            raise DataError(read["error"])
+        self.rows: int = read["rows"]
+        self.schema = Schema.from_payload(read["schema"])
 
     def _end(self) -> None:
         """End the process and what it may have started; it holds nothing that could be lost."""
-        process, self._process = self._process, None
-        if process is None or self._home != os.getpid():  # a forked copy owns nothing
-            return
-        self._wire.end.close()
-        if process.pid:
-            with suppress(OSError, AttributeError):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.join()
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop()
 
     def _cause_of_death(self) -> str:
         """Why the process is gone."""
-        process = self._process
-        assert process is not None
+        child = self._child
+        assert child is not None
         latest = time.monotonic() + 1.0
-        while process.is_alive() and time.monotonic() < latest:
+        while child.alive and time.monotonic() < latest:
             time.sleep(0.01)  # join() would wait for good when the task closed its files
-        code = process.exitcode
+        fate, out_of_memory = child.fate(), child.process.exitcode == _OUT_OF_MEMORY
         self._end()
-        if code == _OUT_OF_MEMORY:
+        if out_of_memory:
             return f"the task used more than {self.limits.memory_bytes:,} bytes of memory"
-        if code == -signal.SIGKILL:
-            return "its process was killed (SIGKILL), as a system does that runs out of memory"
-        if code is not None and code < 0:
-            return f"its process was ended by {signal.Signals(-code).name}"
-        return "its process " + (f"ended with exit code {code}" if code else "stopped listening")
+        return f"its process {fate}"
 
 
-_open: WeakSet[socket.socket] = WeakSet()
-"""Our ends of the wires: a forked process lets go of them, or others would outlive their worker."""
-
-
-class _Wire:
+class _Channel:
     """Payloads over a local socket, each behind its length; no wait goes past its deadline."""
 
     _length = struct.Struct("<Q")
@@ -267,45 +243,33 @@ class _Wire:
 # --- in the process ---
 
 
-def _serve(
-    end: socket.socket, source: Rows, limits: WorkerLimits, inherited: Sequence[socket.socket]
-) -> None:
-    """The life of the process: read the rows, then run one task after the other.
-
-    It ends when the other side closes the wire or dies.
-    """
-    for other in inherited:
-        other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with suppress(AttributeError):
-        os.setsid()  # so that what a task starts ends with it
-    threadpool_limits(1)
-    wire = _Wire(end)
+def _serve(end: socket.socket, source: Rows, limits: WorkerLimits) -> None:
+    """The life of the process: read the rows, then run one task after the other."""
+    channel = _Channel(end)
     try:
         rows = _Owner(source() if callable(source) else source)
     except Exception as error:
-        wire.send({"error": _words(error)})
+        channel.send({"error": _words(error)})
         return
     _limit_memory(limits.memory_bytes)
     try:
-        wire.send({"rows": rows.count, "schema": rows.schema})
-        _serve_asks(wire, rows)
+        channel.send({"rows": rows.count, "schema": rows.schema})
+        _serve_asks(channel, rows)
     except (EOFError, OSError):
         return
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
 
 
-def _serve_asks(wire: _Wire, rows: _Owner) -> None:
+def _serve_asks(channel: _Channel, rows: _Owner) -> None:
     runner, steps = Runner(rows), list[str]()
     while True:
-        order = wire.receive()
-        ask = _ask(order)
+        order = channel.receive()
+        ask = ask_from_payload(order["ask"])
         if (wanted := [step.digest for step in ask.prepare]) != steps:
             runner, steps = Runner(rows), wanted  # one prepared copy of the rows at a time
         _alarm(order["seconds"] + _GRACE)
-        wire.send(_answer(runner, ask, order["state"]))
+        channel.send(_answer(runner, ask, order["state"]))
         _alarm(0)
 
 
@@ -379,18 +343,3 @@ def _limit_memory(more: int) -> None:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (wanted, wanted))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-# --- messages ---
-
-
-def _order(ask: Ask, client: int, state: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    fields = [ask.task, ask.version, ask.payload_for(client), client, ask.seed, ask.round]
-    steps = [[step.description, step.digest] for step in ask.prepare]
-    return {"ask": fields, "prepare": steps, "state": state, "seconds": seconds}
-
-
-def _ask(order: Mapping[str, Any]) -> Ask:
-    task, version, payload, client, seed, round = order["ask"]
-    steps = tuple(Preparation(*step) for step in order["prepare"])
-    return Ask(task, version, payload, np.array([client]), seed, round, prepare=steps)

@@ -19,6 +19,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from solera.engines.child import end
 from solera.serve.audit import AuditLog
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.tables import NEXT
@@ -33,10 +34,11 @@ _KEEP_SECONDS = 7 * 24 * 3600.0
 """How long the replies of an ended job are kept for a driver that is run again."""
 _MOST_STARTS = 5
 _SETTLED_SECONDS = 60.0
+_END_SECONDS = 3.0
 
 
 @dataclass
-class _Manager:
+class _Driver:
     """The process of one job; ``starts`` in a row that ended badly."""
 
     process: subprocess.Popen[bytes]
@@ -67,8 +69,7 @@ class Supervisor:
         self._environment = {**os.environ, TOKEN: token}
         if certificate is not None:
             self._environment[PIN] = certificate
-        self._managers: dict[str, _Manager] = {}
-        self._again: dict[str, float] = {}
+        self._drivers: dict[str, _Driver] = {}
         self._tidied = time.monotonic()
         self._signed = int((audit.last() or {}).get("event", 0))
 
@@ -97,8 +98,8 @@ class Supervisor:
                 self._see_to(job)
         for federation in {job.federation for job in going_on if job.kind == "standing"}:
             changed |= self.here.store.ask_newcomers(federation, now) > 0
-        for gone in set(self._managers) - {job.id for job in going_on}:
-            _end(self._managers.pop(gone).process)
+        for gone in set(self._drivers) - {job.id for job in going_on}:
+            end(self._drivers.pop(gone).process, _END_SECONDS)
         self._sign()
         if time.monotonic() - self._tidied > _TIDY_SECONDS:
             self.tidy(now)
@@ -116,32 +117,32 @@ class Supervisor:
 
     def close(self) -> None:
         """End the learners; they go on when the coordinator is started again."""
-        for manager in self._managers.values():
-            _end(manager.process)
-        self._managers.clear()
+        for driver in self._drivers.values():
+            end(driver.process, _END_SECONDS)
+        self._drivers.clear()
 
     # --- learners ---
 
     def _see_to(self, job: Job) -> None:
         """Make sure that the job's learner runs; one that keeps crashing ends its job."""
-        found = self._managers.get(job.id)
-        if found is None:
-            self._managers[job.id] = self._start(job.id, 1)
+        driver = self._drivers.get(job.id)
+        if driver is None:
+            self._drivers[job.id] = self._start(job.id, 1)
             return
-        code = found.process.poll()
+        code = driver.process.poll()
         if code is None:
             return
-        ran = time.monotonic() - found.began
-        starts = 1 if ran > _SETTLED_SECONDS else found.starts + 1
+        ran = time.monotonic() - driver.began
+        starts = 1 if ran > _SETTLED_SECONDS else driver.starts + 1
         if starts > _MOST_STARTS:
             reason = f"the learner's process ended {_MOST_STARTS} times: {self._last_line(job.id)}"
             self.here.store.set_job_state(job.id, "failed", reason, time.time())
             return
-        if ran > min(2.0**found.starts, _SETTLED_SECONDS) / 2:
+        if ran > min(2.0**driver.starts, _SETTLED_SECONDS) / 2:
             log.warning("job %s: its process ended with %d and is started again", job.id, code)
-            self._managers[job.id] = self._start(job.id, starts)
+            self._drivers[job.id] = self._start(job.id, starts)
 
-    def _start(self, job: str, starts: int) -> _Manager:
+    def _start(self, job: str, starts: int) -> _Driver:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         command = [sys.executable, "-m", "solera.serve.driver.managed", self.url, job]
         with self._output(job).open("ab") as output:
@@ -153,7 +154,7 @@ class Supervisor:
                 env=self._environment,
                 start_new_session=True,
             )
-        return _Manager(process, time.monotonic(), starts)
+        return _Driver(process, time.monotonic(), starts)
 
     def _output(self, job: str) -> Path:
         return self.folder / f"{job}.log"
@@ -167,24 +168,14 @@ class Supervisor:
     def _sign(self) -> None:
         """Copy new events into the signed log, each once, whatever crashes."""
         store = self.here.store
-        while found := store.events(after=self._signed):
-            self.audit.extend([(event.event, _facts(event)) for event in found])
-            self._signed = found[-1].id
+        while events := store.events(after=self._signed):
+            self.audit.extend([(event.event, _facts(event)) for event in events])
+            self._signed = events[-1].id
             store.forget_routine(self._signed)
 
 
 def _facts(event: Event) -> Mapping[str, Any]:
     about = {"federation": event.federation, "job": event.job, "client": event.client}
-    told = {name: value for name, value in about.items() if value not in (None, "")}
+    known = {name: value for name, value in about.items() if value not in (None, "")}
     reason = {"reason": event.reason} if event.reason else {}
-    return {"event": event.id, "at": event.time, **told, **reason, **(event.facts or {})}
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(3)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    process.wait()
+    return {"event": event.id, "at": event.time, **known, **reason, **(event.facts or {})}
