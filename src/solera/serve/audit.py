@@ -30,8 +30,6 @@ from solera.core.errors import SoleraError, UsageError
 from solera.core.private_files import sync_folder, write_file
 from solera.serve import identity as ids
 
-__all__ = ["AuditDamaged", "AuditLog", "Head", "Report", "verify"]
-
 TORN: Final = "audit.torn"
 _TORN_END: Final = b" torn\n"
 """More than a newline: a line that lacked nothing else must not become whole by its repair."""
@@ -132,24 +130,11 @@ class AuditLog:
         except AuditDamaged as error:
             raise _refused(self.path, error.message) from None
         here = Head(last.n, last.hash) if last else _EMPTY
-        if here != head and not self._leads_to(head, here):
-            raise _refused(self.path, f"it ends at line {here.n}, its head is at line {head.n}")
+        if here != head:  # a crash came before the new head, or the log was changed
+            report = verify(self.path, key, head)
+            if not report.ok or report.head != here or here.n < head.n:
+                raise _refused(self.path, f"it ends at line {here.n}, its head is at line {head.n}")
         return here, end
-
-    def _leads_to(self, head: Head, here: Head) -> bool:
-        """Whether lines after ``head`` lead up to ``here``: a crash came before the new head."""
-        at = _EMPTY
-        with open(self.path, "rb") as file:
-            while line := file.readline(_LONGEST):
-                entry = _parse(line, self.identity.sign_key)
-                if entry is None:
-                    continue
-                if at.n >= head.n and (entry.n, entry.previous) != (at.n + 1, at.hash):
-                    return False
-                at = Head(entry.n, entry.hash)
-                if at.n == head.n and at != head:
-                    return False
-        return at == here and here.n > head.n
 
     def _sign_for_torn(self, log: int, head: Head, torn: bytes) -> Head:
         if not torn.endswith(b"\n"):

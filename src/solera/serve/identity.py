@@ -34,12 +34,6 @@ try:
 except ImportError:
     raise MissingExtra.of("a client's identity", "serve") from None
 
-__all__ = [
-    "Identity", "NonceCache", "Unauthorised", "check_request", "claimed_key", "new_token",
-    "reply_message", "seal_key_message", "sign_request", "signed_message", "token_hash",
-    "verify",
-]  # fmt: skip
-
 FILE: Final = "identity.key"
 UNKNOWN_KEY: Final = "unknown key"
 """What a coordinator says to a client that it does not know, or knows no more."""

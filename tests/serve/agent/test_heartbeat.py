@@ -16,7 +16,7 @@ from solera.serve import wire  # noqa: E402
 from solera.serve.agent import heartbeat  # noqa: E402
 from solera.serve.agent.heartbeat import Heartbeat  # noqa: E402
 from solera.serve.connection import Connection  # noqa: E402
-from solera.serve.coordinator.store.store import NotFound  # noqa: E402
+from solera.serve.coordinator.store.base import NotFound  # noqa: E402
 
 ONE, TWO, OTHER = ("11" * 32, "22" * 32, "ff" * 32)
 

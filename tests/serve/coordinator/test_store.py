@@ -17,8 +17,9 @@ from sqlalchemy import create_engine, inspect, text
 from store_rows import NOW, add_ask, add_job, digest, enrol, reply, waiting
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
-from solera.serve.coordinator.store.store import Conflict, Denied, NotFound, Store
+from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.tables import NEXT, metadata
 
 # --- schema --------------------------------------------------------------------------------------

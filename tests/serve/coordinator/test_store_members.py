@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from store_rows import NOW, add_ask, checkpoint, client, digest, enrol, reply, waiting
 
+from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
-from solera.serve.coordinator.store.store import Conflict, Denied, NotFound
 from solera.serve.wire import Checkpoint
 
 # --- members -------------------------------------------------------------------------------------

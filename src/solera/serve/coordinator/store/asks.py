@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from solera.core.errors import UsageError
 from solera.core.replies import FailureKind
@@ -23,6 +34,7 @@ from solera.serve.coordinator.store.jobs import find_job
 from solera.serve.coordinator.store.members import find_client
 from solera.serve.coordinator.store.tables import (
     OPEN,
+    REPLY_COLUMNS,
     AskRow,
     ReplyRow,
     asks,
@@ -34,7 +46,7 @@ from solera.serve.coordinator.store.tables import (
 )
 from solera.serve.wire import Answer, Job, NewAsk, NewReply, Progress
 
-_REPLY_COLUMNS = [column for column in deliveries.c if column.name != "payload"]
+_PAYLOAD = func.coalesce(deliveries.c.payload, asks.c.payload)
 _OF_THE_STORE = ("deadline", "created", "pruned")
 """Of a stored ask; the driver does not say them, or not the same when it is replayed."""
 
@@ -70,26 +82,18 @@ class Asks(Base):
     def ask(self, job: str, seq: int) -> AskRow:
         """One ask."""
         with self._read() as connection:
-            found = _find_ask(connection, job, seq)
-            if found is None:
+            stored = _find_ask(connection, job, seq)
+            if stored is None:
                 raise NotFound(f"no ask {seq} in job {job!r}")
-            return found
+            return stored
 
     def pending(self, federation: str, client: int, limit: int) -> list[AskRow]:
         """What a client has to answer in running jobs, oldest first, with its own payload."""
-        payload = func.coalesce(deliveries.c.payload, asks.c.payload).label("payload")
+        payload = _PAYLOAD.label("payload")
         columns = [payload if column.name == "payload" else column for column in asks.c]
-        chosen = (
-            select(*columns)
-            .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
-            .join(jobs, jobs.c.id == asks.c.job)
-            .where(deliveries.c.client == client, deliveries.c.status == OPEN)
-            .where(jobs.c.federation == federation, jobs.c.state == "running")
-            .order_by(asks.c.created, asks.c.job, asks.c.seq)
-            .limit(limit)
-        )
-        with self._read() as connection:
-            return [row_of(AskRow, row) for row in connection.execute(chosen)]
+        chosen = _open_to(federation, client, *columns)
+        ordered = chosen.order_by(asks.c.created, asks.c.job, asks.c.seq)
+        return self._rows(AskRow, ordered.limit(limit))
 
     def progress(self, job: str) -> Progress:
         """How far a job is."""
@@ -100,7 +104,7 @@ class Asks(Base):
                 return Progress(0)
             counted = (
                 select(deliveries.c.status, func.count())
-                .where(deliveries.c.job == job, deliveries.c.seq == row.seq)
+                .where(_of_ask(job, row.seq))
                 .group_by(deliveries.c.status)
             )
             states = {row[0]: row[1] for row in connection.execute(counted)}
@@ -108,20 +112,8 @@ class Asks(Base):
 
     def may_read(self, federation: str, client: int, digest: str) -> bool:
         """Whether a blob is part of what a client is asked, or a model of its federation."""
-        open_asks = (
-            select(asks.c.job)
-            .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
-            .join(jobs, jobs.c.id == asks.c.job)
-            .where(deliveries.c.client == client, deliveries.c.status == OPEN)
-            .where(jobs.c.federation == federation, jobs.c.state == "running")
-            .where(
-                or_(
-                    func.coalesce(deliveries.c.payload, asks.c.payload) == digest,
-                    asks.c.prepare == digest,
-                    jobs.c.spec == digest,
-                )
-            )
-        )
+        named = [column == digest for column in (_PAYLOAD, asks.c.prepare, jobs.c.spec)]
+        open_asks = _open_to(federation, client, asks.c.job).where(or_(*named))
         published = (
             select(models.c.job)
             .join(jobs, jobs.c.id == models.c.job)
@@ -141,10 +133,10 @@ class Asks(Base):
         signature = bytes.fromhex(new.signature)
         with self._write() as connection:
             of = find_job(connection, job)
-            found = find_client(connection, of.federation, client)
-            if found.revoked is not None:
-                raise Denied(f"client {client} was revoked: {found.reason}")
-            this = _delivery(job, seq, client)
+            sender = find_client(connection, of.federation, client)
+            if sender.revoked is not None:
+                raise Denied(f"client {client} was revoked: {sender.reason}")
+            this = and_(_of_ask(job, seq), deliveries.c.client == client)
             running = exists().where(jobs.c.id == job, jobs.c.state == "running")
             changed = connection.execute(
                 update(deliveries)
@@ -156,8 +148,7 @@ class Asks(Base):
                     connection,
                     "replied" if new.status == "ok" else new.status,
                     now,
-                    federation=of.federation,
-                    job=job,
+                    of=of,
                     client=client,
                     reason=new.reason,
                     facts={"seq": seq, "digest": new.digest, "bytes": new.size},
@@ -178,16 +169,15 @@ class Asks(Base):
     def replies(self, job: str, seq: int) -> list[ReplyRow]:
         """Replies and failures so far in client order."""
         chosen = (
-            select(*_REPLY_COLUMNS)
-            .where(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.status != OPEN)
+            select(*REPLY_COLUMNS)
+            .where(_of_ask(job, seq), deliveries.c.status != OPEN)
             .order_by(deliveries.c.client)
         )
-        with self._read() as connection:
-            return [row_of(ReplyRow, row) for row in connection.execute(chosen)]
+        return self._rows(ReplyRow, chosen)
 
     def answered(self, job: str, seq: int) -> int:
         """How many clients have replied or failed."""
-        closed = and_(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.status != OPEN)
+        closed = and_(_of_ask(job, seq), deliveries.c.status != OPEN)
         with self._read() as connection:
             chosen = select(func.count()).select_from(deliveries).where(closed)
             return int(connection.execute(chosen).scalar_one())
@@ -200,23 +190,14 @@ class Asks(Base):
             of = find_job(connection, job, lock=True)
             failed = connection.execute(
                 update(deliveries)
-                .where(deliveries.c.job == job, deliveries.c.seq == seq)
-                .where(deliveries.c.status == OPEN)
+                .where(_of_ask(job, seq), deliveries.c.status == OPEN)
                 .values(status=status, reason=plain(reason), time=now)
                 .returning(deliveries.c.client)
             )
             given_up = sorted(failed.scalars())
             for client in given_up:
-                note(
-                    connection,
-                    status,
-                    now,
-                    federation=of.federation,
-                    job=job,
-                    client=client,
-                    reason=reason,
-                    facts={"seq": seq},
-                )
+                facts = {"seq": seq}
+                note(connection, status, now, of=of, client=client, reason=reason, facts=facts)
             return given_up
 
 
@@ -231,7 +212,7 @@ def insert_ask(connection: Connection, of: Job, ask: AskRow, own: Mapping[int, s
     facts = {"seq": ask.seq, "task": ask.task, "version": ask.version, "clients": ask.clients}
     carried = {"payload": ask.payload or sorted(own.values()), "prepare": ask.prepare}
     about = facts | carried
-    note(connection, "asked", ask.created, federation=of.federation, job=of.id, facts=about)
+    note(connection, "asked", ask.created, of=of, facts=about)
 
 
 def _own_payloads(payloads: Mapping[int, str], ids: list[int]) -> dict[int, str]:
@@ -255,7 +236,7 @@ def _check_same(
     differs = [name for name in names if getattr(stored, name) != getattr(asked, name)]
     if not differs and own:
         chosen = select(deliveries.c.client, deliveries.c.payload).where(
-            deliveries.c.job == stored.job, deliveries.c.seq == stored.seq
+            _of_ask(stored.job, stored.seq)
         )
         kept = {row.client: row.payload for row in connection.execute(chosen)}
         if any(digest is not None and own[client] != digest for client, digest in kept.items()):
@@ -290,5 +271,16 @@ def _new_deliveries(
     return rows
 
 
-def _delivery(job: str, seq: int, client: int) -> ColumnElement[bool]:
-    return and_(deliveries.c.job == job, deliveries.c.seq == seq, deliveries.c.client == client)
+def _of_ask(job: str, seq: int) -> ColumnElement[bool]:
+    return and_(deliveries.c.job == job, deliveries.c.seq == seq)
+
+
+def _open_to(federation: str, client: int, *columns: Any) -> Select[Any]:
+    """Asks of running jobs that a client has yet to answer."""
+    return (
+        select(*columns)
+        .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
+        .join(jobs, jobs.c.id == asks.c.job)
+        .where(deliveries.c.client == client, deliveries.c.status == OPEN)
+        .where(jobs.c.federation == federation, jobs.c.state == "running")
+    )

@@ -11,12 +11,13 @@ from typing import Any, Self, TypeVar
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, Row, Table, create_engine, event, insert, make_url, text
+from sqlalchemy import Connection, Row, Select, Table, create_engine, event, insert, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, StatementError
 
 from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator.store.tables import events
+from solera.serve.wire import Job
 
 T = TypeVar("T")
 
@@ -109,6 +110,10 @@ class Base:
         with _usable_values(), self._engine.begin() as connection:
             yield connection
 
+    def _rows(self, kind: type[T], query: Select[Any]) -> list[T]:
+        with self._read() as connection:
+            return [row_of(kind, row) for row in connection.execute(query)]
+
     def _add(self, connection: Connection, table: Table, **values: Any) -> bool:
         """Insert a row unless its key is taken; whether it was inserted."""
         insert = sqlite.insert if self._sqlite else postgresql.insert
@@ -121,13 +126,19 @@ def note(
     event: str,
     now: float,
     *,
+    of: Job | None = None,
     federation: str = "",
     job: str | None = None,
     client: int | None = None,
     reason: str = "",
     facts: Mapping[str, Any] | None = None,
 ) -> int:
-    """Write down what happens, in the transaction in which it happens; the number of the event."""
+    """Write down what happens, in the transaction in which it happens; the number of the event.
+
+    ``of`` is the job that it is part of, instead of the names of federation and job.
+    """
+    if of is not None:
+        federation, job = of.federation, of.id
     row = {
         "federation": plain(federation),
         "job": None if job is None else plain(job),

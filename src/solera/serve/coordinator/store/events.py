@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import delete, select
 
-from solera.serve.coordinator.store.base import Base, note, row_of
+from solera.serve.coordinator.store.base import Base, note
 from solera.serve.coordinator.store.tables import events
 from solera.serve.wire import Event
 
@@ -34,9 +34,9 @@ class Events(Base):
         facts: Mapping[str, Any] | None = None,
     ) -> int:
         """Note what happened, above all every refusal and failure; the number of the event."""
-        about = {"federation": federation, "reason": reason}
+        about: dict[str, Any] = {"federation": federation, "job": job, "client": client}
         with self._write() as connection:
-            return note(connection, event, now, **about, job=job, client=client, facts=facts)
+            return note(connection, event, now, **about, reason=reason, facts=facts)
 
     def events(
         self,
@@ -56,8 +56,7 @@ class Events(Base):
         for column, value in wanted.items():
             if value is not None:
                 chosen = chosen.where(events.c[column] == value)
-        with self._read() as connection:
-            return [row_of(Event, row) for row in connection.execute(chosen)]
+        return self._rows(Event, chosen)
 
     def forget_routine(self, until: int) -> int:
         """Delete the events of every day up to number ``until``; how many they were."""

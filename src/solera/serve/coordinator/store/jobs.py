@@ -63,8 +63,7 @@ class Jobs(Base):
         if not ended:
             ours = and_(ours, jobs.c.state.in_([state for state, next in NEXT.items() if next]))
         chosen = select(jobs).where(ours).order_by(jobs.c.created, jobs.c.id)
-        with self._read() as connection:
-            return [row_of(Job, row) for row in connection.execute(chosen)]
+        return self._rows(Job, chosen)
 
     def set_job_state(self, id: str, new_state: State, reason: str, now: float) -> Job:
         """Move a job on. Moving it where it is changes nothing; what is final stays."""
@@ -80,15 +79,8 @@ class Jobs(Base):
                 if job.state != new_state:
                     raise Conflict(f"job {id!r} is {job.state} and cannot become {new_state}")
                 return job
-            note(
-                connection,
-                new_state,
-                now,
-                federation=job.federation,
-                job=id,
-                reason=reason,
-                facts={"kind": job.kind, "hash": job.hash, "owner": job.owner},
-            )
+            facts = {"kind": job.kind, "hash": job.hash, "owner": job.owner}
+            note(connection, new_state, now, of=job, reason=reason, facts=facts)
             if new_state == "running":
                 present = _present(connection, job.federation)
                 connection.execute(update(jobs).where(jobs.c.id == id).values(clients=present))

@@ -64,9 +64,7 @@ class Members(Base):
 
     def federations(self) -> list[FederationRow]:
         """All federations by name."""
-        with self._read() as connection:
-            rows = connection.execute(select(federations).order_by(federations.c.name))
-            return [row_of(FederationRow, row) for row in rows]
+        return self._rows(FederationRow, select(federations).order_by(federations.c.name))
 
     def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> None:
         """Let one client join under this name, once, until ``expires``."""
@@ -136,14 +134,12 @@ class Members(Base):
     def clients(self, federation: str) -> list[ClientRow]:
         """All clients of a federation in the order of their numbers."""
         chosen = select(clients).where(clients.c.federation == federation).order_by(clients.c.id)
-        with self._read() as connection:
-            return [row_of(ClientRow, row) for row in connection.execute(chosen)]
+        return self._rows(ClientRow, chosen)
 
     def client_by_key(self, sign_key: bytes) -> ClientRow | None:
         """Whose key this is; look at ``revoked`` before trusting it."""
-        with self._read() as connection:
-            row = connection.execute(select(clients).where(clients.c.sign_key == sign_key)).first()
-            return None if row is None else row_of(ClientRow, row)
+        owners = self._rows(ClientRow, select(clients).where(clients.c.sign_key == sign_key))
+        return owners[0] if owners else None
 
     def heartbeat(
         self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]

@@ -18,6 +18,7 @@ from solera.serve.coordinator.store.events import INVALID, problem
 from solera.serve.coordinator.store.jobs import find_job
 from solera.serve.coordinator.store.tables import (
     OPEN,
+    REPLY_COLUMNS,
     AskRow,
     QuestionRow,
     asks,
@@ -156,7 +157,7 @@ class Models(Base):
                 done = update(deliveries).where(earlier, deliveries.c.status != OPEN)
                 connection.execute(done.values(pruned=True, digest=None))
             facts = {"digest": new.digest, "version": version, "contributions": len(contributions)}
-            note(connection, "published", now, federation=of.federation, job=job, facts=facts)
+            note(connection, "published", now, of=of, facts=facts)
             return model
 
     def model(self, job: str) -> Model:
@@ -182,6 +183,5 @@ def _model(connection: Connection, job: str) -> Model | None:
 
 
 def _contributions(question: QuestionRow) -> Select[tuple[object, ...]]:
-    columns = [column for column in deliveries.c if column.name != "payload"]
     ours = and_(deliveries.c.job == question.job, deliveries.c.seq >= question.first)
-    return select(*columns).where(ours)
+    return select(*REPLY_COLUMNS).where(ours)

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import Select, false, select, union
 
 from solera.serve.coordinator.store.asks import Asks
-from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.counts import Counts
 from solera.serve.coordinator.store.events import Events
 from solera.serve.coordinator.store.jobs import Jobs
@@ -26,8 +25,6 @@ from solera.serve.coordinator.store.tables import (
     models,
     questions,
 )
-
-__all__ = ["Conflict", "Denied", "NotFound", "Store"]
 
 
 class Store(Members, Events, Jobs, Asks, Models, Counts):

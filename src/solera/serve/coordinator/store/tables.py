@@ -122,21 +122,26 @@ metadata = MetaData(
     }
 )
 
+
+def _required(*parts: Any, **options: Any) -> Column[Any]:
+    return Column(*parts, nullable=False, **options)
+
+
 federations = Table(
     "federations",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("next_client", BigInteger, nullable=False),
-    Column("created", Double, nullable=False),
+    _required("next_client", BigInteger),
+    _required("created", Double),
 )
 
 invites = Table(
     "invites",
     metadata,
     Column("token_hash", LargeBinary, primary_key=True),
-    Column("federation", ForeignKey("federations.name"), nullable=False, index=True),
-    Column("name", Text, nullable=False),
-    Column("expires", Double, nullable=False),
+    _required("federation", ForeignKey("federations.name"), index=True),
+    _required("name", Text),
+    _required("expires", Double),
     Column("used", Double),
 )
 
@@ -145,14 +150,14 @@ clients = Table(
     metadata,
     Column("federation", ForeignKey("federations.name"), primary_key=True),
     Column("id", BigInteger, primary_key=True, autoincrement=False),
-    Column("name", Text, nullable=False),
+    _required("name", Text),
     Column("sign_key", LargeBinary, nullable=False, unique=True),
-    Column("seal_key", LargeBinary, nullable=False),
-    Column("tasks", JSON, nullable=False),
-    Column("enrolled", Double, nullable=False),
+    _required("seal_key", LargeBinary),
+    _required("tasks", JSON),
+    _required("enrolled", Double),
     Column("seen", Double),
     Column("revoked", Double),
-    Column("reason", Text, nullable=False),
+    _required("reason", Text),
     Column("doing", Text),
     Column("head", JSON(none_as_null=True)),
     UniqueConstraint("federation", "name"),
@@ -162,17 +167,17 @@ jobs = Table(
     "jobs",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("federation", ForeignKey("federations.name"), nullable=False, index=True),
-    Column("kind", Text, nullable=False),
-    Column("spec", Text, nullable=False),
-    Column("hash", Text, nullable=False),
-    Column("seed", BigInteger, nullable=False),
-    Column("owner", Text, nullable=False),
+    _required("federation", ForeignKey("federations.name"), index=True),
+    _required("kind", Text),
+    _required("spec", Text),
+    _required("hash", Text),
+    _required("seed", BigInteger),
+    _required("owner", Text),
     Column("deadline", Double),
-    Column("state", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("created", Double, nullable=False),
-    Column("changed", Double, nullable=False),
+    _required("state", Text),
+    _required("reason", Text),
+    _required("created", Double),
+    _required("changed", Double),
     Column("clients", JSON(none_as_null=True)),
 )
 
@@ -181,9 +186,9 @@ approvals = Table(
     metadata,
     Column("job", ForeignKey("jobs.id"), primary_key=True),
     Column("client", BigInteger, primary_key=True, autoincrement=False),
-    Column("person", Text, nullable=False),
-    Column("hash", Text, nullable=False),
-    Column("time", Double, nullable=False),
+    _required("person", Text),
+    _required("hash", Text),
+    _required("time", Double),
 )
 
 asks = Table(
@@ -191,15 +196,15 @@ asks = Table(
     metadata,
     Column("job", ForeignKey("jobs.id"), primary_key=True),
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
-    Column("task", Text, nullable=False),
-    Column("version", BigInteger, nullable=False),
+    _required("task", Text),
+    _required("version", BigInteger),
     Column("payload", Text),
     Column("prepare", Text),
-    Column("round", BigInteger, nullable=False),
+    _required("round", BigInteger),
     Column("deadline", Double),
-    Column("clients", JSON, nullable=False),
-    Column("created", Double, nullable=False),
-    Column("pruned", Boolean, nullable=False),
+    _required("clients", JSON),
+    _required("created", Double),
+    _required("pruned", Boolean),
 )
 
 deliveries = Table(
@@ -209,13 +214,13 @@ deliveries = Table(
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("client", BigInteger, primary_key=True, autoincrement=False),
     Column("payload", Text),
-    Column("status", Text, nullable=False),
+    _required("status", Text),
     Column("digest", Text),
-    Column("size", BigInteger, nullable=False),
-    Column("reason", Text, nullable=False),
+    _required("size", BigInteger),
+    _required("reason", Text),
     Column("signature", LargeBinary),
     Column("time", Double),
-    Column("pruned", Boolean, nullable=False),
+    _required("pruned", Boolean),
     ForeignKeyConstraint(["job", "seq"], ["asks.job", "asks.seq"]),
     Index("ix_deliveries_client", "client", "status"),
 )
@@ -225,19 +230,19 @@ checkpoints = Table(
     metadata,
     Column("job", ForeignKey("jobs.id"), primary_key=True),
     Column("first", BigInteger, primary_key=True, autoincrement=False),
-    Column("seq", BigInteger, nullable=False),
-    Column("digest", Text, nullable=False),
-    Column("time", Double, nullable=False),
+    _required("seq", BigInteger),
+    _required("digest", Text),
+    _required("time", Double),
 )
 
 questions = Table(
     "questions",
     metadata,
     Column("job", ForeignKey("jobs.id"), primary_key=True),
-    Column("first", BigInteger, nullable=False),
-    Column("task", Text, nullable=False),
-    Column("version", BigInteger, nullable=False),
-    Column("payload", Text, nullable=False),
+    _required("first", BigInteger),
+    _required("task", Text),
+    _required("version", BigInteger),
+    _required("payload", Text),
     Column("prepare", Text),
 )
 
@@ -245,22 +250,25 @@ models = Table(
     "models",
     metadata,
     Column("job", ForeignKey("jobs.id"), primary_key=True),
-    Column("version", BigInteger, nullable=False),
-    Column("digest", Text, nullable=False),
-    Column("contributions", JSON, nullable=False),
-    Column("time", Double, nullable=False),
+    _required("version", BigInteger),
+    _required("digest", Text),
+    _required("contributions", JSON),
+    _required("time", Double),
 )
 
 events = Table(
     "events",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("federation", Text, nullable=False, index=True),
+    _required("federation", Text, index=True),
     Column("job", Text, index=True),
     Column("client", BigInteger),
-    Column("event", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("time", Double, nullable=False),
+    _required("event", Text),
+    _required("reason", Text),
+    _required("time", Double),
     Column("facts", JSON(none_as_null=True)),
     sqlite_autoincrement=True,
 )
+
+REPLY_COLUMNS = [column for column in deliveries.c if column.name != "payload"]
+"""Those of a :class:`ReplyRow`."""

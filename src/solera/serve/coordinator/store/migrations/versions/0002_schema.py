@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from alembic import op
 from sqlalchemy import (
     JSON,
@@ -21,19 +23,23 @@ revision = "0002"
 down_revision = None
 
 
+def _required(*parts: Any) -> Column[Any]:
+    return Column(*parts, nullable=False)
+
+
 def upgrade() -> None:
     op.create_table(
         "federations",
         Column("name", Text, primary_key=True),
-        Column("next_client", BigInteger, nullable=False),
-        Column("created", Double, nullable=False),
+        _required("next_client", BigInteger),
+        _required("created", Double),
     )
     op.create_table(
         "invites",
         Column("token_hash", LargeBinary, primary_key=True),
-        Column("federation", Text, ForeignKey("federations.name"), nullable=False),
-        Column("name", Text, nullable=False),
-        Column("expires", Double, nullable=False),
+        _required("federation", Text, ForeignKey("federations.name")),
+        _required("name", Text),
+        _required("expires", Double),
         Column("used", Double),
     )
     op.create_index("ix_invites_federation", "invites", ["federation"])
@@ -41,14 +47,14 @@ def upgrade() -> None:
         "clients",
         Column("federation", Text, ForeignKey("federations.name"), primary_key=True),
         Column("id", BigInteger, primary_key=True, autoincrement=False),
-        Column("name", Text, nullable=False),
+        _required("name", Text),
         Column("sign_key", LargeBinary, nullable=False, unique=True),
-        Column("seal_key", LargeBinary, nullable=False),
-        Column("tasks", JSON, nullable=False),
-        Column("enrolled", Double, nullable=False),
+        _required("seal_key", LargeBinary),
+        _required("tasks", JSON),
+        _required("enrolled", Double),
         Column("seen", Double),
         Column("revoked", Double),
-        Column("reason", Text, nullable=False),
+        _required("reason", Text),
         Column("doing", Text),
         Column("head", JSON),
         UniqueConstraint("federation", "name"),
@@ -56,17 +62,17 @@ def upgrade() -> None:
     op.create_table(
         "jobs",
         Column("id", Text, primary_key=True),
-        Column("federation", Text, ForeignKey("federations.name"), nullable=False),
-        Column("kind", Text, nullable=False),
-        Column("spec", Text, nullable=False),
-        Column("hash", Text, nullable=False),
-        Column("seed", BigInteger, nullable=False),
-        Column("owner", Text, nullable=False),
+        _required("federation", Text, ForeignKey("federations.name")),
+        _required("kind", Text),
+        _required("spec", Text),
+        _required("hash", Text),
+        _required("seed", BigInteger),
+        _required("owner", Text),
         Column("deadline", Double),
-        Column("state", Text, nullable=False),
-        Column("reason", Text, nullable=False),
-        Column("created", Double, nullable=False),
-        Column("changed", Double, nullable=False),
+        _required("state", Text),
+        _required("reason", Text),
+        _required("created", Double),
+        _required("changed", Double),
         Column("clients", JSON),
     )
     op.create_index("ix_jobs_federation", "jobs", ["federation"])
@@ -74,23 +80,23 @@ def upgrade() -> None:
         "approvals",
         Column("job", Text, ForeignKey("jobs.id"), primary_key=True),
         Column("client", BigInteger, primary_key=True, autoincrement=False),
-        Column("person", Text, nullable=False),
-        Column("hash", Text, nullable=False),
-        Column("time", Double, nullable=False),
+        _required("person", Text),
+        _required("hash", Text),
+        _required("time", Double),
     )
     op.create_table(
         "asks",
         Column("job", Text, ForeignKey("jobs.id"), primary_key=True),
         Column("seq", BigInteger, primary_key=True, autoincrement=False),
-        Column("task", Text, nullable=False),
-        Column("version", BigInteger, nullable=False),
+        _required("task", Text),
+        _required("version", BigInteger),
         Column("payload", Text),
         Column("prepare", Text),
-        Column("round", BigInteger, nullable=False),
+        _required("round", BigInteger),
         Column("deadline", Double),
-        Column("clients", JSON, nullable=False),
-        Column("created", Double, nullable=False),
-        Column("pruned", Boolean, nullable=False),
+        _required("clients", JSON),
+        _required("created", Double),
+        _required("pruned", Boolean),
     )
     op.create_table(
         "deliveries",
@@ -98,13 +104,13 @@ def upgrade() -> None:
         Column("seq", BigInteger, primary_key=True, autoincrement=False),
         Column("client", BigInteger, primary_key=True, autoincrement=False),
         Column("payload", Text),
-        Column("status", Text, nullable=False),
+        _required("status", Text),
         Column("digest", Text),
-        Column("size", BigInteger, nullable=False),
-        Column("reason", Text, nullable=False),
+        _required("size", BigInteger),
+        _required("reason", Text),
         Column("signature", LargeBinary),
         Column("time", Double),
-        Column("pruned", Boolean, nullable=False),
+        _required("pruned", Boolean),
         ForeignKeyConstraint(["job", "seq"], ["asks.job", "asks.seq"]),
     )
     op.create_index("ix_deliveries_client", "deliveries", ["client", "status"])
@@ -112,36 +118,36 @@ def upgrade() -> None:
         "checkpoints",
         Column("job", Text, ForeignKey("jobs.id"), primary_key=True),
         Column("first", BigInteger, primary_key=True, autoincrement=False),
-        Column("seq", BigInteger, nullable=False),
-        Column("digest", Text, nullable=False),
-        Column("time", Double, nullable=False),
+        _required("seq", BigInteger),
+        _required("digest", Text),
+        _required("time", Double),
     )
     op.create_table(
         "questions",
         Column("job", Text, ForeignKey("jobs.id"), primary_key=True),
-        Column("first", BigInteger, nullable=False),
-        Column("task", Text, nullable=False),
-        Column("version", BigInteger, nullable=False),
-        Column("payload", Text, nullable=False),
+        _required("first", BigInteger),
+        _required("task", Text),
+        _required("version", BigInteger),
+        _required("payload", Text),
         Column("prepare", Text),
     )
     op.create_table(
         "models",
         Column("job", Text, ForeignKey("jobs.id"), primary_key=True),
-        Column("version", BigInteger, nullable=False),
-        Column("digest", Text, nullable=False),
-        Column("contributions", JSON, nullable=False),
-        Column("time", Double, nullable=False),
+        _required("version", BigInteger),
+        _required("digest", Text),
+        _required("contributions", JSON),
+        _required("time", Double),
     )
     op.create_table(
         "events",
         Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-        Column("federation", Text, nullable=False),
+        _required("federation", Text),
         Column("job", Text),
         Column("client", BigInteger),
-        Column("event", Text, nullable=False),
-        Column("reason", Text, nullable=False),
-        Column("time", Double, nullable=False),
+        _required("event", Text),
+        _required("reason", Text),
+        _required("time", Double),
         Column("facts", JSON),
         sqlite_autoincrement=True,
     )
