@@ -313,9 +313,9 @@ def _public_key(text: str) -> bytes:
 
 
 def _head(text: str) -> tuple[int, str]:
-    found = re.fullmatch(r"([0-9]{1,15}):([0-9a-f]{64})", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,15}):([0-9a-f]{64})", text)
+    if match is None:
         raise UsageError(
             f"--head {text!r} is no line of a log", hint="write its number, a colon and its hash"
         )
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]

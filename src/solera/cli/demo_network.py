@@ -195,9 +195,9 @@ class _Demo:
             self.coordinator.wait()
             self.start()
             self._wait(lambda: self._get("/v1/jobs/averaging")["state"] not in _OPEN, 120)
-        told = self._get("/v1/jobs/averaging")
-        if told["state"] != "finished":
-            raise SoleraError(f"the job is {told['state']}: {told['reason']}")
+        job = self._get("/v1/jobs/averaging")
+        if job["state"] != "finished":
+            raise SoleraError(f"the job is {job['state']}: {job['reason']}")
         out = self.folder / "averaging.sol"
         self._solera("job", "model", "averaging", "--out", str(out), *self._driver())
         model = so.load(out)

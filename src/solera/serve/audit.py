@@ -269,8 +269,8 @@ def _last_line(log: int, sign_key: bytes) -> tuple[_Line | None, int]:
         end = size
         lines = re.findall(rb"[^\n]*\n|[^\n]+", os.pread(log, size - start, start))
         for line in reversed(lines):
-            if found := _parse(line, sign_key):
-                return found, end
+            if entry := _parse(line, sign_key):
+                return entry, end
             end -= len(line)
         if start == 0:
             return None, 0
@@ -282,9 +282,9 @@ def _read_head(path: Path, sign_key: bytes) -> Head:
         data = path.read_bytes()
     except OSError as error:
         raise AuditDamaged(f"{path.name}: {error.strerror}; the log may have been cut") from None
-    found = _HEAD.fullmatch(data)
-    head = Head(int(found[1]), found[2].decode()) if found else _EMPTY
-    signature = bytes.fromhex(found[3].decode()) if found else b""
+    written = _HEAD.fullmatch(data)
+    head = Head(int(written[1]), written[2].decode()) if written else _EMPTY
+    signature = bytes.fromhex(written[3].decode()) if written else b""
     if not ids.verify(sign_key, _head_message(head), signature):
         raise AuditDamaged(f"{path.name} was not written with this key, or was changed")
     return head

@@ -106,10 +106,10 @@ class Connection:
         if response.status_code < 400:
             return response
         try:
-            said = response.json()["detail"]
+            detail = response.json()["detail"]
         except (ValueError, KeyError, TypeError):
-            said = response.text[:200]
-        raise CoordinatorError(f"{method} {path}: {said} (status {response.status_code})")
+            detail = response.text[:200]
+        raise CoordinatorError(f"{method} {path}: {detail} (status {response.status_code})")
 
     def upload(self, frame: bytes) -> str:
         """Store bytes under their digest; large ones go on where they stopped."""

@@ -217,12 +217,12 @@ def _parse(headers: Mapping[str, str]) -> list[str]:
         given.get(name.lower(), []).append(value)
     values = []
     for name, pattern in _HEADERS.items():
-        found = given[name.lower()]
-        if len(found) != 1:
-            raise Unauthorised("header", f"{name} is {'repeated' if found else 'missing'}")
-        if not pattern.fullmatch(found[0]):
+        sent = given[name.lower()]
+        if len(sent) != 1:
+            raise Unauthorised("header", f"{name} is {'repeated' if sent else 'missing'}")
+        if not pattern.fullmatch(sent[0]):
             raise Unauthorised("header", f"{name} is malformed")
-        values.append(found[0])
+        values.append(sent[0])
     return values
 
 

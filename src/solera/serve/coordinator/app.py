@@ -72,8 +72,8 @@ def create_app(
     async def unclear(request: Request, error: RequestValidationError) -> Response:
         """What is wrong and where; what was sent is not repeated, it may be anything."""
         wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        said = "; ".join(wrong)[:1000].encode("ascii", "replace").decode()
-        return JSONResponse({"detail": said}, status_code=422)
+        detail = "; ".join(wrong)[:1000].encode("ascii", "replace").decode()
+        return JSONResponse({"detail": detail}, status_code=422)
 
     @app.get("/healthz", tags=["health"])
     async def health() -> dict[str, str]:

@@ -57,12 +57,12 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         facts = getattr(record, "facts", None)
-        said = record.getMessage()
+        text = record.getMessage()
         if facts is not None:
-            said = " ".join(f"{name}={facts[name]}" for name in FIELDS)
+            text = " ".join(f"{name}={facts[name]}" for name in FIELDS)
         # A message may quote what somebody sent: it must not look like a line of its own.
-        said = said.replace("\r", "\\r").replace("\n", "\\n")
-        line = f"{_moment(record)} {record.levelname.lower()} {record.name} {said}"
+        text = text.replace("\r", "\\r").replace("\n", "\\n")
+        line = f"{_moment(record)} {record.levelname.lower()} {record.name} {text}"
         if record.exc_info and record.exc_info[1] is not None:
             line += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
         return line

@@ -134,7 +134,7 @@ def _body_size(scope: Scope) -> int | None:
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return None
-    said = headers.get(b"content-length", b"0" if scope["method"] in _NO_BODY else b"")
-    if not said.isdigit() or len(said) > 20 or int(said) > LARGEST_BODY:
+    length = headers.get(b"content-length", b"0" if scope["method"] in _NO_BODY else b"")
+    if not length.isdigit() or len(length) > 20 or int(length) > LARGEST_BODY:
         return None
-    return int(said)
+    return int(length)

@@ -128,8 +128,8 @@ class Asks(Base):
         """Store a reply. True if it is new, False if the same one was stored before."""
         if (new.digest is not None) != (new.status == "ok"):
             raise UsageError.of("reply", "digest", new.digest, "must be given exactly with 'ok'")
-        said = {name: getattr(new, name) for name in Answer.__struct_fields__}
-        said["reason"] = plain(new.reason)
+        answer = {name: getattr(new, name) for name in Answer.__struct_fields__}
+        answer["reason"] = plain(new.reason)
         signature = bytes.fromhex(new.signature)
         with self._write() as connection:
             of = find_job(connection, job)
@@ -141,7 +141,7 @@ class Asks(Base):
             changed = connection.execute(
                 update(deliveries)
                 .where(this, deliveries.c.status == OPEN, running)
-                .values(said | {"signature": signature, "time": now})
+                .values(answer | {"signature": signature, "time": now})
             )
             if changed.rowcount:
                 note(
@@ -161,8 +161,8 @@ class Asks(Base):
                 raise Conflict(f"job {job!r} is {of.state}: it takes no replies")
             if row.signature is None:
                 raise Conflict(f"ask {seq} of job {job!r} no longer waits for it: {row.reason}")
-            same = [name for name in said if not (row.pruned and name == "digest")]
-            if any(getattr(row, name) != said[name] for name in same):
+            same = [name for name in answer if not (row.pruned and name == "digest")]
+            if any(getattr(row, name) != answer[name] for name in same):
                 raise Conflict(f"client {client} gave another reply to ask {seq} of job {job!r}")
             return False
 

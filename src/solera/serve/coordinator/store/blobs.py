@@ -143,11 +143,11 @@ class Blobs:
             if not part.exists():
                 raise NoBlob(f"upload of {digest}: nothing was received")
             with part.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != digest:
+                received = hashlib.file_digest(file, "sha256").hexdigest()
+            if received != digest:
                 part.unlink()
                 raise PayloadError(
-                    f"upload of {digest}: the bytes received have digest {found}",
+                    f"upload of {digest}: the bytes received have digest {received}",
                     hint="send it again from the start",
                 )
             self._place(part, path)

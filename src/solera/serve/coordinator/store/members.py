@@ -293,28 +293,28 @@ def _federation(connection: Connection, name: str, *, lock: bool = False) -> Fed
 def _use_invite(connection: Connection, token_hash: bytes, now: float) -> InviteRow:
     this = invites.c.token_hash == token_hash
     valid = and_(this, invites.c.used.is_(None), invites.c.expires > now)
-    row = connection.execute(update(invites).where(valid).values(used=now).returning(invites))
-    found = row.first()
-    if found is not None:
-        return row_of(InviteRow, found)
-    found = connection.execute(select(invites).where(this)).first()
-    if found is None:
+    used = update(invites).where(valid).values(used=now).returning(invites)
+    row = connection.execute(used).first()
+    if row is not None:
+        return row_of(InviteRow, row)
+    row = connection.execute(select(invites).where(this)).first()
+    if row is None:
         raise Denied("no such invite", hint="ask the coordinator for a token")
-    why = "was used already" if found.used is not None else "has expired"
-    raise Denied(f"the invite of {found.name!r} {why}", hint="ask the coordinator for a new token")
+    why = "was used already" if row.used is not None else "has expired"
+    raise Denied(f"the invite of {row.name!r} {why}", hint="ask the coordinator for a new token")
 
 
 def _same_client(
-    found: ClientRow, federation: str, name: str, sign_key: bytes, seal_key: bytes
+    known: ClientRow, federation: str, name: str, sign_key: bytes, seal_key: bytes
 ) -> ClientRow:
-    """The client found, if it is the one that enrols again."""
-    if (found.federation, found.name) != (federation, name):
+    """The enrolled client, if it is the one that enrols again."""
+    if (known.federation, known.name) != (federation, name):
         raise Conflict(f"the key of client {name!r} belongs to another client")
-    if (found.sign_key, found.seal_key) != (sign_key, seal_key):
+    if (known.sign_key, known.seal_key) != (sign_key, seal_key):
         raise Conflict(f"a client {name!r} of {federation!r} exists", hint="choose another name")
-    if found.revoked is not None:
-        raise Denied(f"client {name!r} of {federation!r} was revoked: {found.reason}")
-    return found
+    if known.revoked is not None:
+        raise Denied(f"client {name!r} of {federation!r} was revoked: {known.reason}")
+    return known
 
 
 def _check_name(where: str, name: str) -> None:

@@ -45,5 +45,5 @@ class Store(Members, Events, Jobs, Asks, Models, Counts):
             select(models.c.digest),
         ]
         with self._read() as connection:
-            found = set(connection.execute(union(*sources)).scalars())
-        return found - {None}
+            digests = set(connection.execute(union(*sources)).scalars())
+        return digests - {None}
