@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import UsageError
 from solera.serve.coordinator.notifier import Notifier
-from solera.serve.coordinator.store.blobs import Blobs, NoBlob
+from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import (
@@ -135,16 +135,8 @@ class Coordinator:
             reason = f"no reply before the deadline of the {'job' if over else 'ask'}"
             self.store.fail_open(job, sequence, "late", reason, now)
 
-    def has(self, digest: str) -> bool:
-        """Whether a blob is here, whole."""
-        try:
-            self.blobs.size(digest)
-        except NoBlob:
-            return False
-        return True
-
     def check_uploaded(self, *digests: str | None) -> None:
         """What a message names must be here."""
         for digest in digests:
-            if digest is not None and not self.has(digest):
+            if digest is not None and digest not in self.blobs:
                 raise UsageError(f"blob {digest[:12]}… was not uploaded")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
@@ -21,38 +21,35 @@ def blobs_of(here: Coordinator) -> APIRouter:
     """The routes of uploads and downloads."""
     routes = APIRouter(tags=["blobs"], route_class=MessageRoute)
     store, blobs = here.store, here.blobs
+    anyone = Depends(here.anyone)
 
-    @routes.post("/v1/blobs")
-    async def put(request: Request, who: Annotated[Any, Depends(here.anyone)]) -> dict[str, str]:
+    @routes.post("/v1/blobs", dependencies=[anyone])
+    async def put(request: Request) -> dict[str, str]:
         """A small blob in one piece."""
         return {"digest": await run_in_threadpool(blobs.put, await request.body())}
 
-    @routes.get("/v1/uploads/{digest}")
-    async def received(digest: Digest, who: Annotated[Any, Depends(here.anyone)]) -> Upload:
+    @routes.get("/v1/uploads/{digest}", dependencies=[anyone])
+    def received(digest: Digest) -> Upload:
         """How much of a blob is here."""
-        done = await run_in_threadpool(here.has, digest)
+        done = digest in blobs
         return Upload(done, 0 if done else blobs.uploaded(digest))
 
-    @routes.put("/v1/uploads/{digest}")
-    async def append(
-        request: Request, digest: Digest, offset: int, who: Annotated[Any, Depends(here.anyone)]
-    ) -> dict[str, int]:
+    @routes.put("/v1/uploads/{digest}", dependencies=[anyone])
+    async def append(request: Request, digest: Digest, offset: int) -> dict[str, int]:
         """The next piece of a blob."""
         chunk = await request.body()
         return {"received": await run_in_threadpool(blobs.append, digest, offset, chunk)}
 
-    @routes.post("/v1/uploads/{digest}")
-    async def complete(
-        digest: Digest, who: Annotated[Any, Depends(here.anyone)]
-    ) -> dict[str, bool]:
+    @routes.post("/v1/uploads/{digest}", dependencies=[anyone])
+    def complete(digest: Digest) -> dict[str, bool]:
         """The last piece was sent."""
-        if not await run_in_threadpool(here.has, digest):
-            await run_in_threadpool(blobs.finish, digest)
+        if digest not in blobs:
+            blobs.finish(digest)
         return {"done": True}
 
     @routes.get("/v1/blobs/{digest}")
     async def blob(
-        request: Request, digest: Digest, who: Annotated[ClientRow | None, Depends(here.anyone)]
+        request: Request, digest: Digest, who: Annotated[ClientRow | None, anyone]
     ) -> Response:
         """A piece of a blob; clients see only what is addressed to them."""
         if who is not None and not await run_in_threadpool(

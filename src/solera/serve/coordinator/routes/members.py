@@ -79,7 +79,7 @@ def members(here: Coordinator) -> APIRouter:
         """Everything that is held for this client: rows of each table, and its blobs."""
 
         def look() -> Held:
-            digests = {d for d in store.client_digests(who.federation, who.id) if here.has(d)}
+            digests = {d for d in store.client_digests(who.federation, who.id) if d in here.blobs}
             size = sum(map(here.blobs.size, digests))
             return Held(store.held(who.federation, who.id), len(digests), size)
 
@@ -106,7 +106,7 @@ def members(here: Coordinator) -> APIRouter:
     def federation_of(federation: Name) -> Members:
         """Who takes part."""
         here.write_heard()
-        if federation not in {f.name for f in store.federations()}:
+        if federation not in store.federations():
             raise HTTPException(404, f"no federation {federation!r}")
         return Members(federation, [_member(client) for client in store.clients(federation)])
 

@@ -50,7 +50,7 @@ def work_of(here: Coordinator) -> APIRouter:
         def add() -> bool:
             if new.digest is not None and new.frame is not None:
                 here.keep(new.digest, new.frame)
-            if new.status == "ok" and (new.digest is None or not here.has(new.digest)):
+            if new.status == "ok" and (new.digest is None or new.digest not in here.blobs):
                 raise UsageError("the reply's blob was not uploaded")
             if new.digest is not None and here.blobs.size(new.digest) != new.size:
                 raise UsageError("the reply's blob has another size than the reply says")

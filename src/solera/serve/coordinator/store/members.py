@@ -34,7 +34,6 @@ from solera.serve.coordinator.store.base import (
 from solera.serve.coordinator.store.tables import (
     OPEN,
     ClientRow,
-    FederationRow,
     InviteRow,
     approvals,
     clients,
@@ -55,23 +54,24 @@ class Members(Base):
 
     # --- federations and invites ---
 
-    def add_federation(self, name: str) -> FederationRow:
+    def add_federation(self, name: str) -> None:
         """Open a federation; opening it again changes nothing."""
         _check_name("add_federation", name)
         with self._write() as connection:
             self._add(connection, federations, name=name, next_client=0, created=time.time())
-            return _federation(connection, name)
 
-    def federations(self) -> list[FederationRow]:
-        """All federations by name."""
-        return self._rows(FederationRow, select(federations).order_by(federations.c.name))
+    def federations(self) -> list[str]:
+        """The names of all federations, in order."""
+        with self._read() as connection:
+            names = select(federations.c.name).order_by(federations.c.name)
+            return list(connection.execute(names).scalars())
 
     def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> None:
         """Let one client join under this name, once, until ``expires``."""
         _check_name("add_invite", name)
         invite = InviteRow(token_hash, federation, name, expires, None)
         with self._write() as connection:
-            _federation(connection, federation)
+            _next_client(connection, federation)
             if not self._add(connection, invites, **asdict(invite)):
                 raise Conflict("this token was given out already", hint="draw a new one")
 
@@ -95,7 +95,7 @@ class Members(Base):
         _check_name("enrol", name)
         now = time.time()
         with self._write() as connection:
-            number = _federation(connection, federation, lock=True).next_client
+            number = _next_client(connection, federation, lock=True)
             taken = or_(
                 clients.c.sign_key == sign_key,
                 and_(clients.c.federation == federation, clients.c.name == name),
@@ -282,12 +282,13 @@ def _is(federation: str, id: int) -> ColumnElement[bool]:
     return and_(clients.c.federation == federation, clients.c.id == id)
 
 
-def _federation(connection: Connection, name: str, *, lock: bool = False) -> FederationRow:
-    chosen = select(federations).where(federations.c.name == name)
-    row = connection.execute(chosen.with_for_update() if lock else chosen).first()
-    if row is None:
-        raise NotFound(f"no federation {name!r}")
-    return row_of(FederationRow, row)
+def _next_client(connection: Connection, federation: str, *, lock: bool = False) -> int:
+    """The number of the client that joins next."""
+    chosen = select(federations.c.next_client).where(federations.c.name == federation)
+    number = connection.execute(chosen.with_for_update() if lock else chosen).scalar()
+    if number is None:
+        raise NotFound(f"no federation {federation!r}")
+    return int(number)
 
 
 def _use_invite(connection: Connection, token_hash: bytes, now: float) -> InviteRow:

@@ -45,12 +45,6 @@ OPEN = "open"
 # Jobs, models and events are handed out as they are stored: their rows are messages.
 
 
-class FederationRow(Message):
-    name: str
-    next_client: int
-    created: float
-
-
 class InviteRow(Message):
     token_hash: bytes
     federation: str
