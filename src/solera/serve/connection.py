@@ -17,6 +17,8 @@ from solera.serve import wire
 T = TypeVar("T")
 CHUNK = 1 << 20
 _PATIENCE = 60.0
+TOKEN, PIN = "SOLERA_DRIVER_TOKEN", "SOLERA_DRIVER_PIN"
+"""Environment variables by which a driver that a coordinator starts gets its token and ``pin``."""
 
 
 class CoordinatorError(SoleraError):

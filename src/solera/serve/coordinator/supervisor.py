@@ -21,9 +21,9 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.engines.child import end
 from solera.serve.audit import AuditLog
+from solera.serve.connection import PIN, TOKEN
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.tables import NEXT
-from solera.serve.driver.managed import PIN, TOKEN
 from solera.serve.wire import Event, Job
 
 log = logging.getLogger("solera.coordinator")

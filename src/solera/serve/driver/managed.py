@@ -24,7 +24,7 @@ from solera.core.payload import decode
 from solera.core.rounds import Callback, Round
 from solera.learn.base import Additive, Learner, Predictor
 from solera.serve import wire
-from solera.serve.connection import Connection, CoordinatorError
+from solera.serve.connection import PIN, TOKEN, Connection, CoordinatorError
 from solera.serve.driver.engine import HttpEngine
 from solera.serve.driver.standing import Standing
 from solera.serve.job_spec import JobSpec, parse_job
@@ -32,8 +32,6 @@ from solera.serve.job_spec import JobSpec, parse_job
 log = logging.getLogger("solera.driver")
 
 _LOOK_SECONDS = 1.0
-TOKEN, PIN = "SOLERA_DRIVER_TOKEN", "SOLERA_DRIVER_PIN"
-"""Environment variables: the driver's token, and the coordinator's certificate."""
 
 
 def drive(connection: Connection, job: str) -> None:
