@@ -42,12 +42,12 @@ def create_app(
 
     ``background`` is what the coordinator does beside answering.
     """
-    here = Coordinator(store, blobs, admin)
+    coordinator = Coordinator(store, blobs, admin)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        here.notifier = Notifier()
-        beside = asyncio.create_task(background(here)) if background is not None else None
+        coordinator.notifier = Notifier()
+        beside = asyncio.create_task(background(coordinator)) if background is not None else None
         yield
         if beside is not None:
             beside.cancel()
@@ -59,8 +59,8 @@ def create_app(
         description="Stores and carries asks and replies between a learner and data owners.",
         lifespan=lifespan,
     )
-    app.state.coordinator = here
-    metrics = Metrics(here)
+    app.state.coordinator = coordinator
+    metrics = Metrics(coordinator)
     app.add_middleware(RequestMiddleware, metrics=metrics, folder=blobs.folder)
 
     @app.exception_handler(SoleraError)
@@ -90,9 +90,15 @@ def create_app(
         """Numbers for Prometheus. They name no client, no job and no federation."""
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
-    routers = [members(here), blobs_of(here), jobs_of(here), asks_of(here), work_of(here)]
+    routers = [
+        members(coordinator),
+        blobs_of(coordinator),
+        jobs_of(coordinator),
+        asks_of(coordinator),
+        work_of(coordinator),
+    ]
     for router in routers:
         app.include_router(router)
-    described = cache(lambda: describe(app, here, routers))
+    described = cache(lambda: describe(app, coordinator, routers))
     app.openapi = described  # type: ignore[method-assign]
     return app

@@ -35,7 +35,7 @@ _DISK_SECONDS = 60.0
 class Metrics:
     """Counts of one running coordinator."""
 
-    def __init__(self, here: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "solera_requests", "Requests answered.", ("method", "route", "status"), **self._to
@@ -46,7 +46,7 @@ class Metrics:
         )  # fmt: skip
         self._received = Counter("solera_received_bytes", "Bytes of request bodies.", **self._to)
         self._sent = Counter("solera_sent_bytes", "Bytes of response bodies.", **self._to)
-        self.registry.register(_State(here))
+        self.registry.register(_State(coordinator))
         ProcessCollector(registry=self.registry)
 
     @property
@@ -71,14 +71,16 @@ class Metrics:
 class _State:
     """What the coordinator holds, looked up when the numbers are read."""
 
-    def __init__(self, here: Coordinator) -> None:
-        self._here = here
-        self._census = _Cached(lambda: here.store.census(time.time()), _CENSUS_SECONDS)
-        self._disk = _Cached(lambda: disk_bytes(here.blobs), _DISK_SECONDS)
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._census = _Cached(lambda: coordinator.store.census(time.time()), _CENSUS_SECONDS)
+        self._disk = _Cached(lambda: disk_bytes(coordinator.blobs), _DISK_SECONDS)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         census = self._census()
-        yield _gauge("long_polls", "Requests that wait for news.", self._here.notifier.waiting)
+        yield _gauge(
+            "long_polls", "Requests that wait for news.", self._coordinator.notifier.waiting
+        )
         yield _gauge("clients", "Clients that have not been revoked.", census.clients)
         yield _gauge("clients_seen", "Of these, seen in the last minute.", census.seen)
         yield _gauge("asks_open", "Asks that wait for a reply.", census.asks)

@@ -57,7 +57,9 @@ _BYTES = {
 }
 
 
-def describe(app: FastAPI, here: Coordinator, routers: Sequence[APIRouter]) -> dict[str, Any]:
+def describe(
+    app: FastAPI, coordinator: Coordinator, routers: Sequence[APIRouter]
+) -> dict[str, Any]:
     """The OpenAPI document of a service with the routes of these routers."""
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
@@ -72,7 +74,7 @@ def describe(app: FastAPI, here: Coordinator, routers: Sequence[APIRouter]) -> d
         if isinstance(route, APIRoute):
             for method in route.methods or ():
                 operation = document["paths"][route.path_format][method.lower()]
-                _complete(operation, route, here)
+                _complete(operation, route, coordinator)
                 if isinstance(route, MessageRoute):
                     _add_messages(operation, route, messages)
     return document
@@ -113,13 +115,13 @@ def _add_messages(operation: dict[str, Any], route: MessageRoute, messages: Any)
         answer["content"] = {"application/json": {"schema": messages[route.returns]}}
 
 
-def _complete(operation: dict[str, Any], route: APIRoute, here: Coordinator) -> None:
+def _complete(operation: dict[str, Any], route: APIRoute, coordinator: Coordinator) -> None:
     asked = [dependency.call for dependency in route.dependant.dependencies]
-    if here.driver in asked:
+    if coordinator.driver in asked:
         operation["security"] = [{"driver": []}]
-    elif here.client in asked or route.path == "/v1/join":
+    elif coordinator.client in asked or route.path == "/v1/join":
         operation["security"] = [{"client": []}]
-    elif here.anyone in asked:
+    elif coordinator.anyone in asked:
         operation["security"] = [{"driver": []}, {"client": []}]
     if (route.path, route.methods) in _OF_BYTES:
         operation["requestBody"] = _BYTES

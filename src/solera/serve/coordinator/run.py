@@ -41,10 +41,10 @@ def coordinator_app(
     blobs = Blobs(folder / "blobs")
     token = driver_token(folder)
 
-    async def supervise(here: Coordinator) -> None:
+    async def supervise(coordinator: Coordinator) -> None:
         assert url is not None
         audit = AuditLog(folder / "audit.log", _identity(folder / "identity"))
-        await Supervisor(here, url, token, folder / "jobs", audit, certificate).run()
+        await Supervisor(coordinator, url, token, folder / "jobs", audit, certificate).run()
 
     background = None if url is None else supervise
     return create_app(store, blobs, token_hash(token), background)

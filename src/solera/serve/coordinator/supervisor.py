@@ -55,14 +55,14 @@ class Supervisor:
 
     def __init__(
         self,
-        here: Coordinator,
+        coordinator: Coordinator,
         url: str,
         token: str,
         folder: Path,
         audit: AuditLog,
         certificate: str | None = None,
     ) -> None:
-        self.here = here
+        self.coordinator = coordinator
         self.url = url
         self.folder = folder
         self.audit = audit
@@ -79,7 +79,7 @@ class Supervisor:
             while True:
                 try:
                     if await run_in_threadpool(self.look):
-                        self.here.notifier.notify()
+                        self.coordinator.notifier.notify()
                 except Exception:  # the coordinator goes on, and says what it could not do
                     log.exception("the supervisor could not look after its jobs")
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -90,14 +90,14 @@ class Supervisor:
         """Do what is due; whether anyone waiting should look again."""
         now = time.time()
         changed = False
-        self.here.write_heard()
-        going_on = self.here.store.jobs(ended=False)
+        self.coordinator.write_heard()
+        going_on = self.coordinator.store.jobs(ended=False)
         for job in going_on:
-            changed |= self.here.expire(job.id, now).state != job.state
+            changed |= self.coordinator.expire(job.id, now).state != job.state
             if job.kind != "driven":
                 self._see_to(job)
         for federation in {job.federation for job in going_on if job.kind == "standing"}:
-            changed |= self.here.store.ask_newcomers(federation, now) > 0
+            changed |= self.coordinator.store.ask_newcomers(federation, now) > 0
         for gone in set(self._drivers) - {job.id for job in going_on}:
             end(self._drivers.pop(gone).process, _END_SECONDS)
         self._sign()
@@ -107,11 +107,11 @@ class Supervisor:
 
     def tidy(self, now: float) -> None:
         """Let go of what no one needs any more."""
-        store = self.here.store
+        store = self.coordinator.store
         for job in store.jobs():
             if not NEXT[job.state] and now - job.changed > _KEEP_SECONDS:
                 store.prune(job.id)
-        gone = self.here.blobs.collect(store.digests())
+        gone = self.coordinator.blobs.collect(store.digests())
         log.info("collected %d blobs", gone)
         self._tidied = time.monotonic()
 
@@ -136,7 +136,7 @@ class Supervisor:
         starts = 1 if ran > _SETTLED_SECONDS else driver.starts + 1
         if starts > _MOST_STARTS:
             reason = f"the learner's process ended {_MOST_STARTS} times: {self._last_line(job.id)}"
-            self.here.store.set_job_state(job.id, "failed", reason, time.time())
+            self.coordinator.store.set_job_state(job.id, "failed", reason, time.time())
             return
         if ran > min(2.0**driver.starts, _SETTLED_SECONDS) / 2:
             log.warning("job %s: its process ended with %d and is started again", job.id, code)
@@ -167,7 +167,7 @@ class Supervisor:
 
     def _sign(self) -> None:
         """Copy new events into the signed log, each once, whatever crashes."""
-        store = self.here.store
+        store = self.coordinator.store
         while events := store.events(after=self._signed):
             self.audit.extend([(event.event, _facts(event)) for event in events])
             self._signed = events[-1].id

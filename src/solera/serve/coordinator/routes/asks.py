@@ -21,10 +21,12 @@ from solera.serve.wire import (
 _MOST_INLINE = 1 << 20
 
 
-def asks_of(here: Coordinator) -> APIRouter:
+def asks_of(coordinator: Coordinator) -> APIRouter:
     """The routes of a learner that asks."""
-    routes = APIRouter(tags=["asks"], dependencies=[Depends(here.driver)], route_class=MessageRoute)
-    store = here.store
+    routes = APIRouter(
+        tags=["asks"], dependencies=[Depends(coordinator.driver)], route_class=MessageRoute
+    )
+    store = coordinator.store
 
     @routes.put("/v1/jobs/{job}/asks/{sequence}")
     async def add_ask(job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
@@ -32,12 +34,12 @@ def asks_of(here: Coordinator) -> APIRouter:
 
         def add() -> str:
             payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
-            here.check_uploaded(*payloads, new.prepare)
+            coordinator.check_uploaded(*payloads, new.prepare)
             store.add_ask(job, sequence, new, time.time())
             return store.job(job).federation
 
         federation = await run_in_threadpool(add)
-        here.notifier.notify(*((federation, client) for client in new.clients))
+        coordinator.notifier.notify(*((federation, client) for client in new.clients))
         return {"job": job, "sequence": sequence}
 
     @routes.get("/v1/jobs/{job}/asks/{sequence}/replies")
@@ -45,7 +47,7 @@ def asks_of(here: Coordinator) -> APIRouter:
         """Replies so far; waits for more than ``known``."""
 
         def look() -> Replies | None:
-            here.close_late(job, sequence, time.time())
+            coordinator.close_late(job, sequence, time.time())
             answered = store.answered(job, sequence)
             complete = answered == asked
             if answered <= known and not complete:
@@ -53,15 +55,16 @@ def asks_of(here: Coordinator) -> APIRouter:
             rows = store.replies(job, sequence)
             share = min(INLINE, _MOST_INLINE // max(1, len(rows)))
             return Replies(
-                complete, [Reply.of(row, frame=here.inline(row.digest, share)) for row in rows]
+                complete,
+                [Reply.of(row, frame=coordinator.inline(row.digest, share)) for row in rows],
             )
 
         ask = await run_in_threadpool(store.ask, job, sequence)
         asked = len(ask.clients)
-        of = await run_in_threadpool(store.job, job)
-        ends = [end - time.time() for end in (ask.deadline, of.deadline) if end is not None]
+        stored_job = await run_in_threadpool(store.job, job)
+        ends = [end - time.time() for end in (ask.deadline, stored_job.deadline) if end is not None]
         limit = min([wait, *(max(0.0, left) + 0.01 for left in ends)])
-        news: Replies | None = await here.notifier.until(job, look, limit)
+        news: Replies | None = await coordinator.notifier.until(job, look, limit)
         return news or Replies(False, [])
 
     @routes.put("/v1/jobs/{job}/checkpoint")

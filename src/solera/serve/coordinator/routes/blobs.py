@@ -17,11 +17,11 @@ from solera.serve.wire import Upload
 _PIECE = 1 << 17
 
 
-def blobs_of(here: Coordinator) -> APIRouter:
+def blobs_of(coordinator: Coordinator) -> APIRouter:
     """The routes of uploads and downloads."""
     routes = APIRouter(tags=["blobs"], route_class=MessageRoute)
-    store, blobs = here.store, here.blobs
-    anyone = Depends(here.anyone)
+    store, blobs = coordinator.store, coordinator.blobs
+    anyone = Depends(coordinator.anyone)
 
     @routes.post("/v1/blobs", dependencies=[anyone])
     async def put(request: Request) -> dict[str, str]:
@@ -55,7 +55,9 @@ def blobs_of(here: Coordinator) -> APIRouter:
         if who is not None and not await run_in_threadpool(
             store.may_read, who.federation, who.id, digest
         ):
-            raise await here.refusal(f"client {who.name}", "a blob that is not addressed to it")
+            raise await coordinator.refusal(
+                f"client {who.name}", "a blob that is not addressed to it"
+            )
         first, last = _range(request.headers.get("Range", ""))
 
         file = await run_in_threadpool(blobs.open, digest)

@@ -26,11 +26,11 @@ from solera.serve.wire import (
 )
 
 
-def jobs_of(here: Coordinator) -> APIRouter:
+def jobs_of(coordinator: Coordinator) -> APIRouter:
     """The routes of whoever starts jobs and watches them."""
     routes = APIRouter(tags=["jobs"], route_class=MessageRoute)
-    store = here.store
-    driver = Depends(here.driver)
+    store = coordinator.store
+    driver = Depends(coordinator.driver)
 
     @routes.post("/v1/federations/{federation}/jobs", dependencies=[driver])
     def add_job(federation: Name, new: NewJob) -> StartedJob:
@@ -40,7 +40,7 @@ def jobs_of(here: Coordinator) -> APIRouter:
         coordinator has started their driver.
         """
         now = time.time()
-        here.check_uploaded(new.spec)
+        coordinator.check_uploaded(new.spec)
         job = store.add_job(federation, new, now)
         if job.state == "created" and job.kind == "driven":
             running = store.set_job_state(job.id, "running", "", now)
@@ -50,7 +50,7 @@ def jobs_of(here: Coordinator) -> APIRouter:
     @routes.get("/v1/federations/{federation}/jobs", dependencies=[driver])
     def list_jobs(federation: Name) -> list[Job]:
         """The jobs of a federation, oldest first."""
-        return [here.expire(job.id, time.time()) for job in store.jobs(federation)]
+        return [coordinator.expire(job.id, time.time()) for job in store.jobs(federation)]
 
     @routes.get("/v1/federations/{federation}/events", dependencies=[driver])
     def federation_events(federation: Name, after: int = 0) -> list[Event]:
@@ -60,7 +60,7 @@ def jobs_of(here: Coordinator) -> APIRouter:
     @routes.get("/v1/jobs/{job}", dependencies=[driver])
     def show_job(job: Name) -> JobProgress:
         """One job, and how far it is."""
-        stored = here.expire(job, time.time())
+        stored = coordinator.expire(job, time.time())
         try:
             model = store.model(job)
         except NotFound:
@@ -87,7 +87,7 @@ def jobs_of(here: Coordinator) -> APIRouter:
         """Move a job on, for instance to ``cancelled``."""
         now = time.time()
         await run_in_threadpool(store.set_job_state, job, new.state, new.reason, now)
-        here.notifier.notify()
+        coordinator.notifier.notify()
         return {"state": new.state}
 
     # --- contributions ---
@@ -97,13 +97,13 @@ def jobs_of(here: Coordinator) -> APIRouter:
         """What a standing job asks of everyone, now and later."""
 
         def put() -> int:
-            here.check_uploaded(new.payload, new.prepare)
+            coordinator.check_uploaded(new.payload, new.prepare)
             question = store.set_question(job, new)
             store.ask_newcomers(store.job(job).federation, time.time())
             return question.first
 
         first = await run_in_threadpool(put)
-        here.notifier.notify()
+        coordinator.notifier.notify()
         return {"first": first}
 
     @routes.get("/v1/jobs/{job}/queue", dependencies=[driver])
@@ -115,12 +115,12 @@ def jobs_of(here: Coordinator) -> APIRouter:
             is_new = contributions.state != known or not contributions.running
             return contributions if is_new else None
 
-        news: Queue | None = await here.notifier.until(job, look, wait)
+        news: Queue | None = await coordinator.notifier.until(job, look, wait)
         return news or Queue(known)
 
     @routes.get("/v1/jobs/{job}/contributions/{sequence}")
     async def contribution(
-        job: Name, sequence: int, who: Annotated[ClientRow | None, Depends(here.anyone)]
+        job: Name, sequence: int, who: Annotated[ClientRow | None, Depends(coordinator.anyone)]
     ) -> Contribution:
         """Where one contribution is: waiting for the client, waiting to be folded, or folded."""
         return await run_in_threadpool(
@@ -132,15 +132,17 @@ def jobs_of(here: Coordinator) -> APIRouter:
     @routes.put("/v1/jobs/{job}/model", dependencies=[driver])
     def publish(job: Name, new: NewModel) -> dict[str, int]:
         """Make this the job's latest model."""
-        here.check_uploaded(new.digest)
+        coordinator.check_uploaded(new.digest)
         return {"version": store.publish(job, new, time.time()).version}
 
     @routes.get("/v1/jobs/{job}/model")
-    async def model(job: Name, who: Annotated[ClientRow | None, Depends(here.anyone)]) -> Model:
+    async def model(
+        job: Name, who: Annotated[ClientRow | None, Depends(coordinator.anyone)]
+    ) -> Model:
         """The job's latest model; clients of its federation may have it too."""
-        of = await run_in_threadpool(store.job, job)
-        if who is not None and of.federation != who.federation:
-            raise await here.refusal(f"client {who.name}", "a model of another federation")
+        stored_job = await run_in_threadpool(store.job, job)
+        if who is not None and stored_job.federation != who.federation:
+            raise await coordinator.refusal(f"client {who.name}", "a model of another federation")
         return await run_in_threadpool(store.model, job)
 
     return routes

@@ -29,11 +29,11 @@ _MOMENT = 1.0
 """Seconds that pass, at most, between storing a blob and storing the row that names it."""
 
 
-def members(here: Coordinator) -> APIRouter:
+def members(coordinator: Coordinator) -> APIRouter:
     """The routes of people who join, and of those who let them."""
     routes = APIRouter(tags=["members"], route_class=MessageRoute)
-    store = here.store
-    driver = Depends(here.driver)
+    store = coordinator.store
+    driver = Depends(coordinator.driver)
 
     @routes.post("/v1/federations/{federation}/invites", dependencies=[driver])
     def invite(federation: Name, new: NewInvite) -> Invite:
@@ -47,25 +47,27 @@ def members(here: Coordinator) -> APIRouter:
     async def join(request: Request, new: Join) -> Enrolled:
         """Enrol the key that signed this request, and the key to seal to that it vouches for."""
         federation, _, rest = new.token.partition("/")
-        key = await here.signed(request, federation, None)
+        key = await coordinator.signed(request, federation, None)
         if key.hex() != new.sign_key:
-            raise await here.refusal("join", "the request is signed by another key than it names")
+            raise await coordinator.refusal(
+                "join", "the request is signed by another key than it names"
+            )
         seal_key = bytes.fromhex(new.seal_key)
         vouched = bytes.fromhex(new.seal_signature)
         if not verify(key, seal_key_message(federation, seal_key), vouched):
-            raise await here.refusal("join", "the key to seal to is not signed")
+            raise await coordinator.refusal("join", "the key to seal to is not signed")
 
         def enrol() -> ClientRow:
             name, token = rest.partition("/")[0], token_hash(new.token)
             return store.enrol(federation, name, key, seal_key, new.tasks, token_hash=token)
 
         client = await run_in_threadpool(enrol)
-        here.forget_clients()
+        coordinator.forget_clients()
         return Enrolled(client.id, client.name, client.federation)
 
     @routes.post("/v1/heartbeat")
     async def heartbeat(
-        who: Annotated[ClientRow, Depends(here.client)], beat: Heartbeat
+        who: Annotated[ClientRow, Depends(coordinator.client)], beat: Heartbeat
     ) -> dict[str, str]:
         """A client lives; what it is doing, and where its audit log ends."""
         now = time.time()
@@ -75,18 +77,20 @@ def members(here: Coordinator) -> APIRouter:
     # --- leaving ---
 
     @routes.get("/v1/held")
-    async def held(who: Annotated[ClientRow, Depends(here.client)]) -> Held:
+    async def held(who: Annotated[ClientRow, Depends(coordinator.client)]) -> Held:
         """Everything that is held for this client: rows of each table, and its blobs."""
 
         def look() -> Held:
-            digests = {d for d in store.client_digests(who.federation, who.id) if d in here.blobs}
-            size = sum(map(here.blobs.size, digests))
+            digests = {
+                d for d in store.client_digests(who.federation, who.id) if d in coordinator.blobs
+            }
+            size = sum(map(coordinator.blobs.size, digests))
             return Held(store.held(who.federation, who.id), len(digests), size)
 
         return await run_in_threadpool(look)
 
     @routes.post("/v1/leave")
-    async def leave(who: Annotated[ClientRow, Depends(here.client)]) -> Left:
+    async def leave(who: Annotated[ClientRow, Depends(coordinator.client)]) -> Left:
         """Delete everything that is held for this client, at once and for good.
 
         Its blobs go unless others refer to them, too. Whoever stores the same bytes right now has
@@ -94,10 +98,10 @@ def members(here: Coordinator) -> APIRouter:
         """
         digests = await run_in_threadpool(store.client_digests, who.federation, who.id)
         rows = await run_in_threadpool(store.forget_client, who.federation, who.id)
-        here.forget_clients()
+        coordinator.forget_clients()
         await asyncio.sleep(_MOMENT)
         kept = await run_in_threadpool(store.digests)
-        gone = await run_in_threadpool(here.blobs.collect, kept, _MOMENT, among=digests)
+        gone = await run_in_threadpool(coordinator.blobs.collect, kept, _MOMENT, among=digests)
         return Left(rows, gone, len(digests & kept))
 
     # --- for drivers and administrators ---
@@ -105,7 +109,7 @@ def members(here: Coordinator) -> APIRouter:
     @routes.get("/v1/federations/{federation}", dependencies=[driver])
     def federation_of(federation: Name) -> Members:
         """Who takes part."""
-        here.write_heard()
+        coordinator.write_heard()
         if federation not in store.federations():
             raise HTTPException(404, f"no federation {federation!r}")
         return Members(federation, [_member(client) for client in store.clients(federation)])
@@ -114,7 +118,7 @@ def members(here: Coordinator) -> APIRouter:
     async def revoke(federation: Name, client: int, why: Why) -> dict[str, str]:
         """Shut a client out, at once."""
         await run_in_threadpool(store.revoke, federation, client, why.reason)
-        here.forget_clients()
+        coordinator.forget_clients()
         return {"status": "revoked"}
 
     return routes

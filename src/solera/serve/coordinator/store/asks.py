@@ -132,8 +132,8 @@ class Asks(Base):
         answer["reason"] = plain(new.reason)
         signature = bytes.fromhex(new.signature)
         with self._write() as connection:
-            of = find_job(connection, job)
-            sender = find_client(connection, of.federation, client)
+            stored_job = find_job(connection, job)
+            sender = find_client(connection, stored_job.federation, client)
             if sender.revoked is not None:
                 raise Denied(f"client {client} was revoked: {sender.reason}")
             this = and_(_of_ask(job, seq), deliveries.c.client == client)
@@ -148,7 +148,7 @@ class Asks(Base):
                     connection,
                     "replied" if new.status == "ok" else new.status,
                     now,
-                    of=of,
+                    of=stored_job,
                     client=client,
                     reason=new.reason,
                     facts={"seq": seq, "digest": new.digest, "bytes": new.size},
@@ -158,7 +158,7 @@ class Asks(Base):
             if row is None:
                 raise Denied(f"client {client} was not asked {seq} of job {job!r}")
             if row.status == OPEN:
-                raise Conflict(f"job {job!r} is {of.state}: it takes no replies")
+                raise Conflict(f"job {job!r} is {stored_job.state}: it takes no replies")
             if row.signature is None:
                 raise Conflict(f"ask {seq} of job {job!r} no longer waits for it: {row.reason}")
             same = [name for name in answer if not (row.pruned and name == "digest")]
@@ -187,7 +187,7 @@ class Asks(Base):
     ) -> list[int]:
         """Stop waiting, for instance because the deadline has passed; the clients given up."""
         with self._write() as connection:
-            of = find_job(connection, job, lock=True)
+            stored_job = find_job(connection, job, lock=True)
             failed = connection.execute(
                 update(deliveries)
                 .where(_of_ask(job, seq), deliveries.c.status == OPEN)
@@ -197,22 +197,32 @@ class Asks(Base):
             given_up = sorted(failed.scalars())
             for client in given_up:
                 facts = {"seq": seq}
-                note(connection, status, now, of=of, client=client, reason=reason, facts=facts)
+                note(
+                    connection,
+                    status,
+                    now,
+                    of=stored_job,
+                    client=client,
+                    reason=reason,
+                    facts=facts,
+                )
             return given_up
 
 
-def insert_ask(connection: Connection, of: Job, ask: AskRow, own: Mapping[int, str]) -> None:
+def insert_ask(
+    connection: Connection, stored_job: Job, ask: AskRow, own: Mapping[int, str]
+) -> None:
     """Store a new ask of a running job and its deliveries; ``own`` payloads by client, if any."""
-    if of.state != "running":
-        raise Conflict(f"job {of.id!r} is {of.state}: it cannot ask")
+    if stored_job.state != "running":
+        raise Conflict(f"job {stored_job.id!r} is {stored_job.state}: it cannot ask")
     connection.execute(insert(asks).values(asdict(ask)))
-    rows = _new_deliveries(connection, of.federation, ask, own, ask.created)
+    rows = _new_deliveries(connection, stored_job.federation, ask, own, ask.created)
     if rows:
         connection.execute(insert(deliveries), rows)
     facts = {"seq": ask.seq, "task": ask.task, "version": ask.version, "clients": ask.clients}
     carried = {"payload": ask.payload or sorted(own.values()), "prepare": ask.prepare}
     about = facts | carried
-    note(connection, "asked", ask.created, of=of, facts=about)
+    note(connection, "asked", ask.created, of=stored_job, facts=about)
 
 
 def _own_payloads(payloads: Mapping[int, str], ids: list[int]) -> dict[int, str]:

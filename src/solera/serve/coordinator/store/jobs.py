@@ -126,8 +126,8 @@ class Jobs(Base):
 
 def _present(connection: Connection, federation: str) -> list[int]:
     ours = select(clients.c.id).where(clients.c.federation == federation)
-    here = ours.where(clients.c.revoked.is_(None)).order_by(clients.c.id)
-    return list(connection.execute(here).scalars())
+    present = ours.where(clients.c.revoked.is_(None)).order_by(clients.c.id)
+    return list(connection.execute(present).scalars())
 
 
 def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:

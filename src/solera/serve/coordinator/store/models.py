@@ -38,9 +38,11 @@ class Models(Base):
     def set_question(self, job: str, call: Call) -> QuestionRow:
         """What a standing job asks from now on; the first question stands."""
         with self._write() as connection:
-            of = find_job(connection, job, lock=True)
-            if of.kind != "standing":
-                raise UsageError(f"job {job!r} is {of.kind}, only standing jobs have a question")
+            stored_job = find_job(connection, job, lock=True)
+            if stored_job.kind != "standing":
+                raise UsageError(
+                    f"job {job!r} is {stored_job.kind}, only standing jobs have a question"
+                )
             last = select(func.max(asks.c.seq)).where(asks.c.job == job)
             first = 1 + (connection.execute(last).scalar() or 0)
             self._add(connection, questions, job=job, first=first, **asdict(call))
@@ -52,7 +54,7 @@ class Models(Base):
     def contribute(self, job: str, client: int, now: float) -> int:
         """Ask a client for a contribution; the number of the ask, of the open one if there is."""
         with self._write() as connection:
-            of = find_job(connection, job, lock=True)
+            stored_job = find_job(connection, job, lock=True)
             question = _question(connection, job)
             ours = and_(deliveries.c.job == job, deliveries.c.seq >= question.first)
             waiting = select(deliveries.c.seq).where(
@@ -71,7 +73,7 @@ class Models(Base):
                 clients=[client],
                 created=now,
             )
-            insert_ask(connection, of, ask, {})
+            insert_ask(connection, stored_job, ask, {})
             return seq
 
     def ask_newcomers(self, federation: str, now: float) -> int:
@@ -95,7 +97,7 @@ class Models(Base):
     def queue(self, job: str) -> Queue:
         """The contributions to a standing job so far."""
         with self._read() as connection:
-            of, question = find_job(connection, job), _question(connection, job)
+            stored_job, question = find_job(connection, job), _question(connection, job)
             latest: dict[int, Queued] = {}
             waiting: list[int] = []
             for row in connection.execute(_contributions(question).order_by(deliveries.c.seq)):
@@ -105,16 +107,16 @@ class Models(Base):
                     latest[row.client] = Queued(row.seq, row.digest)
         answers = dict(sorted(latest.items()))
         state = hashlib.sha256(repr(answers).encode()).hexdigest()
-        return Queue(state, answers, waiting, of.state == "running")
+        return Queue(state, answers, waiting, stored_job.state == "running")
 
     def contribution(self, job: str, seq: int, client: tuple[str, int] | None) -> Contribution:
         """Where a contribution is; clients see only their own."""
         with self._read() as connection:
-            of, question = find_job(connection, job), _question(connection, job)
+            stored_job, question = find_job(connection, job), _question(connection, job)
             row = connection.execute(
                 _contributions(question).where(deliveries.c.seq == seq)
             ).first()
-            if row is None or client not in (None, (of.federation, row.client)):
+            if row is None or client not in (None, (stored_job.federation, row.client)):
                 raise NotFound(f"no contribution {seq} to job {job!r}")
             model = _model(connection, job)
             about = and_(events.c.job == job, events.c.client == row.client)
@@ -138,7 +140,7 @@ class Models(Base):
         What a client contributed before the ask named for it is no longer needed.
         """
         with self._write() as connection:
-            of = find_job(connection, job, lock=True)
+            stored_job = find_job(connection, job, lock=True)
             before = _model(connection, job)
             if before is not None and before.digest == new.digest:
                 return before  # a driver that died after publishing publishes again
@@ -157,7 +159,7 @@ class Models(Base):
                 done = update(deliveries).where(earlier, deliveries.c.status != OPEN)
                 connection.execute(done.values(pruned=True, digest=None))
             facts = {"digest": new.digest, "version": version, "contributions": len(contributions)}
-            note(connection, "published", now, of=of, facts=facts)
+            note(connection, "published", now, of=stored_job, facts=facts)
             return model
 
     def model(self, job: str) -> Model:
