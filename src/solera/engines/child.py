@@ -44,10 +44,15 @@ class Child:
         self.process = context.Process(
             target=_live, args=(inherited, theirs, main, arguments), daemon=daemon
         )
-        with whole_fork():
-            self.process.start()
-            theirs.close()
-            _open.add(self.end)
+        try:
+            with whole_fork():
+                self.process.start()
+                theirs.close()
+                _open.add(self.end)
+        except BaseException:  # a signal came meanwhile: nobody will have this child
+            if self.process.pid is not None:
+                self.stop()
+            raise
 
     @property
     def alive(self) -> bool:
