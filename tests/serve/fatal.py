@@ -95,6 +95,7 @@ def _walked(*arguments: Any, **_: Any) -> bool:
 
 _STORE = "solera.serve.coordinator.store"
 _ASKS, _BLOBS, _JOBS = f"{_STORE}.asks:", f"{_STORE}.blobs:Blobs.", f"{_STORE}.jobs:"
+_KEPT = "solera.serve.driver.engine:CoordinatorCheckpointStore."
 _REQUEST, _APPEND = "solera.serve.connection:Connection.request", _BLOBS + "append"
 COORDINATOR: dict[str, Step] = {
     "ask half uploaded": Step(_APPEND, "before", _next_piece),
@@ -136,7 +137,7 @@ DRIVER: dict[str, Step] = {
     "asked": Step(_REQUEST, "after", _sent("PUT", "/asks/2")),
     "not folded": Step("solera.core.federation:Replies.fold", "before"),
     "folded": Step("solera.core.federation:Replies.fold", "after"),
-    "state kept nowhere": Step("solera.serve.driver.engine:CoordinatorCheckpoints.save", "before"),
+    "state kept nowhere": Step(_KEPT + "save", "before"),
     "state uploaded": Step(_REQUEST, "before", _sent("PUT", "/checkpoint")),
     "between rounds": Step("solera.core.rounds:Rounds._finish", "after"),
 }

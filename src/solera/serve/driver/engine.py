@@ -26,7 +26,7 @@ from solera.core.replies import Batch, Failure, FailureKind
 from solera.core.schema import Schema
 from solera.core.task import find_task
 from solera.core.topology import Topology
-from solera.engines.blocks import settle
+from solera.engines.blocks import validate_and_fold
 from solera.serve import wire
 from solera.serve.connection import Connection
 
@@ -69,8 +69,8 @@ class HttpEngine:
     def restore(self, states: Mapping[int, Any]) -> None:
         self._sequence = int(states[-1]["sequence"])
 
-    def keeper(self) -> CoordinatorCheckpoints:
-        return CoordinatorCheckpoints(self)
+    def checkpoint_store(self) -> CoordinatorCheckpointStore:
+        return CoordinatorCheckpointStore(self)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         path = self._post(ask)
@@ -87,7 +87,7 @@ class HttpEngine:
                 replies = {reply.client: reply for reply in so_far.replies} or replies
                 complete = so_far.complete
             batch, failures = self._read(clients, replies)
-            block = settle(task, ask, batch, failures, 0.0, aggregation)
+            block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
             for failure in block.failures:
                 report(self.connection, path, self.active[failure.client], failure)
             yield block
@@ -150,7 +150,7 @@ def report(connection: Connection, ask_path: str, client: int, failure: Failure)
         connection.request("POST", f"{ask_path}/problems", json=problem)
 
 
-class CoordinatorCheckpoints:
+class CoordinatorCheckpointStore:
     """Keeps the state of a loop at the coordinator, which then lets go of the replies before it.
 
     Not after every round: a replay from an earlier state gets the replies since then back, and

@@ -21,11 +21,11 @@ from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Failure
 from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.engines.blocks import settle
+from solera.engines.blocks import validate_and_fold
 from solera.learn.base import Additive
 from solera.serve import wire
 from solera.serve.connection import Connection
-from solera.serve.driver.engine import CoordinatorCheckpoints, HttpEngine, report
+from solera.serve.driver.engine import CoordinatorCheckpointStore, HttpEngine, report
 
 log = logging.getLogger("solera.driver")
 
@@ -71,13 +71,13 @@ class Standing:
         """Agree on everything once; what is asked stays the same for all who come later."""
         engine = self.federation.engine
         assert isinstance(engine, HttpEngine)
-        checkpoints = CoordinatorCheckpoints(engine)
-        kept = checkpoints.read()
+        store = CoordinatorCheckpointStore(engine)
+        kept = store.read()
         if kept is None:
             self.learner.history_ = []
-            self.learner.schema_ = agree(self.federation, gaps=self.learner.uses_gaps)
+            self.learner.schema_ = agree(self.federation, allow_missing=self.learner.allows_missing)
             self.learner.prepare(self.federation)
-            checkpoints.save(encode(self.learner.get_state()))
+            store.save(encode(self.learner.get_state()))
         else:
             self.learner.set_state(decode(kept))
             self.learner.history_ = []
@@ -113,7 +113,7 @@ class Standing:
             failures.append(Failure(client, "corrupt", error.message))
             batch = Batch(np.empty(0, dtype=np.int64), [], np.empty(0, dtype=np.int64))
         ask = Ask(self._task.name, self._task.version, self._payload, clients, 0)
-        block = settle(self._task, ask, batch, failures, 0.0, self.learner.aggregation())
+        block = validate_and_fold(self._task, ask, batch, failures, 0.0, self.learner.aggregation())
         for failure in block.failures:
             log.warning("%s", failure)
             self._unsound[client] = answer
