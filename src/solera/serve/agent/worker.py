@@ -32,7 +32,6 @@ from solera.core.engine import Ask
 from solera.core.errors import DataError, SoleraError, UsageError, WorkerDied
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
 from solera.core.replies import Failure, FailureKind
-from solera.core.schema import Schema
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload, ask_to_payload
 from solera.engines.blocks import Runner, States
@@ -75,7 +74,6 @@ class Outcome:
 
     kind: Literal["replied"] | FailureKind
     state: dict[str, Any]
-    seconds: float
     reply: bytes | None = None
     reason: str = ""
 
@@ -117,16 +115,15 @@ class Worker:
             try:
                 self._begin()
             except SoleraError as error:
-                return Outcome("failed", before, 0.0, reason=str(error))
-            began = time.monotonic()
+                return Outcome("failed", before, reason=str(error))
             seconds = min(self.limits.seconds, ask.deadline or math.inf)
+            deadline = time.monotonic() + seconds
             kind: FailureKind = "failed"
             try:
                 ask = replace(ask, clients=np.array([client_id]))
                 order = {"ask": ask_to_payload(ask), "state": before, "seconds": seconds}
-                self._channel.send(order, began + seconds)
-                answer = self._channel.receive(began + seconds)
-                return Outcome(**answer, seconds=time.monotonic() - began)
+                self._channel.send(order, deadline)
+                return Outcome(**self._channel.receive(deadline))
             except TimeoutError:
                 kind, reason = "late", f"the task took longer than {seconds:g} s"
             except (EOFError, OSError):
@@ -137,7 +134,7 @@ class Worker:
                 self._end()
                 raise
             self._end()
-            return Outcome(kind, before, time.monotonic() - began, reason=reason)
+            return Outcome(kind, before, reason=reason)
 
     def close(self) -> None:
         """End the process."""
@@ -179,7 +176,6 @@ class Worker:
             self._end()
             raise DataError(read["error"])
         self.rows: int = read["rows"]
-        self.schema = Schema.from_payload(read["schema"])
 
     def _end(self) -> None:
         """End the process and what it may have started; it holds nothing that could be lost."""
@@ -253,7 +249,7 @@ def _serve(end: socket.socket, source: Rows, limits: WorkerLimits) -> None:
         return
     _limit_memory(limits.memory_bytes)
     try:
-        channel.send({"rows": rows.count, "schema": rows.schema})
+        channel.send({"rows": rows.count})
         _serve_asks(channel, rows)
     except (EOFError, OSError):
         return

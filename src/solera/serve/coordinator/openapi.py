@@ -6,14 +6,13 @@ refusal looks.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
@@ -82,7 +81,7 @@ def describe(
 
 def _schemas(routes: Sequence[MessageRoute]) -> tuple[dict[Any, Any], dict[str, Any]]:
     """What describes each message that is taken or returned, and the schemas it refers to."""
-    kinds = [kind for route in routes for kind in (route.takes, route.returns) if _is_json(kind)]
+    kinds = [kind for route in routes for kind in (route.takes, route.returns) if kind]
     described, schemas = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
@@ -92,10 +91,6 @@ def _schemas(routes: Sequence[MessageRoute]) -> tuple[dict[Any, Any], dict[str, 
         schema["examples"] = [{name: value for name, value in examples.items() if value}]
     text = json.dumps(schemas).replace(r"\\Z", "$")  # as regular expressions are in JSON Schema
     return dict(zip(kinds, described, strict=True)), json.loads(text)
-
-
-def _is_json(kind: Any) -> bool:
-    return kind not in (None, Response, inspect.Signature.empty)
 
 
 def _example(schema: dict[str, Any]) -> Any:
@@ -110,7 +105,7 @@ def _add_messages(operation: dict[str, Any], route: MessageRoute, messages: Any)
     if route.takes is not None:
         content = {"application/json": {"schema": messages[route.takes]}}
         operation["requestBody"] = {"required": True, "content": content}
-    if _is_json(route.returns):
+    if route.returns is not None:
         answer = operation["responses"]["200"]
         answer["content"] = {"application/json": {"schema": messages[route.returns]}}
 

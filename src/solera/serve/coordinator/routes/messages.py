@@ -21,7 +21,7 @@ Digest = Annotated[str, Path(pattern=wire.DIGEST)]
 class MessageRoute(APIRoute):
     """A parameter that is a message is read from the body, once it is known who asks.
 
-    ``takes`` is its type, ``returns`` the type of the answer, for the service's description.
+    ``takes`` is its type, ``returns`` that of an answer in JSON, for the service's description.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -29,7 +29,8 @@ class MessageRoute(APIRoute):
         parameters = list(signature.parameters.values())
         bodies = [p for p in parameters if _is_message(p.annotation)]
         self.takes = bodies[0].annotation if bodies else None
-        self.returns = signature.return_annotation
+        returns = signature.return_annotation
+        self.returns = None if returns in (Response, inspect.Signature.empty) else returns
         for body in bodies:
             parameters.remove(body)
             reader = Annotated[Any, Depends(_reader(body.annotation))]
