@@ -159,7 +159,7 @@ class FederatedTree(SingleTree):
         elif callable(self.filter):
             threshold = self.filter(score)
         elif isinstance(self.filter, str):
-            threshold = {"mean": np.mean, "median": np.median}[self.filter](score)
+            threshold = score.mean() if self.filter == "mean" else np.median(score)
         else:
             threshold = np.percentile(score, self.filter)
         self.threshold_ = float(threshold)
