@@ -43,21 +43,14 @@ from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeight
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
-from solera.learn.averaged import Averaging
 from solera.learn.averaging import nn
+from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.buffered import FedBuff
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.multilabel import MLFedAvg
 from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
 from solera.learn.averaging.schedules import CosineDecay, StepDecay
-from solera.learn.averaging.update_steps import (
-    Clip,
-    Noise,
-    Quantise,
-    RandomMask,
-    TopK,
-    UpdateStep,
-)
+from solera.learn.averaging.updates import Clip, Noise, Quantise, RandomMask, TopK, UpdateStep
 from solera.learn.averaging.variants import (
     FedAdagrad,
     FedAdam,

@@ -21,7 +21,6 @@ from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.updates import UpdateMean
-from solera.learn.averaging.variants import ControlMean
 from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
@@ -59,7 +58,6 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
     so.ByFold: lambda: so.ByFold(so.Sum(), 2),
     so.Mean: lambda: so.Mean(weight="rows"),
     UpdateMean: lambda: UpdateMean(3),
-    ControlMean: lambda: ControlMean(3),
     so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
     RuleFold: lambda: RuleFold(2, 2),
     CollectTrees: lambda: CollectTrees(2, 2),
@@ -90,7 +88,6 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
     Gather: _sums,
     UpdateMean: _updates,
-    ControlMean: _updates,
     Grams: st.fixed_dictionaries(
         {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}
     )

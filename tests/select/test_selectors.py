@@ -259,7 +259,7 @@ def test_nobody_meets_the_deadline(make, caplog):
 
 @pytest.mark.parametrize("budget", [0, -1])
 def test_a_budget_below_one_is_an_error(budget):
-    with pytest.raises(UsageError, match="per_round must be at least 1"):
+    with pytest.raises(UsageError, match="per_round must be a whole number of at least 1"):
         fit(so.Uniform(), federation(), per_round=budget)
 
 

@@ -98,7 +98,11 @@ class Component(metaclass=_CheckedOnceMade):
         :meth:`set_params` may have changed it. A subclass adds what an annotation cannot say, such
         as rules about two parameters.
         """
-        check_values(self, declared_types(type(self)), self.get_params(deep=False))
+        params = self.get_params(deep=False)
+        check_values(self, declared_types(type(self)), params)
+        for value in params.values():
+            if isinstance(value, Component):
+                value.check_params()
 
     def described_params(self) -> dict[str, Any]:
         """The parameters as :func:`describe` sees them."""
@@ -159,7 +163,11 @@ def _inherit_parameters(cls: type[Any]) -> None:
     names = {p.name for p in own}
     more = [p for p in inspect.signature(base).parameters.values() if p.name not in names]
     init.__signature__ = signature.replace(parameters=[*own, *more])
-    hints = {name: hint for name, hint in get_type_hints(base).items() if name not in names}
+    hints = {
+        name: hint
+        for name, hint in get_type_hints(base, include_extras=True).items()
+        if name not in names
+    }
     init.__annotations__ = {**init.__annotations__, **hints}
 
 

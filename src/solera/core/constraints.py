@@ -52,7 +52,7 @@ def constructor_parameters(cls: type[Any]) -> list[inspect.Parameter]:
 @cache
 def declared_types(cls: type[Any]) -> dict[str, Any]:
     """The annotations of a constructor's parameters, those of ``*name`` as a list."""
-    hints = get_type_hints(cls.__init__, include_extras=True)
+    hints = _hints(cls.__init__)
     declared = {}
     for parameter in constructor_parameters(cls):
         hint = hints.get(parameter.name, Any)
@@ -62,9 +62,17 @@ def declared_types(cls: type[Any]) -> dict[str, Any]:
     return declared
 
 
-def check_arguments(function: Callable[..., Any], **given: Any) -> None:
-    """Raise :class:`UsageError` for an argument that the function's annotation does not allow."""
-    check_values(function.__name__, get_type_hints(function, include_extras=True), given)
+def check_arguments(function: Callable[..., Any], *, owner: object = None, **given: Any) -> None:
+    """Raise :class:`UsageError` for an argument that the function's annotation does not allow.
+
+    The error names ``owner``, or the function.
+    """
+    check_values(function.__name__ if owner is None else owner, _hints(function), given)
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(function, include_extras=True)
 
 
 def check_values(owner: object, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
@@ -94,8 +102,10 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in _PLAIN:
         kinds, _ = _PLAIN[hint]
         return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
+    if origin is Callable:
+        return callable(value)
     if _is_list(hint):
-        if isinstance(value, str):
+        if isinstance(value, str) or not hasattr(value, "__iter__"):
             return False
         (element,) = get_args(hint)[:1] or (Any,)
         return not isinstance(value, list | tuple) or all(_fits(v, element) for v in value)
@@ -130,6 +140,8 @@ def _words(hint: Any) -> str:
         return "a function"
     if hint in _PLAIN:
         return _PLAIN[hint][1]
+    if origin is Callable:
+        return "a function"
     if _is_list(hint):
         return f"a list, each {_words(get_args(hint)[0])}"
     return f"a {hint.__name__}" if _is_component(hint) else "of the right type"

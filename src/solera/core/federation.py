@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Aggregation, check_aggregation
 from solera.core.clients import IntArray
 from solera.core.component import Component, build_fitted
+from solera.core.constraints import Positive, check_arguments
 from solera.core.engine import Ask, Block, Engine, PerClient, Preparation, payload_size
 from solera.core.errors import NotEnoughReplies, PayloadTooLarge, UsageError
 from solera.core.meter import Meter, Record, compact, same_for_all
@@ -213,7 +214,7 @@ class Federation:
         payload: Any = None,
         *,
         to: ArrayLike | None = None,
-        deadline: float | None = None,
+        deadline: Positive | None = None,
         quorum: int | float | None = None,
         round: int = 0,
     ) -> Replies:
@@ -233,8 +234,7 @@ class Federation:
         found = task if isinstance(task, Task) else find_task(task)
         clients = self._chosen(to)
         size = self._check_payload(payload, clients)
-        if deadline is not None and not deadline > 0:
-            raise UsageError.of("ask", "deadline", deadline, "must be > 0 seconds")
+        check_arguments(Federation.ask, deadline=deadline)
         ask = Ask(
             found.name,
             found.version,

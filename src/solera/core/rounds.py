@@ -21,7 +21,7 @@ from solera.core import rng
 from solera.core.checkpoint import Checkpoint
 from solera.core.clients import IntArray
 from solera.core.component import Component
-from solera.core.constraints import Count, Positive
+from solera.core.constraints import Count, Positive, check_values, declared_types
 from solera.core.engine import Engine
 from solera.core.errors import CheckpointError, UsageError
 from solera.core.federation import Federation, Replies, Updates
@@ -219,16 +219,17 @@ class Rounds:
 
     federation: Federation
     learner: Any
-    rounds: int
+    rounds: Count
     selector: Selector
-    per_round: int | None = None
+    per_round: Count | None = None
     callbacks: Sequence[Callback] = ()
     checkpoint: Checkpoint | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __iter__(self) -> Generator[Round, None, None]:
         start = self._restore()
-        self._check()
+        given = {"rounds": self.rounds, "per_round": self.per_round}
+        check_values(self.learner, declared_types(Rounds), given)
         for callback in self.callbacks:
             callback.on_start(self.learner, self.rounds, start)
         try:
@@ -247,12 +248,6 @@ class Rounds:
         finally:
             for callback in self.callbacks:
                 callback.on_end(self.learner)
-
-    def _check(self) -> None:
-        if self.per_round is not None and self.per_round < 1:
-            raise UsageError.of(self.learner, "per_round", self.per_round, "must be at least 1")
-        if self.rounds < 1:
-            raise UsageError.of(self.learner, "rounds", self.rounds, "must be at least 1")
 
     def _roster(self, time: float) -> Roster:
         federation, clients = self.federation, len(self.federation)

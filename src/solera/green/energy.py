@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.component import Component
-from solera.core.constraints import Positive
-from solera.core.errors import UsageError
+from solera.core.constraints import NonNegative, Positive, check_values, declared_types
 from solera.core.federation import Federation
 from solera.core.meter import Record
 from solera.core.rounds import Callback, Round
@@ -51,27 +50,23 @@ class EnergyOptions:
     source: Source = "auto"
     country: str = carbon.WORLD
     intensity: float | None = None
-    core_watts: float = PowerModel.core_watts
-    memory_watts: float = PowerModel.memory_watts
-    pue: float = 1.0
+    core_watts: NonNegative = PowerModel.core_watts
+    memory_watts: NonNegative = PowerModel.memory_watts
+    pue: NonNegative = 1.0
+
+    def __post_init__(self) -> None:
+        check_values(self, declared_types(EnergyOptions), vars(self))
 
     def resolved(self) -> Literal["codecarbon", "model"]:
         """Who measures on this machine."""
         if self.source == "auto":
             return "codecarbon" if carbon.installed() and carbon.counters() else "model"
-        if self.source not in ("codecarbon", "model"):
-            raise UsageError.of(
-                "EnergyOptions", "source", self.source, "must be 'auto', 'codecarbon' or 'model'"
-            )
         return self.source
 
     def grams_per_kwh(self) -> float:
         return carbon.intensity(self.country) if self.intensity is None else self.intensity
 
     def power(self) -> PowerModel:
-        for name in ("core_watts", "memory_watts", "pue"):
-            if not getattr(self, name) >= 0:
-                raise UsageError.of("EnergyOptions", name, getattr(self, name), "must not be < 0")
         return PowerModel(self.core_watts, self.memory_watts, self.pue)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core import rng as random
-from solera.core.clients import IntArray
+from solera.core.clients import IntArray, Part
 from solera.core.constraints import NonNegative
 from solera.core.errors import UsageError
 from solera.core.rounds import Round
@@ -39,7 +39,12 @@ class ShapleySelector(Selector, abstract=True):
     counts_: IntArray = np.zeros(0, dtype=np.int64)
 
     def __init__(
-        self, X: Any = None, y: Any = None, *, part: str = "validation", epsilon: NonNegative = 1e-4
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        part: Part = "validation",
+        epsilon: NonNegative = 1e-4,
     ) -> None:
         self.X = X
         self.y = y

@@ -14,7 +14,7 @@ from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.rounds import Round
 from solera.core.task import task
-from solera.learn.averaged import Averaging
+from solera.learn.averaging.base import Averaging
 
 Floats = NDArray[np.float64]
 

@@ -77,7 +77,7 @@ def simulate(
             raise UsageError("validation and test parts need rows that are not generated lazily")
         source = source.split(validation=validation, test=test, seed=seed)
     if clock is not None:
-        clock.check()
+        clock.check_params()
         source = copy(source)
         source.resources = clock.model()  # type: ignore[attr-defined]
     options = {"workers": workers, "memory": memory, "fault_model": failures}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import Any
 
@@ -10,34 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray, Segments
-from solera.core.errors import UsageError
-from solera.learn.averaging.layers import torch
-from solera.learn.averaging.plan import targets_of
+from solera.core.rng import Bits
+from solera.learn.averaging.training.devices import as_tensor, borrow, torch
+from solera.learn.averaging.training.losses import targets_of
 
 _on_device: dict[tuple[int, str], Any] = {}
 
 
-def find_device(name: str | None) -> Any:
-    """The device of that name; by default a GPU where there is one."""
-    t = torch()
-    if name is None:
-        name = "cuda" if t.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not t.cuda.is_available():
-        raise UsageError(f"device={name!r}: this process sees no GPU", hint="use device='cpu'")
-    return t.device(name)
-
-
-class Gathered:
+class ClientRows:
     """The rows of a group of clients; :meth:`take` gathers those of a batch.
 
     On a CPU rows stay in the array they lie in, on a GPU the whole array is copied there once.
-    Sparse rows become dense when they are gathered.
+    Sparse rows become dense when they are gathered. Rows are of the type and on the device of
+    ``like``, a tensor; ``keys`` fix each client's draws.
     """
 
     def __init__(
-        self, rows: Segments, loss: str, classes: NDArray[Any], dtype: Any, device: Any
+        self, rows: Segments, keys: Bits, loss: str, classes: NDArray[Any], like: Any
     ) -> None:
-        t = torch()
+        dtype, device = like.dtype, like.device
+        self.sizes = rows.sizes
+        self.keys = keys
         self.width = int(np.prod(rows.X.shape[1:]))
         self.dtype = dtype
         self.device = device
@@ -45,7 +37,7 @@ class Gathered:
         self.first_target = np.cumsum(rows.sizes) - rows.sizes
         numbers = np.dtype(str(dtype).removeprefix("torch."))
         targets = targets_of(rows.y[rows.index], loss, classes, numbers)
-        self.targets = t.from_numpy(targets).to(device)
+        self.targets = torch().from_numpy(targets).to(device)
         self.X = rows.X if hasattr(rows.X, "tocsr") else _moved(rows.X, device)
         self._buffer: Any = None
 
@@ -72,48 +64,6 @@ class Gathered:
         own = (self.first_target[who][:, None] + index).reshape(-1)
         target = self.targets.index_select(0, t.from_numpy(own).to(self.device))
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
-
-
-_LINE = 64
-"""Bytes of a cache line: products of rows that begin with one are a tenth faster."""
-_spare: dict[Any, list[Any]] = {}
-
-
-class _Lent(np.ndarray[Any, Any]):
-    """Memory on loan; everything made of it keeps it alive."""
-
-
-def borrow(clients: int, size: int, like: Any) -> Any:
-    """A matrix whose memory is used again once nothing refers to it any more.
-
-    Large memory fresh from the system costs more than the arithmetic on it. On a GPU PyTorch does
-    the same by itself.
-    """
-    t = torch()
-    if like.device.type != "cpu":
-        return t.empty(clients, size, dtype=like.dtype, device=like.device)
-    per_line = _LINE // like.element_size()
-    stride = -(-size // per_line) * per_line
-    spare = _spare.setdefault(like.dtype, [])
-    memory = spare.pop() if spare else None
-    if memory is None or memory.numel() < clients * stride:
-        memory = t.empty(clients * stride, dtype=like.dtype)
-    lent = memory[: clients * stride].view(clients, stride).numpy().view(_Lent)
-    weakref.finalize(lent, _give_back, spare, memory)
-    return t.from_numpy(lent)[:, :size]
-
-
-def _give_back(spare: list[Any], memory: Any) -> None:
-    """Keep the largest spare memory only."""
-    if not spare or spare[0].numel() < memory.numel():
-        spare[:] = [memory]
-
-
-def as_tensor(array: NDArray[Any]) -> Any:
-    """A tensor that shares the memory of an array nobody will write to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch().from_numpy(np.ascontiguousarray(array))
 
 
 def _moved(X: NDArray[Any], device: Any) -> Any:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.learn.averaging.layers import Layer, torch
-from solera.learn.averaging.plan import Plan, row_losses
-from solera.learn.averaging.rows import find_device
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.devices import find_device, torch
+from solera.learn.averaging.training.losses import row_losses
 
 _AT_ONCE = 1 << 26
 """Bytes of one layer's outputs of all models together."""
@@ -23,7 +23,7 @@ _NEGLIGIBLE = 1e-13
 
 
 def mean_losses(
-    plan: Plan,
+    architecture: Architecture,
     weights: NDArray[Any],
     X: NDArray[Any],
     target: NDArray[Any],
@@ -31,32 +31,31 @@ def mean_losses(
     device: str | None,
 ) -> NDArray[np.float64]:
     """The mean loss of each model, a row of ``weights``, over the rows of X."""
-    assert plan.layers is not None
+    assert architecture.layers is not None
     t = torch()
     place = find_device(device)
-    stack = t.tensor(weights).to(place)
-    first = next(i for i, layer in enumerate(plan.layers) if layer.parameters())
-    shares, basis = _factors(
-        stack, [s for s in plan.layout.slots if s.name.startswith(f"{first}.")]
-    )
+    layout = architecture.training_layout
+    stack = layout.arrange(t.tensor(weights).to(place))
+    first = next(i for i, layer in enumerate(architecture.layers) if layer.parameters())
+    shares, basis = _factors(stack, [s for s in layout.slots if s.name.startswith(f"{first}.")])
     models, rows = len(stack), len(X)
-    views = plan.layout.views(stack)
+    views = layout.views(stack)
     basis_views = {
-        name.removeprefix(f"{first}."): value for name, value in plan.layout.views(basis).items()
+        name.removeprefix(f"{first}."): value for name, value in layout.views(basis).items()
     }
-    width = max(X[0].size, *(p.shape[0] for _, p in _parameters(plan.layers)))
+    width = max(X[0].size, *(slot.parameter.shape[0] for slot in layout.slots))
     step = max(1, _AT_ONCE // (models * width * stack.element_size()))
     total = t.zeros(models, dtype=t.float64, device=place)
     with t.no_grad():
         for start in range(0, rows, step):
             x = t.from_numpy(np.ascontiguousarray(X[start : start + step])).to(place, stack.dtype)
             x = x.reshape(1, len(x), -1)
-            for layer in plan.layers[:first]:
+            for layer in architecture.layers[:first]:
                 x = layer.forward(x, {}, None)
-            own = {p.name: basis_views[p.name] for p in plan.layers[first].parameters()}
-            z = plan.layers[first].forward(x.expand(len(basis), *x.shape[1:]), own, None)
+            own = {p.name: basis_views[p.name] for p in architecture.layers[first].parameters()}
+            z = architecture.layers[first].forward(x.expand(len(basis), *x.shape[1:]), own, None)
             x = (shares @ z.reshape(len(basis), -1)).view(models, *z.shape[1:])
-            for i, layer in enumerate(plan.layers[first + 1 :], first + 1):
+            for i, layer in enumerate(architecture.layers[first + 1 :], first + 1):
                 own = {p.name: views[f"{i}.{p.name}"] for p in layer.parameters()}
                 x = layer.forward(x, own, None)
             wanted = t.from_numpy(target[start : start + step]).to(place)
@@ -75,7 +74,3 @@ def _factors(stack: Any, slots: list[Any]) -> tuple[Any, Any]:
         return t.eye(len(stack), dtype=stack.dtype, device=stack.device), stack
     basis = vectors.T @ stack.double()
     return vectors.to(stack.dtype), basis.to(stack.dtype)
-
-
-def _parameters(layers: list[Layer]) -> list[tuple[int, Any]]:
-    return [(i, p) for i, layer in enumerate(layers) for p in layer.parameters()]

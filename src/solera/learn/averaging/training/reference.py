@@ -11,66 +11,69 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.rng import Bits
-from solera.learn.averaging.layers import Pass, torch
-from solera.learn.averaging.plan import ADAM, Plan, Training, deal_batches, row_losses
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.batches import ADAM, TrainingConfig, deal_batches
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Pass
+from solera.learn.averaging.training.losses import row_losses
 
 
-def train_alone(
-    plan: Plan,
+def train_reference(
+    architecture: Architecture,
     start: NDArray[Any],
     X: Any,
     targets: NDArray[Any],
     key: Bits,
-    how: Training,
-    *,
-    anchor: NDArray[Any] | None = None,
-    offset: NDArray[Any] | None = None,
-    frozen: NDArray[np.bool_] | None = None,
+    config: TrainingConfig,
+    correction: Correction,
 ) -> tuple[NDArray[Any], float, int]:
     """The trained vector, the mean loss on the way and the number of steps.
 
-    Every step follows ∇L + l2·w + mu·(w − anchor) + offset; ``frozen`` coordinates stay.
+    Every step follows ∇L + l2·w + mu·(w − anchor) + offset; ``frozen`` coordinates stay. These
+    vectors of the ``correction`` and the start are in PyTorch's order.
     """
     t = torch()
-    module = plan.load(start, plan.module())
+    module = architecture.load(start, architecture.module())
     module.train()
-    names = [slot.name for slot in plan.layout.slots if slot.parameter.trained]
+    names = [slot.name for slot in architecture.layout.trained_slots]
     parameters = dict(module.named_parameters())
     weights = [parameters[name] for name in names]
     like = {"dtype": weights[0].dtype}
     fixed = {
-        kind: None if flat is None else plan.layout.arrays(flat)
-        for kind, flat in (("anchor", anchor), ("offset", offset), ("frozen", frozen))
+        kind: architecture.layout.arrays(vector)
+        for kind, vector in vars(correction).items()
+        if vector is not None
     }
     memory = [[t.zeros_like(w), t.zeros_like(w)] for w in weights]
-    batches = deal_batches(key, np.array([X.shape[0]]), how)
+    batches = deal_batches(key, np.array([X.shape[0]]), config)
     total, seen = 0.0, 0
     for step, count in enumerate(batches.counts[0].tolist()):
         take = batches.index[0, step * batches.batch :][:count]
         x = X[take]
         x = t.as_tensor(x.toarray() if hasattr(x, "toarray") else x.reshape(count, -1), **like)
         losses = row_losses(
-            _outputs(plan, module, x, key, step), t.as_tensor(targets[take]), how.loss
+            _outputs(architecture, module, x, key, step), t.as_tensor(targets[take]), config.loss
         )
         gradients = t.autograd.grad(losses.mean(), weights)
         total, seen = total + float(losses.detach().sum()), seen + count
         with t.no_grad():
             for name, w, gradient, kept in zip(names, weights, gradients, memory, strict=True):
-                g = gradient + how.l2 * w
-                if fixed["anchor"] is not None:
-                    g = g + how.mu * (w - t.as_tensor(fixed["anchor"][name], **like))
-                if fixed["offset"] is not None:
-                    g = g + t.as_tensor(fixed["offset"][name], **like)
-                change = _change(g, kept, step + 1, how)
-                if fixed["frozen"] is not None:
-                    change = change * ~t.as_tensor(fixed["frozen"][name].copy())
-                w -= how.lr * change
-    return plan.vector(module, start.dtype), total / seen, batches.counts.shape[1]
+                g = gradient + config.l2 * w
+                if "anchor" in fixed:
+                    g = g + config.mu * (w - fixed["anchor"][name])
+                if "offset" in fixed:
+                    g = g + fixed["offset"][name]
+                change = _change(g, kept, step + 1, config)
+                if "frozen" in fixed:
+                    change = change * ~fixed["frozen"][name]
+                w -= config.lr * change
+    return architecture.vector(module, start.dtype), total / seen, batches.counts.shape[1]
 
 
-def _outputs(plan: Plan, module: Any, x: Any, key: Bits, step: int) -> Any:
+def _outputs(architecture: Architecture, module: Any, x: Any, key: Bits, step: int) -> Any:
     """A forward pass whose random draws belong to the client and the step."""
-    if plan.layers is not None:
+    if architecture.layers is not None:
         for part in module.modules():
             if hasattr(part, "current"):
                 part.current = Pass(key, step)
@@ -81,10 +84,10 @@ def _outputs(plan: Plan, module: Any, x: Any, key: Bits, step: int) -> Any:
         return module(x)
 
 
-def _change(g: Any, kept: list[Any], step: int, how: Training) -> Any:
+def _change(g: Any, kept: list[Any], step: int, config: TrainingConfig) -> Any:
     """The direction of one step, before it is scaled by the learning rate."""
-    if how.optimiser == "sgd":
-        kept[0] = how.momentum * kept[0] + g
+    if config.optimiser == "sgd":
+        kept[0] = config.momentum * kept[0] + g
         return kept[0]
     beta1, beta2, epsilon = ADAM
     kept[0] = beta1 * kept[0] + (1 - beta1) * g

@@ -1,24 +1,28 @@
 """One step of many clients: three ways to the gradient, one way to follow it.
 
-:class:`ByHand` serves chains of dense layers. Autograd is half the time of such a step, so the
-gradients are written out, and plain gradient descent is fused into the product that makes them:
-W ← W − η xᵀe. :class:`ByAutograd` serves our other layers, :class:`ByFunc` any module that
-``torch.func`` can stack.
+:class:`BatchedDense` serves chains of dense layers. Autograd is half the time of such a step, so
+the gradients are written out, and plain gradient descent is fused into the product that makes
+them: W ← W − η xᵀe. :class:`BatchedLayers` serves our other layers, :class:`BatchedModule` any
+module that ``torch.func`` can stack.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from solera.learn.averaging.layers import Activation, Dense, Dropout, Layer, Pass, torch
-from solera.learn.averaging.plan import ADAM, Plan, Training, row_losses
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batches import ADAM, TrainingConfig
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass
+from solera.learn.averaging.training.losses import output_error, row_losses
 
 
 @dataclass
-class Pull:
-    """What is added to the gradients, or kept from following them; see :func:`train_alone`.
+class Correction:
+    """What is added to the gradients, or kept from following them; see :func:`train_reference`.
 
     Matrices (clients, parameters), or vectors that hold for all clients.
     """
@@ -27,35 +31,38 @@ class Pull:
     offset: Any = None
     frozen: Any = None
 
-    def of(self, who: Any) -> Pull:
+    def of(self, who: Any) -> Correction:
         """The same for some of the clients."""
+        return self._each(lambda part: part if part.ndim == 1 else part[who])
+
+    def first(self, clients: int, trained: int) -> Correction:
+        """That of the trained parameters of the first clients."""
+        return self.of(slice(clients))._each(lambda part: part[..., :trained])
+
+    def _each(self, change: Callable[[Any], Any]) -> Correction:
         parts = (self.anchor, self.offset, self.frozen)
-        return Pull(*(p if p is None or p.ndim == 1 else p[who] for p in parts))
-
-    def first(self, clients: int, trained: int) -> Pull:
-        parts = (self.anchor, self.offset, self.frozen)
-        return Pull(
-            *(p if p is None else p[:trained] if p.ndim == 1 else p[:clients, :trained]
-              for p in parts)
-        )  # fmt: skip
+        return Correction(*(part if part is None else change(part) for part in parts))
 
 
-class Network(ABC):
+@dataclass(eq=False)
+class BatchedModel(ABC):
     """The parameters of some clients, (clients, size), and a step of training for the first ones.
 
     ``weights`` are changed in place.
     """
 
-    def __init__(self, plan: Plan, weights: Any, how: Training, pull: Pull) -> None:
-        self.plan = plan
-        self.weights = weights
-        self.how = how
-        self.pull = pull
-        self.trained = plan.layout.trained
-        self.fused = how.plain and pull.offset is None and pull.frozen is None
+    architecture: Architecture
+    weights: Any
+    config: TrainingConfig
+    correction: Correction = field(default_factory=Correction)
+
+    def __post_init__(self) -> None:
+        self.trained = self.architecture.layout.trained
+        corrected = self.correction.offset is not None or self.correction.frozen is not None
+        self.fused = self.config.plain and not corrected
         self._memory: list[Any] = []
 
-    def meet(self, x: Any) -> None:  # noqa: B027 (most have nothing to prepare)
+    def prepare(self, x: Any) -> None:  # noqa: B027 (most have nothing to prepare)
         """See the rows of the next steps, (clients, rows, width), before training on them."""
 
     def step(self, x: Any, target: Any, share: Any, training: Pass) -> Any:
@@ -73,22 +80,23 @@ class Network(ABC):
         """∇L of each client, (clients, trained), or None where it was followed; and the losses."""
 
     def _follow(self, g: Any, step: int) -> None:
-        how, clients = self.how, len(g)
-        w, pull = self.weights[:clients, : self.trained], self.pull.first(clients, self.trained)
-        if how.l2:
-            g.add_(w, alpha=how.l2)
-        if how.mu:
-            g.add_(w - pull.anchor, alpha=how.mu)
-        if pull.offset is not None:
-            g.add_(pull.offset)
-        if how.optimiser == "adam":
+        config, clients = self.config, len(g)
+        w = self.weights[:clients, : self.trained]
+        correction = self.correction.first(clients, self.trained)
+        if config.l2:
+            g.add_(w, alpha=config.l2)
+        if config.mu:
+            g.add_(w - correction.anchor, alpha=config.mu)
+        if correction.offset is not None:
+            g.add_(correction.offset)
+        if config.optimiser == "adam":
             g = self._adam(g, step)
-        elif how.momentum:
+        elif config.momentum:
             (velocity,) = self._kept(1, clients)
-            g = velocity.mul_(how.momentum).add_(g)
-        if pull.frozen is not None:
-            g = g.masked_fill(pull.frozen, 0)
-        w.add_(g, alpha=-how.lr)
+            g = velocity.mul_(config.momentum).add_(g)
+        if correction.frozen is not None:
+            g = g.masked_fill(correction.frozen, 0)
+        w.add_(g, alpha=-config.lr)
 
     def _adam(self, g: Any, step: int) -> Any:
         beta1, beta2, epsilon = ADAM
@@ -105,22 +113,22 @@ class Network(ABC):
         return [kept[:clients] for kept in self._memory]
 
 
-class ByHand(Network):
+class BatchedDense(BatchedModel):
     """Dense layers, activations and dropout."""
 
-    def __init__(self, plan: Plan, weights: Any, how: Training, pull: Pull) -> None:
-        super().__init__(plan, weights, how, pull)
-        assert plan.layers is not None
-        self.blocks = _blocks(plan.layers)
-        self._views = self._read(weights)
-        self._into, self._keep, self._scale = self._views, 1.0, -how.lr
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.architecture.layers is not None
+        self.blocks = _blocks(self.architecture.layers)
+        self._views = self._read(self.weights)
+        self._into, self._keep, self._scale = self._views, 1.0, -self.config.lr
         self._gradient: Any = None
         if not self.fused:
-            self._gradient = torch().empty_like(weights)
+            self._gradient = torch().empty_like(self.weights)
             self._into, self._keep, self._scale = self._read(self._gradient), 0.0, 1.0
 
     def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
-        views = self.plan.layout.views(matrix)
+        views = self.architecture.training_layout.views(matrix)
         return [
             (views[f"{block.name}.weight"], views[f"{block.name}.bias"].unsqueeze(1))
             for block in self.blocks
@@ -145,7 +153,7 @@ class ByHand(Network):
                     z = inputs[-1]
                 else:
                     inputs.append(z)
-        losses, error = output_error(z, target, self.how.loss)
+        losses, error = output_error(z, target, self.config.loss)
         if isinstance(share, float):
             scale = self._scale * share
         else:
@@ -161,8 +169,8 @@ class ByHand(Network):
             if before is not None:
                 mask = masks[i - 1] if masks else None
                 error = _derivative(self.blocks[i - 1].activation, inputs[i], before, mask)
-        found = None if self.fused else self._gradient[:clients, : self.trained]
-        return found, losses.sum(dim=1)
+        gradient = None if self.fused else self._gradient[:clients, : self.trained]
+        return gradient, losses.sum(dim=1)
 
     def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
         """x W + b, (clients, rows, outputs); few outputs lie column by column."""
@@ -219,42 +227,21 @@ def _derivative(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
     return error.mul_(1 - h * h if kind == "tanh" else h * (1 - h))
 
 
-def output_error(z: Any, target: Any, loss: str) -> tuple[Any, Any]:
-    """L and dL/dz of every row."""
-    t = torch()
-    if loss == "softmax":
-        chosen = target.unsqueeze(-1)
-        # Columns next to each other are normalised seven times faster than rows of ten.
-        by_row = z.is_contiguous()
-        log_p = z.log_softmax(-1) if by_row else z.transpose(1, 2).log_softmax(1).transpose(1, 2)
-        losses = log_p.gather(-1, chosen).squeeze(-1).neg_()
-        return losses, log_p.exp_().scatter_(-1, chosen, -1.0, reduce="add")
-    if loss in ("sigmoid", "binary"):
-        losses = (z.clamp(min=0) - z * target + z.abs().neg_().exp_().log1p_()).mean(dim=-1)
-        return losses, (z.sigmoid() - target).div_(z.shape[-1])
-    if loss == "squared":
-        error = z - target
-        return 0.5 * (error**2).sum(dim=-1), error
-    with t.enable_grad():
-        leaf = z.detach().requires_grad_()
-        losses = row_losses(leaf, target, loss)
-        (error,) = t.autograd.grad(losses.sum(), leaf)
-    return losses.detach(), error
-
-
-class ByAutograd(Network):
+class BatchedLayers(BatchedModel):
     """Our layers, batched over clients, differentiated by autograd."""
 
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
         t = torch()
-        assert self.plan.layers is not None
+        assert self.architecture.layers is not None
         clients = len(x)
-        views = self.plan.layout.views(self.weights[:clients])
-        trained = [slot.name for slot in self.plan.layout.slots if slot.parameter.trained]
+        views = self.architecture.training_layout.views(self.weights[:clients])
+        trained = [
+            slot.name for slot in self.architecture.training_layout.slots if slot.parameter.trained
+        ]
         with t.enable_grad():
             leaves = {name: views[name].detach().requires_grad_() for name in trained}
-            outputs, moved = forward(self.plan, {**views, **leaves}, x, training)
-            losses = row_losses(outputs, target, self.how.loss)
+            outputs, moved = forward(self.architecture, {**views, **leaves}, x, training)
+            losses = row_losses(outputs, target, self.config.loss)
             gradients = t.autograd.grad((losses * share).sum(), list(leaves.values()))
         for name, value in moved.items():
             views[name].copy_(value)
@@ -263,12 +250,12 @@ class ByAutograd(Network):
 
 
 def forward(
-    plan: Plan, values: dict[str, Any], x: Any, training: Pass | None
+    architecture: Architecture, values: dict[str, Any], x: Any, training: Pass | None
 ) -> tuple[Any, dict[str, Any]]:
     """Outputs of our layers for many clients, and their new running statistics."""
-    assert plan.layers is not None
+    assert architecture.layers is not None
     moved = {}
-    for i, layer in enumerate(plan.layers):
+    for i, layer in enumerate(architecture.layers):
         own = {p.name: values[f"{i}.{p.name}"] for p in layer.parameters()}
         if training is not None:
             training.moved = {}
@@ -278,18 +265,17 @@ def forward(
     return x, moved
 
 
-class ByFunc(Network):
+class BatchedModule(BatchedModel):
     """Any module without running statistics or random layers, stacked by ``torch.func``."""
 
-    def __init__(self, plan: Plan, weights: Any, how: Training, pull: Pull) -> None:
-        super().__init__(plan, weights, how, pull)
-        t = torch()
-        module = plan.module().to(dtype=weights.dtype, device=weights.device)
-        module.train()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        t, loss = torch(), self.config.loss
+        module = self.architecture.module().to(self.weights).train()
 
         def objective(values: Any, x: Any, target: Any, share: Any) -> tuple[Any, Any]:
             outputs = t.func.functional_call(module, values, (x,))
-            losses = row_losses(outputs, target, how.loss)
+            losses = row_losses(outputs, target, loss)
             return (losses * share).sum(), (losses * (share > 0)).sum()
 
         self._gradients = t.func.vmap(t.func.grad(objective, has_aux=True))
@@ -298,14 +284,20 @@ class ByFunc(Network):
         t = torch()
         if isinstance(share, float):
             share = t.full(x.shape[:2], share, dtype=x.dtype, device=x.device)
-        values = self.plan.layout.views(self.weights[: len(x)])
+        values = self.architecture.training_layout.views(self.weights[: len(x)])
         found, losses = self._gradients(values, x, target, share)
-        flat = [found[slot.name].reshape(len(x), -1) for slot in self.plan.layout.slots]
+        flat = [
+            found[slot.name].reshape(len(x), -1) for slot in self.architecture.training_layout.slots
+        ]
         return t.cat(flat, dim=1), losses
 
 
-def network_for(plan: Plan, weights: Any, how: Training, pull: Pull) -> Network:
+def batched_model_for(
+    architecture: Architecture, weights: Any, config: TrainingConfig, correction: Correction
+) -> BatchedModel:
     """The fastest way to train this model, as measured in ``benchmarks/simulation.py``."""
-    if plan.layers is None:
-        return ByFunc(plan, weights, how, pull)
-    return (ByHand if plan.dense else ByAutograd)(plan, weights, how, pull)
+    if architecture.layers is None:
+        return BatchedModule(architecture, weights, config, correction)
+    return (BatchedDense if architecture.dense else BatchedLayers)(
+        architecture, weights, config, correction
+    )

@@ -1,67 +1,32 @@
 """The layers that models are made of: their parameters, and what they do to rows of many clients.
 
 A batch has one more axis than usual: rows of C clients are (C, B, …), and every parameter has one
-value per client, (C, …). Layers carry no numbers themselves; a :class:`Layout` says where in one
-flat vector each parameter lies.
+value per client, (C, …). Layers carry no numbers themselves; a :class:`TrainingLayout` says where
+in one flat vector each parameter lies.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.errors import MissingExtra
 from solera.core.rng import Bits, random_bits
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layout import Parameter
 
 NARROW = 32
-"""Layers with fewer outputs keep their weights (out, in), wider ones (in, out).
+"""Layers with fewer outputs are trained with weights (out, in), wider ones with (in, out).
 
 Measured: with batches of 20 rows and ten outputs the products of (out, in) weights are two to six
 times faster, from about 32 outputs on (in, out) is as fast or faster.
 """
 _MOMENTUM, _EPSILON = 0.1, 1e-5
-
-
-def torch() -> Any:
-    """The library, or an error that names the extra."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtra.of("training a neural network", "torch") from error
-    return torch
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One array of a layer; ``shape`` is PyTorch's, ``flipped`` says it is stored transposed."""
-
-    name: str
-    shape: tuple[int, ...]
-    bound: float = 0.0
-    flipped: bool = False
-    trained: bool = True
-    fill: float | None = None
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def stored(self) -> tuple[int, ...]:
-        return self.shape[::-1] if self.flipped else self.shape
-
-    def start(self, draw: np.random.Generator) -> NDArray[np.float64]:
-        """First values: a constant, or uniform within ± bound, as PyTorch's layers begin."""
-        if self.fill is not None:
-            return np.full(self.size, self.fill)
-        values = draw.uniform(-self.bound, self.bound, self.shape)
-        return (values.T if self.flipped else values).reshape(-1)
 
 
 @dataclass
@@ -100,14 +65,14 @@ class Dense(Layer):
     inputs: int
     outputs: int
 
-    @property
+    @cached_property
     def wide(self) -> bool:
         return self.outputs >= NARROW
 
     def parameters(self) -> Sequence[Parameter]:
         bound = 1 / math.sqrt(self.inputs)
         return (
-            Parameter("weight", (self.outputs, self.inputs), bound, flipped=self.wide),
+            Parameter("weight", (self.outputs, self.inputs), bound, transposed=self.wide),
             Parameter("bias", (self.outputs,), bound),
         )
 
@@ -117,6 +82,20 @@ class Dense(Layer):
     def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
         W, b = own["weight"], own["bias"].unsqueeze(1)
         return torch().baddbmm(b, x, W if self.wide else W.transpose(1, 2))
+
+
+def _as_module(layer: Layer) -> Any:
+    """A layer without parameters as a module for one client."""
+
+    class OneClient(torch().nn.Module):  # type: ignore[misc]
+        current: Pass | None = None
+        """The draws of this step; whoever trains sets it."""
+
+        def forward(self, x: Any) -> Any:
+            training = self.current if self.training else None
+            return layer.forward(x.unsqueeze(0), {}, training)[0]
+
+    return OneClient()
 
 
 _ACTIVATIONS = {"relu": "ReLU", "tanh": "Tanh", "sigmoid": "Sigmoid"}
@@ -156,24 +135,10 @@ class Dropout(Layer):
         return mask.to(like) / (1 - self.rate)
 
     def module(self) -> Any:
-        return _one_client_dropout(self)
+        return _as_module(self)
 
     def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
         return x if training is None else x * self.mask(training, tuple(x.shape), x)
-
-
-def _one_client_dropout(layer: Dropout) -> Any:
-    class OneClient(torch().nn.Module):  # type: ignore[misc]
-        """Dropout for one client; whoever trains sets ``current``."""
-
-        current: Pass | None = None
-
-        def forward(self, x: Any) -> Any:
-            if not self.training or self.current is None:
-                return x
-            return x * layer.mask(self.current, (1, *x.shape), x)[0]
-
-    return OneClient()
 
 
 @dataclass(frozen=True)
@@ -185,13 +150,7 @@ class Image(Layer):
     channels: int
 
     def module(self) -> Any:
-        layer = self
-
-        class Channels(torch().nn.Module):  # type: ignore[misc]
-            def forward(self, x: Any) -> Any:
-                return layer.forward(x.unsqueeze(0), {}, None)[0]
-
-        return Channels()
+        return _as_module(self)
 
     def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
         shape = (*x.shape[:2], self.height, self.width, self.channels)
@@ -306,81 +265,3 @@ class Flatten(Layer):
 
     def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
         return x.reshape(*x.shape[:2], -1)
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Where a parameter lies in the flat vector."""
-
-    name: str
-    parameter: Parameter
-    start: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.parameter.size
-
-
-class Layout:
-    """Order of all parameters in one flat vector: the trained ones first, running statistics last.
-
-    Names are those of the parameters of the same model in PyTorch.
-    """
-
-    def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:
-        ordered = sorted(named, key=lambda item: not item[1].trained)
-        sizes = [parameter.size for _, parameter in ordered]
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
-        self.slots = [
-            Slot(name, parameter, start)
-            for (name, parameter), start in zip(ordered, starts[:-1], strict=True)
-        ]
-        self.size = starts[-1]
-        self.trained = sum(slot.parameter.size for slot in self.slots if slot.parameter.trained)
-
-    def views(self, matrix: Any) -> dict[str, Any]:
-        """Each parameter of (C, size) as a view (C, …) of its stored shape."""
-        return {
-            slot.name: matrix[:, slot.start : slot.stop].view(-1, *slot.parameter.stored)
-            for slot in self.slots
-        }
-
-    def arrays(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Every parameter in PyTorch's shape."""
-        found = {}
-        for slot in self.slots:
-            values = vector[slot.start : slot.stop].reshape(slot.parameter.stored)
-            found[slot.name] = values.T if slot.parameter.flipped else values
-        return found
-
-    def vector(self, arrays: dict[str, Any], dtype: Any) -> NDArray[Any]:
-        """The flat vector of parameters in PyTorch's shape."""
-        flat = np.empty(self.size, dtype)
-        for slot in self.slots:
-            values = np.asarray(arrays[slot.name])
-            flat[slot.start : slot.stop] = (values.T if slot.parameter.flipped else values).reshape(
-                -1
-            )
-        return flat
-
-    def start(self, draw: np.random.Generator, dtype: Any) -> NDArray[Any]:
-        """The vector a model begins with."""
-        flat = np.empty(self.size, dtype)
-        for slot in self.slots:
-            flat[slot.start : slot.stop] = slot.parameter.start(draw)
-        return flat
-
-    def select(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Marks the coordinates of all parameters whose name begins with one of these."""
-        mask = np.zeros(self.size, dtype=bool)
-        for slot in self.slots:
-            if any(slot.name == name or slot.name.startswith(f"{name}.") for name in names):
-                mask[slot.start : slot.stop] = True
-        return mask
-
-
-def named_parameters(layers: Sequence[Layer]) -> Iterator[tuple[str, Parameter]]:
-    """All parameters with the names an ``nn.Sequential`` of the layers gives them."""
-    for i, layer in enumerate(layers):
-        for parameter in layer.parameters():
-            yield f"{i}.{parameter.name}", parameter

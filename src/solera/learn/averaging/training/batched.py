@@ -16,10 +16,16 @@ from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
 from solera.core.rng import Bits
-from solera.learn.averaging.layers import Pass, torch
-from solera.learn.averaging.networks import Network, Pull, network_for
-from solera.learn.averaging.plan import Batches, Plan, Training, deal_batches
-from solera.learn.averaging.rows import Gathered
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batched_models import (
+    BatchedModel,
+    Correction,
+    batched_model_for,
+)
+from solera.learn.averaging.training.batches import Batches, TrainingConfig, deal_batches
+from solera.learn.averaging.training.client_rows import ClientRows
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Pass
 
 TILE = 1 << 21
 """Bytes of parameters, and of rows, that a step works on, on a CPU: what its caches hold."""
@@ -27,61 +33,65 @@ _GATHERED = {"cpu": 1 << 20, "cuda": 1 << 31}
 """Bytes of rows gathered at once."""
 
 
-def tile_size(plan: Plan, device: str, itemsize: int, batch: int) -> int:
+LossesAndSteps = tuple[NDArray[np.float64], IntArray]
+"""The mean loss of each client on its way, and the number of its steps."""
+
+
+def tile_size(architecture: Architecture, device: str, itemsize: int, batch: int) -> int:
     """How many clients to train in one go; ``batch`` is the bytes of one client's batch.
 
     Convolutions of one client keep a CPU busy: stacked, they were slower in every measurement.
     """
     if device != "cpu":
         return 1 << 30
-    if plan.convolves:
+    if architecture.convolves:
         return 1
-    return int(max(1, TILE // max(plan.layout.size * itemsize, batch)))
+    return int(max(1, TILE // max(architecture.layout.size * itemsize, batch)))
 
 
-def train_together(
-    plan: Plan,
+def train_batched(
+    architecture: Architecture,
     weights: Any,
-    rows: Gathered,
-    sizes: IntArray,
-    keys: Bits,
-    how: Training,
-    pull: Pull,
+    rows: ClientRows,
+    config: TrainingConfig,
+    correction: Correction,
     *,
     start: Any = None,
-    relative: bool = False,
-) -> tuple[NDArray[np.float64], IntArray]:
+) -> LossesAndSteps:
     """Train each row of ``weights`` in place; the mean loss on the way and the number of steps.
 
-    With ``start``, a vector, every row begins there, whatever it held; ``relative`` leaves the
-    difference to it.
+    With ``start``, a vector, every row begins there, whatever it held, and becomes the difference
+    to it.
     """
     t = torch()
-    batches = deal_batches(keys, sizes, how)
-    losses = t.zeros(len(sizes), dtype=t.float64, device=weights.device)
+    keys, clients = rows.keys, len(rows.sizes)
+    batches = deal_batches(keys, rows.sizes, config)
+    losses = t.zeros(clients, dtype=t.float64, device=weights.device)
     batch_bytes = batches.batch * rows.row_bytes
-    size = tile_size(plan, weights.device.type, weights.element_size(), batch_bytes)
-    at_once = max(1, _GATHERED[weights.device.type] // (min(size, len(sizes)) * batch_bytes))
+    size = tile_size(architecture, weights.device.type, weights.element_size(), batch_bytes)
+    at_once = max(1, _GATHERED[weights.device.type] // (min(size, clients) * batch_bytes))
     with t.no_grad():
-        for who, chosen in in_tiles(batches, size):
-            mine = weights[chosen]
+        for who, chosen in tiles(batches, size):
+            tile_weights = weights[chosen]
             if start is not None:
-                mine.copy_(start.expand_as(mine))
-            network = network_for(plan, mine, how, pull.of(chosen))
-            dealt = batches.of(who)
+                tile_weights.copy_(start.expand_as(tile_weights))
+            network = batched_model_for(architecture, tile_weights, config, correction.of(chosen))
+            tile_batches = batches.of(who)
 
-            def take(first: int, columns: slice, who: Any = who, dealt: Any = dealt) -> Any:
-                return rows.take(who[:first], dealt.index[:first, columns])
+            def take(
+                first: int, columns: slice, who: Any = who, tile_batches: Any = tile_batches
+            ) -> Any:
+                return rows.take(who[:first], tile_batches.index[:first, columns])
 
-            losses[chosen] = train_tile(network, dealt, keys[who], at_once, take)
-            if relative:
-                mine.sub_(start)
+            losses[chosen] = train_tile(network, tile_batches, keys[who], at_once, take)
+            if start is not None:
+                tile_weights.sub_(start)
             if not isinstance(chosen, slice):
-                weights[chosen] = mine
+                weights[chosen] = tile_weights
     return losses.cpu().numpy() / batches.counts.sum(axis=1), batches.steps
 
 
-def in_tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:
+def tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:
     """Positions of the clients of every tile, and an index of them that is a slice where it can.
 
     Those with the most steps come first. Tiles have at most ``size`` clients, all about as many.
@@ -95,8 +105,8 @@ def in_tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:
 
 
 def train_tile(
-    network: Network,
-    dealt: Batches,
+    network: BatchedModel,
+    tile_batches: Batches,
     keys: Bits,
     at_once: int,
     take: Callable[[int, slice], tuple[Any, Any]],
@@ -109,7 +119,7 @@ def train_tile(
     t = torch()
     device, dtype = network.weights.device, network.weights.dtype
     total = t.zeros(len(keys), dtype=t.float64, device=device)
-    counts, batch = dealt.counts[:, : (dealt.counts[0] > 0).sum()], dealt.batch
+    counts, batch = tile_batches.counts[:, : (tile_batches.counts[0] > 0).sum()], tile_batches.batch
     at_work = (counts > 0).sum(axis=0)
     alike = ((counts == counts[0]).sum(axis=0) >= at_work).tolist()
     active, longest = at_work.tolist(), counts.max(axis=0).tolist()
@@ -118,7 +128,7 @@ def train_tile(
         clients, most = active[step], longest[step]
         if within == 0:
             x, target = take(clients, slice(step * batch, (step + at_once) * batch))
-            network.meet(x)
+            network.prepare(x)
             pieces = list(zip(x.split(batch, dim=1), target.split(batch, dim=1), strict=True))
         x, target = pieces[within]
         if x.shape[:2] != (clients, most):

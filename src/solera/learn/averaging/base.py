@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Mean
+from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.learn.base import Predictor
+from solera.learn.probabilities import sigmoid, softmax
 
 
 class Averaging(Predictor, abstract=True):
@@ -44,10 +46,10 @@ class Averaging(Predictor, abstract=True):
         """Make this the current model."""
 
     @abstractmethod
-    def order(self, round: int) -> dict[str, Any]:
-        """What clients are told in this round besides the model."""
+    def round_config(self, round: int) -> dict[str, Any]:
+        """What clients are asked with in this round besides the model."""
 
-    def rule(self) -> Aggregation:
+    def round_aggregation(self) -> Aggregation:
         """How the clients' replies become one."""
         return Mean(weight="rows")
 
@@ -61,16 +63,17 @@ class Averaging(Predictor, abstract=True):
 
     def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
         """The mean loss over rows of every model."""
-        now, found = self.get_model(), []
+        current, means = self.get_model(), []
         for model in models:
             self.set_model(model)
-            found.append(self.losses(X, y).mean())
-        self.set_model(now)
-        return np.array(found)
+            means.append(self.losses(X, y).mean())
+        self.set_model(current)
+        return np.array(means)
 
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""
-        self.order(0)  # bad parameters are named before anything is asked
+        self.check_params()
+        self.round_config(0)  # what does not suit the data is named before anything is asked
         self.set_model(self.first_model(federation.seed))
 
     def after_round(self, round: Round) -> None:
@@ -82,8 +85,51 @@ class Averaging(Predictor, abstract=True):
             federation, rounds=self.rounds, per_round=self.per_round, select=self.select
         )
         for r in rounds:
-            ask = {**self.order(r.index), **self.get_model()}
-            mean = r.ask(self.update, ask).fold(self.rule())
+            ask = {**self.round_config(r.index), **self.get_model()}
+            mean = r.ask(self.update, ask).fold(self.round_aggregation())
             self.apply_update(mean)
             r.log(loss=float(mean["loss"]))
             self.after_round(r)
+
+
+class ScoreAveraging(Averaging, abstract=True):
+    """An averaging learner whose model gives scores, from which all predictions follow."""
+
+    @abstractmethod
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """Scores before softmax or sigmoid: one column per class, label or number."""
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Probability of every class or label."""
+        z = self.decision_function(X)
+        if self.schema_.target == "labels":
+            return sigmoid(z)
+        if self.schema_.target == "numbers":
+            kind = type(self).__name__
+            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+        if z.shape[1] == 1:  # two classes, one output
+            z = np.concatenate([np.zeros_like(z), z], axis=1)
+        return softmax(z)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        z = self.decision_function(X)
+        if self.schema_.target == "classes":
+            best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
+            return np.asarray(self.schema_.classes[best])
+        if self.schema_.target == "labels":
+            return (z > 0).astype(np.uint8)
+        return z[:, 0] if self.schema_.outputs == 1 else z
+
+    def loss_of_target(self) -> str:
+        """The loss that goes with the target."""
+        target, classes = self.schema_.target, self.schema_.classes
+        if target == "none":
+            raise DataError(
+                f"{type(self).__name__} needs a target", hint="pass y to so.simulate(X, y)"
+            )
+        if target == "classes" and len(classes) < 2:
+            raise DataError(
+                f"all rows of all clients have the class {classes.tolist()}",
+                hint="a classifier needs at least two classes",
+            )
+        return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[target]
