@@ -72,13 +72,13 @@ def load(*, children: bool = True) -> Load:
 
 def _children() -> list[int]:
     """Processes started by any thread of this one that have not ended."""
-    found: list[int] = []
+    children: list[int] = []
     for listing in _PROC.glob("task/*/children"):
         try:
-            found += map(int, listing.read_text().split())
+            children += map(int, listing.read_text().split())
         except OSError:  # the thread has ended meanwhile
             continue
-    return found
+    return children
 
 
 def _child(process: int) -> tuple[float, float]:
