@@ -49,6 +49,10 @@ class Averaging(Predictor, abstract=True):
     def round_config(self, round: int) -> dict[str, Any]:
         """What clients are asked with in this round besides the model."""
 
+    def round_ask(self, round: int) -> dict[str, Any]:
+        """All that clients are asked with in this round."""
+        return {**self.round_config(round), **self.get_model()}
+
     def round_aggregation(self) -> Aggregation:
         """How the clients' replies become one."""
         return Mean(weight="rows")
@@ -85,8 +89,7 @@ class Averaging(Predictor, abstract=True):
             federation, rounds=self.rounds, per_round=self.per_round, select=self.select
         )
         for r in rounds:
-            ask = {**self.round_config(r.index), **self.get_model()}
-            mean = r.ask(self.update, ask).fold(self.round_aggregation())
+            mean = r.ask(self.update, self.round_ask(r.index)).fold(self.round_aggregation())
             self.apply_update(mean)
             r.log(loss=float(mean["loss"]))
             self.after_round(r)

@@ -205,19 +205,9 @@ class ConvNet(ImageModel):
         return [*layers, Dense(self.dense, self.outputs)]
 
 
-class TextHead(Layered):
+def text_head(inputs: int, outputs: int, *, hidden: int = 64, dropout: float = 0.2) -> MLP:
     """The small network on top of a frozen representation of text: dropout, one hidden layer."""
-
-    def __init__(
-        self, inputs: Count, outputs: Count, *, hidden: Count = 64, dropout: ProperFraction = 0.2
-    ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.hidden = hidden
-        self.dropout = dropout
-
-    def layers(self) -> list[Layer]:
-        return MLP(self.inputs, self.hidden, self.outputs, dropout=self.dropout).layers()
+    return MLP(inputs, hidden, outputs, dropout=dropout)
 
 
 class Registered(Model):

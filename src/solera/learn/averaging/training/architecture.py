@@ -23,12 +23,7 @@ from solera.learn.averaging.training.layers import (
     Image,
     Layer,
 )
-from solera.learn.averaging.training.layout import (
-    Layout,
-    Parameter,
-    TrainingLayout,
-    named_parameters,
-)
+from solera.learn.averaging.training.layout import Layout, Parameter, TrainingLayout
 
 
 class Architecture:
@@ -39,9 +34,14 @@ class Architecture:
         self.layers: list[Layer] | None = None
         if isinstance(model, Layered):
             self.layers = model.layers()
-            self.layout = Layout(list(named_parameters(self.layers)))
+            named = [
+                (f"{i}.{parameter.name}", parameter)  # as in an ``nn.Sequential``
+                for i, layer in enumerate(self.layers)
+                for parameter in layer.parameters()
+            ]
         else:
-            self.layout = Layout(_parameters_of(model.module()))
+            named = _parameters_of(model.module())
+        self.layout = Layout(named)
         self.training_layout = TrainingLayout(self.layout)
 
     @cached_property
