@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Client, ClientGroup, IntArray
 from solera.core.component import build
-from solera.core.errors import DataError, Refusal
+from solera.core.errors import DataError
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Task, task
@@ -32,6 +32,7 @@ from solera.learn.averaging.training.losses import targets_of
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
 from solera.learn.averaging.training.reference import train_reference
 from solera.learn.averaging.updates import pack_update
+from solera.learn.rows import refuse_empty
 
 PRIVATE = "private_part"
 
@@ -152,8 +153,7 @@ class OneClientTraining(LocalTraining):
     def __init__(self, client: Client, ask: Any) -> None:
         super().__init__(ask)
         rows = client.data.part("train")
-        if not len(rows):
-            raise Refusal(f"client {client.id} has no rows to train on")
+        refuse_empty(client.id, len(rows))
         self.ids = np.array([client.id])
         self.sizes = np.array([len(rows)])
         self.keys = client.key
@@ -187,8 +187,7 @@ class GroupTraining(LocalTraining):
     def __init__(self, group: ClientGroup, ask: Any) -> None:
         super().__init__(ask)
         rows = group.data
-        if not rows.sizes.all():
-            raise Refusal("some client has no rows to train on")
+        refuse_empty(group.ids, rows.sizes)
         self.ids = group.ids
         self.sizes = rows.sizes
         self.keys = group.keys
