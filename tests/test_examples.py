@@ -15,9 +15,18 @@ import solera as so
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-ENCRYPTED = {"encrypted_ensemble_digits", "on_device"}
+NEEDS = {
+    "averaging_with_selection": "torch",
+    "encrypted_ensemble_digits": "tenseal",
+    "on_device": "tenseal",
+    "table_pipeline": "pandas",
+}
 FILES = {"carbon_nanotubes_regression": "carbon_nanotubes.csv.gz"}
 SHOWS = {
+    "averaging_with_selection": r"at random +0\.\d+ .*\nactive sampling .* 0\.9\d\d +20 ",
+    "clusters_without_rows": r"wine 2 .*\n\d+ rounds from the same start; .* \de-1\d",
+    "table_pipeline": r"female, male\n(.*\n)*R² on 82 later patients: 0\.5.*\n.*\n.*same: True",
+    "tree_that_explains": r"patients: 0\.9\d\d\n(.*\n)*why the first patient .*\n(.*\n)*global: \d because ",
     "carbon_nanotubes_regression": r"chosen\n(.*\n)*MSE on 2,680 other rows: \d\.\d+e-05",
     "encrypted_ensemble_digits": r"finish=coordinator +0\.9(.*\n)*without the key: .*not hold",
     "incremental_hospitals": r"all at once +0\.9\d\d\n.*weights: \d+e[-+]\d\d",
@@ -25,9 +34,11 @@ SHOWS = {
     "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
 }
 SECONDS = 60
-needs_tenseal = pytest.mark.skipif(
-    importlib.util.find_spec("tenseal") is None, reason="the extra 'he' (tenseal) is not installed"
-)
+
+
+def needs(package):
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed")
 
 
 def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -46,7 +57,7 @@ def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=needs_tenseal if path.stem in ENCRYPTED else ())
+        pytest.param(path, marks=needs(NEEDS[path.stem]) if path.stem in NEEDS else ())
         for path in EXAMPLES
     ],
     ids=lambda path: path.stem,
@@ -79,7 +90,7 @@ def test_the_readme_lists_every_example():
         assert (ROOT / "examples" / link).exists(), link
 
 
-@needs_tenseal
+@needs("tenseal")
 def test_the_page_on_encryption_runs(tmp_path, monkeypatch):
     """Its blocks are fenced with ```py since they need an extra; here they run, in order."""
     monkeypatch.chdir(tmp_path)
