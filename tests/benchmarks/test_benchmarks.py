@@ -15,6 +15,8 @@ import solera as so
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SECONDS = 300
+ALONE = {"OMP_NUM_THREADS": "1"}
+"""Other tests have the other cores."""
 MODULES = {"heonn_reference", "numbers_task", "sizes"}
 """Files that benchmarks import."""
 SHOWS = {
@@ -64,7 +66,7 @@ def test_runs_at_a_tiny_size(name, part, tmp_path):
     done = subprocess.run(
         [sys.executable, str(FOLDER / f"{name}.py"), *filter(None, [part]), "--tiny"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env={**os.environ, **ALONE, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
         timeout=SECONDS,
