@@ -16,6 +16,7 @@ both trees; the coordinator is that of each tree's own benchmark.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import importlib
 import os
@@ -42,9 +43,11 @@ Run = Callable[[], Any]
 def public(so: Any, name: str) -> Any:
     """Something of Solera by its old name, wherever it lives now."""
     for candidate in (name, RENAMED.get(name, name)):
-        for place in (so, *(getattr(so, space, None) for space in NAMESPACES)):
-            if hasattr(place, candidate):
-                return getattr(place, candidate)
+        for space in ("", *NAMESPACES):
+            with contextlib.suppress(ImportError):
+                place = importlib.import_module(f"solera.{space}") if space else so
+                if hasattr(place, candidate):
+                    return getattr(place, candidate)
     raise AttributeError(f"solera has no {name}")
 
 

@@ -29,7 +29,7 @@ from heonn_reference import aggregate, context, encrypted_weights, fit, fit_ense
 from sizes import sized
 from solera.core.payload import encoded_size
 from solera.core.replies import Batch
-from solera.privacy import keys
+from solera.privacy.he import keys
 
 LAM = 0.01
 PATCHES = so.RandomPatches(sized(50, tiny=2), rows=0.2, features=0.8)

@@ -45,8 +45,8 @@ import solera as so
 CLASSES = {"HistGBDT": "FedHistGBDT", "FedGBDT": "SimFL"}
 LEARNED = {"uses_gaps": "uses_missing", "gaps": "missing"}
 """Learned attributes and keys of payloads."""
-NAMESPACES = ("partitions", "selectors", "aggregations", "updates", "topologies", "data", "core",
-              "callbacks", "privacy", "green", "simulation")  # fmt: skip
+NAMESPACES = ("partitions", "selectors", "aggregations", "updates", "topologies", "callbacks",
+              "simulation", "messages", "metrics", "energy")  # fmt: skip
 
 TOLERANCE = 1e-12
 CLOCK = re.compile(r"second|wall|time|energy|emission|watt|kwh|joule|co2|version", re.IGNORECASE)
@@ -57,14 +57,17 @@ MOST_SHOWN = 6
 Facts = dict[str, Any]
 
 
+@functools.cache
 def public(name: str) -> Any:
     """Something public by its old name, wherever it lives now."""
+    places = [so]
+    for namespace in NAMESPACES:
+        with contextlib.suppress(ImportError):
+            places.append(importlib.import_module(f"solera.{namespace}"))
     for candidate in (name, CLASSES.get(name, name)):
-        if hasattr(so, candidate):
-            return getattr(so, candidate)
-        for namespace in NAMESPACES:
-            if hasattr(getattr(so, namespace, None), candidate):
-                return getattr(getattr(so, namespace), candidate)
+        for place in places:
+            if hasattr(place, candidate):
+                return getattr(place, candidate)
     raise SystemExit(f"{name} is nowhere in solera; add its new name to {__file__}")
 
 

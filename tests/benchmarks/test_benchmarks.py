@@ -31,7 +31,7 @@ SHOWS = {
     "overhead": r"processes \(2 workers\), fold.* the loop",
     "selection": r"largest difference of a value \d",
     "simulation": r"W3: (.*\n)*loop +\d",
-    "trees": r"HistGBDT, .*ratio \d",
+    "trees": r"FedHistGBDT, .*ratio \d",
 }
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",

@@ -6,11 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
 from solera.learn.evaluation import Evaluate
 from solera.select.active import ActiveSampling
 from solera.select.metrics import Selections, area_under, coverage, gini, rounds_to
-from solera.select.uniform import Uniform
 from solera.select.valued import GreedyShapley
 from solera.simulate.simulation import simulate
 from solera.study.named._selection import (
@@ -121,8 +120,8 @@ def _one(
         "accuracy": history[-1]["score"],
         "seconds": seconds / rounds,
         "area": area_under(history),
-        "coverage": coverage(chosen.took_part),
-        "gini": gini(chosen.took_part),
+        "coverage": coverage(chosen.took_part_),
+        "gini": gini(chosen.took_part_),
     }
 
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from solera.core.federation import Federation
 from solera.core.rounds import StopAt
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
 from solera.learn.base import Learner
 from solera.select.resources import DynHybridFL, HybridFL
-from solera.select.uniform import Uniform
 from solera.simulate.clock import VirtualClock
 from solera.simulate.simulation import simulate
 from solera.study.named._selection import (
