@@ -67,7 +67,7 @@ def _choosers(clients):
     found["PowerOfChoice"] = by_power
     for s in (so.GreedyShapley(), so.ShapleyUCB(), so.ShapleySoftmax()):
         s.choose(0, roster, draw)
-        s.set_state({**s.get_state(), "sums": losses, "counts": sizes})
+        s.set_state({**s.get_state(), "sums_": losses, "counts_": sizes})
         # GreedyShapley has gone round after K rounds
         found[type(s).__name__] = lambda i, s=s: s.choose(
             clients + i, roster, np.random.default_rng(i)

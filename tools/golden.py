@@ -45,6 +45,8 @@ import solera as so
 CLASSES = {"HistGBDT": "FedHistGBDT", "FedGBDT": "SimFL"}
 LEARNED = {"uses_gaps": "uses_missing", "gaps": "missing"}
 """Learned attributes and keys of payloads."""
+GONE = ("task data.flaws/",)
+"""Facts that are no longer there on purpose: engines that know all rows look at them unasked."""
 NAMESPACES = ("partitions", "selectors", "aggregations", "updates", "topologies", "callbacks",
               "simulation", "messages", "metrics", "energy")  # fmt: skip
 
@@ -578,6 +580,8 @@ def compare_case(file: Path, facts: Facts) -> tuple[Counter[str], list[str]]:
     counts: Counter[str] = Counter()
     differences: list[str] = []
     for key in sorted(before.keys() | after.keys()):
+        if key.startswith(GONE):
+            continue
         if key not in after or key not in before:
             differences.append(f"{key}: {'gone' if key in before else 'new'}")
             continue
