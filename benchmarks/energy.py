@@ -27,8 +27,8 @@ import numpy as np
 import solera as so
 from solera.green import carbon
 from solera.green.power import load
-from solera.study.execute import run_study
-from solera.study.plan import Study, parse
+from solera.study.files.reader import Study, parse
+from solera.study.run.runner import run_study
 from solera.study.statistics import Interval, bootstrap_interval
 
 STUDY = """\

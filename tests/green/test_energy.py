@@ -120,8 +120,8 @@ def test_a_study_adds_up_to_what_a_meter_around_it_reads(
 
     Processes that end leave some CPU time that only the meter around them sees.
     """
-    from solera.study.execute import run_study
-    from solera.study.plan import Study, parse
+    from solera.study.files.reader import Study, parse
+    from solera.study.run.runner import run_study
 
     text = (
         'seeds = [0, 1]\nschemes = ["alone", "federated"]\n[data]\nname = "digits"\n'

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from solera.cli.app import app
 from solera.core.errors import UsageError
 from solera.study.comparison import Score, compare, gather
-from solera.study.runner import run
-from solera.study.spec import parse
+from solera.study.files.tables import parse
+from solera.study.run.single import run
 
 LEARNERS = {
     "linear": 'kind = "FedLinear"\nrounds = 4\nlr = 1e-5',

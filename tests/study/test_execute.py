@@ -22,12 +22,12 @@ from solera.core.component import Component
 from solera.core.errors import DataError, DatasetUnavailable, UsageError
 from solera.core.federation import Federation
 from solera.learn.base import Learner
-from solera.study import schemes
-from solera.study.cells import cells_of
-from solera.study.execute import StudyRun, run_study
-from solera.study.plan import BudgetSpec, Study, parse
-from solera.study.schemes import Fold, Training, train
-from solera.study.search import rungs
+from solera.study.files.reader import BudgetSpec, Study, parse
+from solera.study.run import schemes
+from solera.study.run.cells import cells_of
+from solera.study.run.runner import StudyRun, run_study
+from solera.study.run.schemes import Fold, Training, train
+from solera.study.run.search import rungs
 
 SOURCE = str(Path(so.__file__).parents[1])
 SMALL = """\

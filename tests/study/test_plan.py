@@ -14,9 +14,9 @@ from solera.green.energy import EnergyOptions
 from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
 from solera.learn.preprocess.pipeline import Pipeline
-from solera.study.grid import span
-from solera.study.plan import BudgetSpec, SearchSpec, Study, parse, read
-from solera.study.spec import Spec
+from solera.study.files.grid import span
+from solera.study.files.reader import BudgetSpec, SearchSpec, Study, parse, read
+from solera.study.files.tables import Spec
 
 BASE = """\
 seeds = [0, 1]

@@ -12,12 +12,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from solera.data import datasets
-from solera.study.pages import Section, figure_svg, page, paragraph, table
-from solera.study.report import report
-from solera.study.results import Result
-from solera.study.runner import divided
-from solera.study.spec import Spec, parse
-from solera.study.wording import mean_and_spread, number, size
+from solera.study.files.tables import Spec, parse
+from solera.study.formatting import mean_and_spread, number, size
+from solera.study.report.html import Section, figure_svg, page, paragraph, table
+from solera.study.report.single import report
+from solera.study.run.results import Result
+from solera.study.run.single import divided
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" http-equiv"
 VOID = {"meta", "link", "br", "img", "hr"}

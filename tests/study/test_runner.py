@@ -15,9 +15,9 @@ import solera as so
 from solera.core.errors import SoleraError, UsageError
 from solera.core.rounds import Callback, Round
 from solera.data import datasets
-from solera.study.results import Result
-from solera.study.runner import finished, run
-from solera.study.spec import Spec, parse
+from solera.study.files.tables import Spec, parse
+from solera.study.run.results import Result
+from solera.study.run.single import finished, run
 
 TEXT = """\
 seeds = [0, 1]

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import solera as so
 from solera.cli.app import app
 from solera.core.errors import UsageError
-from solera.study import runner, runs
-from solera.study.execute import run_study
-from solera.study.plan import Study, parse
-from solera.study.spec import Spec
+from solera.study import runs
+from solera.study.files.reader import Study, parse
+from solera.study.files.tables import Spec
+from solera.study.run import single as runner
+from solera.study.run.runner import run_study
 
 RUN = """\
 seeds = [0, 1]

@@ -13,7 +13,7 @@ from solera.data.partition import IID, Overlap
 from solera.data.partition_labels import Dirichlet
 from solera.learn.linear import FedLinear
 from solera.select.uniform import Uniform
-from solera.study.spec import DataSpec, EngineSpec, Spec, parse, read
+from solera.study.files.tables import DataSpec, EngineSpec, Spec, parse, read
 
 WHOLE = """\
 # a comment

@@ -15,7 +15,7 @@ from scipy import stats
 
 from solera.core.errors import DataError, UsageError
 from solera.study import statistics as s
-from solera.study.plots_cd import cliques, critical_difference
+from solera.study.report.critical_difference import cliques, critical_difference
 
 # Demšar (2006), Table 6: AUC of C4.5, C4.5+m, C4.5+cf, C4.5+m+cf. The last two of "voting" are
 # printed as 0.975 but ranked 2 and 3 there.

@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.learn.linear import FedLinear
-from solera.study import documents, sections
-from solera.study.execute import StudyRun, run_study
-from solera.study.pages import Section, paragraph
-from solera.study.plan import Study, parse
-from solera.study.results import Result
-from solera.study.study_report import study_page
-from solera.study.summary import best, blocks, groups
+from solera.study.files.reader import Study, parse
+from solera.study.report import documents, sections
+from solera.study.report.groups import best, blocks, groups
+from solera.study.report.html import Section, paragraph
+from solera.study.report.report import study_page
+from solera.study.run.results import Result
+from solera.study.run.runner import StudyRun, run_study
 
 STUDY = """\
 # <script>alert('x')</script>

@@ -39,7 +39,7 @@ def compare(
     """
     from solera.core.errors import UsageError
     from solera.study import comparison
-    from solera.study.plots_cd import critical_difference
+    from solera.study.report.critical_difference import critical_difference
 
     if part not in ("test", "clients"):
         raise typer.BadParameter(f"{part!r} is not 'test' or 'clients'", param_hint="--part")
@@ -66,7 +66,7 @@ def compare(
 
 
 def _print(found: Comparison, by: str, alpha: float, plot: Path | None) -> None:
-    from solera.study.wording import number, spelled
+    from solera.study.formatting import number, spelled
 
     console = stdout()
     n = len(found.rows)

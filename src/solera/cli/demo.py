@@ -13,8 +13,8 @@ from solera.cli.output import print_partition, print_table, stderr, stdout
 if TYPE_CHECKING:
     from solera.cli.progress import Bars
     from solera.data.dataset import Dataset
-    from solera.study.results import Result
-    from solera.study.spec import Spec
+    from solera.study.files.tables import Spec
+    from solera.study.run.results import Result
 
 SPEC = """\
 # Handwritten digits over 20 clients who write different digits.
@@ -64,7 +64,8 @@ def demo(
     folder = folder or Path("runs/demo")
     from solera.cli.progress import Bars
     from solera.data import datasets
-    from solera.study import runner, spec
+    from solera.study.files import tables as spec
+    from solera.study.run import single as runner
 
     plan = spec.parse(SPEC, file="demo", name="demo")
     with stderr().status(f"reading {plan.data.name}"):
@@ -113,7 +114,7 @@ def compare(
     plan: Spec, dataset: Dataset, results: Sequence[Result], bars: Bars
 ) -> dict[str, list[Result]]:
     """Every way of learning with every seed: same rows, same number of passes over them."""
-    from solera.study.schemes import Training, train
+    from solera.study.run.schemes import Training, train
 
     ways: dict[str, list[Result]] = {"alone": [], "federated": list(results), "centralised": []}
     for result in bars.track(results, "alone and centralised", len(results)):
@@ -125,7 +126,7 @@ def compare(
 
 def table_rows(ways: dict[str, list[Result]]) -> list[list[str]]:
     """Mean ± standard deviation over the seeds for every way of learning."""
-    from solera.study.wording import mean_and_spread, size
+    from solera.study.formatting import mean_and_spread, size
 
     return [
         [
@@ -143,7 +144,7 @@ def table_rows(ways: dict[str, list[Result]]) -> list[list[str]]:
 
 def section(ways: dict[str, list[Result]]) -> Any:
     """The comparison as a section of the report."""
-    from solera.study.pages import Section, paragraph, table
+    from solera.study.report.html import Section, paragraph, table
 
     body = table(table_rows(ways), ["", *COLUMNS]) + paragraph(NOTE)
     return Section("Alone, federated, centralised", body)

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from solera.cli.output import stderr
 from solera.core.rounds import Callback, Round
-from solera.study.results import logged
-from solera.study.wording import size
+from solera.study.formatting import size
+from solera.study.run.results import logged
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Bars:
     """One bar for every fit, and a line that says what happens between fits.
 
-    Use it in a ``with`` block. It is what :func:`solera.study.runner.run` takes as ``progress``.
+    Use it in a ``with`` block. It is what runs and studies take as ``progress``.
     """
 
     def __init__(self) -> None:

@@ -15,10 +15,10 @@ from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
     from solera.green.energy import EnergyOptions
-    from solera.study.execute import StudyRun
-    from solera.study.plan import Study
-    from solera.study.results import Result
-    from solera.study.spec import Spec
+    from solera.study.files.reader import Study
+    from solera.study.files.tables import Spec
+    from solera.study.run.results import Result
+    from solera.study.run.runner import StudyRun
 
 
 def run(
@@ -46,8 +46,8 @@ def run(
     What is finished is kept: the same command again goes on where the last one was interrupted.
     [bold]solera demo[/bold] writes a run file to start from, runs/demo/spec.toml.
     """
-    from solera.study import plan as plans
-    from solera.study.spec import Spec
+    from solera.study.files import reader as plans
+    from solera.study.files.tables import Spec
 
     plan = plans.read(file)
     where = folder or Path("runs") / plan.name
@@ -90,7 +90,7 @@ def _run(
     import msgspec
 
     from solera.cli.progress import Bars
-    from solera.study import runner
+    from solera.study.run import single as runner
 
     try:
         with Bars() as bars:
@@ -116,7 +116,7 @@ def _study(
     as_json: bool,
 ) -> None:
     from solera.cli.progress import Bars
-    from solera.study.execute import run_study
+    from solera.study.run.runner import run_study
 
     try:
         with Bars() as bars:
@@ -166,8 +166,8 @@ def _interrupted(done: str, where: Path, again: str) -> None:
 
 def study_rows(outcome: StudyRun) -> list[list[str]]:
     """A header, and a line for every configuration of a study."""
-    from solera.study.summary import best, groups, metrics_of
-    from solera.study.wording import mean_and_spread, spelled
+    from solera.study.formatting import mean_and_spread, spelled
+    from solera.study.report.groups import best, groups, metrics_of
 
     found = groups(outcome)
     names = metrics_of(outcome) if found else []
@@ -191,8 +191,8 @@ def study_rows(outcome: StudyRun) -> list[list[str]]:
 
 def print_results(results: Sequence[Result]) -> None:
     """A line for every seed and one for all of them."""
-    from solera.study.results import headline
-    from solera.study.wording import mean_and_spread, size, spelled
+    from solera.study.formatting import mean_and_spread, size, spelled
+    from solera.study.run.results import headline
 
     names = headline(results)
     rows = [

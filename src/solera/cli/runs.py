@@ -112,7 +112,8 @@ def export(
     root: Root = Path("runs"),
 ) -> None:
     """Write a run as a table, a document, or into MLflow or TensorBoard."""
-    from solera.study import documents, exporters, runs
+    from solera.study import exporters, runs
+    from solera.study.report import documents
 
     folder = runs.resolve(run, root)
     runs.load(folder)

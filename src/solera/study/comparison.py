@@ -93,8 +93,8 @@ def _read_table(path: Path, part: str) -> list[tuple[str, Score]]:
 
 
 def _read_results(folder: Path, part: str) -> list[tuple[str, Score]]:
-    from solera.study.runner import finished
-    from solera.study.spec import read
+    from solera.study.files.tables import read
+    from solera.study.run.single import finished
 
     if not (folder / "spec.toml").exists():
         raise UsageError(f"{folder} is not a run folder", hint="it has no spec.toml")

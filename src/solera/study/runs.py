@@ -4,8 +4,8 @@
     so.runs.read("runs/digits", "runs/wine")    # several runs, told apart by the column "run"
     so.runs.read()                              # all runs under runs/
 
-The columns are those of :mod:`solera.study.tidy`. A folder that cannot be read is named in a
-warning and left out.
+The columns are those of :mod:`solera.study.run.metrics_table`. A folder that cannot be read is
+named in a warning and left out.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import msgspec
 from solera.core.config import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
 from solera.study.exporters import Exporter
-from solera.study.folder import Events
-from solera.study.results import SCORES
-from solera.study.tidy import FIRST, LAST
+from solera.study.run.folder import Events
+from solera.study.run.metrics_table import FIRST, LAST
+from solera.study.run.results import SCORES
 
 ROOT = "runs"
 Paths = str | os.PathLike[str]

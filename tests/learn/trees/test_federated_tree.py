@@ -12,7 +12,7 @@ from solera.core.errors import DataError, PayloadError, UsageError
 from solera.learn.trees.federated_tree import SHOWN_RULES, filter_effect
 from solera.learn.trees.plots import plot_filter_effect, plot_importance
 from solera.learn.trees.rules import rules_of
-from solera.study.sections import of_learner
+from solera.study.report.sections import of_learner
 
 
 def numeric(clients=4, rows=400, seed=0, **options):

@@ -1,0 +1,137 @@
+"""Pictures that several series share: curves, densities, spreads, confusion matrices, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from solera.study.formatting import spelled
+from solera.study.report.html import BLUE, PALETTE, axes
+from solera.study.run.results import Result, logged
+
+STYLES = ("solid", "dashed", "dashdot", "dotted")
+MOST_SERIES = 8
+"""More curves than colours cannot be told apart."""
+Series = Mapping[str, Sequence[Result]]
+
+
+def logged_name(results: Sequence[Result]) -> str | None:
+    """What learning curves show: the loss, or else whatever the learner logged first."""
+    names = [name for result in results for entry in result.history for name in logged(entry)]
+    return "loss" if "loss" in names else next(iter(names), None)
+
+
+def curves(series: Series, name: str) -> Any:
+    """Mean over seeds of every series, with a band from the lowest to the highest."""
+    figure, ax = axes("round", spelled(name))
+    for i, (label, results) in enumerate(series.items()):
+        length = max(len(r.history) for r in results)
+        table = np.full((len(results), length), np.nan)
+        for row, result in zip(table, results, strict=True):
+            values = np.array([entry.get(name) for entry in result.history], dtype=float)
+            row[: len(values)] = np.where(np.isfinite(values), values, np.nan)
+        rounds = np.arange(1, length + 1)
+        known = ~np.isnan(table).all(axis=0)
+        table, rounds = table[:, known], rounds[known]
+        colour = PALETTE[i % len(PALETTE)]
+        low, high = np.nanmin(table, axis=0), np.nanmax(table, axis=0)
+        ax.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+        style = STYLES[i % len(STYLES)]
+        mean = np.nanmean(table, axis=0)
+        ax.plot(rounds, mean, color=colour, linestyle=style, linewidth=2, label=label)
+    _legend(ax, len(series))
+    return figure
+
+
+def selection(series: Series) -> Any:
+    """How evenly clients are chosen: the density of the share of rounds a client took part in."""
+    figure, ax = axes("share of rounds in which a client took part", "clients")
+    for i, (label, results) in enumerate(series.items()):
+        shares = np.concatenate([np.array(r.selected) / max(r.rounds, 1) for r in results])
+        counts, edges = np.histogram(shares, bins=np.linspace(0, 1, 21))
+        colour, style = PALETTE[i % len(PALETTE)], STYLES[i % len(STYLES)]
+        heights = counts / len(results)
+        ax.stairs(heights, edges, color=colour, linestyle=style, linewidth=2, label=label)
+        ax.stairs(heights, edges, color=colour, alpha=0.12, fill=True)
+    _legend(ax, len(series))
+    return figure
+
+
+def spreads(values: Mapping[str, Sequence[float]], name: str) -> Any:
+    """A box for every series: quartiles, whiskers to the worst and the best, dots for clients."""
+    figure = Figure(figsize=(7, 1.2 + 0.45 * len(values)), layout="constrained")
+    ax = figure.add_subplot()
+    places = np.arange(len(values))
+    for place, scores in zip(places, values.values(), strict=True):
+        found = np.sort(np.asarray(scores))
+        found = found[np.linspace(0, len(found) - 1, min(len(found), 80)).astype(int)]
+        shift = 0.18 * np.sin(np.arange(len(found)) * 2.4)
+        ax.plot(found, place + shift, ".", color="0.6", markersize=3, zorder=1)
+    ax.boxplot(
+        [np.asarray(v) for v in values.values()],
+        positions=places,
+        orientation="horizontal",
+        widths=0.5,
+        whis=(0, 100),
+        manage_ticks=False,
+        boxprops={"color": BLUE, "linewidth": 1.5},
+        medianprops={"color": PALETTE[1], "linewidth": 2},
+        whiskerprops={"color": BLUE},
+        capprops={"color": BLUE},
+    )
+    ax.set_yticks(places, list(values))
+    ax.invert_yaxis()
+    ax.set_xlabel(name)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="x", alpha=0.25)
+    return figure
+
+
+def confusion(matrix: Any, classes: Sequence[str]) -> Any:
+    """Rows are true classes, columns predicted ones; each row adds up to one."""
+    counts = np.asarray(matrix, dtype=float)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    k = len(counts)
+    side = 2 + min(k, 30) * 0.22
+    figure = Figure(figsize=(min(side + 1.5, 7), min(side, 6)), layout="constrained")
+    ax = figure.add_subplot()
+    image = ax.imshow(shares, cmap="cividis", vmin=0, vmax=1)
+    names = list(classes) if len(classes) == k else [str(i) for i in range(k)]
+    ticks = np.arange(0, k, -(-k // 30))
+    long = max(map(len, names)) > 3
+    ax.set_xticks(ticks, [names[i] for i in ticks], rotation=90 if long else 0)
+    ax.set_yticks(ticks, [names[i] for i in ticks])
+    ax.set_xlabel("predicted")
+    ax.set_ylabel("true")
+    if k <= 12:
+        for i in range(k):
+            for j in range(k):
+                if counts[i, j]:
+                    dark = shares[i, j] < 0.6
+                    ax.text(
+                        j, i, f"{counts[i, j]:.0f}", ha="center", va="center", fontsize=7,
+                        color="#fffffe" if dark else "#000001",
+                    )  # fmt: skip
+    figure.colorbar(image, ax=ax, label="share of the true class")
+    return figure
+
+
+def bars(values: Mapping[str, float], x: str) -> Any:
+    """One horizontal bar each."""
+    figure = Figure(figsize=(7, 1.0 + 0.32 * len(values)), layout="constrained")
+    ax = figure.add_subplot()
+    places = np.arange(len(values))
+    ax.barh(places, list(values.values()), height=0.7, color=BLUE)
+    ax.set_yticks(places, list(values))
+    ax.invert_yaxis()
+    ax.set_xlabel(x)
+    ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _legend(ax: Any, lines: int) -> None:
+    if lines > 1:
+        ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, fontsize=8)
