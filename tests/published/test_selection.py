@@ -68,7 +68,8 @@ def test_a_small_run_fills_the_table(monkeypatch):
         found = [
             selection_performance._one(
                 selection_performance.Setting(
-                    "mnist", selection_protocol.MLP, 12, 3, 150, 3, 100, (0.2, 0.999), setting.published
+                    "mnist", selection_protocol.MLP, 12, 3, 150, 3, 100, (0.2, 0.999),
+                    setting.published,
                 ),
                 images, 3, "nearly IID", name, seed,
             )

@@ -10,7 +10,7 @@ import pytest
 
 import solera as so
 from solera.published import trees
-from solera.study.run.single import Silent
+from solera.study.run.progress import Silent
 
 folder = Path(os.environ.get("SOLERA_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import print_json, print_table, stderr, stdout
+from solera.cli.output import print_blocks, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from solera.study.comparison import Comparison
@@ -40,6 +40,7 @@ def compare(
     from solera.core.errors import UsageError
     from solera.study import comparison
     from solera.study.report.critical_difference import critical_difference
+    from solera.study.report.significance import comparison_blocks
 
     if part not in ("test", "clients"):
         raise typer.BadParameter(f"{part!r} is not 'test' or 'clients'", param_hint="--part")
@@ -62,64 +63,9 @@ def compare(
     if as_json:
         print_json(_content(found, skipped))
     else:
-        _print(found, by, alpha, plot)
-
-
-def _print(found: Comparison, by: str, alpha: float, plot: Path | None) -> None:
-    from solera.study.formatting import number, spelled
-
-    console = stdout()
-    n = len(found.rows)
-    rows = sorted(
-        zip(found.ranks, found.methods, found.intervals, strict=True), key=lambda row: row[:2]
-    )
-    print_table(
-        [by, f">{spelled(found.metric)}", ">95 % interval", ">mean rank"],
-        [
-            (
-                method,
-                number(interval.estimate),
-                f"{number(interval.low)} … {number(interval.high)}" if n > 1 else "–",
-                f"{rank:.2f}",
-            )
-            for rank, method, interval in rows
-        ],
-    )
-    console.print(f"\n{n} rows" + _left_out(found.left_out), markup=False)
-    if found.friedman is None or found.critical_difference is None:
-        console.print("one row is too few to test", markup=False)
-        return
-    result = found.friedman
-    verdict = "differ" if result.p < alpha else "are not shown to differ"
-    console.print(
-        f"Friedman: χ² = {result.statistic:.3f}, p = {_p(result.p)}; Iman–Davenport: "
-        f"F = {result.f_statistic:.3f}, p = {_p(result.f_p)}: the methods {verdict}",
-        markup=False,
-        soft_wrap=True,
-    )
-    console.print(
-        f"Nemenyi: mean ranks that differ by {found.critical_difference:.3f} differ significantly "
-        f"at {alpha:g}\n",
-        markup=False,
-        soft_wrap=True,
-    )
-    print_table(
-        ["Wilcoxon", "", ">p", ">p (Holm)", ">effect", ""],
-        [
-            (p.a, p.b, _p(p.p), _p(p.p_holm), f"{p.effect:+.2f}", "*" if p.p_holm < alpha else "")
-            for p in found.pairs
-        ],
-    )
-    if plot is not None:
-        console.print(f"\npicture: {plot}", markup=False, soft_wrap=True)
-
-
-def _left_out(rows: int) -> str:
-    return f"; {rows} more are left out, because a method has no score there" if rows else ""
-
-
-def _p(value: float) -> str:
-    return f"{value:.4f}" if value >= 1e-4 else f"{value:.2e}"
+        print_blocks(comparison_blocks(found, by))
+        if plot is not None:
+            stdout().print(f"picture: {plot}", markup=False, soft_wrap=True)
 
 
 def _content(found: Comparison, skipped: list[str]) -> dict[str, object]:

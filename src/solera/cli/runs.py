@@ -113,7 +113,7 @@ def export(
 ) -> None:
     """Write a run as a table, a document, or into MLflow or TensorBoard."""
     from solera.study import exporters, runs
-    from solera.study.report import documents
+    from solera.study.report.export import export_report
 
     folder = runs.resolve(run, root)
     runs.load(folder)
@@ -133,7 +133,7 @@ def export(
     elif to == "parquet":
         runs.read(folder).to_parquet(where)
     else:
-        documents.convert(folder / "report.html", Path(where))
+        export_report(folder, Path(where))
     stdout().print(where, markup=False, soft_wrap=True)
 
 

@@ -13,11 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from solera.core.component import Component, installed_components
 from solera.core.errors import UsageError
 
+T = TypeVar("T")
 Where = tuple[str | int, ...]
 """Keys and positions that lead to an entry: ``("learner", "steps", 0, "kind")``."""
 
@@ -121,6 +124,20 @@ def check_call(
                 hint=f"add [{name}]" if is_table else f"add {name} = …",
             )
     return hints
+
+
+def build_table(cls: type[T], owner: str, given: Mapping[str, Any], where: Where) -> T:
+    """The dataclass that a table describes; its types may have bounds (:class:`msgspec.Meta`)."""
+    check_call(cls, owner, given, where)
+    try:
+        return msgspec.convert(given, cls)
+    except msgspec.ValidationError as error:
+        rule, _, path = str(error).rpartition(" - at `$.")
+        name = path.rstrip("`")
+        bound = rule.split("`")[-1].strip()
+        raise Problem(
+            (*where, name), f"{owner}: {name} = {given[name]!r} must be {bound}"
+        ) from None
 
 
 def choose(known: Mapping[str, Any], name: Any, what: str, where: Where) -> Any:

@@ -6,14 +6,12 @@ how many images were used.
 
 from __future__ import annotations
 
-from typing import Any
-
 from solera.data import datasets
 from solera.learn.averaging import nn
 from solera.learn.averaging.learner import FedAvg
-from solera.published.rows import row
+from solera.published.rows import Rows, row
 from solera.simulate.simulation import simulate
-from solera.study.run.single import Progress
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "CIFAR-10: rounds against local epochs with R·E = 60"
 SCALE_DOWN = "Default: R·E = 4 on 2,000 images. --full: R·E = 60 on all images at hand."
@@ -23,7 +21,7 @@ ERRATA = ("The thesis shows curves and prints no numbers.",)
 NET = nn.conv_net((32, 32, 3), channels=(32, 64, 64), dense=64)
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """The table. Without ``full``, R·E = 4 on 2,000 images."""
     X, y, X_test, y_test = datasets.cifar10()
     product, splits = (60, (1, 5, 10)) if full else (4, (1, 2))
@@ -44,6 +42,5 @@ def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, 
             accuracy = learner.fit(fed).score(X_test, y_test)
             case = f"{per_round} of {clients} clients, {product // epochs} rounds × {epochs}"
             rows.append(row(case, None, accuracy, note=f"{len(y):,} images"))
-            if progress is not None:
-                progress.stage(case)
+            progress.stage(case)
     return rows

@@ -30,10 +30,11 @@ from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
 from solera.learn.preprocess.columns import FedEncoder, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
-from solera.published.rows import row
+from solera.published.rows import Rows, row
 from solera.simulate.simulation import simulate
-from solera.study.fairness import SCHEMES, ThreeSchemes, judge_groups, three_schemes
-from solera.study.run.single import Progress
+from solera.study.fairness import ThreeSchemes, judge_groups, three_schemes
+from solera.study.files.tables import SCHEMES
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "Dropout from online courses (Figures 4.2 to 4.6, Table 4.1)"
 SCALE_DOWN = (
@@ -145,30 +146,25 @@ def read(full: bool) -> Students:
     return Students(X, kdd.y, np.arange(len(X)), kdd.groups["course"], range(1))
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """All cells; accuracies and shares are between 0 and 1, spreads are standard deviations."""
-
-    def stage(text: str) -> None:
-        if progress is not None:
-            progress.stage(text)
-
     students = read(full)
-    lines: list[dict[str, Any]] = []
+    lines: Rows = []
     if not has_torch():
         lines.append(row("FedAvg", None, None, note="left out: the network needs the extra torch"))
     return [
         *lines,
-        *_hyperparameters(students, stage),
-        *_three_schemes(students, stage),
+        *_hyperparameters(students, progress.stage),
+        *_three_schemes(students, progress.stage),
         *_rates(students if full else _oulad_students()),
-        *_oulad(stage),
+        *_oulad(progress.stage),
     ]
 
 
 # --- Figures 4.2 and 4.3: rounds, local epochs and clients per round ---
 
 
-def _hyperparameters(students: Students, stage: Any) -> list[dict[str, Any]]:
+def _hyperparameters(students: Students, stage: Any) -> Rows:
     closed = []
     for seed in students.seeds:
         X_test, y_test, fed, _ = _divided(students, seed)
@@ -182,7 +178,7 @@ def _hyperparameters(students: Students, stage: Any) -> list[dict[str, Any]]:
 
 def _rounds_and_epochs(
     students: Students, name: str, make: Callable[..., Pipeline], stage: Any
-) -> list[dict[str, Any]]:
+) -> Rows:
     reached: dict[tuple[int, int], list[float]] = {}
     needed: dict[tuple[int, int], list[int]] = {}
     central, best = [], []
@@ -257,8 +253,8 @@ class _Goal(Callback):
 # --- Figures 4.4 and 4.6: who gains by federating ---
 
 
-def _three_schemes(students: Students, stage: Any) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
+def _three_schemes(students: Students, stage: Any) -> Rows:
+    lines: Rows = []
     settings = {
         "4.4: schools alike": ByGroup(schools(students.student, students.size)),
         "4.6: schools by dropout rate": _by_rate(students),
@@ -298,7 +294,7 @@ def categories(data: FederatedData) -> list[str]:
     return [str(name) for name in category(counts[:, 1] / counts.sum(axis=1))]
 
 
-def _lines(title: str, found: ThreeSchemes) -> list[dict[str, Any]]:
+def _lines(title: str, found: ThreeSchemes) -> Rows:
     lines = []
     for line in found.table():
         scheme = line["scheme"]
@@ -310,9 +306,9 @@ def _lines(title: str, found: ThreeSchemes) -> list[dict[str, Any]]:
     return lines
 
 
-def _fairness(title: str, found: ThreeSchemes, groups: list[str]) -> list[dict[str, Any]]:
+def _fairness(title: str, found: ThreeSchemes, groups: list[str]) -> Rows:
     """The three schemes by group of schools, and how many of a group gain or lose by federating."""
-    lines: list[dict[str, Any]] = []
+    lines: Rows = []
     if len(set(groups)) < 2:
         return lines
     for line in found.by_group(groups):
@@ -334,7 +330,7 @@ def _oulad_students() -> Students:
     return Students(data.X, data.y, groups["student"], groups["presentation"], range(1))
 
 
-def _rates(students: Students) -> list[dict[str, Any]]:
+def _rates(students: Students) -> Rows:
     _, first = np.unique(students.student, return_index=True)
     kinds = category(students.rate()[first])
     published = {"low": 0.1132, "middle": 0.2668, "high": 0.6057}
@@ -347,10 +343,10 @@ def _rates(students: Students) -> list[dict[str, Any]]:
 # --- the second source ---
 
 
-def _oulad(stage: Any) -> list[dict[str, Any]]:
+def _oulad(stage: Any) -> Rows:
     """Presentations of the Open University as schools; fairness between groups of students."""
     data = datasets.oulad()
-    lines: list[dict[str, Any]] = []
+    lines: Rows = []
     names = [feature.name for feature in data.schema.features]
     fed = simulate(
         data.X,

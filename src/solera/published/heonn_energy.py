@@ -13,9 +13,8 @@ import numpy as np
 
 import solera as so
 from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, judge, split
-from solera.published.quiet import quiet
-from solera.published.rows import row
-from solera.study.run.single import Progress, Silent
+from solera.published.rows import Rows, quiet, row
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "FedHEONN: energy and accuracy, plain, ensemble, encrypted, MLP (Tables 3.13 to 3.16)"
 SCALE_DOWN = (
@@ -78,25 +77,50 @@ CASES = [
 ]
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+def _can_encrypt() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("tenseal") is not None
+
+
+@contextmanager
+def _key() -> Iterator[None]:
+    """A key pair for the encrypted rows, in a folder of its own."""
+    if not _can_encrypt():
+        yield
+        return
+    before = os.environ.get("SOLERA_KEYS")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SOLERA_KEYS"] = folder
+        try:
+            so.keys.create(so.keys.default_folder(), KEY)
+            yield
+        finally:
+            if before is None:
+                del os.environ["SOLERA_KEYS"]
+            else:
+                os.environ["SOLERA_KEYS"] = before
+
+
+@quiet()
+@_key()
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """kWh of training and accuracy in per cent."""
-    progress = progress or Silent()
     rows = []
-    with quiet(), _key():
-        for case in CASES:
-            name = f"{case.table} {case.data}, {case.what}"
-            skipped = "--full" if case.only_full and not full else ""
-            if case.encrypted and not _can_encrypt():
-                skipped = "extra he"
-            if skipped:
-                rows.append(row(f"{name}: kWh", case.kwh, None, form=".3e", note=skipped))
-                rows.append(row(f"{name}: %", case.accuracy, None, form=".2f", note=skipped))
-                continue
-            progress.stage(f"Table {name}")
-            use, score = _measure(case)
-            note = f"{use.seconds:.2f} s, {score / use.wh:.3g} points per Wh ({use.source})"
-            rows.append(row(f"{name}: kWh", case.kwh, use.kwh, form=".3e", note=note))
-            rows.append(row(f"{name}: %", case.accuracy, score, form=".2f"))
+    for case in CASES:
+        name = f"{case.table} {case.data}, {case.what}"
+        skipped = "--full" if case.only_full and not full else ""
+        if case.encrypted and not _can_encrypt():
+            skipped = "extra he"
+        if skipped:
+            rows.append(row(f"{name}: kWh", case.kwh, None, form=".3e", note=skipped))
+            rows.append(row(f"{name}: %", case.accuracy, None, form=".2f", note=skipped))
+            continue
+        progress.stage(f"Table {name}")
+        use, score = _measure(case)
+        note = f"{use.seconds:.2f} s, {score / use.wh:.3g} points per Wh ({use.source})"
+        rows.append(row(f"{name}: kWh", case.kwh, use.kwh, form=".3e", note=note))
+        rows.append(row(f"{name}: %", case.accuracy, score, form=".2f"))
     return rows
 
 
@@ -131,28 +155,3 @@ def _mlp(
             model.fit(X[:end], y[:end])
 
     return train, lambda: 100.0 * float(model.score(X_test, y_test))
-
-
-def _can_encrypt() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("tenseal") is not None
-
-
-@contextmanager
-def _key() -> Iterator[None]:
-    """A key pair for the encrypted rows, in a folder of its own."""
-    if not _can_encrypt():
-        yield
-        return
-    before = os.environ.get("SOLERA_KEYS")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["SOLERA_KEYS"] = folder
-        try:
-            so.keys.create(so.keys.default_folder(), KEY)
-            yield
-        finally:
-            if before is None:
-                del os.environ["SOLERA_KEYS"]
-            else:
-                os.environ["SOLERA_KEYS"] = before

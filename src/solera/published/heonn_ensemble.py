@@ -8,9 +8,8 @@ import numpy as np
 
 import solera as so
 from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, judge, split
-from solera.published.quiet import quiet
-from solera.published.rows import row
-from solera.study.run.single import Progress, Silent
+from solera.published.rows import Rows, quiet, row
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "FedHEONN: one network and ensembles of Random Patches, 10-fold (Table 3.10)"
 SCALE_DOWN = (
@@ -39,25 +38,24 @@ CASES: list[tuple[str, dict[str, Any], Any, float, float]] = [
 ]
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+@quiet()
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """Accuracy in per cent, or MSE: mean and standard deviation over the folds."""
-    progress = progress or Silent()
     seeds = 20 if full else 5
     rows = []
-    with quiet():
-        for name, options, ensemble, mean, spread in CASES:
-            size = "" if ensemble is None else f", T = {ensemble.estimators}"
-            progress.stage(f"{name}{size}")
-            model = so.FedHEONN(**options, **AS_THESIS, ensemble=ensemble)
-            scores = _cross_validated(name, model, 1 if ensemble is None else seeds)
-            numbers = options is LINEAR
-            form = ".2e" if numbers else ".2f"
-            means = scores.mean(axis=1)
-            best = means.min() if numbers else means.max()
-            note = "" if ensemble is None else f"best of {seeds} seeds {format(best, form)}"
-            ours, deviation = float(means.mean()), float(scores.std(axis=1).mean())
-            rows.append(row(f"{name}{size}", mean, ours, form=form, note=note))
-            rows.append(row(f"{name}{size}, ± over folds", spread, deviation, form=form))
+    for name, options, ensemble, mean, spread in CASES:
+        size = "" if ensemble is None else f", T = {ensemble.estimators}"
+        progress.stage(f"{name}{size}")
+        model = so.FedHEONN(**options, **AS_THESIS, ensemble=ensemble)
+        scores = _cross_validated(name, model, 1 if ensemble is None else seeds)
+        numbers = options is LINEAR
+        form = ".2e" if numbers else ".2f"
+        means = scores.mean(axis=1)
+        best = means.min() if numbers else means.max()
+        note = "" if ensemble is None else f"best of {seeds} seeds {format(best, form)}"
+        ours, deviation = float(means.mean()), float(scores.std(axis=1).mean())
+        rows.append(row(f"{name}{size}", mean, ours, form=form, note=note))
+        rows.append(row(f"{name}{size}, ± over folds", spread, deviation, form=form))
     return rows
 
 

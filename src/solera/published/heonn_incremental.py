@@ -8,9 +8,8 @@ import numpy as np
 
 import solera as so
 from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, judge, split
-from solera.published.quiet import quiet
-from solera.published.rows import row
-from solera.study.run.single import Progress, Silent
+from solera.published.rows import Rows, quiet, row
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "FedHEONN: all clients at once, and group after group (Table 3.9)"
 SCALE_DOWN = (
@@ -29,32 +28,31 @@ CASES: list[tuple[str, dict[str, Any], int, int, int | None, float, float]] = [
 ]
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+@quiet()
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """Accuracy in per cent, or MSE, of both ways."""
-    progress = progress or Silent()
     rows = []
-    with quiet():
-        for name, options, clients, group, others, at_once, grouped in CASES:
-            progress.stage(f"{name}, {clients} clients")
-            X, y, X_test, y_test = split(name)
-            form = ".4e" if options is LINEAR else ".2f"
-            fed = so.simulate(X, y, clients=clients, seed=0)
-            whole = so.FedHEONN(**options, **AS_THESIS).fit(fed)
-            if others is None:
-                starts = np.arange(0, clients, group)
-            else:  # other clients, in groups of random sizes
-                fed = so.simulate(X, y, clients=others, seed=1)
-                draw = np.random.default_rng(0)
-                cuts = draw.choice(np.arange(1, others), size=others // 10, replace=False)
-                starts = np.sort(np.append(cuts, 0))
-            parts = so.FedHEONN(**options, **AS_THESIS)
-            for start, end in zip(starts, [*starts[1:], len(fed)], strict=True):
-                parts.partial_fit(fed, clients=range(int(start), int(end)))
-            size = f"groups of {group}" if others is None else f"{others} in random groups"
-            for model, thesis, how in (
-                (whole, at_once, "at once"),
-                (parts, grouped, size),
-            ):
-                ours = judge(model, X_test, y_test)
-                rows.append(row(f"{name}, {clients} clients, {how}", thesis, ours, form=form))
+    for name, options, clients, group, others, at_once, grouped in CASES:
+        progress.stage(f"{name}, {clients} clients")
+        X, y, X_test, y_test = split(name)
+        form = ".4e" if options is LINEAR else ".2f"
+        fed = so.simulate(X, y, clients=clients, seed=0)
+        whole = so.FedHEONN(**options, **AS_THESIS).fit(fed)
+        if others is None:
+            starts = np.arange(0, clients, group)
+        else:  # other clients, in groups of random sizes
+            fed = so.simulate(X, y, clients=others, seed=1)
+            draw = np.random.default_rng(0)
+            cuts = draw.choice(np.arange(1, others), size=others // 10, replace=False)
+            starts = np.sort(np.append(cuts, 0))
+        parts = so.FedHEONN(**options, **AS_THESIS)
+        for start, end in zip(starts, [*starts[1:], len(fed)], strict=True):
+            parts.partial_fit(fed, clients=range(int(start), int(end)))
+        size = f"groups of {group}" if others is None else f"{others} in random groups"
+        for model, thesis, how in (
+            (whole, at_once, "at once"),
+            (parts, grouped, size),
+        ):
+            ours = judge(model, X_test, y_test)
+            rows.append(row(f"{name}, {clients} clients, {how}", thesis, ours, form=form))
     return rows

@@ -16,9 +16,9 @@ from solera.data.learning_analytics import schools
 from solera.data.partition_groups import ByGroup
 from solera.learn.cluster.agreement import jaccard
 from solera.learn.cluster.kmeans import FedKMeans
-from solera.published.rows import row
+from solera.published.rows import Rows, row
 from solera.simulate.simulation import simulate
-from solera.study.run.single import Progress
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "k-means, federated against centralised (Figure 4.7)"
 SCALE_DOWN = (
@@ -39,15 +39,14 @@ CLUSTERS, EPSILON, PUBLISHED = 3, 0.001, 0.96
 PER_ROUND = (5, 10, 20, 40)
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """Jaccard after 10 rounds, and the smallest from then on, by the number of clients a round."""
     rounds, seeds = (100, (0,)) if full else (30, (0, 1, 2))
     lines = []
     for name, X, students in _matrices(full):
         found = np.empty((len(seeds), len(PER_ROUND), rounds))
         for i, seed in enumerate(seeds):
-            if progress is not None:
-                progress.stage(f"{name}, seed {seed}")
+            progress.stage(f"{name}, seed {seed}")
             found[i] = _agreement(X, students, rounds, seed)
         for j, clients in enumerate(PER_ROUND):
             cell = f"{name}, {clients} clients per round"

@@ -14,16 +14,16 @@ from solera.data.partition_labels import LabelsPerClient
 from solera.learn.averaging import nn
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.variants import FedAdam, FedProx, Scaffold
-from solera.published.rows import row
+from solera.published.rows import Rows, row
 from solera.simulate.simulation import simulate
-from solera.study.run.single import Progress
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "MNIST: ten IID clients with a convolutional network, and a hundred with two classes each"
 SCALE_DOWN = "Default: 10,000 images, 5 and 10 rounds. --full: 60,000 images, 20 and 100 rounds."
 ERRATA = ("The thesis says .98 to .99 for ten clients; .985 stands for it.",)
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """The table. Without ``full``, a sixth of the rows, five rounds, and no thesis figures."""
     X, y, X_test, y_test = datasets.mnist()
     rounds, unlike_rounds = (20, 100) if full else (5, 10)
@@ -36,8 +36,7 @@ def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, 
     )
     accuracy = learner.fit(fed).score(X_test, y_test)
     rows.append(row("10 IID clients", 0.985 if full else None, accuracy))
-    if progress is not None:
-        progress.stage("10 IID clients")
+    progress.stage("10 IID clients")
     fed = simulate(X, y, clients=100, partition=LabelsPerClient(2), seed=0)
     shared: dict[str, Any] = {
         "rounds": unlike_rounds, "per_round": 10, "lr": 0.05, "batch_size": 20
@@ -52,6 +51,5 @@ def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, 
         name = type(method).__name__
         accuracy = method.fit(fed).score(X_test, y_test)
         rows.append(row(f"100 clients, two classes each: {name}", None, accuracy))
-        if progress is not None:
-            progress.stage(name)
+        progress.stage(name)
     return rows

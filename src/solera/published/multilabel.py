@@ -19,9 +19,9 @@ from solera.data.federated import FederatedData
 from solera.data.multilabel import LabelData, deal_labels
 from solera.learn.averaging import nn
 from solera.learn.averaging.multilabel import MLFedAvg
-from solera.published.rows import row
+from solera.published.rows import Rows, row
 from solera.simulate.simulation import simulate
-from solera.study.run.single import Progress
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "MLFedAvg: shared core, private labels (Tables 5.5 and 5.10)"
 SCALE_DOWN = (
@@ -79,12 +79,11 @@ OURS: dict[str, dict[str, Any]] = {
 """Beyond the thesis; compared with each other under the noise of its text."""
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """Mean macro-F1 over clients and seeds for every set and method."""
     rows = []
     for name in SETS if full else ("scene", "yeast"):
-        if progress is not None:
-            progress.stage(name)
+        progress.stage(name)
         scores = [one_seed(name, seed) for seed in range(5 if full else 1)]
         published = dict(zip(METHODS, PUBLISHED[name], strict=True))
         for method in scores[0]:

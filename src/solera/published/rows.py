@@ -1,8 +1,14 @@
-"""The lines of a named study."""
+"""The lines of a published table."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+Rows = list[dict[str, Any]]
+"""What :func:`row` makes."""
 
 
 def row(
@@ -22,3 +28,15 @@ def row(
         "form": form,
         "note": note,
     }
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Clients with few rows are the thesis's own choice: no warning for each of a thousand."""
+    log = logging.getLogger("solera")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

@@ -8,8 +8,7 @@ from typing import Any
 
 from solera.core.selection import Selector
 from solera.learn.evaluation import Evaluate
-from solera.published.quiet import quiet
-from solera.published.rows import row
+from solera.published.rows import Rows, quiet, row
 from solera.published.selection_protocol import (
     MLP,
     NEARLY_IID,
@@ -28,7 +27,7 @@ from solera.select.metrics import Selections, area_under, coverage, gini, rounds
 from solera.select.uniform import Uniform
 from solera.select.valued import GreedyShapley
 from solera.simulate.simulation import simulate
-from solera.study.run.single import Progress, Silent
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "Client selection: Uniform, AFL and GreedyFed on MNIST and CIFAR-10 (Table 6.1)"
 SCALE_DOWN = (
@@ -76,21 +75,20 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+@quiet()
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """RoA, accuracy, seconds, area under the loss curve, coverage and Gini index."""
-    progress = progress or Silent()
-    rows: list[dict[str, Any]] = []
-    with quiet():
-        for setting in SETTINGS:
-            images = read(setting.data, setting.model, setting.validation)
-            rounds = setting.rounds if full else setting.short
-            for kind in PARTITIONS:
-                for name in setting.published:
-                    found = []
-                    for seed in SEEDS:
-                        progress.stage(f"{setting.data}, {kind}, {name}, seed {seed}")
-                        found.append(_one(setting, images, rounds, kind, name, seed))
-                    rows += _rows(setting, rounds, kind, name, found)
+    rows: Rows = []
+    for setting in SETTINGS:
+        images = read(setting.data, setting.model, setting.validation)
+        rounds = setting.rounds if full else setting.short
+        for kind in PARTITIONS:
+            for name in setting.published:
+                found = []
+                for seed in SEEDS:
+                    progress.stage(f"{setting.data}, {kind}, {name}, seed {seed}")
+                    found.append(_one(setting, images, rounds, kind, name, seed))
+                rows += _rows(setting, rounds, kind, name, found)
     return rows
 
 
@@ -139,9 +137,7 @@ class _Judge(Evaluate):
         self.seconds += time.perf_counter() - began
 
 
-def _rows(
-    setting: Setting, rounds: int, kind: str, name: str, found: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _rows(setting: Setting, rounds: int, kind: str, name: str, found: Rows) -> Rows:
     title = f"{setting.data}, {kind}, {name}"
     known = setting.published[name] if kind == "nearly IID" else (None,) * 4
     cells = {

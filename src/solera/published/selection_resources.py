@@ -11,8 +11,7 @@ from solera.core.federation import Federation
 from solera.core.rounds import StopAt
 from solera.core.selection import Selector
 from solera.learn.base import Learner
-from solera.published.quiet import quiet
-from solera.published.rows import row
+from solera.published.rows import Rows, quiet, row
 from solera.published.selection_protocol import (
     COMPLEX,
     MLP,
@@ -30,7 +29,7 @@ from solera.select.resources import DynHybridFL, HybridFL
 from solera.select.uniform import Uniform
 from solera.simulate.clock import VirtualClock
 from solera.simulate.simulation import simulate
-from solera.study.run.single import Progress, Silent
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "Client selection under limited resources: 400 virtual minutes (Table 6.2)"
 SCALE_DOWN = (
@@ -93,29 +92,28 @@ def selectors(upload: bool) -> dict[str, Selector]:
     }
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+@quiet()
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """Rounds, selections, clients and seconds per round, and accuracies."""
-    progress = progress or Silent()
-    lines: list[dict[str, Any]] = []
-    with quiet():
-        for setting in SETTINGS:
-            for name, selector in selectors(upload=False).items():
-                progress.stage(f"{setting.data}, {name}: time alone")
-                lines += _time_rows(setting, name, selector)
-            images = read(setting.data, setting.model, 0)
-            minutes = MINUTES if full else setting.short
-            for kind in PARTITIONS:
-                for name in setting.published:
-                    values = []
-                    for seed in SEEDS:
-                        progress.stage(f"{setting.data}, {kind}, {name}, seed {seed}: training")
-                        values.append(_accuracy(setting, images, kind, name, seed, minutes))
-                    thesis = setting.published[name][2] if kind == "nearly IID" else None
-                    note = spread(values)
-                    if thesis is not None and not full:
-                        note += "; the thesis's after 400 minutes"
-                    cell = f"{setting.data}, {kind}, {name}, accuracy after {minutes} minutes"
-                    lines.append(row(cell, thesis, mean(values), form=".3f", note=note))
+    lines: Rows = []
+    for setting in SETTINGS:
+        for name, selector in selectors(upload=False).items():
+            progress.stage(f"{setting.data}, {name}: time alone")
+            lines += _time_rows(setting, name, selector)
+        images = read(setting.data, setting.model, 0)
+        minutes = MINUTES if full else setting.short
+        for kind in PARTITIONS:
+            for name in setting.published:
+                values = []
+                for seed in SEEDS:
+                    progress.stage(f"{setting.data}, {kind}, {name}, seed {seed}: training")
+                    values.append(_accuracy(setting, images, kind, name, seed, minutes))
+                thesis = setting.published[name][2] if kind == "nearly IID" else None
+                note = spread(values)
+                if thesis is not None and not full:
+                    note += "; the thesis's after 400 minutes"
+                cell = f"{setting.data}, {kind}, {name}, accuracy after {minutes} minutes"
+                lines.append(row(cell, thesis, mean(values), form=".3f", note=note))
     return lines
 
 
@@ -139,7 +137,7 @@ class _Rehearsal(Learner):
         return 32 * self.size, 5.0
 
 
-def rehearse(setting: Setting, selector: Selector, seed: int) -> list[dict[str, Any]]:
+def rehearse(setting: Setting, selector: Selector, seed: int) -> Rows:
     """The history of 400 virtual minutes with the rows per client of the thesis."""
     y = np.arange(setting.rows) % 10
     fed = simulate(
@@ -150,7 +148,7 @@ def rehearse(setting: Setting, selector: Selector, seed: int) -> list[dict[str, 
     return rehearsal.fit(fed, callbacks=[StopAt(time=60 * MINUTES)]).history_
 
 
-def _time_rows(setting: Setting, name: str, selector: Selector) -> list[dict[str, Any]]:
+def _time_rows(setting: Setting, name: str, selector: Selector) -> Rows:
     histories = [rehearse(setting, selector, seed) for seed in SEEDS]
     rounds, selections, _ = setting.published.get(name, (None, None, None))
     each = None if rounds is None or selections is None else selections / rounds
@@ -169,7 +167,7 @@ def _time_rows(setting: Setting, name: str, selector: Selector) -> list[dict[str
     ]
 
 
-def _average(history: list[dict[str, Any]], metric: str) -> float:
+def _average(history: Rows, metric: str) -> float:
     return float(np.mean([entry[metric] for entry in history]))
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import solera.published as named
 from solera.core.config import nearest
 from solera.core.errors import UsageError
-from solera.study.run.folder import Events, environment, write_json, write_text
+from solera.study.report.blocks import Paragraph, Section, Table
+from solera.study.run.folder import Events, environment, write_json
 from solera.study.run.metrics_table import write_table
+from solera.study.run.progress import SILENT, Progress
 from solera.study.run.results import Result
-from solera.study.run.single import Progress
 
 HEADER = ("cell", "thesis", "ours", "difference", "note")
 Rows = Sequence[Mapping[str, Any]]
@@ -38,9 +39,7 @@ def find(name: str) -> ModuleType:
     return known[name]
 
 
-def run_named(
-    name: str, folder: Path, *, full: bool = False, progress: Progress | None = None
-) -> Rows:
+def run_named(name: str, folder: Path, *, full: bool = False, progress: Progress = SILENT) -> Rows:
     """Run a named study and store its table and its report."""
     study = find(name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +48,9 @@ def run_named(
     rows: Rows = study.run(full=full, progress=progress)
     write_json(folder / "environment.json", environment())
     write_table(folder, [_labelled(name, row, who) for row in rows for who in ("ours", "thesis")])
-    write_text(folder / "report.html", page_of(study, rows))
+    from solera.study.report.report import write_report
+
+    write_report(folder, study.TITLE, sections_of(study, rows))
     events.add("finished")
     return rows
 
@@ -71,13 +72,11 @@ def _labelled(name: str, row: Mapping[str, Any], who: str) -> tuple[dict[str, An
     return labels, Result(0, 0, metrics, 0, 0, 0.0)
 
 
-def page_of(study: ModuleType, rows: Rows) -> str:
+def sections_of(study: ModuleType, rows: Rows) -> list[Section]:
     """The report of a named study."""
-    from solera.study.report.html import Section, page, paragraph, table
-
     sections = [
-        Section("Thesis and ours", table([cells(row) for row in rows], HEADER)),
-        Section("Scale", paragraph(study.SCALE_DOWN)),
-        Section("Known errata", "".join(map(paragraph, study.ERRATA))),
+        Section("Thesis and ours", [Table([cells(row) for row in rows], HEADER)]),
+        Section("Scale", [Paragraph(study.SCALE_DOWN)]),
+        Section("Known errata", list(map(Paragraph, study.ERRATA))),
     ]
-    return page(study.TITLE, [section for section in sections if section.body])
+    return [section for section in sections if section.blocks]

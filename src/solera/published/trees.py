@@ -25,9 +25,9 @@ from solera.learn.trees.federated_tree import FederatedTree, category_sizes, fil
 from solera.learn.trees.id3 import grow_id3
 from solera.learn.trees.local import confusion, grow_cart, with_gaps
 from solera.learn.trees.tree import Tree
-from solera.published.rows import row
+from solera.published.rows import Rows, row
 from solera.simulate.simulation import simulate
-from solera.study.run.single import Progress
+from solera.study.run.progress import SILENT, Progress
 
 TITLE = "ICDTA4FL: one tree out of many clients' trees (Tables 2.2 to 2.5, Figure 2.3)"
 SCALE_DOWN = (
@@ -115,14 +115,13 @@ def cells(full: bool) -> Iterator[Cell]:
                     yield Cell(data, kind, clients, partition)
 
 
-def run(full: bool = False, progress: Progress | None = None) -> list[dict[str, Any]]:
+def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """Thesis and ours in per cent; the notes have the clients' own trees and one of all rows."""
     lines = []
     folds = FOLDS if full else 2
     for found in measure_all(cells(full), folds=folds, progress=progress):
         lines += [_line(found, metric) for metric in METRICS]
-    if progress is not None:
-        progress.stage("the filter's effect")
+    progress.stage("the filter's effect")
     return lines + _figure(folds)
 
 
@@ -138,7 +137,7 @@ def _line(found: dict[str, Any], metric: str) -> dict[str, Any]:
     return row(label, found[f"thesis_{metric}"], found[f"ours_{metric}"], form=".2f", note=note)
 
 
-def _figure(folds: int, seed: int = 0) -> list[dict[str, Any]]:
+def _figure(folds: int, seed: int = 0) -> Rows:
     """The filter's effect on Nursery (Figure 2.3, which prints no numbers), with 50 clients."""
     dataset = datasets.load("nursery")
     X, y = dataset.all
@@ -163,15 +162,14 @@ def _figure(folds: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def measure_all(
-    chosen: Iterable[Cell], *, folds: int, seed: int = 0, progress: Progress | None = None
-) -> list[dict[str, Any]]:
+    chosen: Iterable[Cell], *, folds: int, seed: int = 0, progress: Progress = SILENT
+) -> Rows:
     """:func:`measure` of several cells."""
     wanted = list(chosen)
-    found: list[dict[str, Any]] = []
+    found: Rows = []
     for cell in wanted:
         found.append(measure(cell, folds=folds, seed=seed))
-        if progress is not None:
-            progress.cells(len(found), len(wanted), summary(found[-1]))
+        progress.cells(len(found), len(wanted), summary(found[-1]))
     return found
 
 
@@ -260,7 +258,7 @@ def _central(kind: str, learned: FederatedTree, data: FederatedData, bins: Any, 
     return grow_cart(with_gaps(rows.X), rows.y, ask, seed=draw)
 
 
-def verdict(rows: list[dict[str, Any]]) -> dict[str, int]:
+def verdict(rows: Rows) -> dict[str, int]:
     """How many cells reach the published figures, and how many beat the local trees."""
 
     def count(test: Callable[[dict[str, Any]], bool]) -> int:

@@ -30,6 +30,6 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.3g} TB"
 
 
-def spelled(metric: str) -> str:
+def metric_label(metric: str) -> str:
     """``macro_f1`` as ``macro-F1``."""
     return metric.replace("_", " ").replace("cro f1", "cro-F1").replace("r2", "R²")

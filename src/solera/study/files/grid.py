@@ -1,4 +1,4 @@
-"""The points of a study: lists and ranges of a study file, multiplied.
+"""The variants of a study: lists and ranges of a study file, multiplied.
 
 A parameter becomes an axis of the grid when it is given
 
@@ -28,7 +28,7 @@ from solera.core.config import Problem, Where, family, fits, type_hints
 from solera.data import datasets
 from solera.data.partition import Partition
 from solera.learn.base import Learner
-from solera.study.files.tables import SECTIONS, DataSpec, Spec, build
+from solera.study.files.tables import SECTIONS, DataSpec, Variant, build_variant
 
 _RANGE = ("from", "to", "step", "steps", "scale")
 MOST_CELLS = 1_000_000
@@ -60,18 +60,10 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
-    """One configuration: a run, and the values it has on the axes of the grid."""
+class Grid:
+    """One choice of data, partition and learner, whose parameters may still vary along axes."""
 
-    spec: Spec
-    params: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One choice of data, partition and learner, whose parameters may still vary."""
-
-    content: dict[str, Any]
+    tables: dict[str, Any]
     places: dict[str, Where]
     axes: tuple[Axis, ...]
 
@@ -83,20 +75,20 @@ class Variant:
     def ranges(self) -> list[Axis]:
         return [axis for axis in self.axes if isinstance(axis.values, Range)]
 
-    def at(self, values: Sequence[Any]) -> Point:
-        """The point with these values on the axes."""
-        content, params = deepcopy(self.content), {}
+    def at(self, values: Sequence[Any]) -> Variant:
+        """The variant with these values on the axes."""
+        tables, params = deepcopy(self.tables), {}
         for axis, value in zip(self.axes, values, strict=True):
             section = str(axis.where[0])
             inside = axis.where[len(self.places[section]) :]
-            holder = content[section]
+            holder = tables[section]
             for key in inside[:-1]:
                 holder = holder[key]
             holder[inside[-1]] = value
-            params[".".join(map(str, (section, *inside)))] = _shown(value)
-        return Point(build(content, places=self.places), params)
+            params[".".join(map(str, (section, *inside)))] = _label(value)
+        return build_variant(tables, self.places, params)
 
-    def points(self) -> Iterator[Point]:
+    def variants(self) -> Iterator[Variant]:
         """All of them; ranges must be gone."""
         for axis in self.ranges:
             raise Problem(
@@ -107,8 +99,8 @@ class Variant:
         for values in product(*(a.values for a in self.axes)):  # type: ignore[arg-type]
             yield self.at(values)
 
-    def draw(self, rng: np.random.Generator) -> Point:
-        """A point at random."""
+    def draw(self, rng: np.random.Generator) -> Variant:
+        """A variant at random."""
         return self.at(
             [
                 a.values.draw(rng)
@@ -119,22 +111,22 @@ class Variant:
         )
 
 
-def variants(content: Mapping[str, Any]) -> list[Variant]:
-    """Every choice of data, partition and learner in the content of a file."""
+def grids_of(content: Mapping[str, Any]) -> list[Grid]:
+    """A grid for every choice of data, partition and learner in the content of a file."""
     choices = [list(_choices(content, section)) for section in SECTIONS]
-    common = {key: value for key, value in content.items() if key in ("name", "engine")}
-    found = []
+    engine = {"engine": content.get("engine", {})}
+    grids = []
     for chosen in product(*choices):
         tables = dict(zip(SECTIONS, (table for table, _ in chosen), strict=True))
         places = dict(zip(SECTIONS, (place for _, place in chosen), strict=True))
         axes = tuple(
             axis for section in SECTIONS for axis in _axes(section, tables[section], places)
         )
-        found.append(Variant({**common, **tables}, places, axes))
-    total = sum(variant.size for variant in found)
+        grids.append(Grid({**engine, **tables}, places, axes))
+    total = sum(grid.size for grid in grids)
     if total > MOST_CELLS:
         raise Problem((), f"the grid has {total:,} points", hint="take values away from its axes")
-    return found
+    return grids
 
 
 def _choices(content: Mapping[str, Any], section: str) -> Iterator[tuple[dict[str, Any], Where]]:
@@ -238,7 +230,7 @@ def span(table: Mapping[str, Any], where: Where, *, whole: bool) -> tuple[Any, .
     return tuple(dict.fromkeys(values))
 
 
-def _shown(value: Any) -> Any:
+def _label(value: Any) -> Any:
     """A value as tables show it."""
     if isinstance(value, dict) and "kind" in value:
         rest = ", ".join(f"{key}={v!r}" for key, v in value.items() if key != "kind")
@@ -246,13 +238,21 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, str | int | float) else repr(value)
 
 
-def with_resource(point: Point, name: str, amount: int) -> Point:
-    """The point with another number for a parameter of its learner, ``steps.1.rounds`` say."""
-    learner = point.spec.learner.clone()
-    holder: Any = learner
-    *path, last = name.split(".")
-    for key in path:
-        holder = holder[int(key)] if key.isdigit() else getattr(holder, key)
+# --- the resource that halving gives out ---
+
+
+def resource_of(learner: Learner, name: str) -> Any:
+    """A parameter of a learner, ``steps.1.rounds`` say; None where there is none."""
+    value: Any = learner
+    for key in name.split("."):
+        value = value[int(key)] if key.isdigit() else getattr(value, key, None)
+    return value
+
+
+def with_resource(variant: Variant, name: str, amount: int) -> Variant:
+    """The variant with another number for that parameter of its learner."""
+    learner = variant.learner.clone()
+    path, _, last = name.rpartition(".")
+    holder = resource_of(learner, path) if path else learner
     holder.set_params(**{last: amount})
-    spec = replace(point.spec, learner=learner)
-    return Point(spec, {**point.params, f"learner.{name}": amount})
+    return replace(variant, learner=learner, params={**variant.params, f"learner.{name}": amount})

@@ -1,27 +1,34 @@
-"""A study file: what a run file says once may be said several times, and is multiplied.
+"""A study file: one data set, one partition, one learner and several seeds, or many of each.
 
-    name = "digits-grid"
-    seeds = [0, 1, 2]                       # or { from = 0, to = 9 }
+    name = "digits-dirichlet"    # also the folder under runs/; the file's name by default
+    seeds = [0, 1, 2]            # or { from = 0, to = 9 }
+
+    [data]
+    name = "digits"              # any data set of ``solera data list``, and its options:
+    test = 0.25                  # here the share of its rows kept apart to score on
+    clients = 20
+    client_test = 0.2            # the share of its own rows every client keeps to judge by
+
+    [partition]
+    kind = "Dirichlet"           # any partition, and its parameters
+    alpha = 0.3
+
+    [learner]
+    kind = "FedLinear"           # any learner, and its parameters
+    rounds = 30
+
+    [engine]
+    kind = "local"               # or "processes", with workers = 2
+
+A parameter that is itself a component is a table with a ``kind`` of its own. A parameter called
+``kind`` is written ``kind_``, because ``kind`` names the class.
+
+That is a run: a study of one variant. What it says once may be said several times, and is
+multiplied; see :mod:`solera.study.files.grid` for lists and ranges. Further entries:
+
     schemes = ["alone", "federated", "centralised"]
     metrics = ["macro_f1", "accuracy"]      # the first decides what is best
     folds = 5                               # cross-validation inside every client
-
-    [data]
-    name = ["digits", "wine"]
-    clients = [5, 20]
-
-    [[partition]]
-    kind = "IID"
-    [[partition]]
-    kind = "Dirichlet"
-    alpha = [0.1, 1.0]
-
-    [[learner]]
-    kind = "FedLinear"
-    lr = { from = 1e-4, to = 0.1, steps = 4, scale = "log" }
-    [[learner]]
-    kind = "FedHEONN"
-    lam = { values = [0.01, 1.0] }
 
     [search]
     kind = "grid"                           # or "random" with draws, or "halving"
@@ -34,118 +41,103 @@
     [energy]
     country = "ESP"
 
-See :mod:`solera.study.files.grid` for lists and ranges. A file that uses none of this is a run
-file.
+What may be written follows from what it builds: the dataclasses of
+:mod:`solera.study.files.tables`, the constructors of the components and the loaders of the data
+sets. Errors name file, line, key and the nearest valid name.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from solera.core.config import Problem, check_call, nearest
+import numpy as np
+
+from solera.core.config import Problem, build_table, check_call, line_of, nearest
+from solera.core.errors import UsageError
 from solera.data.partition import Partition
 from solera.green.energy import EnergyOptions
 from solera.learn.base import Learner
-from solera.study.files.grid import Point, Range, Variant, span, variants
+from solera.study.files.grid import Grid, grids_of, resource_of, span
 from solera.study.files.tables import (
-    STUDY_KEYS,
+    SCHEMES,
+    BudgetSpec,
     DataSpec,
     EngineSpec,
-    Spec,
-    build,
-    checked_seeds,
-    errors_located,
-    folder_name,
-    read_text,
+    Scheme,
+    SearchSpec,
+    Variant,
 )
-
-Scheme = Literal["alone", "federated", "centralised"]
-SCHEMES: tuple[Scheme, ...] = ("alone", "federated", "centralised")
-LOWER_IS_BETTER = ("hamming_loss", "mse", "mae", "loss")
-METRICS = (
-    "accuracy", "balanced_accuracy", "macro_precision", "macro_recall", "macro_f1",
-    "subset_accuracy", "micro_f1", "hamming_loss", "mse", "mae", "r2",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SearchSpec:
-    """Which points of the grid are run.
-
-    ``random`` draws ``draws`` of them. ``halving`` (Jamieson & Talwalkar 2016) starts with all, or
-    with ``draws`` of them, gives each ``least`` of the ``resource`` (a whole-number parameter of
-    the learner, or "seeds"), keeps the best 1/``factor`` by validation rows, gives these ``factor``
-    times as much, and so on up to ``most``.
-    """
-
-    kind: Literal["grid", "random", "halving"] = "grid"
-    draws: int | None = None
-    seed: int = 0
-    resource: str = "rounds"
-    least: int = 1
-    most: int | None = None
-    factor: int = 3
-
-
-@dataclass(frozen=True)
-class BudgetSpec:
-    """When to stop: so many cells, seconds or watt-hours of all cells together."""
-
-    cells: int | None = None
-    seconds: float | None = None
-    wh: float | None = None
+from solera.study.metrics import METRICS
 
 
 @dataclass(frozen=True)
 class Study:
-    """A declared set of runs. ``text`` is the file as it was written."""
+    """A declared set of trainings. ``text`` is the file as it was written."""
 
     name: str
-    variants: tuple[Variant, ...]
+    grids: tuple[Grid, ...]
     seeds: tuple[int, ...] = (0,)
     schemes: tuple[Scheme, ...] = ("federated",)
     metrics: tuple[str, ...] = ()
     folds: int = 0
-    search: SearchSpec = SearchSpec()
-    budget: BudgetSpec = BudgetSpec()
+    search: SearchSpec = field(default_factory=SearchSpec)
+    budget: BudgetSpec = field(default_factory=BudgetSpec)
     energy: EnergyOptions | None = None
     text: str = field(default="", compare=False, repr=False)
 
-    def points(self) -> list[Point]:
-        """Every point of the grid."""
-        return [point for variant in self.variants for point in variant.points()]
+    def variants(self) -> list[Variant]:
+        """Every point of the grids."""
+        return [variant for grid in self.grids for variant in grid.variants()]
+
+    @property
+    def one_variant(self) -> bool:
+        """Whether nothing but seeds and schemes varies."""
+        return len(self.grids) == 1 and not self.grids[0].axes and not self.folds
+
+    @property
+    def is_run(self) -> bool:
+        """Whether this is one variant, trained federated, once for every seed."""
+        return self.one_variant and self.schemes == ("federated",)
 
 
-def read(path: str | os.PathLike[str]) -> Spec | Study:
-    """The run or the study that a TOML file declares."""
-    return parse(read_text(path), file=str(path), name=Path(path).stem)
+def read(path: str | os.PathLike[str]) -> Study:
+    """The study that a TOML file declares."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no file {path}", hint="'solera demo' writes one to runs/demo/spec.toml"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a text file: {error.reason}") from None
+    return parse(text, file=str(path), name=Path(path).stem)
 
 
-def parse(text: str, *, file: str, name: str) -> Spec | Study:
-    """The run or the study that TOML text declares."""
-    with errors_located(text, file):
-        content = {"name": name, **tomllib.loads(text)}
-        if not _is_study(content):
-            return build(content, text)
-        return _study(content, text)
+def parse(text: str, *, file: str, name: str) -> Study:
+    """The study that TOML text declares; ``file`` is named in errors, ``name`` is its default."""
+    with _errors_located(text, file):
+        return _study({"name": name, **tomllib.loads(text)}, text)
 
 
-def _is_study(content: Mapping[str, Any]) -> bool:
-    if content.keys() & set(STUDY_KEYS) or isinstance(content.get("seeds"), dict):
-        return True
-    tables = [content.get(section) for section in ("data", "partition", "learner")]
-    if any(isinstance(table, list) for table in tables):
-        return True
-    if not all(isinstance(table, dict) for table in tables if table is not None):
-        return False
-    if any(isinstance(t.get(k), list) for t in tables if t for k in ("kind", "name")):
-        return True
-    return any(variant.axes for variant in variants(content))
+@contextmanager
+def _errors_located(text: str, file: str) -> Iterator[None]:
+    """Errors about entries of ``text`` name file and line."""
+    try:
+        yield
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"at line (\d+)", str(error))
+        where = f"{file}:{at[1]}" if at else file
+        raise UsageError(f"{where}: this is not TOML: {error}") from None
+    except Problem as problem:
+        line = line_of(text, problem.where)
+        raise UsageError(f"{file}:{line}: {problem.message}", hint=problem.hint) from None
 
 
 @dataclass(frozen=True)
@@ -173,65 +165,57 @@ class _File:
 
 def _study(content: Mapping[str, Any], text: str) -> Study:
     check_call(_File, "the file", content, ())
+    if not re.fullmatch(r"\w[\w .+-]*", content["name"]):
+        raise Problem(("name",), f"name {content['name']!r} cannot be the name of a folder")
     study = Study(
-        name=folder_name(content["name"]),
-        variants=tuple(variants(content)),
+        name=content["name"],
+        grids=tuple(grids_of(content)),
         seeds=_seeds(content.get("seeds", [0])),
         schemes=_names(content, "schemes", SCHEMES) or ("federated",),  # type: ignore[arg-type]
         metrics=_names(content, "metrics", METRICS),
         folds=content.get("folds", 0),
-        search=_search(content.get("search", {})),
-        budget=_budget(content.get("budget", {})),
+        search=build_table(SearchSpec, "[search]", content.get("search", {}), ("search",)),
+        budget=build_table(BudgetSpec, "[budget]", content.get("budget", {}), ("budget",)),
         energy=_energy(content),
         text=text,
     )
     if study.folds < 0 or study.folds == 1:
         raise Problem(("folds",), f"folds = {study.folds}: at least 2 are needed, or 0 for none")
-    _check_points(study)
+    _check_search(study)
     return study
 
 
-def _check_points(study: Study) -> None:
-    """Every point must be possible, so that a mistake shows before the first cell runs."""
+def _check_search(study: Study) -> None:
+    """Every variant must be possible, so that a mistake shows before the first cell runs."""
     search = study.search
-    if search.kind == "halving":
-        if not study.folds:
-            raise Problem(
-                ("search",),
-                "halving keeps what does best on validation rows, and there are none",
-                hint="add folds = 3",
-            )
-        if "federated" not in study.schemes:
-            raise Problem(("schemes",), "halving judges points by the scheme 'federated'")
+    halving = search.kind == "halving"
+    if halving and not study.folds:
+        raise Problem(
+            ("search",),
+            "halving keeps what does best on validation rows, and there are none",
+            hint="add folds = 3",
+        )
+    if halving and "federated" not in study.schemes:
+        raise Problem(("schemes",), "halving judges variants by the scheme 'federated'")
     if search.kind == "random" and search.draws is None:
         raise Problem(("search",), "random search needs a number of draws", hint="add draws = 20")
-    sizes = [variant.size for variant in study.variants]
-    drawn = search.draws is not None and (sum(sizes) > search.draws or _has_ranges(study))
-    if not drawn:
-        points = study.points()
+    ranges = any(grid.ranges for grid in study.grids)
+    size = sum(grid.size for grid in study.grids)
+    if search.draws is not None and (ranges or size > search.draws):
+        variants = [grid.draw(np.random.default_rng(0)) for grid in study.grids]
     else:
-        import numpy as np
-
-        points = [v.draw(np.random.default_rng(0)) for v in study.variants]
-    if search.kind == "halving":
-        for point in points:
-            _check_resource(point, search)
+        variants = study.variants()
+    if halving and search.resource != "seeds":
+        for variant in variants:
+            _check_resource(variant.learner, search.resource)
 
 
-def _has_ranges(study: Study) -> bool:
-    return any(isinstance(a.values, Range) for v in study.variants for a in v.axes)
-
-
-def _check_resource(point: Point, search: SearchSpec) -> None:
-    if search.resource == "seeds":
-        return
-    holder: Any = point.spec.learner
-    for key in search.resource.split("."):
-        holder = getattr(holder, key, None) if not key.isdigit() else holder[int(key)]
-    if not isinstance(holder, int) or isinstance(holder, bool):
+def _check_resource(learner: Learner, name: str) -> None:
+    amount = resource_of(learner, name)
+    if not isinstance(amount, int) or isinstance(amount, bool):
         raise Problem(
             ("search", "resource"),
-            f"{point.spec.learner!r} has no whole number {search.resource!r}",
+            f"{learner!r} has no whole number {name!r}",
             hint='name a parameter of the learner, or resource = "seeds"',
         )
 
@@ -242,7 +226,9 @@ def _seeds(given: Any) -> tuple[int, ...]:
         if not isinstance(values, tuple):
             raise Problem(("seeds",), "seeds on a log scale need steps")
         given = list(values)
-    return checked_seeds(given)
+    if not given or len(set(given)) < len(given) or min(given) < 0:
+        raise Problem(("seeds",), f"seeds = {given}: give different whole numbers from 0 on")
+    return tuple(given)
 
 
 def _names(content: Mapping[str, Any], key: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -255,28 +241,9 @@ def _names(content: Mapping[str, Any], key: str, known: Sequence[str]) -> tuple[
     return names
 
 
-def _search(table: Mapping[str, Any]) -> SearchSpec:
-    check_call(SearchSpec, "[search]", table, ("search",))
-    spec = SearchSpec(**table)
-    for name, least in (("draws", 1), ("least", 1), ("most", 1), ("factor", 2)):
-        value = getattr(spec, name)
-        if value is not None and value < least:
-            raise Problem(("search", name), f"{name} = {value}: at least {least} is needed")
-    return spec
-
-
-def _budget(table: Mapping[str, Any]) -> BudgetSpec:
-    check_call(BudgetSpec, "[budget]", table, ("budget",))
-    for name, value in table.items():
-        if not value > 0:
-            raise Problem(("budget", name), f"{name} = {value}: must be > 0")
-    return BudgetSpec(**table)
-
-
 def _energy(content: Mapping[str, Any]) -> EnergyOptions | None:
     """Energy is measured when the file says how, or sets a budget of it."""
     table = content.get("energy")
-    check_call(EnergyOptions, "[energy]", table or {}, ("energy",))
     if table is None and "wh" not in content.get("budget", {}):
         return None
-    return EnergyOptions(**(table or {}))
+    return build_table(EnergyOptions, "[energy]", table or {}, ("energy",))

@@ -1,53 +1,28 @@
-"""A run file: one data set, one partition, one learner and several seeds, declared in TOML.
-
-    name = "digits-dirichlet"    # also the folder under runs/; the file's name by default
-    seeds = [0, 1, 2]
-
-    [data]
-    name = "digits"              # any data set of ``solera data list``, and its options:
-    test = 0.25                  # here the share of its rows kept apart to score on
-    clients = 20
-    client_test = 0.2            # the share of its own rows every client keeps to judge by
-
-    [partition]
-    kind = "Dirichlet"           # any partition, and its parameters
-    alpha = 0.3
-
-    [learner]
-    kind = "FedLinear"           # any learner, and its parameters
-    rounds = 30
-
-    [engine]
-    kind = "local"               # or "processes", with workers = 2
-
-A parameter that is itself a component is a table with a ``kind`` of its own. A parameter called
-``kind`` is written ``kind_``, because ``kind`` names the class.
-
-What may be written follows from what it builds: the dataclasses below, the constructors of the
-components and the loaders of the data sets. Errors name file, line, key and the nearest valid name.
-"""
+"""The tables of a study file as what they describe: data, engine, search, budget, a variant."""
 
 from __future__ import annotations
 
-import os
-import re
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal, get_args
 
-from solera.core.config import Problem, Where, check_call, choose, component, line_of
-from solera.core.errors import UsageError
+from msgspec import Meta
+
+from solera.core.checkpoint import fingerprint
+from solera.core.component import describe
+from solera.core.config import Problem, Where, build_table, check_call, choose, component
 from solera.data import datasets
 from solera.data.partition import IID, Partition
 from solera.learn.base import Learner
 
+Scheme = Literal["alone", "federated", "centralised"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+"""Who trains: every client by itself, all together, or one place that has all rows."""
 SECTIONS = ("data", "partition", "learner")
-"""The tables that a study may have several of."""
-STUDY_KEYS = ("schemes", "metrics", "folds", "search", "budget", "energy")
-"""What only studies declare; see :mod:`solera.study.files.reader`."""
+"""The tables that a file may have several of."""
+
+Positive = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -58,8 +33,8 @@ class DataSpec:
     """
 
     name: str
-    clients: int | None = None
-    client_test: float = 0.0
+    clients: Positive | None = None
+    client_test: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -68,91 +43,73 @@ class EngineSpec:
     """How messages travel."""
 
     kind: Literal["local", "processes"] = "local"
-    workers: int | None = None
+    workers: Positive | None = None
 
 
 @dataclass(frozen=True)
-class Spec:
-    """What to run. ``text`` is the file as it was written."""
+class SearchSpec:
+    """Which points of the grid are run.
 
-    name: str
+    ``random`` draws ``draws`` of them. ``halving`` (Jamieson & Talwalkar 2016) starts with all, or
+    with ``draws`` of them, gives each ``least`` of the ``resource`` (a whole-number parameter of
+    the learner, or "seeds"), keeps the best 1/``factor`` by validation rows, gives these ``factor``
+    times as much, and so on up to ``most``.
+    """
+
+    kind: Literal["grid", "random", "halving"] = "grid"
+    draws: Positive | None = None
+    seed: int = 0
+    resource: str = "rounds"
+    least: Positive = 1
+    most: Positive | None = None
+    factor: Annotated[int, Meta(ge=2)] = 3
+
+
+@dataclass(frozen=True)
+class BudgetSpec:
+    """When to stop: so many cells, seconds or watt-hours of all cells together."""
+
+    cells: Positive | None = None
+    seconds: Annotated[float, Meta(gt=0)] | None = None
+    wh: Annotated[float, Meta(gt=0)] | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One choice of data, partition and learner; ``params`` are its values on axes of the grid."""
+
     data: DataSpec
     learner: Learner
     partition: Partition = field(default_factory=IID)
     engine: EngineSpec = EngineSpec()
-    seeds: tuple[int, ...] = (0,)
-    text: str = field(default="", compare=False, repr=False)
+    params: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all that decides what training comes to, apart from the seed."""
+        data = self.data
+        return fingerprint(
+            data.name,
+            data.clients,
+            data.client_test,
+            dict(data.options),
+            describe(self.partition),
+            describe(self.learner),
+            self.engine.kind,
+        )[:12]
 
 
-def read(path: str | os.PathLike[str]) -> Spec:
-    """The run that a TOML file declares."""
-    return parse(read_text(path), file=str(path), name=Path(path).stem)
-
-
-def read_text(path: str | os.PathLike[str]) -> str:
-    """A text file, or an error that says what is wrong with it."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(
-            f"there is no file {path}", hint="'solera demo' writes one to runs/demo/spec.toml"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text file: {error.reason}") from None
-
-
-def parse(text: str, *, file: str, name: str) -> Spec:
-    """The run that TOML text declares; ``file`` is named in errors, ``name`` is its default."""
-    with errors_located(text, file):
-        return build({"name": name, **tomllib.loads(text)}, text)
-
-
-@contextmanager
-def errors_located(text: str, file: str) -> Iterator[None]:
-    """Errors about entries of ``text`` name file and line."""
-    try:
-        yield
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"at line (\d+)", str(error))
-        where = f"{file}:{at[1]}" if at else file
-        raise UsageError(f"{where}: this is not TOML: {error}") from None
-    except Problem as problem:
-        line = line_of(text, problem.where)
-        raise UsageError(f"{file}:{line}: {problem.message}", hint=problem.hint) from None
-
-
-def build(
-    content: Mapping[str, Any], text: str = "", places: Mapping[str, Where] | None = None
-) -> Spec:
-    """The run that the content of a file describes.
-
-    ``places`` says where its data, partition and learner stand, unless at the top of the file.
-    """
-    check_call(Spec, "the file", content, (), without=("text",), also=STUDY_KEYS)
-    at = {section: (section,) for section in SECTIONS} | dict(places or {})
-    return Spec(
-        name=folder_name(content["name"]),
-        seeds=checked_seeds(content.get("seeds", [0])),
-        data=_data(content["data"], at["data"]),
-        partition=component(Partition, content.get("partition", {"kind": "IID"}), at["partition"]),
-        learner=component(Learner, content["learner"], at["learner"]),
-        engine=_engine(content.get("engine", {})),
-        text=text,
+def build_variant(
+    tables: Mapping[str, Any], places: Mapping[str, Where], params: Mapping[str, Any]
+) -> Variant:
+    """The variant that tables describe; ``places`` says where in the file each of them stands."""
+    return Variant(
+        data=_data(tables["data"], places["data"]),
+        partition=component(Partition, tables["partition"], places["partition"]),
+        learner=component(Learner, tables["learner"], places["learner"]),
+        engine=_engine(tables.get("engine", {})),
+        params=params,
     )
-
-
-def folder_name(name: str) -> str:
-    """A name that can be a folder's."""
-    if not re.fullmatch(r"\w[\w .+-]*", name):
-        raise Problem(("name",), f"name {name!r} cannot be the name of a folder")
-    return name
-
-
-def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """Different whole numbers from 0 on."""
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise Problem(("seeds",), f"seeds = {list(seeds)}: give different whole numbers from 0 on")
-    return tuple(seeds)
 
 
 def _data(table: Mapping[str, Any], where: Where) -> DataSpec:
@@ -162,24 +119,17 @@ def _data(table: Mapping[str, Any], where: Where) -> DataSpec:
     loader = choose(loaders, table["name"], "data set", (*where, "name"))
     own = {key: table[key] for key in ("name", "clients", "client_test") if key in table}
     options = {key: value for key, value in table.items() if key not in own}
-    check_call(DataSpec, "[data]", own, where)
+    spec = build_table(DataSpec, "[data]", {**own, "options": options}, where)
     check_call(loader, f"data set {table['name']}", options, where, also=("clients", "client_test"))
-    spec = DataSpec(**own, options=options)
-    if spec.clients is not None and spec.clients < 1:
-        raise Problem((*where, "clients"), f"clients = {spec.clients}: at least 1 is needed")
-    if not 0 <= spec.client_test < 1:
-        rule = "must be a share of at least 0 and below 1"
-        raise Problem((*where, "client_test"), f"client_test = {spec.client_test}: {rule}")
     return spec
 
 
 def _engine(table: Mapping[str, Any]) -> EngineSpec:
-    check_call(EngineSpec, "[engine]", table, ("engine",))
-    spec = EngineSpec(**table)
-    if spec.workers is not None and (spec.workers < 1 or spec.kind == "local"):
+    spec = build_table(EngineSpec, "[engine]", table, ("engine",))
+    if spec.workers is not None and spec.kind == "local":
         raise Problem(
             ("engine", "workers"),
             f'workers = {spec.workers} with kind = "{spec.kind}"',
-            hint='at least 1, and only with kind = "processes"',
+            hint='workers go with kind = "processes"',
         )
     return spec

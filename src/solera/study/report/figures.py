@@ -1,21 +1,77 @@
-"""Pictures that several series share: curves, densities, spreads, confusion matrices, bars."""
+"""Pictures of reports: curves, densities, spreads, confusion matrices, bars.
+
+Colours are those of Okabe & Ito (2008), which colour-blind readers can tell apart. Inside a page
+black becomes the text colour and blue the page's.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from solera.study.formatting import spelled
-from solera.study.report.html import BLUE, PALETTE, axes
+from solera.study.formatting import metric_label
+from solera.study.report import blocks
 from solera.study.run.results import Result, logged
 
+BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
+PALETTE = (BLUE, RED, GREEN, "#cc79a7", ORANGE, "#56b4e9", "#999999", "#b0a000")
+"""Colours of several curves, told apart by their line style too."""
 STYLES = ("solid", "dashed", "dashdot", "dotted")
 MOST_SERIES = 8
 """More curves than colours cannot be told apart."""
 Series = Mapping[str, Sequence[Result]]
+
+
+def drawn(figure: Any, caption: str, *, shown: bool = True) -> blocks.Figure:
+    """A matplotlib figure for a report; the caption is read to the blind even if not shown."""
+    for ax in figure.axes:
+        for part in (ax, *ax.child_axes):
+            part.set_facecolor("none")
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": caption}):
+        figure.savefig(text, format="svg", facecolor="none", metadata={"Date": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = inline(svg)
+    svg = svg.replace("#000000", "currentColor").replace(BLUE, "var(--accent)")
+    prefix = re.sub(r"\W+", "-", caption)[:40]
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+    label = escape(caption, quote=True)
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return blocks.Figure(svg, caption if shown else "")
+
+
+def inline(svg: str) -> str:
+    """A picture as part of a page, which needs no namespaces, and so no address of any kind."""
+    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
+
+
+def standalone(svg: str) -> str:
+    """A picture outside its page: colours of its own and the namespaces a file needs."""
+    svg = svg.replace("var(--accent)", BLUE).replace("currentColor", "#000000")
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return svg.replace("<svg", f"<svg {spaces}", 1) + "\n"
+
+
+def _axes(x: str, y: str) -> tuple[Any, Any]:
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    ax = figure.add_subplot()
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="y", alpha=0.25)
+    for axis, label in ((ax.xaxis, x), (ax.yaxis, y)):
+        axis.set_major_locator(MaxNLocator("auto", integer=label in ("round", "clients")))
+    return figure, ax
 
 
 def logged_name(results: Sequence[Result]) -> str | None:
@@ -26,7 +82,7 @@ def logged_name(results: Sequence[Result]) -> str | None:
 
 def curves(series: Series, name: str) -> Any:
     """Mean over seeds of every series, with a band from the lowest to the highest."""
-    figure, ax = axes("round", spelled(name))
+    figure, ax = _axes("round", metric_label(name))
     for i, (label, results) in enumerate(series.items()):
         length = max(len(r.history) for r in results)
         table = np.full((len(results), length), np.nan)
@@ -48,7 +104,7 @@ def curves(series: Series, name: str) -> Any:
 
 def selection(series: Series) -> Any:
     """How evenly clients are chosen: the density of the share of rounds a client took part in."""
-    figure, ax = axes("share of rounds in which a client took part", "clients")
+    figure, ax = _axes("share of rounds in which a client took part", "clients")
     for i, (label, results) in enumerate(series.items()):
         shares = np.concatenate([np.array(r.selected) / max(r.rounds, 1) for r in results])
         counts, edges = np.histogram(shares, bins=np.linspace(0, 1, 21))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solera.core.component import Component
-from solera.study.files.reader import LOWER_IS_BETTER
+from solera.study.comparison import Comparison, compare_table
 from solera.study.files.tables import DataSpec
+from solera.study.metrics import sign
 from solera.study.run.cells import Cell
 from solera.study.run.results import Result, headline
 from solera.study.run.runner import StudyRun
@@ -29,7 +32,7 @@ class Group:
     results: list[Result] = field(default_factory=list)
 
     @property
-    def place(self) -> tuple[str, str]:
+    def division(self) -> tuple[str, str]:
         """Where methods meet: the same rows, divided the same way."""
         return self.data, self.partition
 
@@ -48,26 +51,26 @@ class Group:
 
 def value_of(result: Result, metric: str) -> float | None:
     """The metric on test rows or, without these, on validation rows or the clients' own."""
-    for found in (result.metrics, result.validation, result.client_metrics):
-        if metric in found:
-            return found[metric]
+    for values in (result.metrics, result.validation, result.client_metrics):
+        if metric in values:
+            return values[metric]
     return None
 
 
 def groups(run: StudyRun) -> list[Group]:
     """The configurations of a study that have results, in its order."""
     finished = run.finished
-    specs = [cell.training.spec for cell, _ in finished]
-    methods = _names([spec.learner for spec in specs], _component_parts)
-    partitions = _names([spec.partition for spec in specs], _component_parts)
-    data = _names([spec.data for spec in specs], _data_parts)
-    found: dict[Hashable, Group] = {}
+    variants = [cell.variant for cell, _ in finished]
+    methods = _names([variant.learner for variant in variants], _component_parts)
+    partitions = _names([variant.partition for variant in variants], _component_parts)
+    data = _names([variant.data for variant in variants], _data_parts)
+    by_key: dict[Hashable, Group] = {}
     for i, (cell, result) in enumerate(finished):
-        key = (data[i], partitions[i], methods[i], cell.training.scheme)
-        group = found.setdefault(key, Group(*key))
+        key = (data[i], partitions[i], methods[i], cell.scheme)
+        group = by_key.setdefault(key, Group(*key))
         group.cells.append(cell)
         group.results.append(result)
-    return list(found.values())
+    return list(by_key.values())
 
 
 def metrics_of(run: StudyRun) -> list[str]:
@@ -78,37 +81,82 @@ def metrics_of(run: StudyRun) -> list[str]:
     results = list(run.results.values())
     if run.study.metrics:
         return list(run.study.metrics)
-    found = headline(results) or list(results[0].validation or results[0].client_metrics)
-    return found or ["score"]
+    names = headline(results) or list(results[0].validation or results[0].client_metrics)
+    return names or ["score"]
 
 
 def better(metric: str, a: float, b: float) -> bool:
     """Whether a is better than b."""
-    return a < b if metric in LOWER_IS_BETTER else a > b
+    return sign(metric) * a > sign(metric) * b
 
 
 def best(metric: str, candidates: Sequence[Group]) -> Group | None:
     """The group with the best mean."""
     known = [group for group in candidates if not math.isnan(group.mean(metric))]
-    sign = 1 if metric in LOWER_IS_BETTER else -1
-    return min(known, key=lambda group: sign * group.mean(metric), default=None)
+    return max(known, key=lambda group: sign(metric) * group.mean(metric), default=None)
 
 
-def blocks(candidates: Sequence[Group], metric: str) -> tuple[list[str], Any]:
+def score_table(
+    candidates: Sequence[Group], metric: str
+) -> tuple[list[str], list[str], NDArray[np.float64]]:
     """Methods against data sets, partitions, seeds and folds, as statistical tests want them.
 
     Rows that some method lacks are left out.
     """
     names = list(dict.fromkeys(group.name for group in candidates))
-    table: dict[Hashable, dict[str, float]] = {}
+    table: dict[str, dict[str, float]] = {}
     for group in candidates:
         for cell, value in zip(group.cells, group.values(metric), strict=True):
-            fold = cell.training.fold
-            row = (*group.place, cell.training.seed, None if fold is None else fold.number)
+            fold = "" if cell.fold is None else f", fold {cell.fold.number}"
+            row = f"{group.data}, {group.partition}, seed {cell.seed}{fold}"
             if value is not None:
                 table.setdefault(row, {})[group.name] = value
-    whole = [[row[name] for name in names] for row in table.values() if len(row) == len(names)]
-    return names, np.array(whole).reshape(len(whole), len(names))
+    whole = {row: values for row, values in table.items() if len(values) == len(names)}
+    scores = [[values[name] for name in names] for values in whole.values()]
+    return names, list(whole), np.array(scores).reshape(len(whole), len(names))
+
+
+@dataclass
+class StudyResults:
+    """What the sections of a report work with."""
+
+    run: StudyRun
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        return groups(self.run)
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        return metrics_of(self.run)
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides what is best."""
+        return self.metrics[0]
+
+    @cached_property
+    def divisions(self) -> dict[tuple[str, str], list[Group]]:
+        """The groups by the rows they have and how these are divided."""
+        found: dict[tuple[str, str], list[Group]] = {}
+        for group in self.groups:
+            found.setdefault(group.division, []).append(group)
+        return found
+
+    @cached_property
+    def series(self) -> dict[str, list[Result]]:
+        """The results of every group by a name that tells it apart."""
+        if len(self.divisions) == 1:
+            return {g.name: g.results for g in self.groups}
+        return {f"{g.name} on {g.data}, {g.partition}": g.results for g in self.groups}
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """The methods over data sets, partitions, seeds and folds, where these are enough."""
+        names, rows, scores = score_table(self.groups, self.metric)
+        if len(names) < 2 or len(rows) < 3:
+            return None
+        return compare_table(self.metric, names, rows, scores)
 
 
 def _names(

@@ -1,45 +1,21 @@
-"""Pieces of an HTML page that needs nothing from outside and trusts nothing from inside.
+"""Reports as one HTML page that needs nothing from outside and trusts nothing from inside.
 
 Everything that is not markup of this module passes through :func:`html.escape`. Pictures are SVG
-inside the page; their black becomes the text colour and their blue the page's, so that they follow
-the reader's light or dark preference. Colours are those of Okabe & Ito (2008), which colour-blind
-readers can tell apart.
+inside the page and follow the reader's light or dark preference.
 """
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
-PALETTE = (BLUE, RED, GREEN, "#cc79a7", ORANGE, "#56b4e9", "#999999", "#b0a000")
-"""Colours of several curves, told apart by their line style too."""
+from solera.study.report.blocks import Block, Figure, Heading, Marked, Paragraph, Section, Table
 
 
-class Section(NamedTuple):
-    """A heading and the HTML below it."""
-
-    title: str
-    body: str
-
-
-class Marked(str):
-    """A cell of a table that stands out: the best of its column."""
-
-
-def page(title: str, sections: Sequence[Section]) -> str:
-    """A whole HTML document; ``sections`` hold markup, ``title`` is text."""
-    body = "\n".join(
-        f"<section>\n<h2>{escape(section.title)}</h2>\n{section.body}\n</section>"
-        for section in sections
-    )
+def render_html(title: str, sections: Sequence[Section]) -> str:
+    """A whole HTML document."""
+    body = "\n".join(map(_section, sections))
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -49,21 +25,34 @@ def page(title: str, sections: Sequence[Section]) -> str:
     )
 
 
-def paragraph(text: str) -> str:
-    """Text as a paragraph; nothing for no text."""
-    return f"<p>{escape(text)}</p>" if text else ""
+def _section(section: Section) -> str:
+    content = "".join(map(_block, section.blocks))
+    return f"<section>\n<h2>{escape(section.title)}</h2>\n{content}\n</section>"
 
 
-def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
-    """Rows as a table; the first column names the row. Without a header it holds facts in words."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+def _block(block: Block) -> str:
+    match block:
+        case Heading(text):
+            return f"<h3>{escape(text)}</h3>"
+        case Paragraph(text):
+            return f"<p>{escape(text)}</p>" if text else ""
+        case Figure(svg, caption):
+            return svg + _block(Paragraph(caption))
+        case Table(rows, header):
+            return _table(rows, header)
+        case _:
+            return f"<pre>{escape(block.text)}</pre>"
+
+
+def _table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     lines = []
     for first, *rest in rows:
         cells = "".join(map(_cell, rest))
         lines.append(f'<tr><th scope="row">{escape(str(first))}</th>{cells}</tr>')
     body = "\n".join(lines)
-    if not head:
+    if not header:
         return f'<table class="facts"><tbody>\n{body}\n</tbody></table>'
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table></div>"
@@ -73,42 +62,6 @@ def table(rows: Sequence[Sequence[Any]], header: Sequence[str] = ()) -> str:
 def _cell(cell: Any) -> str:
     text = escape(str(cell).strip())
     return f"<td><strong>{text}</strong></td>" if isinstance(cell, Marked) else f"<td>{text}</td>"
-
-
-def figure_svg(figure: Any, caption: str) -> str:
-    """A matplotlib figure as SVG for the inside of a page; ``caption`` is read to the blind."""
-    for ax in figure.axes:
-        for part in (ax, *ax.child_axes):
-            part.set_facecolor("none")
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": caption}):
-        figure.savefig(text, format="svg", facecolor="none", metadata={"Date": None})
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = inline(svg)
-    svg = svg.replace("#000000", "currentColor").replace(BLUE, "var(--accent)")
-    prefix = re.sub(r"\W+", "-", caption)[:40]
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-    label = escape(caption, quote=True)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
-
-
-def inline(svg: str) -> str:
-    """A picture as part of a page, which needs no namespaces, and so no address of any kind."""
-    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
-
-
-def axes(x: str, y: str) -> tuple[Any, Any]:
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    ax = figure.add_subplot()
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis="y", alpha=0.25)
-    for axis, label in ((ax.xaxis, x), (ax.yaxis, y)):
-        axis.set_major_locator(MaxNLocator("auto", integer=label in ("round", "clients")))
-    return figure, ax
 
 
 _STYLE = """

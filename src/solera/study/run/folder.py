@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,26 +46,27 @@ class Events:
         """All lines; one that a crash cut short is left out."""
         if not self.path.exists():
             return []
-        found = []
+        events = []
         for line in self.path.read_bytes().splitlines():
-            try:
-                found.append(msgspec.json.decode(line))
-            except msgspec.DecodeError:
-                continue
-        return found
+            with suppress(msgspec.DecodeError):
+                events.append(msgspec.json.decode(line))
+        return events
 
 
 def environment() -> dict[str, str]:
     """Versions of what results may depend on."""
-    found = {
+    versions = {
         "platform": f"{platform.system()} {platform.machine()}",
         "cores": str(os.cpu_count()),
         "python": platform.python_version(),
         "solera": solera.__version__,
     }
     for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
+
+
+def read_environment(folder: Path) -> dict[str, str]:
+    """The versions that a run folder keeps."""
+    return msgspec.json.decode((folder / "environment.json").read_bytes(), type=dict[str, str])

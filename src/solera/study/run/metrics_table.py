@@ -1,4 +1,4 @@
-"""The tidy table of a run: one number per line, and what it belongs to.
+"""The table of all numbers of a run: one number per line, and what it belongs to.
 
 Columns: ``cell``, ``data``, ``partition``, ``learner``, ``scheme``, ``seed``, ``fold``, one for
 every parameter that varies (``learner.lr``), then ``part``, ``round``, ``client``, ``metric``,
@@ -24,26 +24,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from solera.study.files.tables import Spec
 from solera.study.run.folder import write_text
 from solera.study.run.results import Result, logged
 
 Labels = Mapping[str, Any]
 FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
 LAST = ("part", "round", "client", "metric", "value")
-
-
-def labels_of(spec: Spec, seed: int) -> dict[str, Any]:
-    """What a plain run is called in the table."""
-    return {
-        "cell": f"seed{seed}",
-        "data": spec.data.name,
-        "partition": repr(spec.partition),
-        "learner": repr(spec.learner),
-        "scheme": "federated",
-        "seed": seed,
-        "fold": None,
-    }
 
 
 def numbers(result: Result) -> Iterator[tuple[str, int | None, int | None, str, float]]:

@@ -8,21 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from solera.green.energy import EnergyUse
+from solera.study.metrics import score_name
 
 K = TypeVar("K")
-SCORES = ("accuracy", "subset_accuracy", "r2")
-"""The metric that sums up a model, for classes, labels and numbers."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one seed came to.
+    """What one cell came to.
 
     ``metrics`` are those of the data set's test rows, ``client_metrics`` those of all rows that
     clients keep to test on, ``clients`` the score of each client on its own of these, and
     ``validation`` those of the fold left out of a cross-validation. ``confusion`` counts the test
     rows by true and predicted class; ``selected`` the rounds in which each client took part. Bytes
-    and seconds count training only, over all starts of an interrupted run; ``energy`` all of it.
+    and seconds count training only, over all starts of an interrupted one; ``energy`` all of it.
     """
 
     seed: int
@@ -43,11 +42,6 @@ class Result:
     def score(self) -> str | None:
         """The name of the metric that sums up the model."""
         return score_name(self.metrics or self.client_metrics or self.validation)
-
-
-def score_name(metrics: Any) -> str | None:
-    """Which of some metrics sums up the model."""
-    return next((name for name in SCORES if name in metrics), None)
 
 
 def headline(results: Sequence[Result]) -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -15,39 +16,24 @@ from solera.core.clients import IntArray, Part
 from solera.core.payload import encoded_size
 from solera.core.replies import map_leaves
 from solera.core.rounds import Callback, Round
+from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
-from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, Tracked, track_energy
+from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
 from solera.learn.evaluation import Evaluation, evaluate, metrics
 from solera.simulate.simulation import Simulation, simulate
-from solera.study.files.tables import EngineSpec, Spec
-from solera.study.run.results import Result, finite, logged, score_name
+from solera.study.files.tables import DataSpec, Scheme
+from solera.study.metrics import score_name
+from solera.study.run.cells import Cell
+from solera.study.run.results import Result, finite, logged
 
 MOST_CLASSES = 100
 """Confusion matrices of more classes are not kept."""
 
 
-class Fold(NamedTuple):
-    """Which part of a k-fold cross-validation."""
-
-    number: int
-    of: int
-
-
-@dataclass(frozen=True)
-class Training:
-    """One training of a run: which seed, in which scheme, and which fold is left out."""
-
-    spec: Spec
-    seed: int
-    scheme: Literal["alone", "federated", "centralised"] = "federated"
-    fold: Fold | None = None
-
-
 def train(
-    training: Training,
-    load: Callable[[], Dataset],
+    cell: Cell,
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -63,19 +49,19 @@ def train(
     """
     with _measured(energy, sampler) as tracked:
         tracked.stage("reading data")
-        dataset = load()
+        dataset = load(cell.variant.data)
         stage("dividing the rows")
-        watch = Watch(tracked)
-        fit = {"callbacks": [watch, *callbacks], "checkpoint": checkpoint}
-        work = _Work(training, dataset, tracked, watch, stage, fit)
-        schemes = {"federated": _federated, "alone": _alone, "centralised": _centralised}
-        result, model = schemes[training.scheme](work)
+        record = TrainingRecord(tracked)
+        options = {"callbacks": [record, *callbacks], "checkpoint": checkpoint}
+        result, model = _SCHEMES[cell.scheme](
+            _Training(cell, dataset, tracked, record, stage, options)
+        )
         if save is not None and model is not None:
             tracked.stage("storing")
             model.save(save)
-    result = replace(result, seconds=round(watch.seconds, 3), selected=watch.selected)
+    result = replace(result, seconds=round(record.seconds, 3), selected=record.selected)
     if energy is not None:
-        result = replace(result, energy=_with_earlier(tracked.use, watch.earlier_kwh, energy))
+        result = replace(result, energy=_with_earlier(tracked.use, record.earlier_kwh_, energy))
     return result
 
 
@@ -83,97 +69,116 @@ def train(
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What a scheme works with; ``fit`` are options of the learner's fit."""
+class _Training:
+    """What a scheme works with; ``options`` are those of the learner's fit."""
 
-    training: Training
+    cell: Cell
     dataset: Dataset
     tracked: Any
-    watch: Watch
+    record: TrainingRecord
     stage: Callable[[str], None]
-    fit: dict[str, Any]
+    options: dict[str, Any]
 
-    def judge(self) -> None:
+    def federation(self) -> Simulation:
+        """The federation that is trained on."""
+        engine = self.cell.variant.engine
+        data = divided(self.cell, self.dataset)
+        return simulate(data, seed=self.cell.seed, engine=engine.kind, workers=engine.workers)
+
+    def fit(self, federation: Simulation, **options: Any) -> Any:
+        """The learner, fitted."""
+        self.tracked.attach(federation)
+        self.tracked.stage(COORDINATOR)
+        return self.cell.variant.learner.clone().fit(federation, **options)
+
+    def evaluate(self, model: Any, federation: Simulation) -> Result:
+        """What a model that all clients share comes to; bytes are left to the scheme."""
+        self.end()
+        wanted = {
+            "test": self.cell.variant.data.client_test > 0,
+            "validation": self.cell.fold is not None,
+        }
+        kept = [
+            evaluate(model, federation, part)
+            if model.predicts and wanted[part] and federation.data.sizes(part).any()
+            else None
+            for part in wanted
+        ]
+        counts = counts_of(model, self.dataset.X_test, self.dataset.y_test, self.dataset.schema)
+        return Result(
+            seed=self.cell.seed,
+            rounds=len(model.history_),
+            metrics={} if counts is None else finite(metrics(counts)),
+            bytes_down=0,
+            bytes_up=0,
+            seconds=0.0,
+            history=model.history_,
+            confusion=_confusion(counts),
+            **_client_results(*kept),
+        )
+
+    def end(self) -> None:
         """Training is over."""
-        self.watch.stop()
+        self.record.stop()
         self.tracked.stage("scoring")
         self.stage("scoring")
 
 
-def _federated(work: _Work) -> tuple[Result, Any]:
-    model = work.training.spec.learner.clone()
-    with federation_of(work.training, work.dataset) as federation:
-        work.tracked.attach(federation)
-        work.tracked.stage(COORDINATOR)
-        model.fit(federation, **work.fit)
-        sent, earlier = federation.meter.total(), model.history_[: work.watch.start]
-        work.judge()
-        result = _judged(work.training, model, federation, work.dataset)
-    return (
-        replace(
-            result,
-            bytes_down=sent.down + sum(r["bytes_down"] for r in earlier),
-            bytes_up=sent.up + sum(r["bytes_up"] for r in earlier),
-        ),
-        model,
-    )
+def _federated(training: _Training) -> tuple[Result, Any]:
+    with training.federation() as federation:
+        model = training.fit(federation, **training.options)
+        sent = federation.meter.total()
+        result = training.evaluate(model, federation)
+    earlier = model.history_[: training.record.start]
+    down = sent.down + sum(entry["bytes_down"] for entry in earlier)
+    up = sent.up + sum(entry["bytes_up"] for entry in earlier)
+    return replace(result, bytes_down=down, bytes_up=up), model
 
 
-def _centralised(work: _Work) -> tuple[Result, Any]:
+def _centralised(training: _Training) -> tuple[Result, Any]:
     """All rows in one place, which is what federated learning avoids: the rows are sent."""
-    training, schema = work.training, work.dataset.schema
-    model = training.spec.learner.clone()
-    with federation_of(training, work.dataset) as federation:
+    with training.federation() as federation:
         rows = federation.data.segments(federation.clients, "train").joined()
-        one = simulate(rows.X, rows.y, clients=1, seed=training.seed, schema=schema)
-        work.tracked.attach(one)
-        work.tracked.attach(federation)
-        work.tracked.stage(COORDINATOR)
-        model.fit(one, **work.fit)
-        work.judge()
-        result = _judged(training, model, federation, work.dataset)
-    sent = {"X": rows.X, "y": rows.y}
-    return replace(result, bytes_up=_size(sent), bytes_down=0), model
+        training.tracked.attach(federation)
+        one = one_client(rows, training.dataset.schema, training.cell.seed)
+        model = training.fit(one, **training.options)
+        result = training.evaluate(model, federation)
+    return replace(result, bytes_up=_size(rows.X, rows.y)), model
 
 
-def _alone(work: _Work) -> tuple[Result, None]:
+def _alone(training: _Training) -> tuple[Result, None]:
     """Every client learns from its own rows only; nothing is sent. Metrics are clients' means."""
-    training, dataset = work.training, work.dataset
-    data = divided(training, dataset)
+    cell, dataset = training.cell, training.dataset
+    data = divided(cell, dataset)
     held_out, histories = [], []
-    own: dict[Part, dict[int, Any]] = {"test": {}, "validation": {}}
-    work.tracked.stage(COORDINATOR)
+    kept: dict[Part, dict[int, Any]] = {"test": {}, "validation": {}}
     for client in range(data.clients):
-        mine = np.array([client])
-        rows = data.segments(mine, "train").joined()
-        one = simulate(rows.X, rows.y, clients=1, seed=training.seed, schema=dataset.schema)
-        work.tracked.attach(one)
-        model = training.spec.learner.clone().fit(one)
+        only = np.array([client])
+        rows = data.segments(only, "train").joined()
+        model = training.fit(one_client(rows, dataset.schema, cell.seed))
         histories.append(model.history_)
-        held_out.append(_counts(model, dataset.X_test, dataset.y_test, dataset))
-        for part, counts in own.items():
-            kept = data.segments(mine, part).joined()
-            found = _counts(model, kept.X, kept.y, dataset)
-            if found is not None:
-                counts[client] = found
-    work.judge()
+        held_out.append(counts_of(model, dataset.X_test, dataset.y_test, dataset.schema))
+        for part, by_client in kept.items():
+            rows = data.segments(only, part).joined()
+            counts = counts_of(model, rows.X, rows.y, dataset.schema)
+            if counts is not None:
+                by_client[client] = counts
+    training.end()
     known = [counts for counts in held_out if counts is not None]
     each = [metrics(counts) for counts in known]
     names = each[0] if each else {}
-    return (
-        Result(
-            seed=training.seed,
-            rounds=max(map(len, histories)),
-            metrics=finite({name: float(np.mean([m[name] for m in each])) for name in names}),
-            bytes_down=0,
-            bytes_up=0,
-            seconds=0.0,
-            history=_mean_history(histories),
-            confusion=_confusion(_summed(known)) if known else [],
-            **_own(*(_evaluation(counts) for counts in own.values())),
-        ),
-        None,
+    result = Result(
+        seed=cell.seed,
+        rounds=max(map(len, histories)),
+        metrics=finite({name: float(np.mean([m[name] for m in each])) for name in names}),
+        bytes_down=0,
+        bytes_up=0,
+        seconds=0.0,
+        history=_mean_history(histories),
+        confusion=_confusion(_summed(known)) if known else [],
+        **_client_results(*(evaluation_of(counts) for counts in kept.values())),
     )
+    return result, None
 
 
 def _mean_history(histories: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -187,70 +192,62 @@ def _mean_history(histories: Sequence[list[dict[str, Any]]]) -> list[dict[str, A
     return mean
 
 
-# --- federations ---
+_SCHEMES: dict[Scheme, Callable[[_Training], tuple[Result, Any]]] = {
+    "alone": _alone,
+    "federated": _federated,
+    "centralised": _centralised,
+}
 
 
-def divided(training: Training, dataset: Dataset) -> FederatedData:
+# --- data and federations ---
+
+
+@lru_cache(maxsize=2)
+def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
+    return datasets.load(name, **dict(options))
+
+
+def load(data: DataSpec) -> Dataset:
+    """The data set of a cell, kept for the next cells that need it."""
+    return _dataset(data.name, tuple(sorted(data.options.items())))
+
+
+def divided(cell: Cell, dataset: Dataset) -> FederatedData:
     """Who holds which rows."""
-    spec, fold = training.spec, training.fold
+    variant, fold = cell.variant, cell.fold
     whole = simulate(
         dataset.X,
         dataset.y,
-        clients=spec.data.clients,
-        partition=spec.partition,
-        test=spec.data.client_test,
-        seed=training.seed,
+        clients=variant.data.clients,
+        partition=variant.partition,
+        test=variant.data.client_test,
+        seed=cell.seed,
         schema=dataset.schema,
     )
     data: FederatedData = whole.data
-    return data if fold is None else data.fold(fold.number, fold.of, seed=training.seed)
+    return data if fold is None else data.fold(fold.number, fold.of, seed=cell.seed)
 
 
-def federation_of(training: Training, dataset: Dataset) -> Simulation:
-    """The federation that is trained on."""
-    engine: EngineSpec = training.spec.engine
-    return simulate(
-        divided(training, dataset),
-        seed=training.seed,
-        engine=engine.kind,
-        workers=engine.workers,
-    )
+def one_client(rows: Any, schema: Any, seed: int, *, shuffle: bool = True) -> Simulation:
+    """A federation of one client that has all of these rows, in another order or in this one."""
+    if shuffle:
+        return simulate(rows.X, rows.y, clients=1, seed=seed, schema=schema)
+    ends = np.array([0, rows.X.shape[0]])
+    return simulate(FederatedData(rows.X, rows.y, ends, schema=schema), seed=seed)
 
 
-# --- judging ---
+# --- evaluation ---
 
 
-def _judged(training: Training, model: Any, federation: Simulation, dataset: Dataset) -> Result:
-    wanted = {"test": training.spec.data.client_test > 0, "validation": training.fold is not None}
-    own = [
-        evaluate(model, federation, part)
-        if model.predicts and wanted[part] and federation.data.sizes(part).any()
-        else None
-        for part in wanted
-    ]
-    counts = _counts(model, dataset.X_test, dataset.y_test, dataset)
-    return Result(
-        seed=training.seed,
-        rounds=len(model.history_),
-        metrics={} if counts is None else finite(metrics(counts)),
-        bytes_down=0,
-        bytes_up=0,
-        seconds=0.0,
-        history=model.history_,
-        confusion=_confusion(counts),
-        **_own(*own),
-    )
-
-
-def _counts(model: Any, X: Any, y: Any, dataset: Dataset) -> Any:
+def counts_of(model: Any, X: Any, y: Any, schema: Any) -> Any:
     """Counts over some rows, as one client that holds them all would count; None without rows."""
-    if not model.predicts or dataset.y is None or not X.shape[0]:
+    if not model.predicts or y is None or not X.shape[0]:
         return None
-    everything = simulate(X, y, clients=1, schema=dataset.schema)
+    everything = simulate(X, y, clients=1, schema=schema)
     return evaluate(model, everything, "train").counts
 
 
-def _evaluation(counts: dict[int, Any]) -> Evaluation | None:
+def evaluation_of(counts: Mapping[int, Any]) -> Evaluation | None:
     """What clients counted, each with a model of its own."""
     if not counts:
         return None
@@ -258,16 +255,16 @@ def _evaluation(counts: dict[int, Any]) -> Evaluation | None:
     return Evaluation(metrics(total), {client: metrics(c) for client, c in counts.items()}, total)
 
 
-def _own(test: Evaluation | None, validation: Evaluation | None) -> dict[str, Any]:
+def _client_results(test: Evaluation | None, validation: Evaluation | None) -> dict[str, Any]:
     """What clients' own rows say, folded and one by one."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if test is not None:
         score = score_name(test.metrics)
         each = {int(client): values[score] for client, values in test.clients.items() if score}
-        found |= {"client_metrics": finite(test.metrics), "clients": finite(each)}
+        results |= {"client_metrics": finite(test.metrics), "clients": finite(each)}
     if validation is not None:
-        found["validation"] = finite(validation.metrics)
-    return found
+        results["validation"] = finite(validation.metrics)
+    return results
 
 
 def _summed(counts: Sequence[Any]) -> Any:
@@ -277,21 +274,22 @@ def _summed(counts: Sequence[Any]) -> Any:
 def _confusion(counts: Any) -> list[list[int]]:
     if counts is None or "confusion" not in counts or len(counts["confusion"]) > MOST_CLASSES:
         return []
-    found: list[list[int]] = np.asarray(counts["confusion"]).tolist()
-    return found
+    matrix: list[list[int]] = np.asarray(counts["confusion"]).tolist()
+    return matrix
 
 
-def _size(payload: dict[str, Any]) -> int:
-    if hasattr(payload["X"], "tocsr"):
-        X = payload["X"].tocsr()
-        payload = {**payload, "X": [X.data, X.indices, X.indptr]}
-    return encoded_size(payload)
+def _size(X: Any, y: Any) -> int:
+    """Bytes of rows that are sent."""
+    if hasattr(X, "tocsr"):
+        X = X.tocsr()
+        X = [X.data, X.indices, X.indptr]
+    return encoded_size({"X": X, "y": y})
 
 
 # --- time, clients and energy ---
 
 
-class Watch(Callback):
+class TrainingRecord(Callback):
     """Seconds, chosen clients and energy of training, carried on from the checkpoint.
 
     ``start`` is the first round of this start.
@@ -299,22 +297,22 @@ class Watch(Callback):
 
     def __init__(self, tracked: Any) -> None:
         self.start = 0
-        self.earlier_kwh = 0.0
+        self.earlier_kwh_ = 0.0
         self._tracked = tracked
-        self._before = 0.0
+        self._earlier_seconds = 0.0
         self._began = time.perf_counter()
         self._ended: float | None = None
-        self._selected: IntArray = np.zeros(0, dtype=np.int64)
+        self.selected_: IntArray = np.zeros(0, dtype=np.int64)
 
     @property
     def seconds(self) -> float:
         now = time.perf_counter() if self._ended is None else self._ended
-        return self._before + now - self._began
+        return self._earlier_seconds + now - self._began
 
     @property
     def selected(self) -> list[int]:
         """In how many rounds each client took part."""
-        chosen: list[int] = self._selected.tolist()
+        chosen: list[int] = self.selected_.tolist()
         return chosen
 
     def stop(self) -> None:
@@ -324,18 +322,18 @@ class Watch(Callback):
         self.start = start
 
     def on_round(self, learner: Any, round: Round) -> None:
-        if not len(self._selected):
-            self._selected = np.zeros(len(round.federation), dtype=np.int64)
-        self._selected = self._selected + np.bincount(round.clients, minlength=len(self._selected))
+        if not len(self.selected_):
+            self.selected_ = np.zeros(len(round.federation), dtype=np.int64)
+        self.selected_ = self.selected_ + np.bincount(round.clients, minlength=len(self.selected_))
 
     def get_state(self) -> Any:
-        kwh = self.earlier_kwh + self._tracked.wh / 1000
-        return {"seconds": self.seconds, "selected": self._selected, "kwh": kwh}
+        kwh = self.earlier_kwh_ + self._tracked.wh / 1000
+        return {"seconds": self.seconds, "selected": self.selected_, "kwh": kwh}
 
     def set_state(self, state: Any) -> None:
-        self._before = state["seconds"]
-        self._selected = state["selected"]
-        self.earlier_kwh = state["kwh"]
+        self._earlier_seconds = state["seconds"]
+        self.selected_ = state["selected"]
+        self.earlier_kwh_ = state["kwh"]
 
 
 class _Unmeasured:
@@ -353,7 +351,6 @@ def _measured(energy: EnergyOptions | None, sampler: Sampler | None) -> Iterator
     if energy is None:
         yield _Unmeasured()
     else:
-        tracked: Tracked
         with track_energy(options=energy, sampler=sampler) as tracked:
             yield tracked
 

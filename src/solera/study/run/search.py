@@ -12,10 +12,12 @@ from collections.abc import Generator, Mapping, Sequence
 import numpy as np
 
 from solera.core import rng
-from solera.study.files.grid import Point, with_resource
-from solera.study.files.reader import LOWER_IS_BETTER, Study
+from solera.study.files.grid import resource_of, with_resource
+from solera.study.files.reader import Study
+from solera.study.files.tables import Variant
+from solera.study.metrics import score_name, sign
 from solera.study.run.cells import Cell, cells_of
-from solera.study.run.results import Result, score_name
+from solera.study.run.results import Result
 
 Results = Mapping[str, Result]
 Search = Generator[list[Cell], Results, None]
@@ -23,60 +25,61 @@ Search = Generator[list[Cell], Results, None]
 
 def search(study: Study) -> Search:
     """The search that a study declares."""
-    points = _points(study)
+    variants = _variants(study)
     if study.search.kind == "halving":
-        yield from _halving(study, points)
+        yield from _halving(study, variants)
     else:
-        yield [cell for point in points for cell in cells_of(study, point)]
+        yield [cell for variant in variants for cell in cells_of(study, variant)]
 
 
-def _points(study: Study) -> list[Point]:
-    """All points, or as many different ones as are to be drawn."""
+def _variants(study: Study) -> list[Variant]:
+    """All variants, or as many different ones as are to be drawn."""
     draws = study.search.draws
-    ranges = any(variant.ranges for variant in study.variants)
     if draws is None or study.search.kind == "grid":
-        return study.points()
+        return study.variants()
     draw = rng.generator(study.search.seed, "study.search")
-    if not ranges:
-        points = study.points()
-        chosen = draw.permutation(len(points))[:draws]
-        return [points[i] for i in sorted(chosen.tolist())]
-    found: dict[str, Point] = {}
+    if not any(grid.ranges for grid in study.grids):
+        variants = study.variants()
+        chosen = draw.permutation(len(variants))[:draws]
+        return [variants[i] for i in sorted(chosen.tolist())]
+    drawn: dict[str, Variant] = {}
     for _ in range(100 * draws):
-        variant = study.variants[int(draw.integers(len(study.variants)))]
-        point = variant.draw(draw)
-        found.setdefault(cells_of(study, point)[0].key, point)
-        if len(found) == draws:
+        grid = study.grids[int(draw.integers(len(study.grids)))]
+        variant = grid.draw(draw)
+        drawn.setdefault(variant.key, variant)
+        if len(drawn) == draws:
             break
-    return list(found.values())
+    return list(drawn.values())
 
 
-def rungs(study: Study, points: Sequence[Point]) -> list[int]:
+def rungs(study: Study, variants: Sequence[Variant]) -> list[int]:
     """How much of the resource each round of halving gives: least, × factor, … up to most."""
     search = study.search
-    most = search.most or (
-        len(study.seeds) if search.resource == "seeds" else _resource(points[0], search.resource)
-    )
+    if search.most is not None:
+        most = search.most
+    elif search.resource == "seeds":
+        most = len(study.seeds)
+    else:
+        most = resource_of(variants[0].learner, search.resource)
     amounts = [min(search.least, most)]
     while amounts[-1] < most:
         amounts.append(min(amounts[-1] * search.factor, most))
     return amounts
 
 
-def _halving(study: Study, points: list[Point]) -> Search:
+def _halving(study: Study, variants: list[Variant]) -> Search:
     resource, factor = study.search.resource, study.search.factor
-    for amount in rungs(study, points):
+    for amount in rungs(study, variants):
         if resource == "seeds":
-            tried = points
-            cells = [cells_of(study, point, study.seeds[:amount]) for point in tried]
+            cells = [cells_of(study, variant, study.seeds[:amount]) for variant in variants]
         else:
-            tried = [with_resource(point, resource, amount) for point in points]
-            cells = [cells_of(study, point) for point in tried]
+            tried = [with_resource(variant, resource, amount) for variant in variants]
+            cells = [cells_of(study, variant) for variant in tried]
         results = yield [cell for each in cells for cell in each]
         scores = [validation_score(study, each, results) for each in cells]
-        best = sorted(range(len(points)), key=lambda i: -scores[i])
-        kept = best[: max(1, math.ceil(len(points) / factor))]
-        points = [points[i] for i in sorted(kept)]
+        best = sorted(range(len(variants)), key=lambda i: -scores[i])
+        kept = best[: max(1, math.ceil(len(variants) / factor))]
+        variants = [variants[i] for i in sorted(kept)]
 
 
 def validation_score(study: Study, cells: Sequence[Cell], results: Results) -> float:
@@ -84,18 +87,9 @@ def validation_score(study: Study, cells: Sequence[Cell], results: Results) -> f
     values = []
     for cell in cells:
         result = results.get(cell.key)
-        if cell.training.scheme != "federated" or result is None:
+        if cell.scheme != "federated" or result is None:
             continue
         metric = study.metrics[0] if study.metrics else score_name(result.validation)
-        value = result.validation.get(metric or "", math.nan)
-        values.append(-value if metric in LOWER_IS_BETTER else value)
+        values.append(sign(metric or "") * result.validation.get(metric or "", math.nan))
     mean = float(np.mean(values)) if values else -math.inf
     return mean if math.isfinite(mean) else -math.inf
-
-
-def _resource(point: Point, name: str) -> int:
-    holder = point.spec.learner
-    for key in name.split("."):
-        holder = holder[int(key)] if key.isdigit() else getattr(holder, key)  # type: ignore[index]
-    assert isinstance(holder, int)
-    return holder

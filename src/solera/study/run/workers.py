@@ -1,7 +1,7 @@
 """Cells in worker processes: whoever is free takes the next one.
 
-A worker stores what it finishes by itself and then says so. It ends when the process that started
-it ends, however that happens, because the pipe between them closes.
+A worker stores what it finishes by itself and then reports it. It ends when the process that
+started it ends, however that happens, because the pipe between them closes.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from solera.core.errors import SoleraError
-from solera.data import datasets
-from solera.data.dataset import Dataset
 from solera.green.energy import EnergyOptions
 from solera.green.power import Sampler
-from solera.study.files.tables import DataSpec
-from solera.study.run.cells import Cell, CellFiles
+from solera.study.run.cells import Cell, CellStore
+from solera.study.run.progress import SILENT, Progress
 from solera.study.run.results import Result
 from solera.study.run.schemes import train
 
@@ -44,27 +41,6 @@ Next = Callable[[], Cell | None]
 """The next cell to run; None when there is none."""
 
 
-def run_cell(cell: Cell, files: CellFiles, energy: Meter) -> Outcome:
-    """Train, store, and tell. What a cell does wrong is its own matter; others go on."""
-    result, problem = None, ""
-    with _warnings_kept() as warnings:
-        try:
-            result = train(
-                cell.training,
-                lambda: load(cell.training.spec.data),
-                checkpoint=files.checkpoint(cell),
-                energy=energy.options,
-                sampler=energy.sampler,
-                save=files.model(cell),
-            )
-            files.write(cell, result)
-        except SoleraError as error:
-            problem = str(error)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-    return Outcome(cell, result, problem, tuple(dict.fromkeys(warnings)))
-
-
 class Meter(NamedTuple):
     """How the cells of a process are measured, if at all."""
 
@@ -72,14 +48,44 @@ class Meter(NamedTuple):
     sampler: Sampler | None
 
 
+def run_cell(cell: Cell, store: CellStore, meter: Meter, progress: Progress = SILENT) -> Outcome:
+    """Train, store, and report. An error ends its own cell only; others go on.
+
+    With SOLERA_TRACEBACK in the environment it ends everything, and shows where it comes from.
+    """
+    result, problem = None, ""
+    with _warnings_kept() as warnings:
+        try:
+            result = train(
+                cell,
+                checkpoint=store.checkpoint(cell),
+                callbacks=[progress.watch(cell.title)],
+                energy=meter.options,
+                sampler=meter.sampler,
+                stage=lambda text: progress.stage(f"{cell.title}: {text}"),
+                save=store.model(cell),
+            )
+            store.write(cell, result)
+        except Exception as error:
+            if os.environ.get("SOLERA_TRACEBACK"):
+                raise
+            kind = "" if isinstance(error, SoleraError) else f"{type(error).__name__}: "
+            problem = f"{kind}{error}"
+    return Outcome(cell, result, problem, tuple(dict.fromkeys(warnings)))
+
+
 @contextmanager
-def _workplace(energy: EnergyOptions | None, *, from_birth: bool) -> Iterator[Meter]:
-    """One thread for numerical libraries, so that the number of workers changes no bit, and one
-    energy meter for all cells of this process."""
+def _resources(
+    energy: EnergyOptions | None, *, from_birth: bool, threads: int | None = 1
+) -> Iterator[Meter]:
+    """Threads for numerical libraries, and one energy meter for all cells of this process.
+
+    One thread, unless the number of workers is known to be one, so that it changes no bit.
+    """
     from threadpoolctl import threadpool_limits
 
     metered = nullcontext() if energy is None else Sampler(energy.power(), from_birth=from_birth)
-    with metered as sampler, threadpool_limits(1):
+    with metered as sampler, threadpool_limits(threads):
         yield Meter(energy, sampler)
 
 
@@ -98,22 +104,19 @@ def _warnings_kept() -> Iterator[list[str]]:
         log.propagate = before
 
 
-@lru_cache(maxsize=2)
-def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
-    return datasets.load(name, **dict(options))
-
-
-def load(data: DataSpec) -> Dataset:
-    """The data set of a run, kept for the next cells that need it."""
-    return _dataset(data.name, tuple(sorted(data.options.items())))
-
-
-def here(take: Next, folder: Path, energy: EnergyOptions | None) -> Iterator[Outcome]:
-    """Run cells in this process, one after the other."""
-    files = CellFiles(folder)
-    with _workplace(energy, from_birth=False) as meter:
+def in_this_process(
+    take: Next,
+    folder: Path,
+    energy: EnergyOptions | None,
+    *,
+    progress: Progress = SILENT,
+    threads: int | None = 1,
+) -> Iterator[Outcome]:
+    """Run cells one after the other, and show the rounds of each."""
+    store = CellStore(folder)
+    with _resources(energy, from_birth=False, threads=threads) as meter:
         while (cell := take()) is not None:
-            yield run_cell(cell, files, meter)
+            yield run_cell(cell, store, meter, progress)
 
 
 def in_processes(
@@ -123,16 +126,16 @@ def in_processes(
 
     A worker that dies takes its cell with it: the outcome says so, and another takes its place.
     """
-    crew: list[_Worker] = []
+    pool: list[_Worker] = []
     try:
         busy: dict[Any, _Worker] = {}
         cell = take()
         while busy or cell is not None:
             while cell is not None and len(busy) < workers:
-                free = next((w for w in crew if w.cell is None), None)
+                free = next((w for w in pool if w.cell is None), None)
                 if free is None:
                     free = _Worker(folder, energy)
-                    crew.append(free)
+                    pool.append(free)
                 free.start(cell)
                 busy[free.pipe] = free
                 cell = take()
@@ -140,12 +143,12 @@ def in_processes(
                 worker = busy.pop(pipe)
                 outcome = worker.finish()
                 if not worker.alive:
-                    crew.remove(worker)
+                    pool.remove(worker)
                 yield outcome
             if cell is None:
                 cell = take()
     finally:
-        for worker in crew:
+        for worker in pool:
             worker.close()
 
 
@@ -163,7 +166,7 @@ class _Worker:
 
     def start(self, cell: Cell) -> None:
         self.cell = cell
-        with suppress(BrokenPipeError):  # it has died; finish() will tell
+        with suppress(BrokenPipeError):  # it has died; finish() says so
             self.pipe.send(cell)
 
     def finish(self) -> Outcome:
@@ -187,8 +190,8 @@ class _Worker:
 
 def _work(pipe: Connection, folder: Path, energy: EnergyOptions | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides
-    files, gone = CellFiles(folder), (EOFError, BrokenPipeError, ConnectionResetError)
-    with _workplace(energy, from_birth=True) as meter, suppress(*gone):
+    store, gone = CellStore(folder), (EOFError, BrokenPipeError, ConnectionResetError)
+    with _resources(energy, from_birth=True) as meter, suppress(*gone):
         while True:
-            pipe.send(run_cell(pipe.recv(), files, meter))
+            pipe.send(run_cell(pipe.recv(), store, meter))
     os._exit(0)  # everything is stored; taking Python down in order costs half a second

@@ -22,11 +22,12 @@ from solera.core.component import Component
 from solera.core.errors import DataError, DatasetUnavailable, UsageError
 from solera.core.federation import Federation
 from solera.learn.base import Learner
-from solera.study.files.reader import BudgetSpec, Study, parse
+from solera.study.files.reader import Study, parse
+from solera.study.files.tables import BudgetSpec
 from solera.study.run import schemes
-from solera.study.run.cells import cells_of
+from solera.study.run.cells import Fold, cells_of
 from solera.study.run.runner import StudyRun, run_study
-from solera.study.run.schemes import Fold, Training, train
+from solera.study.run.schemes import train
 from solera.study.run.search import rungs
 
 SOURCE = str(Path(so.__file__).parents[1])
@@ -47,9 +48,7 @@ kind = "FedHEONN"
 
 
 def study_of(text: str = SMALL) -> Study:
-    found = parse(text, file="study.toml", name="study")
-    assert isinstance(found, Study)
-    return found
+    return parse(text, file="study.toml", name="study")
 
 
 def table(folder: Path) -> list[str]:
@@ -81,10 +80,10 @@ def test_cells_are_the_same_lines_in_python(whole: StudyRun) -> None:
     wine = so.datasets.wine()
     fed = so.simulate(wine.X, wine.y, clients=3, test=0.25, seed=1, schema=wine.schema)
     for cell, result in whole.finished:
-        if cell.training.seed != 1 or cell.training.scheme == "alone":
+        if cell.seed != 1 or cell.scheme == "alone":
             continue
-        learner = cell.training.spec.learner.clone()
-        if cell.training.scheme == "federated":
+        learner = cell.variant.learner.clone()
+        if cell.scheme == "federated":
             model = learner.fit(fed)
         else:
             rows = fed.data.segments(fed.clients, "train").joined()
@@ -98,15 +97,15 @@ def test_cells_are_the_same_lines_in_python(whole: StudyRun) -> None:
 
 
 def test_alone_is_the_mean_of_models_that_saw_one_client(whole: StudyRun) -> None:
-    cell, result = next((c, r) for c, r in whole.finished if c.training.scheme == "alone")
+    cell, result = next((c, r) for c, r in whole.finished if c.scheme == "alone")
     wine = so.datasets.wine()
-    data = schemes.divided(cell.training, wine)
+    data = schemes.divided(cell, wine)
     scores, own = [], {}
     for client in range(3):
         mine = np.array([client])
         rows = data.segments(mine, "train").joined()
         one = so.simulate(rows.X, rows.y, clients=1, seed=0, schema=wine.schema)
-        model = cell.training.spec.learner.clone().fit(one)
+        model = cell.variant.learner.clone().fit(one)
         scores.append(model.score(wine.X_test, wine.y_test))
         kept = data.segments(mine, "test").joined()
         own[client] = model.score(kept.X, kept.y)
@@ -142,17 +141,15 @@ def test_folds_cover_all_rows(tmp_path: Path) -> None:
     study = study_of(SMALL.replace("seeds = [0, 1]", "folds = 4"))
     run = run_study(replace(study, schemes=("federated",)), tmp_path)
     assert len(run.finished) == 3 * 4
-    assert [c.training.fold for c, _ in run.finished[:4]] == [Fold(i, 4) for i in range(4)]
+    assert [c.fold for c, _ in run.finished[:4]] == [Fold(i, 4) for i in range(4)]
     wine = so.datasets.wine()
     cell, result = run.finished[2]
-    data = schemes.divided(cell.training, wine)
+    data = schemes.divided(cell, wine)
     fed = so.simulate(data, seed=0)
-    model = cell.training.spec.learner.clone().fit(fed)
+    model = cell.variant.learner.clone().fit(fed)
     assert result.validation == model.evaluate(fed, "validation").metrics
-    whole = schemes.divided(replace(cell.training, fold=None), wine)
-    validated = sum(
-        schemes.divided(c.training, wine).sizes("validation") for c, _ in run.finished[:4]
-    )
+    whole = schemes.divided(replace(cell, fold=None), wine)
+    validated = sum(schemes.divided(c, wine).sizes("validation") for c, _ in run.finished[:4])
     assert np.array_equal(validated, whole.sizes("train"))
 
 
@@ -162,12 +159,12 @@ def test_random_search_draws_what_the_seed_says(tmp_path: Path) -> None:
     study = replace(study_of(search), schemes=("federated",), seeds=(0,))
     run = run_study(study, tmp_path)
     assert len(run.finished) == 5
-    rates = [c.params["learner.lr"] for c in run.cells if "learner.lr" in c.params]
+    rates = [c.variant.params["learner.lr"] for c in run.cells if "learner.lr" in c.variant.params]
     assert all(1e-6 <= rate <= 1e-3 for rate in rates)
     assert len(set(rates)) == len(rates) >= 2
     assert run_study(study, tmp_path).started == 0
     other = study_of(search.replace("draws = 5", "draws = 5\nseed = 1"))
-    assert {c.key for c in cells_of(study, study.variants[0].draw(np.random.default_rng(0)))}
+    assert {c.key for c in cells_of(study, study.grids[0].draw(np.random.default_rng(0)))}
     assert other.search != study.search
     few = study_of(SMALL + '[search]\nkind = "random"\ndraws = 2\n')
     assert len(run_study(few, tmp_path / "few").cells) == 2 * 2 * 3
@@ -187,11 +184,13 @@ lr = [1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 0.1, 0.2, 0.3]
 kind = "halving"
 """
     study = study_of(text)
-    assert rungs(study, study.points()) == [1, 3, 9]
+    assert rungs(study, study.variants()) == [1, 3, 9]
     run = run_study(study, tmp_path)
     tried: dict[int, set[float]] = {}
     for cell in run.cells:
-        tried.setdefault(cell.params["learner.rounds"], set()).add(cell.params["learner.lr"])
+        tried.setdefault(cell.variant.params["learner.rounds"], set()).add(
+            cell.variant.params["learner.lr"]
+        )
     assert {rounds: len(rates) for rounds, rates in tried.items()} == {1: 9, 3: 3, 9: 1}
     assert tried[9] <= tried[3] <= tried[1]
     assert tried[3] == {0.1, 0.2, 0.3}  # steps too small to learn were dropped
@@ -199,7 +198,7 @@ kind = "halving"
     assert spent == 2 * (9 * 1 + 3 * 3 + 1 * 9)  # of 2 × 9 × 9 rounds of the grid
     assert run_study(study, tmp_path).started == 0
     seeds = study_of("seeds = [0, 1, 2]\n" + text + 'resource = "seeds"\n')
-    assert rungs(seeds, seeds.points()) == [1, 3]
+    assert rungs(seeds, seeds.variants()) == [1, 3]
 
 
 def test_budgets(whole: StudyRun, tmp_path: Path) -> None:
@@ -256,17 +255,14 @@ def test_a_data_file_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "run" / "cells").exists()
 
 
-def test_folders_of_something_else(tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text("[]")
-    with pytest.raises(UsageError, match="holds a run, not a study"):
-        run_study(study_of(), tmp_path)
+def test_what_cannot_be_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="workers"):
         run_study(study_of(), tmp_path / "x", workers=0)
 
 
 def test_a_checkpoint_of_a_killed_cell_is_used(tmp_path: Path) -> None:
     study = replace(study_of(SMALL.replace("rounds = 2", "rounds = 6")), schemes=("federated",))
-    (cell, *_) = cells_of(study, study.points()[0])
+    (cell, *_) = cells_of(study, study.variants()[0])
     seen: list[int] = []
 
     class Stop(so.Callback):
@@ -276,14 +272,11 @@ def test_a_checkpoint_of_a_killed_cell_is_used(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
 
     path = tmp_path / "checkpoint.sol"
-    load = so.datasets.wine
     with pytest.raises(KeyboardInterrupt):
-        train(cell.training, load, checkpoint=path, callbacks=[Stop()], energy=so.EnergyOptions())
-    result = train(
-        cell.training, load, checkpoint=path, callbacks=[Stop()], energy=so.EnergyOptions()
-    )
+        train(cell, checkpoint=path, callbacks=[Stop()], energy=so.EnergyOptions())
+    result = train(cell, checkpoint=path, callbacks=[Stop()], energy=so.EnergyOptions())
     assert seen == [0, 1, 2, 3, 3, 4, 5]
-    undisturbed = train(Training(cell.training.spec, cell.training.seed), load)
+    undisturbed = train(cell)
     assert result.metrics == undisturbed.metrics
     assert result.bytes_up == undisturbed.bytes_up
     assert result.selected == undisturbed.selected == [6, 6, 6]

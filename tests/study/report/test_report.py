@@ -15,11 +15,14 @@ from matplotlib.figure import Figure
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.learn.linear import FedLinear
-from solera.study.files.reader import Study, parse
-from solera.study.report import documents, sections
-from solera.study.report.groups import best, blocks, groups
-from solera.study.report.html import Section, paragraph
-from solera.study.report.report import study_page
+from solera.study.files.reader import parse
+from solera.study.report import clients, costs, outcomes
+from solera.study.report.blocks import Paragraph, Section
+from solera.study.report.export import NoBrowser, export_report
+from solera.study.report.groups import StudyResults, best, groups, score_table
+from solera.study.report.html import render_html
+from solera.study.report.report import sections_of
+from solera.study.run.cells import cells_of
 from solera.study.run.results import Result
 from solera.study.run.runner import StudyRun, run_study
 
@@ -57,7 +60,6 @@ TITLES = [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     study = parse(STUDY, file="study.toml", name="look")
-    assert isinstance(study, Study)
     return run_study(study, tmp_path_factory.mktemp("look"))
 
 
@@ -79,27 +81,28 @@ def test_every_section_is_there(page: str) -> None:
 
 def test_the_best_of_every_division_is_marked(run: StudyRun, page: str) -> None:
     found = groups(run)
-    for place in {g.place for g in found}:
-        leader = best("accuracy", [g for g in found if g.place == place])
+    for division in {g.division for g in found}:
+        leader = best("accuracy", [g for g in found if g.division == division])
         assert leader is not None
-        means = [g.mean("accuracy") for g in found if g.place == place]
+        means = [g.mean("accuracy") for g in found if g.division == division]
         assert leader.mean("accuracy") == max(means)
     tables = re.findall(r"<h3>.*?</table>", page, re.DOTALL)
     assert len(tables) == 2
     assert all(1 <= table.count("<strong>") <= 3 for table in tables)
 
 
-def test_blocks_are_what_all_methods_have(run: StudyRun) -> None:
+def test_rows_are_what_all_methods_have(run: StudyRun) -> None:
     found = groups(run)
-    names, scores = blocks(found, "accuracy")
+    names, rows, scores = score_table(found, "accuracy")
+    assert len(rows) == len(set(rows)) == 12
     assert scores.shape == (2 * 3 * 2, len(names)) == (12, 9)
     found[0].results.pop()
     found[0].cells.pop()
-    assert blocks(found, "accuracy")[1].shape == (11, 9)
+    assert score_table(found, "accuracy")[2].shape == (11, 9)
 
 
 def test_ready_made_sections_follow_the_results(run: StudyRun) -> None:
-    made = study_page(run, [Section("Mine", paragraph("<hello>"))])
+    made = render_html("mine", sections_of(run, [Section("Mine", [Paragraph("<hello>")])]))
     assert "&lt;hello&gt;" in made
     assert made.index("<h2>Results") < made.index("<h2>Mine") < made.index("<h2>Partitions")
 
@@ -180,7 +183,7 @@ def test_markdown_holds_the_same_words_and_pictures(run: StudyRun, page: str) ->
 
 @needs_chromium
 def test_pdf(run: StudyRun, tmp_path: Path) -> None:
-    documents.convert(run.folder / "report.html", tmp_path / "report.pdf")
+    export_report(run.folder, tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "report.pdf").stat().st_size > 50_000
 
@@ -189,10 +192,10 @@ def test_pdf_without_a_browser(
     run: StudyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(documents.NoBrowser, match="print it there"):
-        documents.convert(run.folder / "report.html", tmp_path / "report.pdf")
+    with pytest.raises(NoBrowser, match="print it there"):
+        export_report(run.folder, tmp_path / "report.pdf")
     with pytest.raises(UsageError, match=r"neither \.md nor \.pdf"):
-        documents.convert(run.folder / "report.html", tmp_path / "report.doc")
+        export_report(run.folder, tmp_path / "report.doc")
 
 
 def test_learners_may_add_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,16 +209,32 @@ def test_learners_may_add_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     text = STUDY.replace('"FedHEONN"', '"Showing"\nrounds = 2').replace("folds = 2\n", "")
     study = parse(text, file="study.toml", name="shown")
-    assert isinstance(study, Study)
     run_study(study, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "<pre>if x &lt;= 3 &amp; y</pre>" in page
-    assert re.search(r"<h2>Tree: Showing</h2>\s*<svg", page)
+    assert re.search(r"<h3>Tree: Showing</h3>\s*<svg", page)
 
 
-def test_fairness_and_energy_in_numbers() -> None:
-    assert sections.jain([0.5, 0.5, 0.5]) == pytest.approx(1)
-    assert sections.jain([1, 0, 0, 0]) == pytest.approx(0.25)
-    assert sections.jain([0, 0]) == 1
-    bare = {"a": [Result(0, 0, {}, 0, 0, 0.0)]}
-    assert sections.energy(bare) == sections.selection(bare) == sections.confusion(bare, ()) == []
+def test_fairness_in_numbers() -> None:
+    assert clients.jain([0.5, 0.5, 0.5]) == pytest.approx(1)
+    assert clients.jain([1, 0, 0, 0]) == pytest.approx(0.25)
+    assert clients.jain([0, 0]) == 1
+
+
+def test_sections_without_anything_to_show_are_left_out(tmp_path: Path) -> None:
+    study = parse(STUDY.replace("folds = 2\n", ""), file="study.toml", name="bare")
+    run = StudyRun(study, tmp_path, cells_of(study, study.variants()[0]))
+    run.results = {cell.key: Result(cell.seed, 0, {}, 0, 0, 0.0) for cell in run.cells}
+    bare = StudyResults(run)
+    for section in (costs.energy, clients.selection, outcomes.confusion, outcomes.learners):
+        assert section(bare) == []
+
+
+def test_significance_is_that_of_the_comparison(run: StudyRun, page: str) -> None:
+    comparison = StudyResults(run).comparison
+    assert comparison is not None
+    assert comparison.leader in comparison.methods
+    assert comparison.leader not in comparison.worse
+    assert comparison.worse <= set(comparison.methods)
+    assert "Friedman: χ²" in page
+    assert page.count(" †") >= 1 + len(comparison.worse)

@@ -15,8 +15,8 @@ from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.study.files.grid import span
-from solera.study.files.reader import BudgetSpec, SearchSpec, Study, parse, read
-from solera.study.files.tables import Spec
+from solera.study.files.reader import Study, parse, read
+from solera.study.files.tables import BudgetSpec, SearchSpec
 
 BASE = """\
 seeds = [0, 1]
@@ -30,13 +30,15 @@ rounds = 3
 
 
 def study_of(text: str) -> Study:
-    found = parse(text, file="study.toml", name="study")
-    assert isinstance(found, Study)
-    return found
+    return parse(text, file="study.toml", name="study")
 
 
-def test_a_run_file_stays_a_run() -> None:
-    assert isinstance(parse(BASE, file="run.toml", name="run"), Spec)
+def test_a_run_is_a_study_of_one_variant() -> None:
+    assert study_of(BASE).is_run
+    assert len(study_of(BASE).variants()) == 1
+    several = ('schemes = ["alone", "federated"]', "folds = 2")
+    assert not any(study_of(f"{line}\n{BASE}").is_run for line in several)
+    assert not study_of(BASE + "lr = [0.1, 0.2]\n").is_run
 
 
 def test_a_whole_file() -> None:
@@ -76,33 +78,32 @@ wh = 5
     assert study.search == SearchSpec("random", 7)
     assert study.budget == BudgetSpec(cells=50, wh=5)
     assert study.energy == EnergyOptions()
-    points = study.points()
+    points = study.variants()
     assert len(points) == (2 * 2) * (1 + 3) * (3 * 3 + 2)
-    assert len({repr(p.spec) for p in points}) == len(points)
+    assert len({repr((p.data, p.partition, p.learner)) for p in points}) == len(points)
     first, last = points[0], points[-1]
-    assert first.spec.learner == FedLinear(rounds=10, lr=1e-4)
+    assert first.learner == FedLinear(rounds=10, lr=1e-4)
     assert first.params == {"data.clients": 2, "learner.lr": 1e-4, "learner.rounds": 10}
-    assert isinstance(last.spec.learner, Pipeline)
-    assert last.spec.learner.steps[1] == FedHEONN(lam=[0.1, 1.0])
-    assert last.spec.data.name == "digits"
+    assert isinstance(last.learner, Pipeline)
+    assert last.learner.steps[1] == FedHEONN(lam=[0.1, 1.0])
+    assert last.data.name == "digits"
     assert {p.params["learner.lr"] for p in points[:9]} == {1e-4, 1e-3, 1e-2}
 
 
 def test_lists_where_one_value_is_wanted() -> None:
     both = BASE.replace('"FedLinear"\nrounds = 3', '["FedLinear", "FedHEONN"]')
     kinds = study_of(both)
-    assert [type(p.spec.learner) for p in kinds.points()] == [FedLinear, FedHEONN]
+    assert [type(p.learner) for p in kinds.variants()] == [FedLinear, FedHEONN]
     select = 'select = [{ kind = "Uniform" }]\nper_round = [1, 2]\n'
     study = study_of(BASE + select)
-    assert [p.params["learner.per_round"] for p in study.points()] == [1, 2]
-    assert study.points()[0].params["learner.select"] == "Uniform()"
+    assert [p.params["learner.per_round"] for p in study.variants()] == [1, 2]
+    assert study.variants()[0].params["learner.select"] == "Uniform()"
 
 
 def test_a_list_that_a_parameter_takes_is_one_value() -> None:
     text = BASE.replace('kind = "FedLinear"\nrounds = 3', 'kind = "FedHEONN"\nlam = [0.1, 1.0]')
-    run = parse(text, file="run.toml", name="run")
-    assert isinstance(run, Spec)
-    assert run.learner == FedHEONN(lam=[0.1, 1.0])
+    (variant,) = study_of(text).variants()
+    assert variant.learner == FedHEONN(lam=[0.1, 1.0])
 
 
 def test_read_names_the_study_after_its_file(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ WRONG = [
     ("", "[search]\nkind = 'bayes'", 9, "'bayes' is not one of", ""),
     ("", "[search]\nkind = 'random'", 8, "number of draws", "draws"),
     ("", "[search]\nkind = 'halving'", 8, "validation rows", "folds"),
-    ("", "[search]\nfactor = 1", 9, "at least 2", ""),
+    ("", "[search]\nfactor = 1", 9, "must be >= 2", ""),
     ("folds = 2", "[search]\nkind = 'halving'\nresource = 'lr'", 11, "whole number 'lr'", "seeds"),
     ("", "[budget]\nwatts = 3", 9, "'watts'", ""),
     ("", "[budget]\nwh = 0", 9, "must be > 0", ""),

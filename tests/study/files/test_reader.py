@@ -13,7 +13,8 @@ from solera.data.partition import IID, Overlap
 from solera.data.partition_labels import Dirichlet
 from solera.learn.linear import FedLinear
 from solera.select.uniform import Uniform
-from solera.study.files.tables import DataSpec, EngineSpec, Spec, parse, read
+from solera.study.files.reader import Study, parse, read
+from solera.study.files.tables import DataSpec, EngineSpec, Variant
 
 WHOLE = """\
 # a comment
@@ -41,30 +42,37 @@ workers = 2
 """
 
 
-def spec_of(text: str) -> Spec:
+def study_of(text: str) -> Study:
     return parse(text, file="run.toml", name="run")
 
 
+def variant_of(text: str) -> Variant:
+    (variant,) = study_of(text).variants()
+    return variant
+
+
 def test_a_whole_file() -> None:
-    assert spec_of(WHOLE) == Spec(
-        name="digits-dirichlet",
-        seeds=(0, 1, 2),
+    study = study_of(WHOLE)
+    assert (study.name, study.seeds, study.text) == ("digits-dirichlet", (0, 1, 2), WHOLE)
+    assert study.is_run
+    assert variant_of(WHOLE) == Variant(
         data=DataSpec("digits", 20, 0.2, {"test": 0.25}),
         partition=Dirichlet(0.3),
         learner=FedLinear(rounds=30, lr=1),
         engine=EngineSpec("processes", 2),
     )
-    assert spec_of(WHOLE).text == WHOLE
 
 
 def test_what_may_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "short.toml"
     path.write_text('[data]\nname = "wine"\n[learner]\nkind = "FedLinear"\n')
-    assert read(path) == Spec("short", DataSpec("wine"), FedLinear(), IID(), EngineSpec(), (0,))
+    study = read(path)
+    assert (study.name, study.seeds, study.schemes) == ("short", (0,), ("federated",))
+    assert study.variants() == [Variant(DataSpec("wine"), FedLinear(), IID(), EngineSpec())]
 
 
 def test_components_inside_components() -> None:
-    spec = spec_of(
+    spec = variant_of(
         '[data]\nname = "wine"\nclients = 3\n'
         '[partition]\nkind = "Overlap"\nfraction = 0.2\n'
         'partition = { kind = "Dirichlet", alpha = 1.0 }\n'
@@ -78,7 +86,7 @@ def test_lists_of_components_and_a_parameter_called_kind() -> None:
     from solera.learn.preprocess.columns import FedEncoder
     from solera.learn.preprocess.pipeline import Pipeline
 
-    spec = spec_of(
+    spec = variant_of(
         '[data]\nname = "car"\n[learner]\nkind = "Pipeline"\n'
         '[[learner.steps]]\nkind = "FedEncoder"\nkind_ = "ordinal"\n'
         '[[learner.steps]]\nkind = "FedLinear"\nrounds = 2\n'
@@ -124,7 +132,7 @@ def test_errors_name_line_key_and_the_way_out(
 ) -> None:
     assert old in WHOLE
     with pytest.raises(UsageError) as caught:
-        spec_of(WHOLE.replace(old, new, 1))
+        study_of(WHOLE.replace(old, new, 1))
     assert caught.value.message.startswith(f"run.toml:{line}: ")
     assert message in caught.value.message
     assert hint in (caught.value.hint or "")
@@ -132,11 +140,11 @@ def test_errors_name_line_key_and_the_way_out(
 
 def test_missing_tables() -> None:
     with pytest.raises(UsageError, match=r"needs data.*add \[data\]"):
-        spec_of('[learner]\nkind = "FedLinear"\n')
+        study_of('[learner]\nkind = "FedLinear"\n')
     with pytest.raises(UsageError, match=re.escape("[data] has no name")):
-        spec_of('[data]\nclients = 2\n[learner]\nkind = "FedLinear"\n')
+        study_of('[data]\nclients = 2\n[learner]\nkind = "FedLinear"\n')
     with pytest.raises(UsageError, match=r"run.toml:1: .*data = 3 is not a table"):
-        spec_of('data = 3\n[learner]\nkind = "FedLinear"\n')
+        study_of('data = 3\n[learner]\nkind = "FedLinear"\n')
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

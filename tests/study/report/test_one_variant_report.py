@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from solera.data import datasets
-from solera.study.files.tables import Spec, parse
+from solera.data.dataset import Dataset
+from solera.study.files.reader import Study, parse
 from solera.study.formatting import mean_and_spread, number, size
-from solera.study.report.html import Section, figure_svg, page, paragraph, table
-from solera.study.report.single import report
+from solera.study.report import blocks
+from solera.study.report.figures import drawn
+from solera.study.report.html import render_html
+from solera.study.report.report import sections_of
+from solera.study.run import schemes
+from solera.study.run.cells import cells_of
+from solera.study.run.folder import environment, write_json
 from solera.study.run.results import Result
-from solera.study.run.single import divided
+from solera.study.run.runner import StudyRun
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" http-equiv"
 VOID = {"meta", "link", "br", "img", "hr"}
@@ -89,7 +98,7 @@ def result(seed: int, **changes: object) -> Result:
 
 
 @pytest.fixture(scope="module")
-def spec() -> Spec:
+def study() -> Study:
     text = (
         f"# {HOSTILE}\nseeds = [0, 1, 2]\n[data]\nname = 'wine'\nclients = 5\n"
         "[partition]\nkind = 'Dirichlet'\nalpha = 1.0\n[learner]\nkind = 'FedLinear'\n"
@@ -97,43 +106,59 @@ def spec() -> Spec:
     return parse(text, file="run.toml", name="run")
 
 
-def render(spec: Spec, results: list[Result], **changes: object) -> str:
-    wine = replace(datasets.wine(), **changes)  # type: ignore[arg-type]
-    return report(spec, results, wine, divided(spec, wine, 0))
+Render = Callable[..., str]
 
 
-def test_one_file_with_words_tables_and_pictures(spec: Spec) -> None:
-    html = render(spec, [result(0), result(1), result(2)])
+@pytest.fixture
+def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Render:
+    """The page of a run of the data set wine, some of whose attributes are changed."""
+    write_json(tmp_path / "environment.json", environment())
+
+    def page(study: Study, results: list[Result], **changes: Any) -> str:
+        def wine(name: str, options: Any) -> Dataset:
+            return replace(datasets.wine(), **changes)
+
+        monkeypatch.setattr(schemes, "_dataset", wine)
+        run = StudyRun(study, tmp_path)
+        run.cells = cells_of(study, study.variants()[0])
+        run.results = {c.key: r for c in run.cells for r in results if r.seed == c.seed}
+        return render_html(study.name, sections_of(run))
+
+    return page
+
+
+def test_one_file_with_words_tables_and_pictures(render: Render, study: Study) -> None:
+    html = render(study, [result(0), result(1), result(2)])
     parsed = Page(html)
     assert parsed.tags["svg"] == 3  # learning curve, partition, clients
-    assert parsed.tags["table"] == 3  # results, partition, traffic
+    assert parsed.tags["table"] == 5  # results, partition, fairness, traffic, environment
     assert parsed.tags["script"] == 0
     assert "0.910 ± 0.010" in parsed.text
-    assert "over the seeds" in parsed.text
+    assert "over seeds" in parsed.text
     assert "worst" in parsed.text
     assert "Dirichlet(alpha=1.0)" in parsed.text
     assert "prefers-color-scheme: dark" in html
     assert 'name="viewport"' in html
 
 
-def test_nothing_comes_from_outside(spec: Spec) -> None:
-    html = render(spec, [result(0), result(1)])
+def test_nothing_comes_from_outside(render: Render, study: Study) -> None:
+    html = render(study, [result(0), result(1)])
     markup = re.sub(r"data:image/png;base64,[\w+/=\s]+", "", html)
     assert not re.search(r"https?:|//\w|@import|url\((?!#)", markup)
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in Page(html).links)
 
 
-def test_pictures_do_not_share_ids(spec: Spec) -> None:
-    parsed = Page(render(spec, [result(0), result(1)]))
+def test_pictures_do_not_share_ids(render: Render, study: Study) -> None:
+    parsed = Page(render(study, [result(0), result(1)]))
     assert parsed.ids
     assert max(parsed.ids.values()) == 1
     inside = [link[1:] for link in parsed.links if link.startswith("#")]
     assert set(inside) <= set(parsed.ids)
 
 
-def test_hostile_names_stay_text(spec: Spec) -> None:
+def test_hostile_names_stay_text(render: Render, study: Study) -> None:
     html = render(
-        replace(spec, name=HOSTILE),
+        replace(study, name=HOSTILE),
         [result(0, metrics={HOSTILE: 0.5}, client_metrics={})],
         title=HOSTILE,
         class_names=(HOSTILE, "b", "c"),
@@ -144,30 +169,31 @@ def test_hostile_names_stay_text(spec: Spec) -> None:
     assert parsed.text.count("<script>alert('x')</script>") >= 4
 
 
-def test_the_same_results_give_the_same_page(spec: Spec) -> None:
-    assert render(spec, [result(0)]) == render(spec, [result(0)])
+def test_the_same_results_give_the_same_page(render: Render, study: Study) -> None:
+    assert render(study, [result(0)]) == render(study, [result(0)])
 
 
-def test_what_is_missing_is_left_out(spec: Spec) -> None:
+def test_what_is_missing_is_left_out(render: Render, study: Study) -> None:
     bare = result(0, metrics={}, client_metrics={}, clients={}, history=[], rounds=0)
-    parsed = Page(render(spec, [bare]))
+    parsed = Page(render(study, [bare]))
     assert parsed.tags["svg"] == 1  # the partition
     assert "client_test = 0.2" in parsed.text
-    assert "1 seed of 3 (the others are not finished)" in parsed.text
+    assert "1 of 3 cells are finished" in parsed.text
 
     diverged = result(1, metrics={"macro_f1": 0.1}, history=[{"clients": 5, "loss": None}] * 4)
-    parsed = Page(render(spec, [result(0), diverged]))
+    parsed = Page(render(study, [result(0), diverged]))
     assert "–" in parsed.text
 
 
-def test_pieces() -> None:
-    html = page("a & b", [Section("<s>", paragraph("<p>") + table([["<r>", 1]], ["", "<h>"]))])
+def test_blocks() -> None:
+    content = [blocks.Paragraph("<p>"), blocks.Table([["<r>", 1]], ["", "<h>"])]
+    html = render_html("a & b", [blocks.Section("<s>", content)])
     parsed = Page(html)
     assert "a & b" in parsed.text
     assert {"<s>", "<p>", "<r>", "<h>"} <= set(re.findall(r"<\w>", parsed.text))
     figure = Figure()
     figure.add_subplot().set_title("<title> & more")
-    svg = figure_svg(figure, 'a "caption"')
+    svg = drawn(figure, 'a "caption"').svg
     assert svg.startswith('<svg role="img" aria-label="a &quot;caption&quot;"')
     assert "<title> & more" in Page(svg).text
 

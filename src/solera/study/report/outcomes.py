@@ -1,0 +1,293 @@
+"""Sections about what came out: words, tables of scores, curves, confusion, learners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from solera.learn.base import load as load_model
+from solera.study.files.tables import SCHEMES
+from solera.study.formatting import mean_and_spread, metric_label, number, size
+from solera.study.report import figures
+from solera.study.report.blocks import (
+    Block,
+    Heading,
+    Marked,
+    Paragraph,
+    Preformatted,
+    Section,
+    Table,
+)
+from solera.study.report.groups import Group, StudyResults, best, better, value_of
+from solera.study.report.significance import comparison_blocks, friedman_words
+from solera.study.run.cells import CellStore
+from solera.study.run.results import Result
+from solera.study.run.schemes import divided, load
+
+MOST_DIVISIONS = 6
+"""Pictures and sentences are made of so many divisions; tables of all."""
+
+
+# --- words ---
+
+
+def summary(study: StudyResults) -> list[Block]:
+    """What was done and what came out, in words."""
+    run = study.run
+    one = len(study.groups) == 1
+    done = _one_configuration(study.groups[0]) if one else _many_configurations(study)
+    words = [f"{done} {len(run.finished)} of {len(run.cells)} cells are finished."]
+    if not one:
+        words += [_leader(study.metric, *item) for item in _shown_divisions(study)]
+    if study.comparison is not None:
+        words.append(f"{friedman_words(study.comparison)}.")
+    if run.stopped:
+        words.append(f"The study ended early: {run.stopped}.")
+    return [Paragraph(text) for text in words]
+
+
+def _one_configuration(group: Group) -> str:
+    cell, results = group.cells[0], group.results
+    variant, dataset = cell.variant, load(cell.variant.data)
+    data = divided(cell, dataset)
+    text = (
+        f"{variant.learner!r} was trained on {dataset.name} ({dataset.title}): "
+        f"{data.offsets[-1]:,} rows held by {data.clients:,} clients, divided by "
+        f"{variant.partition!r}. "
+    )
+    score = results[0].score
+    if score is not None and results[0].metrics:
+        value = mean_and_spread([r.metrics.get(score) for r in results])
+        rows = dataset.X_test.shape[0]
+        text += (
+            f"On the {rows:,} test rows no client has it reached {metric_label(score)} {value}. "
+        )
+    if any(r.clients for r in results):
+        text += f"On its own test rows the worst client saw {_worst_client(results)}. "
+    per_client = float(np.mean([r.bytes_up + r.bytes_down for r in results])) / data.clients
+    return f"{text}Training exchanged {size(per_client)} with each client."
+
+
+def _many_configurations(study: StudyResults) -> str:
+    declared = study.run.study
+    methods = {group.method for group in study.groups}
+    data = dict.fromkeys(group.data for group in study.groups)
+    folds = f" and {declared.folds} folds" if declared.folds else ""
+    return (
+        f"{_count(methods, 'method')} on {_count(study.divisions, 'division')} of "
+        f"{', '.join(data)}, {_count(declared.seeds, 'seed')}{folds}:"
+    )
+
+
+def _leader(metric: str, division: tuple[str, str], groups: Sequence[Group]) -> str:
+    """Who is best in a division, and how the best of each scheme compare."""
+    leader = best(metric, groups)
+    if leader is None:
+        return ""
+    value = mean_and_spread(leader.values(metric))
+    text = (
+        f"On {division[0]} divided by {division[1]}, {leader.name} is best with "
+        f"{metric_label(metric)} {value}."
+    )
+    leaders = {s: best(metric, [g for g in groups if g.scheme == s]) for s in SCHEMES}
+    means = {s: g.mean(metric) for s, g in leaders.items() if g is not None}
+    federated = means.pop("federated", None)
+    if federated is None or not means:
+        return text
+    gaps = [
+        f"{abs(federated - value):.3f} "
+        f"{'better' if better(metric, federated, value) else 'worse'} than {scheme}"
+        for scheme, value in means.items()
+    ]
+    return f"{text} The best federated method is {' and '.join(gaps)}."
+
+
+def _count(things: Any, word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+
+
+def _shown_divisions(study: StudyResults) -> list[tuple[tuple[str, str], list[Group]]]:
+    return list(study.divisions.items())[:MOST_DIVISIONS]
+
+
+# --- tables ---
+
+
+def results(study: StudyResults) -> list[Block]:
+    """Mean ± standard deviation of every configuration; the best of a division is marked."""
+    columns = _columns(study)
+    if len(study.groups) == 1:
+        return _single_results(study.groups[0], columns)
+    worse = study.comparison.worse if study.comparison is not None else set()
+    header = ["method", *columns, "cells", "seconds"]
+    blocks: list[Block] = []
+    for division, groups in study.divisions.items():
+        leaders = [best(metric, groups) for metric in study.metrics]
+        rows = []
+        for group in groups:
+            cells = [mean_and_spread(list(map(value, group.results))) for value in columns.values()]
+            if group.name in worse:
+                cells[0] += " †"
+            for i, leader in enumerate(leaders):
+                if leader is group and len(groups) > 1:
+                    cells[i] = Marked(cells[i])
+            seconds = float(np.mean([r.seconds for r in group.results]))
+            rows.append([group.name, *cells, len(group.results), f"{seconds:.2f}"])
+        blocks += [Heading(", ".join(division)), Table(rows, header)]
+    note = "Mean ± standard deviation over seeds and folds; the best of each division is bold."
+    if study.comparison is not None:
+        note += " † differs from the best method (Wilcoxon–Holm, α = 0.05)."
+    return [*blocks, Paragraph(note)]
+
+
+def _columns(study: StudyResults) -> dict[str, Callable[[Result], float | None]]:
+    """The scores that tables show: every metric, and the first on rows that clients keep."""
+    first = study.metric
+    all_results = [result for group in study.groups for result in group.results]
+    columns: dict[str, Callable[[Result], float | None]] = {
+        metric_label(metric): lambda r, metric=metric: value_of(r, metric)  # type: ignore[misc]
+        for metric in study.metrics
+    }
+    if any(r.validation and r.metrics for r in all_results):
+        columns[f"{metric_label(first)}, validation"] = lambda r: r.validation.get(first)
+    if any(r.client_metrics for r in all_results):
+        columns[f"{metric_label(first)}, clients' rows"] = lambda r: r.client_metrics.get(first)
+    return columns
+
+
+def _single_results(
+    group: Group, columns: dict[str, Callable[[Result], float | None]]
+) -> list[Block]:
+    """Every seed and fold of one configuration, and their mean."""
+    values = [[value(result) for value in columns.values()] for result in group.results]
+    rows = [
+        [cell.title, *map(number, scores), result.rounds, f"{result.seconds:.1f}"]
+        for cell, result, scores in zip(group.cells, group.results, values, strict=True)
+    ]
+    note = ""
+    if len(rows) > 1:
+        rows.insert(0, ["all", *map(mean_and_spread, zip(*values, strict=True)), "", ""])
+        note = "Mean ± standard deviation over seeds and folds."
+    return [Table(rows, ["", *columns, "rounds", "seconds"]), Paragraph(note)]
+
+
+def schemes(study: StudyResults) -> list[Block]:
+    """Alone, federated and centralised side by side, where one method is trained so."""
+    if len(study.divisions) > 1 or len({group.method for group in study.groups}) > 1:
+        return []
+    if len(study.groups) < 2:
+        return []
+    header = [*map(metric_label, study.metrics), "worst client", "rounds", "bytes up", "bytes down"]
+    rows = [
+        [
+            group.scheme,
+            *(mean_and_spread(group.values(metric)) for metric in study.metrics),
+            _worst_client(group.results),
+            group.results[0].rounds,
+            size(group.results[0].bytes_up),
+            size(group.results[0].bytes_down),
+        ]
+        for group in study.groups
+    ]
+    note = (
+        "Metrics are of test rows that no client has; alone is the mean over the clients. The "
+        "worst client is judged on its own test rows. Centralised sends the rows themselves."
+    )
+    return [Table(rows, ["", *header]), Paragraph(note)]
+
+
+def _worst_client(results: Sequence[Result]) -> str:
+    return mean_and_spread([min(r.clients.values(), default=None) for r in results])
+
+
+def significance(study: StudyResults) -> list[Block]:
+    """Whether chance explains the differences."""
+    if study.comparison is None:
+        return []
+    return comparison_blocks(study.comparison, all_pairs=False)
+
+
+# --- pictures ---
+
+
+def learning_curves(study: StudyResults) -> list[Block]:
+    """The loss of every round, one picture for each division."""
+    blocks: list[Block] = []
+    for division, groups in _shown_divisions(study):
+        name = figures.logged_name([r for g in groups for r in g.results])
+        series = {g.name: g.results for g in groups if figures.logged_name(g.results) == name}
+        if name is None or not series:
+            continue
+        shown = dict(list(series.items())[: figures.MOST_SERIES])
+        caption = (
+            f"{metric_label(name).capitalize()} of every round on {', '.join(division)}: mean over "
+            "the seeds; bands reach from the lowest to the highest."
+        )
+        if len(series) > len(shown):
+            caption += f" The first {len(shown)} of {len(series)} methods."
+        blocks.append(figures.drawn(figures.curves(shown, name), caption))
+    return blocks
+
+
+def confusion(study: StudyResults) -> list[Block]:
+    """Which classes are taken for which by the best method of each division."""
+    blocks: list[Block] = []
+    for division, groups in _shown_divisions(study):
+        leader = best(study.metric, [g for g in groups if g.scheme != "alone"])
+        matrices = [np.array(r.confusion) for r in leader.results if r.confusion] if leader else []
+        if leader is not None and matrices:
+            classes = load(leader.cells[0].variant.data).class_names
+            caption = (
+                f"{leader.name} on {', '.join(division)}: test rows by true and predicted class, "
+                "over all seeds."
+            )
+            picture = figures.confusion(sum(matrices), classes)
+            blocks.append(figures.drawn(picture, caption))
+    return blocks
+
+
+# --- what learners have to show ---
+
+
+def learners(study: StudyResults) -> list[Block]:
+    """What the best learner of each kind has to show: trees, rules, prototypes."""
+    store = CellStore(study.run.folder)
+    federated: dict[type, list[Group]] = {}
+    for group in study.groups:
+        if group.scheme == "federated":
+            federated.setdefault(type(group.cells[0].variant.learner), []).append(group)
+    blocks: list[Block] = []
+    for groups in federated.values():
+        leader = best(study.metric, groups) or groups[0]
+        cell = leader.cells[0]
+        for section in of_learner(cell.variant.learner, store.model(cell), leader.name):
+            blocks += [Heading(section.title), *section.blocks]
+    return blocks
+
+
+def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
+    """What a learner, stored at ``path``, has to show: its method ``report_sections``, if any.
+
+    The method returns pairs of a title and a text, a matplotlib figure, or a table as a list of
+    dicts with the same keys. Of a pipeline the last step is asked.
+    """
+    last = getattr(learner, "steps", [learner])[-1]
+    if not hasattr(last, "report_sections") or not path.exists():
+        return []
+    model = load_model(path)
+    sections = []
+    for name, content in getattr(model, "steps_", [model])[-1].report_sections():
+        heading = f"{name}: {title}" if title else name
+        sections.append(Section(heading, [_learner_block(content, heading)]))
+    return sections
+
+
+def _learner_block(content: Any, heading: str) -> Block:
+    if hasattr(content, "savefig"):
+        return figures.drawn(content, heading, shown=False)
+    if isinstance(content, list) and content:
+        return Table([list(row.values()) for row in content], list(content[0]))
+    return Preformatted(str(content))
