@@ -9,17 +9,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
+from solera.core.constraints import declared_types, violation
 from solera.core.errors import PayloadError, UsageError
 from solera.core.registry import new_registry
 
 _COMPONENT = "$component"
 
 
-class Component:
+class _CheckedOnceMade(type):
+    """Compares a component's parameters with their declarations after its constructor ran."""
+
+    if not TYPE_CHECKING:  # a type checker reads the constructor itself
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            component = super().__call__(*args, **kwargs)
+            component.check_params()
+            return component
+
+
+class Component(metaclass=_CheckedOnceMade):
     """Base class: parameters in, parameters out. Subclasses are registered by their name."""
 
     registry: ClassVar[dict[str, type[Component]]] = new_registry()
@@ -69,6 +81,19 @@ class Component:
             else:
                 setattr(self, name, value)
         return self
+
+    def check_params(self) -> None:
+        """Raise :class:`UsageError` for a parameter that its annotation does not allow.
+
+        This happens when a component is made and again before it is used, because
+        :meth:`set_params` may have changed it. A subclass adds what an annotation cannot say, such
+        as rules about two parameters.
+        """
+        for name, hint in declared_types(type(self)).items():
+            value = getattr(self, name)
+            rule = violation(value, hint)
+            if rule is not None:
+                raise UsageError.of(self, name, value, rule)
 
     def described_params(self) -> dict[str, Any]:
         """The parameters as :func:`describe` sees them."""

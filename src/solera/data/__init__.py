@@ -1,0 +1,19 @@
+"""``so.data``: rows and who holds them."""
+
+from solera.core.schema import Feature, Schema
+from solera.data.agreement import agree
+from solera.data.dataset import Dataset, holdout
+from solera.data.federated import FederatedData, LazyData
+from solera.data.multilabel import LabelData, deal_labels
+
+__all__ = [
+    "Dataset",
+    "Feature",
+    "FederatedData",
+    "LabelData",
+    "LazyData",
+    "Schema",
+    "agree",
+    "deal_labels",
+    "holdout",
+]

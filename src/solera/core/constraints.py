@@ -1,0 +1,137 @@
+"""What a parameter may be, declared once: in the annotation of the constructor that takes it.
+
+    def __init__(self, *, rounds: Count = 10, lr: Positive = 0.1, mode: Literal["min", "max"]): …
+
+:meth:`solera.core.component.Component.check_params` compares every parameter with its annotation.
+Numbers, text, choices, components, and lists and unions of these are compared; any value passes
+for a type that is none of them, such as an array or a function.
+"""
+
+from __future__ import annotations
+
+import numbers
+import types
+from collections.abc import Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+"""A whole number of at least one."""
+NonNegativeInt = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+"""A share, none and all included."""
+PositiveFraction = Annotated[float, Meta(gt=0, le=1)]
+"""A share above none, all included."""
+ProperFraction = Annotated[float, Meta(ge=0, lt=1)]
+"""A share below all, none included."""
+
+_PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool, np.bool_), "True or False"),
+    int: ((numbers.Integral,), "a whole number"),
+    float: ((numbers.Real,), "a number"),
+    str: ((str,), "text"),
+    types.NoneType: ((types.NoneType,), "None"),
+}
+
+
+@cache
+def declared_types(cls: type[Any]) -> dict[str, Any]:
+    """The annotations of a constructor's parameters, those of ``*name`` as a list."""
+    import inspect
+
+    if cls.__init__ is object.__init__:
+        return {}
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    declared = {}
+    for parameter in parameters:
+        hint = hints.get(parameter.name, Any)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            hint = types.GenericAlias(list, (hint,))
+        declared[parameter.name] = hint
+    return declared
+
+
+def violation(value: Any, hint: Any) -> str | None:
+    """What ``value`` must be to be of the type ``hint``, or None when it is."""
+    return None if _fits(value, hint) else f"must be {_words(hint)}"
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        plain, *extra = get_args(hint)
+        return _fits(value, plain) and all(_in_range(value, m) for m in extra)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if origin is Literal:
+        return any(value is choice or _equal(value, choice) for choice in get_args(hint))
+    if hint in _PLAIN:
+        kinds, _ = _PLAIN[hint]
+        return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
+    if _is_list(hint):
+        if isinstance(value, str):
+            return False
+        (element,) = get_args(hint)[:1] or (Any,)
+        return not isinstance(value, list | tuple) or all(_fits(v, element) for v in value)
+    return isinstance(value, hint) if _is_component(hint) else True
+
+
+def _equal(value: Any, choice: Any) -> bool:
+    return type(value) is type(choice) and bool(value == choice)
+
+
+def _in_range(value: Any, meta: Any) -> bool:
+    if not isinstance(meta, Meta):
+        return True
+    return (
+        (meta.ge is None or value >= meta.ge)
+        and (meta.gt is None or value > meta.gt)
+        and (meta.le is None or value <= meta.le)
+        and (meta.lt is None or value < meta.lt)
+    )
+
+
+def _words(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        plain, *extra = get_args(hint)
+        return " ".join([_words(plain), *(_range(m) for m in extra if isinstance(m, Meta))])
+    if origin in (Union, types.UnionType):
+        return _one_of([_words(part) for part in get_args(hint)])
+    if origin is Literal:
+        return _one_of([repr(choice) for choice in get_args(hint)])
+    if hint in _PLAIN:
+        return _PLAIN[hint][1]
+    if _is_list(hint):
+        return f"a list, each {_words(get_args(hint)[0])}"
+    return f"a {hint.__name__}" if _is_component(hint) else "of the right type"
+
+
+def _one_of(words: list[str]) -> str:
+    words = list(dict.fromkeys(words))
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _range(meta: Meta) -> str:
+    low = meta.gt if meta.ge is None else meta.ge
+    high = meta.lt if meta.le is None else meta.le
+    if low is not None and high is not None:
+        return f"in {'(' if meta.ge is None else '['}{low}, {high}{')' if meta.le is None else ']'}"
+    if low is not None:
+        return f"> {low}" if meta.ge is None else f"of at least {low}"
+    return f"< {high}" if meta.le is None else f"of at most {high}"
+
+
+def _is_list(hint: Any) -> bool:
+    origin = get_origin(hint)
+    return isinstance(origin, type) and issubclass(origin, Sequence)
+
+
+def _is_component(hint: Any) -> bool:
+    return isinstance(hint, type) and hasattr(hint, "check_params")

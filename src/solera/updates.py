@@ -1,0 +1,12 @@
+"""``so.updates``: what happens to an update between a client's training and the mean."""
+
+from solera.learn.averaging.update_steps import (
+    Clip,
+    Noise,
+    Quantise,
+    RandomMask,
+    TopK,
+    UpdateStep,
+)
+
+__all__ = ["Clip", "Noise", "Quantise", "RandomMask", "TopK", "UpdateStep"]
