@@ -132,14 +132,14 @@ WRONG = [
     ("", "lr = { from = 0.1, to = 1, step = 0 }", 8, "must be > 0", ""),
     ("", "lr = { form = 0.1, to = 1 }", 8, "no list of values", ""),
     ("", "epochs = { from = 1, to = 3000 }\nbatch_size = { from = 1, to = 999 }", 1, "points", ""),
-    ("", "[search]\nkind = 'bayes'", 9, "'bayes' is not one of", ""),
+    ("", "[search]\nkind = 'bayes'", 9, "'bayes' is not 'grid', 'random' or", ""),
     ("", "[search]\nkind = 'random'", 8, "number of draws", "draws"),
     ("", "[search]\nkind = 'halving'", 8, "validation rows", "folds"),
-    ("", "[search]\nfactor = 1", 9, "must be >= 2", ""),
+    ("", "[search]\nfactor = 1", 9, "of at least 2", ""),
     ("folds = 2", "[search]\nkind = 'halving'\nresource = 'lr'", 11, "whole number 'lr'", "seeds"),
     ("", "[budget]\nwatts = 3", 9, "'watts'", ""),
-    ("", "[budget]\nwh = 0", 9, "must be > 0", ""),
-    ("", "[energy]\nsource = 'guess'", 9, "'guess' is not one of", ""),
+    ("", "[budget]\nwh = 0", 9, "> 0", ""),
+    ("", "[energy]\nsource = 'guess'", 9, "'guess' is not 'auto'", ""),
 ]  # fmt: skip
 
 

@@ -114,7 +114,7 @@ WRONG = [
     ("rounds = 30", 'select = { kind = "Unifrom" }', 17, "no selector 'Unifrom'", "'Uniform'"),
     ("rounds = 30", 'select = { kind = "IID" }', 17, "no selector 'IID'", "Uniform"),
     ('kind = "FedLinear"', "", 15, "the learner has no kind", "FedLinear"),
-    ('kind = "processes"', 'kind = "threads"', 21, "'threads' is not one of 'local'", ""),
+    ('kind = "processes"', 'kind = "threads"', 21, "'threads' is not 'local' or 'processes'", ""),
     ("workers = 2", "workers = 0", 22, "workers = 0", ""),
     ('kind = "processes"', "", 22, "workers = 2", "processes"),
     ("seeds = [0, 1, 2]", "seeds = [0, 0]", 3, "seeds = [0, 0]", ""),

@@ -12,6 +12,7 @@ from msgspec import Meta
 from solera.core.checkpoint import fingerprint
 from solera.core.component import describe
 from solera.core.config import Problem, Where, build_table, check_call, choose, component
+from solera.core.constraints import Count, Positive, ProperFraction
 from solera.data import datasets
 from solera.data.partition import IID, Partition
 from solera.learn.base import Learner
@@ -22,8 +23,6 @@ SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 SECTIONS = ("data", "partition", "learner")
 """The tables that a file may have several of."""
 
-Positive = Annotated[int, Meta(ge=1)]
-
 
 @dataclass(frozen=True)
 class DataSpec:
@@ -33,8 +32,8 @@ class DataSpec:
     """
 
     name: str
-    clients: Positive | None = None
-    client_test: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    clients: Count | None = None
+    client_test: ProperFraction = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -43,7 +42,7 @@ class EngineSpec:
     """How messages travel."""
 
     kind: Literal["local", "processes"] = "local"
-    workers: Positive | None = None
+    workers: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,11 @@ class SearchSpec:
     """
 
     kind: Literal["grid", "random", "halving"] = "grid"
-    draws: Positive | None = None
+    draws: Count | None = None
     seed: int = 0
     resource: str = "rounds"
-    least: Positive = 1
-    most: Positive | None = None
+    least: Count = 1
+    most: Count | None = None
     factor: Annotated[int, Meta(ge=2)] = 3
 
 
@@ -69,9 +68,9 @@ class SearchSpec:
 class BudgetSpec:
     """When to stop: so many cells, seconds or watt-hours of all cells together."""
 
-    cells: Positive | None = None
-    seconds: Annotated[float, Meta(gt=0)] | None = None
-    wh: Annotated[float, Meta(gt=0)] | None = None
+    cells: Count | None = None
+    seconds: Positive | None = None
+    wh: Positive | None = None
 
 
 @dataclass(frozen=True)
