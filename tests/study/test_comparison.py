@@ -61,7 +61,7 @@ def test_the_command_prints_tests_and_saves_the_diagram(folders, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Friedman: χ²" in done.output
     assert "Nemenyi" in done.output
-    assert picture.read_text().startswith("<svg")
+    assert "<svg" in picture.read_text()
     as_json = command(*sorted(folders.iterdir()), "--metric", "macro_f1", "--json")
     content = json.loads(as_json.stdout)
     assert np.array(content["scores"]).shape == (6, 3)

@@ -59,7 +59,7 @@ def compare(
             )
         picture = critical_difference(found.methods, found.ranks, found.critical_difference)
         plot.parent.mkdir(parents=True, exist_ok=True)
-        plot.write_text(picture, encoding="utf-8")
+        picture.savefig(plot)
     if as_json:
         print_json(_content(found, skipped))
     else:

@@ -59,7 +59,7 @@ def demo(
     from solera.cli.progress import Bars
     from solera.study.files.reader import parse
     from solera.study.report.groups import StudyResults
-    from solera.study.report.outcomes import schemes
+    from solera.study.report.outcomes import results
     from solera.study.run.cells import Cell
     from solera.study.run.runner import run_study
     from solera.study.run.schemes import divided, load
@@ -85,7 +85,7 @@ def demo(
         run = run_study(study, folder, bars, fresh=True)
 
     console.print("\n3. What came out", style="bold")
-    print_blocks(schemes(StudyResults(run)))
+    print_blocks(results(StudyResults(run)))
     console.print(
         f"\nreport   {folder / 'report.html'}\n"
         f"picture  {folder / 'partition.png'}\n\n"

@@ -66,15 +66,22 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def print_blocks(blocks: Sequence[Block]) -> None:
     """Words and tables of a report; of a picture, what it says."""
-    from solera.study.report.blocks import Figure, Table
+    from solera.study.report.blocks import Figure, Marked, Table
 
-    for block in blocks:
+    console = stdout()
+    for i, block in enumerate(blocks):
+        if i:
+            console.print()
         if isinstance(block, Table):
             names, *numbers = block.header
-            print_table([names, *(f">{name}" for name in numbers)], block.rows)
+            rows = [
+                [f"{cell} *" if isinstance(cell, Marked) else cell for cell in row]
+                for row in block.rows
+            ]
+            print_table([names, *(f">{name}" for name in numbers)], rows)
         else:
             text = block.caption if isinstance(block, Figure) else block.text
-            stdout().print(f"\n{text}\n", markup=False, soft_wrap=True)
+            console.print(text, markup=False, soft_wrap=True)
 
 
 def print_partition(data: FederatedData, names: Sequence[str] = ()) -> None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import complain, print_json, print_table, stdout
+from solera.cli.output import complain, print_blocks, print_json, stdout
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
     from solera.green.energy import EnergyOptions
     from solera.study.files.reader import Study
-    from solera.study.report.groups import Group
     from solera.study.run.runner import StudyRun
 
 
@@ -46,6 +45,8 @@ def run(
     """
     from solera.cli.progress import Bars
     from solera.study.files.reader import read
+    from solera.study.report.groups import StudyResults
+    from solera.study.report.outcomes import results
     from solera.study.run.runner import run_study
 
     study = read(file)
@@ -72,9 +73,8 @@ def run(
         complain(f"in {times} cells: {warning}", label="warning: ")
     if as_json:
         print_json(_content(outcome))
-    else:
-        header, *rows = outcome_rows(outcome)
-        print_table(header, rows)
+    elif outcome.finished:
+        print_blocks(results(StudyResults(outcome)))
         stdout().print(f"\nreport: {where / 'report.html'}", markup=False, soft_wrap=True)
     _complain_of_missing(outcome, again)
 
@@ -94,8 +94,11 @@ def _energy(study: Study, wanted: bool, country: str | None) -> EnergyOptions | 
 def _content(outcome: StudyRun) -> dict[str, object]:
     import msgspec
 
-    header, *rows = outcome_rows(outcome)
-    names = [name.lstrip(">") for name in header]
+    from solera.study.report.groups import StudyResults
+    from solera.study.report.outcomes import result_columns
+
+    study = StudyResults(outcome)
+    columns = result_columns(study) if study.groups else {}
     return {
         "name": outcome.study.name,
         "folder": str(outcome.folder),
@@ -103,7 +106,16 @@ def _content(outcome: StudyRun) -> dict[str, object]:
         "finished": len(outcome.finished),
         "stopped": outcome.stopped,
         "failures": outcome.failures,
-        "table": [dict(zip(names, row, strict=True)) for row in rows],
+        "table": [
+            {
+                "data": group.data,
+                "partition": group.partition,
+                "method": group.method,
+                "scheme": group.scheme,
+                **{name: column(group.results) for name, column in columns.items()},
+            }
+            for group in study.groups
+        ],
         "results": [
             {**cell.labels, **msgspec.to_builtins(result, str_keys=True)}
             for cell, result in outcome.finished
@@ -126,55 +138,3 @@ def _complain_of_missing(outcome: StudyRun, again: str) -> None:
             f"they are tried again by: {again}; SOLERA_TRACEBACK=1 shows where",
         )
         raise typer.Exit(1)
-
-
-def outcome_rows(outcome: StudyRun) -> list[list[str]]:
-    """A header, and a line for every configuration, or for every seed of the only one."""
-    from solera.study.formatting import mean_and_spread, metric_label
-    from solera.study.report.groups import best, groups, metrics_of
-
-    configurations = groups(outcome)
-    if len(configurations) == 1:
-        return _seed_rows(configurations[0], metrics_of(outcome))
-    names = metrics_of(outcome) if configurations else []
-    energy = any(r.energy is not None for g in configurations for r in g.results)
-    header = ["data", "partition", "method", "scheme"]
-    header += [f">{metric_label(name)}" for name in names]
-    header += [">cells", ">seconds", *([">Wh"] if energy else [])]
-    rows = [header]
-    for group in configurations:
-        rivals = [
-            g for g in configurations if (g.division, g.scheme) == (group.division, group.scheme)
-        ]
-        cells = [mean_and_spread(group.values(name)) for name in names]
-        if len(rivals) > 1 and best(names[0], rivals) is group:
-            cells[0] += " *"
-        line = [group.data, group.partition, group.method, group.scheme, *cells]
-        line += [str(len(group.results)), f"{sum(r.seconds for r in group.results):.1f}"]
-        if energy:
-            wh = sum(r.energy.wh for r in group.results if r.energy is not None)
-            line.append(f"{wh:.3g}")
-        rows.append(line)
-    return rows
-
-
-def _seed_rows(group: Group, names: list[str]) -> list[list[str]]:
-    """A header, a line for every seed and one for all of them."""
-    from solera.study.formatting import mean_and_spread, metric_label, number, size
-    from solera.study.report.groups import value_of
-
-    uses = [result.energy for result in group.results]
-    energy = any(use is not None for use in uses)
-    header = ["", *(f">{metric_label(name)}" for name in names), ">rounds", ">up", ">down", ">time"]
-    rows = [[*header, ">Wh", ">g CO₂e"] if energy else header]
-    for cell, result, use in zip(group.cells, group.results, uses, strict=True):
-        scores = [number(value_of(result, name)) for name in names]
-        traffic = [str(result.rounds), size(result.bytes_up), size(result.bytes_down)]
-        line = [cell.title, *scores, *traffic, f"{result.seconds:.1f} s"]
-        if energy:
-            line += ["", ""] if use is None else [f"{use.wh:.3g}", f"{1000 * use.co2e:.3g}"]
-        rows.append(line)
-    if len(group.results) > 1:
-        means = [mean_and_spread(group.values(name)) for name in names]
-        rows.append(["all", *means, *[""] * (len(rows[0]) - 1 - len(means))])
-    return rows

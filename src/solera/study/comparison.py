@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -135,35 +136,22 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
             hint="run the learners on the same data with the same seeds",
         )
     table = np.array([[values[method] for method in methods] for values in whole.values()])
-    left_out = len(cells) - len(whole)
-    return compare_table(metric, _short(methods), _names(list(whole)), table, left_out, alpha)
-
-
-def compare_table(
-    metric: str,
-    methods: Sequence[str],
-    rows: Sequence[str],
-    table: NDArray[np.float64],
-    left_out: int = 0,
-    alpha: float = 0.05,
-) -> Comparison:
-    """What the tests say about a table of scores, rows × methods."""
-    larger_is_better = sign(metric) * table
-    result = friedman(larger_is_better)
-    enough = len(rows) > 1
-    pairs = wilcoxon_holm(larger_is_better) if enough else []
+    names = _short(methods)
+    result = friedman(sign(metric) * table)
+    enough = len(whole) > 1
+    pairs = wilcoxon_holm(sign(metric) * table) if enough else []
     return Comparison(
         metric=metric,
-        methods=tuple(methods),
-        rows=tuple(rows),
+        methods=names,
+        rows=_names(list(whole)),
         scores=table,
-        left_out=left_out,
+        left_out=len(cells) - len(whole),
         alpha=alpha,
         intervals=tuple(t_interval(column) for column in table.T),
         ranks=tuple(result.ranks.tolist()),
         friedman=result if enough else None,
-        critical_difference=nemenyi(result.ranks, len(rows), alpha) if enough else None,
-        pairs=tuple(pair._replace(a=methods[pair.a], b=methods[pair.b]) for pair in pairs),
+        critical_difference=nemenyi(result.ranks, len(whole), alpha) if enough else None,
+        pairs=tuple(pair._replace(a=names[pair.a], b=names[pair.b]) for pair in pairs),
     )
 
 
@@ -179,7 +167,7 @@ def _shared(labels: dict[str, str], by: str) -> dict[str, str]:
 
 def _short(names: Sequence[str]) -> tuple[str, ...]:
     """``FedLinear(rounds=6)`` as ``FedLinear`` where that is enough to tell methods apart."""
-    short = [name.partition("(")[0] for name in names]
+    short = [re.sub(r"^(\w+)\(.*\)$", r"\1", name) for name in names]
     return tuple(short if len(set(short)) == len(names) else names)
 
 

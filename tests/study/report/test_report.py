@@ -19,7 +19,7 @@ from solera.study.files.reader import parse
 from solera.study.report import clients, costs, outcomes
 from solera.study.report.blocks import Paragraph, Section
 from solera.study.report.export import NoBrowser, export_report
-from solera.study.report.groups import StudyResults, best, groups, score_table
+from solera.study.report.groups import StudyResults, best, groups
 from solera.study.report.html import render_html
 from solera.study.report.report import sections_of
 from solera.study.run.cells import cells_of
@@ -92,13 +92,15 @@ def test_the_best_of_every_division_is_marked(run: StudyRun, page: str) -> None:
 
 
 def test_rows_are_what_all_methods_have(run: StudyRun) -> None:
-    found = groups(run)
-    names, rows, scores = score_table(found, "accuracy")
-    assert len(rows) == len(set(rows)) == 12
-    assert scores.shape == (2 * 3 * 2, len(names)) == (12, 9)
-    found[0].results.pop()
-    found[0].cells.pop()
-    assert score_table(found, "accuracy")[2].shape == (11, 9)
+    study = StudyResults(run)
+    assert study.comparison is not None
+    assert study.comparison.scores.shape == (2 * 3 * 2, len(study.comparison.methods)) == (12, 9)
+    fewer = StudyResults(run)
+    fewer.groups[0].results.pop()
+    fewer.groups[0].cells.pop()
+    assert fewer.comparison is not None
+    assert fewer.comparison.scores.shape == (11, 9)
+    assert fewer.comparison.left_out == 1
 
 
 def test_ready_made_sections_follow_the_results(run: StudyRun) -> None:

@@ -25,6 +25,8 @@ BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 PALETTE = (BLUE, RED, GREEN, "#cc79a7", ORANGE, "#56b4e9", "#999999", "#b0a000")
 """Colours of several curves, told apart by their line style too."""
 STYLES = ("solid", "dashed", "dashdot", "dotted")
+MOST_TICKS, MOST_NUMBERS = 30, 12
+"""So many classes of a confusion matrix are named, and its cells have numbers."""
 MOST_SERIES = 8
 """More curves than colours cannot be told apart."""
 Series = Mapping[str, Sequence[Result]]
@@ -41,18 +43,15 @@ def drawn(figure: Any, caption: str, *, shown: bool = True) -> blocks.Figure:
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = inline(svg)
+    svg = re.sub(
+        r'\sxmlns(:\w+)?="[^"]*"', "", svg
+    )  # inside a page it needs no address of any kind
     svg = svg.replace("#000000", "currentColor").replace(BLUE, "var(--accent)")
     prefix = re.sub(r"\W+", "-", caption)[:40]
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     label = escape(caption, quote=True)
     svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
     return blocks.Figure(svg, caption if shown else "")
-
-
-def inline(svg: str) -> str:
-    """A picture as part of a page, which needs no namespaces, and so no address of any kind."""
-    return re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
 
 
 def standalone(svg: str) -> str:
@@ -62,13 +61,17 @@ def standalone(svg: str) -> str:
     return svg.replace("<svg", f"<svg {spaces}", 1) + "\n"
 
 
-def _axes(x: str, y: str) -> tuple[Any, Any]:
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    ax = figure.add_subplot()
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
+def _axes(x: str, y: str, *, rows: Sequence[str] = (), row_height: float = 0.45) -> tuple[Any, Any]:
+    """Axes for numbers against numbers, or for ``rows`` from top to bottom."""
+    height = 1.2 + row_height * len(rows) if rows else 3.6
+    figure = Figure(figsize=(7, height), layout="constrained")
+    ax = figure.add_subplot(xlabel=x, ylabel=y)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis="y", alpha=0.25)
+    ax.grid(axis="x" if rows else "y", alpha=0.25)
+    if rows:
+        ax.set_yticks(np.arange(len(rows)), rows)
+        ax.invert_yaxis()
+        return figure, ax
     for axis, label in ((ax.xaxis, x), (ax.yaxis, y)):
         axis.set_major_locator(MaxNLocator("auto", integer=label in ("round", "clients")))
     return figure, ax
@@ -92,10 +95,9 @@ def curves(series: Series, name: str) -> Any:
         rounds = np.arange(1, length + 1)
         known = ~np.isnan(table).all(axis=0)
         table, rounds = table[:, known], rounds[known]
-        colour = PALETTE[i % len(PALETTE)]
+        colour, style = _look(i)
         low, high = np.nanmin(table, axis=0), np.nanmax(table, axis=0)
         ax.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
-        style = STYLES[i % len(STYLES)]
         mean = np.nanmean(table, axis=0)
         ax.plot(rounds, mean, color=colour, linestyle=style, linewidth=2, label=label)
     _legend(ax, len(series))
@@ -108,7 +110,7 @@ def selection(series: Series) -> Any:
     for i, (label, results) in enumerate(series.items()):
         shares = np.concatenate([np.array(r.selected) / max(r.rounds, 1) for r in results])
         counts, edges = np.histogram(shares, bins=np.linspace(0, 1, 21))
-        colour, style = PALETTE[i % len(PALETTE)], STYLES[i % len(STYLES)]
+        colour, style = _look(i)
         heights = counts / len(results)
         ax.stairs(heights, edges, color=colour, linestyle=style, linewidth=2, label=label)
         ax.stairs(heights, edges, color=colour, alpha=0.12, fill=True)
@@ -118,74 +120,64 @@ def selection(series: Series) -> Any:
 
 def spreads(values: Mapping[str, Sequence[float]], name: str) -> Any:
     """A box for every series: quartiles, whiskers to the worst and the best, dots for clients."""
-    figure = Figure(figsize=(7, 1.2 + 0.45 * len(values)), layout="constrained")
-    ax = figure.add_subplot()
-    places = np.arange(len(values))
-    for place, scores in zip(places, values.values(), strict=True):
-        found = np.sort(np.asarray(scores))
-        found = found[np.linspace(0, len(found) - 1, min(len(found), 80)).astype(int)]
-        shift = 0.18 * np.sin(np.arange(len(found)) * 2.4)
-        ax.plot(found, place + shift, ".", color="0.6", markersize=3, zorder=1)
+    figure, ax = _axes(name, "", rows=list(values))
+    for row, scores in enumerate(values.values()):
+        dots = np.sort(np.asarray(scores))
+        dots = dots[np.linspace(0, len(dots) - 1, min(len(dots), 80)).astype(int)]
+        shift = 0.18 * np.sin(np.arange(len(dots)) * 2.4)
+        ax.plot(dots, row + shift, ".", color="0.6", markersize=3, zorder=1)
     ax.boxplot(
-        [np.asarray(v) for v in values.values()],
-        positions=places,
+        [np.asarray(scores) for scores in values.values()],
+        positions=np.arange(len(values)),
         orientation="horizontal",
         widths=0.5,
         whis=(0, 100),
         manage_ticks=False,
         boxprops={"color": BLUE, "linewidth": 1.5},
-        medianprops={"color": PALETTE[1], "linewidth": 2},
+        medianprops={"color": RED, "linewidth": 2},
         whiskerprops={"color": BLUE},
         capprops={"color": BLUE},
     )
-    ax.set_yticks(places, list(values))
-    ax.invert_yaxis()
-    ax.set_xlabel(name)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis="x", alpha=0.25)
     return figure
 
 
 def confusion(matrix: Any, classes: Sequence[str]) -> Any:
     """Rows are true classes, columns predicted ones; each row adds up to one."""
+    from sklearn.metrics import ConfusionMatrixDisplay
+
     counts = np.asarray(matrix, dtype=float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     k = len(counts)
-    side = 2 + min(k, 30) * 0.22
+    side = 2 + min(k, MOST_TICKS) * 0.22
     figure = Figure(figsize=(min(side + 1.5, 7), min(side, 6)), layout="constrained")
     ax = figure.add_subplot()
-    image = ax.imshow(shares, cmap="cividis", vmin=0, vmax=1)
     names = list(classes) if len(classes) == k else [str(i) for i in range(k)]
-    ticks = np.arange(0, k, -(-k // 30))
-    long = max(map(len, names)) > 3
-    ax.set_xticks(ticks, [names[i] for i in ticks], rotation=90 if long else 0)
-    ax.set_yticks(ticks, [names[i] for i in ticks])
-    ax.set_xlabel("predicted")
-    ax.set_ylabel("true")
-    if k <= 12:
-        for i in range(k):
-            for j in range(k):
-                if counts[i, j]:
-                    dark = shares[i, j] < 0.6
-                    ax.text(
-                        j, i, f"{counts[i, j]:.0f}", ha="center", va="center", fontsize=7,
-                        color="#fffffe" if dark else "#000001",
-                    )  # fmt: skip
-    figure.colorbar(image, ax=ax, label="share of the true class")
+    display = ConfusionMatrixDisplay(shares, display_labels=names).plot(
+        cmap="cividis",
+        ax=ax,
+        include_values=k <= MOST_NUMBERS,
+        im_kw={"vmin": 0, "vmax": 1},
+        text_kw={"fontsize": 7},
+        xticks_rotation=90 if max(map(len, names)) > 3 else 0,
+    )
+    for (i, j), text in np.ndenumerate(display.text_ if k <= MOST_NUMBERS else []):
+        text.set_text(f"{counts[i, j]:.0f}" if counts[i, j] else "")
+    ticks = np.arange(0, k, -(-k // MOST_TICKS))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_ticks(ticks, [names[i] for i in ticks])
     return figure
 
 
 def bars(values: Mapping[str, float], x: str) -> Any:
     """One horizontal bar each."""
-    figure = Figure(figsize=(7, 1.0 + 0.32 * len(values)), layout="constrained")
-    ax = figure.add_subplot()
-    places = np.arange(len(values))
-    ax.barh(places, list(values.values()), height=0.7, color=BLUE)
-    ax.set_yticks(places, list(values))
-    ax.invert_yaxis()
-    ax.set_xlabel(x)
-    ax.spines[["top", "right"]].set_visible(False)
+    figure, ax = _axes(x, "", rows=list(values), row_height=0.32)
+    ax.barh(np.arange(len(values)), list(values.values()), height=0.7, color=BLUE)
     return figure
+
+
+def _look(series: int) -> tuple[str, str]:
+    """The colour and the line style of a series."""
+    return PALETTE[series % len(PALETTE)], STYLES[series % len(STYLES)]
 
 
 def _legend(ax: Any, lines: int) -> None:

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.component import Component
-from solera.study.comparison import Comparison, compare_table
+from solera.core.errors import UsageError
+from solera.study.comparison import Comparison, Score, compare
 from solera.study.files.tables import DataSpec
 from solera.study.metrics import sign
 from solera.study.run.cells import Cell
@@ -28,6 +28,7 @@ class Group:
     partition: str
     method: str
     scheme: str
+    name: str
     cells: list[Cell] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
 
@@ -35,10 +36,6 @@ class Group:
     def division(self) -> tuple[str, str]:
         """Where methods meet: the same rows, divided the same way."""
         return self.data, self.partition
-
-    @property
-    def name(self) -> str:
-        return self.method if self.scheme == "federated" else f"{self.method}, {self.scheme}"
 
     def values(self, metric: str) -> list[float | None]:
         """The metric of every seed and fold, on the best rows there are to judge by."""
@@ -64,10 +61,12 @@ def groups(run: StudyRun) -> list[Group]:
     methods = _names([variant.learner for variant in variants], _component_parts)
     partitions = _names([variant.partition for variant in variants], _component_parts)
     data = _names([variant.data for variant in variants], _data_parts)
+    one_method = len(set(methods)) == 1 and len(run.study.schemes) > 1
     by_key: dict[Hashable, Group] = {}
     for i, (cell, result) in enumerate(finished):
         key = (data[i], partitions[i], methods[i], cell.scheme)
-        group = by_key.setdefault(key, Group(*key))
+        name = methods[i] if cell.scheme == "federated" else f"{methods[i]}, {cell.scheme}"
+        group = by_key.setdefault(key, Group(*key, cell.scheme if one_method else name))
         group.cells.append(cell)
         group.results.append(result)
     return list(by_key.values())
@@ -96,24 +95,15 @@ def best(metric: str, candidates: Sequence[Group]) -> Group | None:
     return max(known, key=lambda group: sign(metric) * group.mean(metric), default=None)
 
 
-def score_table(
-    candidates: Sequence[Group], metric: str
-) -> tuple[list[str], list[str], NDArray[np.float64]]:
-    """Methods against data sets, partitions, seeds and folds, as statistical tests want them.
-
-    Rows that some method lacks are left out.
-    """
-    names = list(dict.fromkeys(group.name for group in candidates))
-    table: dict[str, dict[str, float]] = {}
-    for group in candidates:
-        for cell, value in zip(group.cells, group.values(metric), strict=True):
-            fold = "" if cell.fold is None else f", fold {cell.fold.number}"
-            row = f"{group.data}, {group.partition}, seed {cell.seed}{fold}"
-            if value is not None:
-                table.setdefault(row, {})[group.name] = value
-    whole = {row: values for row, values in table.items() if len(values) == len(names)}
-    scores = [[values[name] for name in names] for values in whole.values()]
-    return names, list(whole), np.array(scores).reshape(len(whole), len(names))
+def scores_of(groups: Sequence[Group], metric: str) -> list[Score]:
+    """What statistical tests compare: methods over data sets, partitions, seeds and folds."""
+    return [
+        Score({"method": group.name, "data": group.data, "partition": group.partition,
+               "seed": str(cell.seed), "fold": str(cell.fold)}, value)
+        for group in groups
+        for cell, value in zip(group.cells, group.values(metric), strict=True)
+        if value is not None
+    ]  # fmt: skip
 
 
 @dataclass
@@ -153,10 +143,11 @@ class StudyResults:
     @cached_property
     def comparison(self) -> Comparison | None:
         """The methods over data sets, partitions, seeds and folds, where these are enough."""
-        names, rows, scores = score_table(self.groups, self.metric)
-        if len(names) < 2 or len(rows) < 3:
+        try:
+            comparison = compare(scores_of(self.groups, self.metric), "method", self.metric)
+        except UsageError:  # one method, or none that all rows have
             return None
-        return compare_table(self.metric, names, rows, scores)
+        return comparison if len(comparison.rows) > 2 else None
 
 
 def _names(

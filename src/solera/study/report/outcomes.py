@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from solera.learn.base import load as load_model
 from solera.study.files.tables import SCHEMES
-from solera.study.formatting import mean_and_spread, metric_label, number, size
+from solera.study.formatting import mean_and_spread, metric_label, size
 from solera.study.report import figures
 from solera.study.report.blocks import (
     Block,
@@ -66,9 +67,10 @@ def _one_configuration(group: Group) -> str:
             f"On the {rows:,} test rows no client has it reached {metric_label(score)} {value}. "
         )
     if any(r.clients for r in results):
-        text += f"On its own test rows the worst client saw {_worst_client(results)}. "
-    per_client = float(np.mean([r.bytes_up + r.bytes_down for r in results])) / data.clients
-    return f"{text}Training exchanged {size(per_client)} with each client."
+        worst = mean_and_spread([min(r.clients.values(), default=None) for r in results])
+        text += f"On its own test rows the worst client saw {worst}. "
+    exchanged = _mean(results, "bytes_up") + _mean(results, "bytes_down")
+    return f"{text}Training exchanged {size(exchanged / data.clients)} with each client."
 
 
 def _many_configurations(study: StudyResults) -> str:
@@ -116,91 +118,83 @@ def _shown_divisions(study: StudyResults) -> list[tuple[tuple[str, str], list[Gr
 # --- tables ---
 
 
+Column = Callable[[Sequence[Result]], str]
+
+
 def results(study: StudyResults) -> list[Block]:
-    """Mean ± standard deviation of every configuration; the best of a division is marked."""
-    columns = _columns(study)
-    if len(study.groups) == 1:
-        return _single_results(study.groups[0], columns)
+    """Mean ± standard deviation of every configuration; the best of a division is marked.
+
+    Where there is one configuration only, its seeds and folds have lines of their own.
+    """
+    columns = result_columns(study)
     worse = study.comparison.worse if study.comparison is not None else set()
-    header = ["method", *columns, "cells", "seconds"]
     blocks: list[Block] = []
     for division, groups in study.divisions.items():
-        leaders = [best(metric, groups) for metric in study.metrics]
         rows = []
         for group in groups:
-            cells = [mean_and_spread(list(map(value, group.results))) for value in columns.values()]
+            cells = [column(group.results) for column in columns.values()]
             if group.name in worse:
                 cells[0] += " †"
-            for i, leader in enumerate(leaders):
-                if leader is group and len(groups) > 1:
+            for i, metric in enumerate(study.metrics):
+                if len(groups) > 1 and best(metric, groups) is group:
                     cells[i] = Marked(cells[i])
-            seconds = float(np.mean([r.seconds for r in group.results]))
-            rows.append([group.name, *cells, len(group.results), f"{seconds:.2f}"])
-        blocks += [Heading(", ".join(division)), Table(rows, header)]
-    note = "Mean ± standard deviation over seeds and folds; the best of each division is bold."
+            rows.append([group.name, *cells])
+        if len(study.groups) == 1:
+            rows += _rows_by_cell(groups[0], columns)
+        if len(study.divisions) > 1:
+            blocks.append(Heading(", ".join(division)))
+        blocks.append(Table(rows, ["", *columns]))
+    note = "Mean ± standard deviation over seeds and folds; the best of each division is marked."
     if study.comparison is not None:
         note += " † differs from the best method (Wilcoxon–Holm, α = 0.05)."
+    if len(study.run.study.schemes) > 1:
+        note += " Alone is the mean over the clients; centralised sends the rows themselves."
     return [*blocks, Paragraph(note)]
 
 
-def _columns(study: StudyResults) -> dict[str, Callable[[Result], float | None]]:
-    """The scores that tables show: every metric, and the first on rows that clients keep."""
-    first = study.metric
-    all_results = [result for group in study.groups for result in group.results]
-    columns: dict[str, Callable[[Result], float | None]] = {
-        metric_label(metric): lambda r, metric=metric: value_of(r, metric)  # type: ignore[misc]
-        for metric in study.metrics
+def _rows_by_cell(group: Group, columns: Mapping[str, Column]) -> list[list[str]]:
+    return [
+        [cell.title, *(column([result]) for column in columns.values())]
+        for cell, result in zip(group.cells, group.results, strict=True)
+        if len(group.cells) > 1
+    ]
+
+
+def result_columns(study: StudyResults) -> dict[str, Column]:
+    """What tables say about some results: scores, what training exchanged, and what it took."""
+    first, label = study.metric, metric_label(study.metric)
+    every = [result for group in study.groups for result in group.results]
+    scores: dict[str, Callable[[Result], float | None]] = {
+        metric_label(metric): partial(value_of, metric=metric) for metric in study.metrics
     }
-    if any(r.validation and r.metrics for r in all_results):
-        columns[f"{metric_label(first)}, validation"] = lambda r: r.validation.get(first)
-    if any(r.client_metrics for r in all_results):
-        columns[f"{metric_label(first)}, clients' rows"] = lambda r: r.client_metrics.get(first)
+    if any(r.validation and r.metrics for r in every):
+        scores[f"{label}, validation"] = lambda r: r.validation.get(first)
+    if any(r.client_metrics for r in every):
+        scores[f"{label}, clients' rows"] = lambda r: r.client_metrics.get(first)
+        scores["worst client"] = lambda r: min(r.clients.values(), default=None)
+    columns: dict[str, Column] = {name: _mean_of(score) for name, score in scores.items()}
+    columns["cells"] = lambda results: str(len(results))
+    columns["rounds"] = lambda results: f"{_mean(results, 'rounds'):g}"
+    columns["up"] = lambda results: size(_mean(results, "bytes_up"))
+    columns["down"] = lambda results: size(_mean(results, "bytes_down"))
+    columns["seconds"] = lambda results: f"{_mean(results, 'seconds'):.2f}"
+    if any(r.energy is not None for r in every):
+        columns["Wh"] = lambda results: _energy(results, "wh")
+        columns["kg CO₂e"] = lambda results: _energy(results, "co2e")
     return columns
 
 
-def _single_results(
-    group: Group, columns: dict[str, Callable[[Result], float | None]]
-) -> list[Block]:
-    """Every seed and fold of one configuration, and their mean."""
-    values = [[value(result) for value in columns.values()] for result in group.results]
-    rows = [
-        [cell.title, *map(number, scores), result.rounds, f"{result.seconds:.1f}"]
-        for cell, result, scores in zip(group.cells, group.results, values, strict=True)
-    ]
-    note = ""
-    if len(rows) > 1:
-        rows.insert(0, ["all", *map(mean_and_spread, zip(*values, strict=True)), "", ""])
-        note = "Mean ± standard deviation over seeds and folds."
-    return [Table(rows, ["", *columns, "rounds", "seconds"]), Paragraph(note)]
+def _mean_of(score: Callable[[Result], float | None]) -> Column:
+    return lambda results: mean_and_spread([score(result) for result in results])
 
 
-def schemes(study: StudyResults) -> list[Block]:
-    """Alone, federated and centralised side by side, where one method is trained so."""
-    if len(study.divisions) > 1 or len({group.method for group in study.groups}) > 1:
-        return []
-    if len(study.groups) < 2:
-        return []
-    header = [*map(metric_label, study.metrics), "worst client", "rounds", "bytes up", "bytes down"]
-    rows = [
-        [
-            group.scheme,
-            *(mean_and_spread(group.values(metric)) for metric in study.metrics),
-            _worst_client(group.results),
-            group.results[0].rounds,
-            size(group.results[0].bytes_up),
-            size(group.results[0].bytes_down),
-        ]
-        for group in study.groups
-    ]
-    note = (
-        "Metrics are of test rows that no client has; alone is the mean over the clients. The "
-        "worst client is judged on its own test rows. Centralised sends the rows themselves."
-    )
-    return [Table(rows, ["", *header]), Paragraph(note)]
+def _mean(results: Sequence[Any], field: str) -> float:
+    return float(np.mean([getattr(result, field) for result in results]))
 
 
-def _worst_client(results: Sequence[Result]) -> str:
-    return mean_and_spread([min(r.clients.values(), default=None) for r in results])
+def _energy(results: Sequence[Result], field: str) -> str:
+    uses = [result.energy for result in results if result.energy is not None]
+    return f"{_mean(uses, field):.3g}" if uses else "–"
 
 
 def significance(study: StudyResults) -> list[Block]:

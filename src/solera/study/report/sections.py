@@ -15,7 +15,6 @@ from solera.study.report.groups import StudyResults
 SECTIONS: dict[str, Callable[[StudyResults], list[Block]]] = {
     "Summary": outcomes.summary,
     "Results": outcomes.results,
-    "Alone, federated, centralised": outcomes.schemes,
     "Significance": outcomes.significance,
     "Learning curves": outcomes.learning_curves,
     "Partitions": clients.partitions,

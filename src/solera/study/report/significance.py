@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from solera.study.comparison import Comparison
 from solera.study.formatting import metric_label, number
-from solera.study.report.blocks import Block, Figure, Paragraph, Table
+from solera.study.report.blocks import Block, Paragraph, Table
 from solera.study.report.critical_difference import critical_difference
-from solera.study.report.figures import inline
+from solera.study.report.figures import drawn
 
 MOST_PAIRED = 4
 """Of more methods, reports show pairs with the best only; all are tested."""
@@ -53,7 +53,7 @@ def comparison_blocks(
     return [
         *blocks,
         Paragraph(friedman_words(comparison)),
-        Figure(inline(diagram), caption),
+        drawn(diagram, caption),
         Table(pairs, ["Wilcoxon", "p", "p (Holm)", "effect", ""]),
     ]
 
