@@ -51,35 +51,35 @@ def compare(
         stderr().print(f"skipped: {line}", markup=False, soft_wrap=True)
     if not scores:
         raise UsageError("there is nothing to compare", hint="give folders of finished runs")
-    found = comparison.compare(scores, by, metric, alpha)
+    outcome = comparison.compare(scores, by, metric, alpha)
     if plot is not None:
-        if found.critical_difference is None:
+        if outcome.critical_difference is None:
             raise UsageError(
                 "one row has no critical difference", hint="compare more seeds or data"
             )
-        picture = critical_difference(found.methods, found.ranks, found.critical_difference)
+        picture = critical_difference(outcome.methods, outcome.ranks, outcome.critical_difference)
         plot.parent.mkdir(parents=True, exist_ok=True)
         picture.savefig(plot)
     if as_json:
-        print_json(_content(found, skipped))
+        print_json(_content(outcome, skipped))
     else:
-        print_blocks(comparison_blocks(found, by))
+        print_blocks(comparison_blocks(outcome, by))
         if plot is not None:
             stdout().print(f"picture: {plot}", markup=False, soft_wrap=True)
 
 
-def _content(found: Comparison, skipped: list[str]) -> dict[str, object]:
-    result = found.friedman
+def _content(outcome: Comparison, skipped: list[str]) -> dict[str, object]:
+    result = outcome.friedman
     return {
-        "metric": found.metric,
-        "methods": list(found.methods),
-        "rows": list(found.rows),
-        "scores": found.scores.tolist(),
-        "left_out": found.left_out,
+        "metric": outcome.metric,
+        "methods": list(outcome.methods),
+        "rows": list(outcome.rows),
+        "scores": outcome.scores.tolist(),
+        "left_out": outcome.left_out,
         "skipped": skipped,
-        "means": [interval.estimate for interval in found.intervals],
-        "mean_ranks": list(found.ranks),
+        "means": [interval.estimate for interval in outcome.intervals],
+        "mean_ranks": list(outcome.ranks),
         "friedman": None if result is None else {"statistic": result.statistic, "p": result.p},
-        "critical_difference": found.critical_difference,
-        "wilcoxon_holm": [pair._asdict() for pair in found.pairs],
+        "critical_difference": outcome.critical_difference,
+        "wilcoxon_holm": [pair._asdict() for pair in outcome.pairs],
     }

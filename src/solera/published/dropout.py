@@ -1,7 +1,7 @@
 """Dropout prediction: schools that learn together (Figures 4.2 to 4.6, Table 4.1).
 
 Students are dealt into 77 schools; 54 of them train, the rows of the others are the test. Then the
-three schemes, alone, federated and centralised, are judged on every school's own test rows, for
+three schemes, alone, federated and centralised, are by_kind on every school's own test rows, for
 schools that are alike and for schools that differ in their dropout rate.
 """
 
@@ -32,7 +32,7 @@ from solera.learn.preprocess.columns import FedEncoder, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.published.rows import Rows, row
 from solera.simulate.simulation import simulate
-from solera.study.fairness import ThreeSchemes, judge_groups, three_schemes
+from solera.study.fairness import ThreeSchemes, evaluate_groups, three_schemes
 from solera.study.files.tables import SCHEMES
 from solera.study.run.progress import SILENT, Progress
 
@@ -99,8 +99,8 @@ def has_torch() -> bool:
 
 def iterative(width: int) -> dict[str, Callable[..., Pipeline]]:
     """What can be trained here in rounds and epochs."""
-    found: dict[str, Callable[..., Pipeline]] = {"FedLinear": linear}
-    return {**found, "FedAvg": partial(network, width)} if has_torch() else found
+    outcome: dict[str, Callable[..., Pipeline]] = {"FedLinear": linear}
+    return {**outcome, "FedAvg": partial(network, width)} if has_torch() else outcome
 
 
 def learners(width: int) -> dict[str, Callable[..., Pipeline]]:
@@ -267,9 +267,9 @@ def _three_schemes(students: Students, stage: Any) -> Rows:
         )
         for name, make in learners(students.width).items():
             stage(f"{title}, {name}")
-            found = three_schemes(make(), fed.data)
-            lines += _lines(f"{title}, {name}", found)
-            lines += _fairness(f"{title}, {name}", found, categories(fed.data))
+            outcome = three_schemes(make(), fed.data)
+            lines += _lines(f"{title}, {name}", outcome)
+            lines += _fairness(f"{title}, {name}", outcome, categories(fed.data))
     return lines
 
 
@@ -294,24 +294,24 @@ def categories(data: FederatedData) -> list[str]:
     return [str(name) for name in category(counts[:, 1] / counts.sum(axis=1))]
 
 
-def _lines(title: str, found: ThreeSchemes) -> Rows:
+def _lines(title: str, outcome: ThreeSchemes) -> Rows:
     lines = []
-    for line in found.table():
+    for line in outcome.table():
         scheme = line["scheme"]
         lines.append(row(f"{title}, {scheme}", None, line["accuracy"]))
         lines.append(row(f"{title}, {scheme}, worst school", None, line["worst"]))
         lines.append(row(f"{title}, {scheme}, spread over schools", None, line["spread"]))
-    gap = found["federated"]["accuracy"] - found["centralised"]["accuracy"]
+    gap = outcome["federated"]["accuracy"] - outcome["centralised"]["accuracy"]
     lines.append(row(f"{title}, federated less centralised", None, gap))
     return lines
 
 
-def _fairness(title: str, found: ThreeSchemes, groups: list[str]) -> Rows:
+def _fairness(title: str, outcome: ThreeSchemes, groups: list[str]) -> Rows:
     """The three schemes by group of schools, and how many of a group gain or lose by federating."""
     lines: Rows = []
     if len(set(groups)) < 2:
         return lines
-    for line in found.by_group(groups):
+    for line in outcome.by_group(groups):
         name = f"{title}, {line['group']}" + (" rate" if "win" in line else "")
         lines += [row(f"{name}, {scheme}", None, line[scheme]) for scheme in SCHEMES]
         if "win" in line:
@@ -371,9 +371,9 @@ def _oulad(stage: Any) -> Rows:
             place = names.index(trait)
             kinds = np.array(data.schema.features[place].categories)
             who = kinds[data.X_test[:, place].astype(np.int64)]
-            judged = judge_groups(model, data.X_test, data.y_test, who)
-            found = {kind: metrics["accuracy"] for kind, metrics in judged.items()}
+            by_kind = evaluate_groups(model, data.X_test, data.y_test, who)
+            outcome = {kind: metrics["accuracy"] for kind, metrics in by_kind.items()}
             title = f"OULAD, {name}, {trait}"
-            lines += [row(f"{title} {kind}", None, value) for kind, value in found.items()]
-            lines.append(row(f"{title}, gap", None, max(found.values()) - min(found.values())))
+            lines += [row(f"{title} {kind}", None, value) for kind, value in outcome.items()]
+            lines.append(row(f"{title}, gap", None, max(outcome.values()) - min(outcome.values())))
     return lines

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import solera as so
-from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, judge, split
+from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, score_of, split
 from solera.published.rows import Rows, quiet, row
 from solera.study.run.progress import SILENT, Progress
 
@@ -137,7 +137,7 @@ def _measure(case: Case) -> tuple[so.EnergyUse, float]:
     with so.track_energy(fed, country="ESP") as tracked:
         for client in range(case.clients):  # one after the other, as in the thesis
             model.partial_fit(fed, clients=[client])
-    return tracked.use, judge(model, X_test, y_test)
+    return tracked.use, score_of(model, X_test, y_test)
 
 
 def _mlp(

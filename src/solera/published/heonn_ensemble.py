@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import solera as so
-from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, judge, split
+from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, score_of, split
 from solera.published.rows import Rows, quiet, row
 from solera.study.run.progress import SILENT, Progress
 
@@ -68,7 +68,7 @@ def _cross_validated(name: str, model: so.FedHEONN, seeds: int) -> Any:
     return np.array(
         [
             [
-                judge(
+                score_of(
                     model.clone().fit(so.simulate(X[train], y[train], clients=1, seed=seed)),
                     X[test],
                     y[test],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import solera as so
-from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, judge, split
+from solera.published.heonn_protocol import AS_THESIS, DERIVATIVE, score_of, split
 from solera.published.rows import Rows, quiet, row
 from solera.study.run.progress import SILENT, Progress
 
@@ -53,6 +53,6 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
             (whole, at_once, "at once"),
             (parts, grouped, size),
         ):
-            ours = judge(model, X_test, y_test)
+            ours = score_of(model, X_test, y_test)
             rows.append(row(f"{name}, {clients} clients, {how}", thesis, ours, form=form))
     return rows

@@ -31,7 +31,7 @@ def split(name: str) -> tuple[Floats, Any, Floats, Any]:
     return (A - mean) / spread, a, (B - mean) / spread, b
 
 
-def judge(model: Any, X: Any, y: Any) -> float:
+def score_of(model: Any, X: Any, y: Any) -> float:
     """Accuracy in per cent, or the mean squared error of numbers."""
     if model.schema_.target == "numbers":
         return float(((model.predict(X) - y) ** 2).mean())

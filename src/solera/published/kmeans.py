@@ -44,13 +44,13 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     rounds, seeds = (100, (0,)) if full else (30, (0, 1, 2))
     lines = []
     for name, X, students in _matrices(full):
-        found = np.empty((len(seeds), len(PER_ROUND), rounds))
+        agreement = np.empty((len(seeds), len(PER_ROUND), rounds))
         for i, seed in enumerate(seeds):
             progress.stage(f"{name}, seed {seed}")
-            found[i] = _agreement(X, students, rounds, seed)
+            agreement[i] = _agreement(X, students, rounds, seed)
         for j, clients in enumerate(PER_ROUND):
             cell = f"{name}, {clients} clients per round"
-            tenth, worst = found[:, j, 9].mean(), found[:, j, 9:].min()
+            tenth, worst = agreement[:, j, 9].mean(), agreement[:, j, 9:].min()
             lines.append(row(f"{cell}, after 10 rounds", PUBLISHED, float(tenth)))
             lines.append(row(f"{cell}, least from round 10 on", PUBLISHED, float(worst)))
     return lines
@@ -76,13 +76,13 @@ def _agreement(X: Any, students: Any, rounds: int, seed: int) -> Any:
     alone = simulate(X, clients=1, seed=seed)
     central = FedKMeans(CLUSTERS, init=start, tolerance=EPSILON, rounds=1000).fit(alone)
     watch = _Watch(X, central.predict(X))
-    found = np.empty((len(PER_ROUND), rounds))
+    agreement = np.empty((len(PER_ROUND), rounds))
     for j, clients in enumerate(PER_ROUND):
         watch.seen = []
         learner = FedKMeans(CLUSTERS, init=start, rounds=rounds, per_round=clients, tolerance=0.0)
         learner.fit(federation, callbacks=[watch])
-        found[j] = np.pad(watch.seen, (0, rounds - len(watch.seen)), mode="edge")
-    return found
+        agreement[j] = np.pad(watch.seen, (0, rounds - len(watch.seen)), mode="edge")
+    return agreement
 
 
 class _Watch(Callback):

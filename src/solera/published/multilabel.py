@@ -96,7 +96,7 @@ def one_seed(name: str, seed: int) -> dict[str, float]:
     """Macro-F1 of every method on the global test rows, mean over clients."""
     X, y = datasets.load(name, test=0.0).all
     core = nn.mlp(X.shape[1], 100, 20)
-    found: dict[str, float] = {}
+    mean_scores: dict[str, float] = {}
     for methods, absolute in ((METHODS, True), (OURS, False)):
         data = deal_labels(X, y, SETS[name], absolute=absolute, seed=seed)
         for method, options in methods.items():
@@ -107,8 +107,8 @@ def one_seed(name: str, seed: int) -> dict[str, float]:
                 else [data.clients.only(k) for k in range(data.clients.clients)]
             )
             each = [_score(learner.clone(), clients, data, seed) for clients in parts]
-            found[method] = float(np.mean([score["macro_f1"] for score in each if score]))
-    return found
+            mean_scores[method] = float(np.mean([score["macro_f1"] for score in each if score]))
+    return mean_scores
 
 
 def _score(

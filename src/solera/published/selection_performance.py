@@ -84,11 +84,11 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
         rounds = setting.rounds if full else setting.short
         for kind in PARTITIONS:
             for name in setting.published:
-                found = []
+                by_seed = []
                 for seed in SEEDS:
                     progress.stage(f"{setting.data}, {kind}, {name}, seed {seed}")
-                    found.append(_one(setting, images, rounds, kind, name, seed))
-                rows += _rows(setting, rounds, kind, name, found)
+                    by_seed.append(_one(setting, images, rounds, kind, name, seed))
+                rows += _rows(setting, rounds, kind, name, by_seed)
     return rows
 
 
@@ -108,10 +108,10 @@ def _one(
         images.model, rounds=rounds, per_round=setting.per_round, select=selectors[name]
     )
     chosen = Selections()
-    judge = _Judge(images)
+    evaluation = _TimedEvaluation(images)
     began = time.perf_counter()
-    model.fit(fed, callbacks=[judge, chosen])
-    seconds = time.perf_counter() - began - judge.seconds
+    model.fit(fed, callbacks=[evaluation, chosen])
+    seconds = time.perf_counter() - began - evaluation.seconds
     history = model.history_
     return {
         "first": rounds_to(history, setting.targets[0]),
@@ -124,7 +124,7 @@ def _one(
     }
 
 
-class _Judge(Evaluate):
+class _TimedEvaluation(Evaluate):
     """Scores every round, and keeps apart how long that takes."""
 
     def __init__(self, images: Images) -> None:
@@ -137,7 +137,7 @@ class _Judge(Evaluate):
         self.seconds += time.perf_counter() - began
 
 
-def _rows(setting: Setting, rounds: int, kind: str, name: str, found: Rows) -> Rows:
+def _rows(setting: Setting, rounds: int, kind: str, name: str, by_seed: Rows) -> Rows:
     title = f"{setting.data}, {kind}, {name}"
     known = setting.published[name] if kind == "nearly IID" else (None,) * 4
     cells = {
@@ -151,7 +151,7 @@ def _rows(setting: Setting, rounds: int, kind: str, name: str, found: Rows) -> R
     }
     lines = []
     for key, (words, thesis, form) in cells.items():
-        values = [entry[key] for entry in found]
+        values = [entry[key] for entry in by_seed]
         note = spread(values)
         if key == "accuracy" and thesis is not None and rounds < setting.rounds:
             note += f"; the thesis's after {setting.rounds} rounds"

@@ -153,7 +153,7 @@ def _time_rows(setting: Setting, name: str, selector: Selector) -> Rows:
     rounds, selections, _ = setting.published.get(name, (None, None, None))
     each = None if rounds is None or selections is None else selections / rounds
     length = None if rounds is None else 60 * MINUTES / rounds
-    found = {
+    measured = {
         "rounds in 400 minutes": (rounds, [len(h) for h in histories], ".1f"),
         "selections": (selections, [sum(e["clients"] for e in h) for h in histories], ".0f"),
         "clients per round": (each, [_average(h, "clients") for h in histories], ".2f"),
@@ -163,7 +163,7 @@ def _time_rows(setting: Setting, name: str, selector: Selector) -> Rows:
         row(
             f"{setting.data}, {name}, {words}", thesis, mean(values), form=form, note=spread(values)
         )
-        for words, (thesis, values, form) in found.items()
+        for words, (thesis, values, form) in measured.items()
     ]
 
 

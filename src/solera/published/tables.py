@@ -69,7 +69,7 @@ def _labelled(name: str, row: Mapping[str, Any], who: str) -> tuple[dict[str, An
     """A figure as a cell of the tidy table; the scheme says whose it is."""
     metrics = {} if row[who] is None else {"value": row[who]}
     labels = {"cell": row["cell"], "data": name, "learner": row["cell"], "scheme": who, "seed": 0}
-    return labels, Result(0, 0, metrics, 0, 0, 0.0)
+    return labels, Result(0, 0, metrics)
 
 
 def sections_of(study: ModuleType, rows: Rows) -> list[Section]:

@@ -7,7 +7,7 @@ then over clients. Numeric columns are cut into bins for ID3, learned on the tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -218,15 +218,19 @@ def _one_fold(
     found = np.full((3, cell.clients, len(METRICS)), np.nan)
     classes = len(data.schema.classes)
     tests = data.segments(np.arange(cell.clients), "test")
-    for told in learned.client_metrics_:
-        client = told["client"]
+    for reported in learned.client_metrics_:
+        client = reported["client"]
         test = tests[client]
         if not len(test):
             continue
         X = with_gaps(test.X if bins is None else bins.transform(test.X))
         metrics = metrics_of({"confusion": confusion(central, X, test.y, classes)})
         for j, metric in enumerate(METRICS):
-            found[:, client, j] = told[f"global_{metric}"], told[f"local_{metric}"], metrics[metric]
+            found[:, client, j] = (
+                reported[f"global_{metric}"],
+                reported[f"local_{metric}"],
+                metrics[metric],
+            )
     return found
 
 
@@ -256,21 +260,3 @@ def _central(kind: str, learned: FederatedTree, data: FederatedData, bins: Any, 
     ask = {"max_depth": depth, "min_rows": 1, "classes": schema.classes}
     draw = int(generator(seed, "study.trees").integers(2**31))
     return grow_cart(with_gaps(rows.X), rows.y, ask, seed=draw)
-
-
-def verdict(rows: Rows) -> dict[str, int]:
-    """How many cells reach the published figures, and how many beat the local trees."""
-
-    def count(test: Callable[[dict[str, Any]], bool]) -> int:
-        return sum(test(row) for row in rows)
-
-    beats = [row for row in rows if row["thesis_accuracy"] > row["thesis_local_accuracy"]]
-    return {
-        "cells": len(rows),
-        "accuracy": count(lambda r: r["ours_accuracy"] >= r["thesis_accuracy"]),
-        "macro_f1": count(lambda r: r["ours_macro_f1"] >= r["thesis_macro_f1"]),
-        "both": count(lambda r: all(r[f"ours_{m}"] >= r[f"thesis_{m}"] for m in METRICS)),
-        "thesis_above_local": len(beats),
-        "above_local_there": sum(r["ours_accuracy"] > r["local_accuracy"] for r in beats),
-        "noted": count(lambda r: bool(r["note"])),
-    }

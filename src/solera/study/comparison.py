@@ -6,12 +6,12 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.config import nearest
 from solera.core.errors import SoleraError, UsageError
 from solera.study import runs
 from solera.study.metrics import sign
@@ -75,9 +75,9 @@ def read_scores(folder: str | os.PathLike[str], metric: str, part: str) -> list[
     rows = [row for row in runs.rows(folder) if row["part"] == part]
     known = sorted({row["metric"] for row in rows})
     if metric not in known:
-        near = get_close_matches(metric, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
-        raise UsageError(f"{folder} has no metric {metric!r} of the {part} rows", hint=hint)
+        raise UsageError(
+            f"{folder} has no metric {metric!r} of the {part} rows", hint=nearest(metric, known)
+        )
     return [
         Score(
             {k: v for k, v in row.items() if k not in LAST} | {"run": folder.name},
@@ -110,9 +110,7 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
     """
     known = sorted({label for score in scores for label in score.labels})
     if by not in known:
-        near = get_close_matches(by, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise UsageError(f"runs are not told apart by {by!r}", hint=hint)
+        raise UsageError(f"runs do not differ in {by!r}", hint=nearest(by, known))
     cells: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for score in scores:
         row = tuple(sorted(_shared(score.labels, by).items()))

@@ -37,21 +37,22 @@ class ThreeSchemes:
 
     def table(self, metric: str = "accuracy") -> list[dict[str, Any]]:
         """A line per scheme: all test rows, then mean, worst, best and spread over clients."""
+        self._check(metric)
         return [
             {
                 "scheme": scheme,
-                metric: self._known(found.metrics, metric),
-                **_spread([each[metric] for each in found.clients.values()]),
+                metric: evaluation.metrics[metric],
+                **_spread([each[metric] for each in evaluation.clients.values()]),
             }
-            for scheme, found in self.evaluations.items()
+            for scheme, evaluation in self.evaluations.items()
         ]
 
     def by_client(self, metric: str = "accuracy") -> list[dict[str, Any]]:
         """A line per client: its score in every scheme, and what federating gains it."""
-        self._known(self["federated"].metrics, metric)
+        self._check(metric)
         lines = []
         for client, rows in self.rows.items():
-            scores = {s: found.clients[client][metric] for s, found in self.evaluations.items()}
+            scores = {s: each.clients[client][metric] for s, each in self.evaluations.items()}
             gain = scores["federated"] - scores["alone"]
             lines.append({"client": client, "rows": rows, **scores, "gain": gain})
         return lines
@@ -87,20 +88,20 @@ class ThreeSchemes:
         gap = {s: float(np.ptp([line[s] for line in lines])) for s in SCHEMES}
         return [*lines, {"group": "gap between groups", "clients": len(each), **gap}]
 
-    def _known(self, found: dict[str, float], metric: str) -> float:
-        if metric not in found:
-            raise UsageError(f"there is no metric {metric!r}", hint=f"there are {', '.join(found)}")
-        return found[metric]
+    def _check(self, metric: str) -> None:
+        known = self["federated"].metrics
+        if metric not in known:
+            raise UsageError(f"there is no metric {metric!r}", hint=f"there are {', '.join(known)}")
 
 
-def judge_groups(
+def evaluate_groups(
     model: Predictor, X: Any, y: Any, groups: ArrayLike
 ) -> dict[str, dict[str, float]]:
     """The metrics of a model on each group of rows: women and men, age bands, courses."""
     named = np.asarray(groups).astype(str)
     regrouped = simulate(X, y, partition=ByGroup(named), schema=model.schema_)
-    found = model.evaluate(regrouped, "train").clients
-    return {str(name): found[i] for i, name in enumerate(np.unique(named))}
+    by_client = model.evaluate(regrouped, "train").clients
+    return {str(name): by_client[i] for i, name in enumerate(np.unique(named))}
 
 
 def _spread(scores: Sequence[float]) -> dict[str, float]:

@@ -58,10 +58,9 @@ class Run:
 
 def find(root: Paths = ROOT) -> Iterator[Run | BadRun]:
     """The runs below a folder, by name; one that cannot be read comes as what is wrong with it."""
-    root = Path(root)
-    for path in sorted(root.glob("*/environment.json")) if root.is_dir() else []:
+    for folder in _folders(root):
         try:
-            yield load(path.parent)
+            yield load(folder)
         except BadRun as problem:
             yield problem
 
@@ -126,8 +125,12 @@ def resolve(name: Paths, root: Paths = ROOT) -> Path:
     for path in (Path(name), Path(root) / name):
         if (path / "environment.json").exists():
             return path
-    known = [path.parent.name for path in Path(root).glob("*/environment.json")]
+    known = [folder.name for folder in _folders(root)]
     raise UsageError(f"there is no run {str(name)!r}", hint=nearest(str(name), known))
+
+
+def _folders(root: Paths) -> list[Path]:
+    return [path.parent for path in sorted(Path(root).glob("*/environment.json"))]
 
 
 def read(*runs: Paths, root: Paths = ROOT) -> Any:
@@ -136,9 +139,7 @@ def read(*runs: Paths, root: Paths = ROOT) -> Any:
         import pandas as pd
     except ImportError:
         raise MissingExtra.of("runs.read", "pandas") from None
-    folders = [resolve(run, root) for run in runs] or [
-        path.parent for path in sorted(Path(root).glob("*/environment.json"))
-    ]
+    folders = [resolve(run, root) for run in runs] or _folders(root)
     frames = []
     for folder in folders:
         try:

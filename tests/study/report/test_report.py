@@ -19,7 +19,7 @@ from solera.study.files.reader import parse
 from solera.study.report import clients, costs, outcomes
 from solera.study.report.blocks import Paragraph, Section
 from solera.study.report.export import NoBrowser, export_report
-from solera.study.report.groups import StudyResults, best, groups
+from solera.study.report.groups import StudyResults, best
 from solera.study.report.html import render_html
 from solera.study.report.report import sections_of
 from solera.study.run.cells import cells_of
@@ -80,7 +80,7 @@ def test_every_section_is_there(page: str) -> None:
 
 
 def test_the_best_of_every_division_is_marked(run: StudyRun, page: str) -> None:
-    found = groups(run)
+    found = StudyResults(run).groups
     for division in {g.division for g in found}:
         leader = best("accuracy", [g for g in found if g.division == division])
         assert leader is not None

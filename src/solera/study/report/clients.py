@@ -11,7 +11,6 @@ from solera.study.formatting import metric_label
 from solera.study.report import figures
 from solera.study.report.blocks import Block, Paragraph, Table
 from solera.study.report.groups import StudyResults
-from solera.study.report.outcomes import MOST_DIVISIONS
 from solera.study.run.schemes import divided, load
 
 MOST_BOXES = 24
@@ -20,7 +19,7 @@ MOST_BOXES = 24
 def partitions(study: StudyResults) -> list[Block]:
     """Who holds how many rows of which class, one picture for each division."""
     blocks: list[Block] = []
-    for division, groups in list(study.divisions.items())[:MOST_DIVISIONS]:
+    for division, groups in study.shown_divisions:
         cell = replace(groups[0].cells[0], fold=None)
         dataset = load(cell.variant.data)
         data = divided(cell, dataset)

@@ -23,11 +23,11 @@ def cliques(ranks: ArrayLike, cd: float) -> list[tuple[int, int]]:
     """
     ordered = np.sort(np.asarray(ranks, dtype=float))
     last = np.searchsorted(ordered, ordered + cd, side="left") - 1
-    found: list[tuple[int, int]] = []
+    groups: list[tuple[int, int]] = []
     for first, end in enumerate(last.tolist()):
-        if end > first and not (found and found[-1][1] >= end):
-            found.append((first, end))
-    return found
+        if end > first and not (groups and groups[-1][1] >= end):
+            groups.append((first, end))
+    return groups
 
 
 def critical_difference(names: Sequence[object], ranks: ArrayLike, cd: float) -> Any:

@@ -43,9 +43,7 @@ def drawn(figure: Any, caption: str, *, shown: bool = True) -> blocks.Figure:
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(
-        r'\sxmlns(:\w+)?="[^"]*"', "", svg
-    )  # inside a page it needs no address of any kind
+    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)  # a page needs no address of any kind
     svg = svg.replace("#000000", "currentColor").replace(BLUE, "var(--accent)")
     prefix = re.sub(r"\W+", "-", caption)[:40]
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)

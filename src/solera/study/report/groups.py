@@ -19,6 +19,8 @@ from solera.study.run.cells import Cell
 from solera.study.run.results import Result, headline
 from solera.study.run.runner import StudyRun
 
+MOST_DIVISIONS = 6
+
 
 @dataclass
 class Group:
@@ -54,36 +56,6 @@ def value_of(result: Result, metric: str) -> float | None:
     return None
 
 
-def groups(run: StudyRun) -> list[Group]:
-    """The configurations of a study that have results, in its order."""
-    finished = run.finished
-    variants = [cell.variant for cell, _ in finished]
-    methods = _names([variant.learner for variant in variants], _component_parts)
-    partitions = _names([variant.partition for variant in variants], _component_parts)
-    data = _names([variant.data for variant in variants], _data_parts)
-    one_method = len(set(methods)) == 1 and len(run.study.schemes) > 1
-    by_key: dict[Hashable, Group] = {}
-    for i, (cell, result) in enumerate(finished):
-        key = (data[i], partitions[i], methods[i], cell.scheme)
-        name = methods[i] if cell.scheme == "federated" else f"{methods[i]}, {cell.scheme}"
-        group = by_key.setdefault(key, Group(*key, cell.scheme if one_method else name))
-        group.cells.append(cell)
-        group.results.append(result)
-    return list(by_key.values())
-
-
-def metrics_of(run: StudyRun) -> list[str]:
-    """The metrics that a study shows; the first decides what is best.
-
-    Learners that predict nothing have none, and tables show a dash.
-    """
-    results = list(run.results.values())
-    if run.study.metrics:
-        return list(run.study.metrics)
-    names = headline(results) or list(results[0].validation or results[0].client_metrics)
-    return names or ["score"]
-
-
 def better(metric: str, a: float, b: float) -> bool:
     """Whether a is better than b."""
     return sign(metric) * a > sign(metric) * b
@@ -114,11 +86,33 @@ class StudyResults:
 
     @cached_property
     def groups(self) -> list[Group]:
-        return groups(self.run)
+        """The configurations that have results, in the order of the study."""
+        finished = self.run.finished
+        variants = [cell.variant for cell, _ in finished]
+        methods = _names([variant.learner for variant in variants], _component_parts)
+        partitions = _names([variant.partition for variant in variants], _component_parts)
+        data = _names([variant.data for variant in variants], _data_parts)
+        one_method = len(set(methods)) == 1 and len(self.run.study.schemes) > 1
+        by_key: dict[Hashable, Group] = {}
+        for i, (cell, result) in enumerate(finished):
+            key = (data[i], partitions[i], methods[i], cell.scheme)
+            name = methods[i] if cell.scheme == "federated" else f"{methods[i]}, {cell.scheme}"
+            group = by_key.setdefault(key, Group(*key, cell.scheme if one_method else name))
+            group.cells.append(cell)
+            group.results.append(result)
+        return list(by_key.values())
 
     @cached_property
     def metrics(self) -> list[str]:
-        return metrics_of(self.run)
+        """The metrics that are shown; the first decides what is best.
+
+        Learners that predict nothing have none, and tables show a dash.
+        """
+        results = list(self.run.results.values())
+        if self.run.study.metrics:
+            return list(self.run.study.metrics)
+        names = headline(results) or list(results[0].validation or results[0].client_metrics)
+        return names or ["score"]
 
     @property
     def metric(self) -> str:
@@ -128,10 +122,15 @@ class StudyResults:
     @cached_property
     def divisions(self) -> dict[tuple[str, str], list[Group]]:
         """The groups by the rows they have and how these are divided."""
-        found: dict[tuple[str, str], list[Group]] = {}
+        divisions: dict[tuple[str, str], list[Group]] = {}
         for group in self.groups:
-            found.setdefault(group.division, []).append(group)
-        return found
+            divisions.setdefault(group.division, []).append(group)
+        return divisions
+
+    @property
+    def shown_divisions(self) -> list[tuple[tuple[str, str], list[Group]]]:
+        """As many divisions as there are sentences and pictures about; tables show all."""
+        return list(self.divisions.items())[:MOST_DIVISIONS]
 
     @cached_property
     def series(self) -> dict[str, list[Result]]:

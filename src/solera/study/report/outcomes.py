@@ -28,10 +28,6 @@ from solera.study.run.cells import CellStore
 from solera.study.run.results import Result
 from solera.study.run.schemes import divided, load
 
-MOST_DIVISIONS = 6
-"""Pictures and sentences are made of so many divisions; tables of all."""
-
-
 # --- words ---
 
 
@@ -42,7 +38,7 @@ def summary(study: StudyResults) -> list[Block]:
     done = _one_configuration(study.groups[0]) if one else _many_configurations(study)
     words = [f"{done} {len(run.finished)} of {len(run.cells)} cells are finished."]
     if not one:
-        words += [_leader(study.metric, *item) for item in _shown_divisions(study)]
+        words += [_leader(study.metric, *item) for item in study.shown_divisions]
     if study.comparison is not None:
         words.append(f"{friedman_words(study.comparison)}.")
     if run.stopped:
@@ -109,10 +105,6 @@ def _leader(metric: str, division: tuple[str, str], groups: Sequence[Group]) -> 
 
 def _count(things: Any, word: str) -> str:
     return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
-
-
-def _shown_divisions(study: StudyResults) -> list[tuple[tuple[str, str], list[Group]]]:
-    return list(study.divisions.items())[:MOST_DIVISIONS]
 
 
 # --- tables ---
@@ -210,7 +202,7 @@ def significance(study: StudyResults) -> list[Block]:
 def learning_curves(study: StudyResults) -> list[Block]:
     """The loss of every round, one picture for each division."""
     blocks: list[Block] = []
-    for division, groups in _shown_divisions(study):
+    for division, groups in study.shown_divisions:
         name = figures.logged_name([r for g in groups for r in g.results])
         series = {g.name: g.results for g in groups if figures.logged_name(g.results) == name}
         if name is None or not series:
@@ -229,7 +221,7 @@ def learning_curves(study: StudyResults) -> list[Block]:
 def confusion(study: StudyResults) -> list[Block]:
     """Which classes are taken for which by the best method of each division."""
     blocks: list[Block] = []
-    for division, groups in _shown_divisions(study):
+    for division, groups in study.shown_divisions:
         leader = best(study.metric, [g for g in groups if g.scheme != "alone"])
         matrices = [np.array(r.confusion) for r in leader.results if r.confusion] if leader else []
         if leader is not None and matrices:

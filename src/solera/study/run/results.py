@@ -27,9 +27,9 @@ class Result:
     seed: int
     rounds: int
     metrics: dict[str, float]
-    bytes_down: int
-    bytes_up: int
-    seconds: float
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
     client_metrics: dict[str, float] = field(default_factory=dict)
     clients: dict[int, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
