@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 import solera as so
-from solera.learn.averaging.layers import Convolution, Dense, Image
-from solera.learn.averaging.plan import Plan
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.layers import Convolution, Dense, Image
 
 CASES: dict[str, tuple[Any, int, int, int, int, int]] = {
     # model, classes of rows: clients, rows each, per round, batch, width
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[Any, int, int, int, int, int]] = {
 def multiplications(model: Any) -> int:
     """Floating-point operations of one row forward; training costs about three times as many."""
     total, side = 0, (1, 1)
-    for layer in Plan(model).layers or ():
+    for layer in Architecture(model).layers or ():
         if isinstance(layer, Image):
             side = (layer.height, layer.width)
         elif isinstance(layer, Convolution):

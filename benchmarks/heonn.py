@@ -28,7 +28,7 @@ import solera as so
 from heonn_reference import aggregate, context, encrypted_weights, fit, fit_ensemble, weights
 from solera.core.payload import encoded_size
 from solera.core.replies import Batch
-from solera.privacy import keys
+from solera.privacy.he import keys
 
 LAM = 0.01
 PATCHES = so.RandomPatches(50, rows=0.2, features=0.8)

@@ -38,7 +38,7 @@ def main() -> None:
 
     update = find_task("linear.train").many
     assert update is not None
-    order = {**model.order(0), **model.first_model(1)}
+    order = {**model.round_config(0), **model.first_model(1)}
     began = time.perf_counter()
     for round in range(ROUNDS):
         ids = generator(1, "select", round).choice(CLIENTS, PER_ROUND, replace=False)

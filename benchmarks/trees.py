@@ -1,8 +1,8 @@
 """Speed claims of trees, ours and the peers' from one run.
 
-The fold of 50 clients' rules and the whole of ICDTA4FL on Adult; HistGBDT over 10 clients against
-scikit-learn's HistGradientBoosting on the joined rows (and XGBoost where installed), with the same
-depth, rounds, learning rate, bins and fewest rows. Processor time of one core.
+The fold of 50 clients' rules and the whole of ICDTA4FL on Adult; FedHistGBDT over 10 clients
+against scikit-learn's HistGradientBoosting on the joined rows (and XGBoost where installed), with
+the same depth, rounds, learning rate, bins and fewest rows. Processor time of one core.
 
     OMP_NUM_THREADS=1 SOLERA_DATA=… python benchmarks/trees.py
 """
@@ -20,7 +20,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 import solera as so
 from solera.core.replies import Reply
-from solera.learn.trees.rule_fold import RuleFold
+from solera.learn.trees.fusion.rule_merging import RuleFold
 
 ROUNDS, DEPTH, CLIENTS = 100, 5, 10
 
@@ -68,11 +68,11 @@ def boosting(name: str) -> None:
     )
     fed = so.simulate(X, y, clients=CLIENTS, seed=0, schema=data.schema)
     (theirs, fitted), (ours, model) = timed(
-        lambda: peer.fit(X, y), lambda: so.HistGBDT(rounds=ROUNDS, max_depth=DEPTH).fit(fed)
+        lambda: peer.fit(X, y), lambda: so.FedHistGBDT(rounds=ROUNDS, max_depth=DEPTH).fit(fed)
     )
     good, bad = model.score(X_test, y_test), fitted.score(X_test, y_test)
     print(
-        f"HistGBDT, {name}, {CLIENTS} clients: ours {ours:.2f} s, scikit-learn {theirs:.2f} s, "
+        f"FedHistGBDT, {name}, {CLIENTS} clients: ours {ours:.2f} s, scikit-learn {theirs:.2f} s, "
         f"ratio {ours / theirs:.2f} (bar 3); accuracy {100 * good:.2f} and {100 * bad:.2f}, "
         f"difference {100 * (good - bad):+.2f} (bar -0.30)"
     )

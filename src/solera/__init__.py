@@ -28,7 +28,7 @@ from solera.core.payload import Limits
 from solera.core.replies import Failure, Reply, Stacked
 from solera.core.rounds import Callback, EarlyStopping, StopAt
 from solera.core.schema import Feature, Schema
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
 from solera.core.task import task
 from solera.core.topology import Custom, Hierarchy, Peers, Star
 from solera.data import datasets
@@ -43,21 +43,14 @@ from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeight
 from solera.data.vertical import TransferSplit, VerticalSplit
 from solera.engines.http import connect
 from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
-from solera.learn.averaged import Averaging
 from solera.learn.averaging import nn
+from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.buffered import FedBuff
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.multilabel import MLFedAvg
 from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
 from solera.learn.averaging.schedules import CosineDecay, StepDecay
-from solera.learn.averaging.update_steps import (
-    Clip,
-    Noise,
-    Quantise,
-    RandomMask,
-    TopK,
-    UpdateStep,
-)
+from solera.learn.averaging.updates import Clip, Noise, Quantise, RandomMask, TopK, UpdateStep
 from solera.learn.averaging.variants import (
     FedAdagrad,
     FedAdam,
@@ -79,16 +72,16 @@ from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
-from solera.learn.trees.boosting import HistGBDT
+from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
+from solera.learn.trees.boosting.simfl import SimFL
 from solera.learn.trees.fed_id3 import FedID3
-from solera.learn.trees.federated_tree import FederatedTree
 from solera.learn.trees.forest import FedForest
-from solera.learn.trees.similar_boosting import FedGBDT
-from solera.privacy import keys
+from solera.learn.trees.fusion.federated_tree import FederatedTree
+from solera.privacy.he import keys
 from solera.select import analysis as selection
 from solera.select.active import ActiveSampling, PowerOfChoice
 from solera.select.resources import DynHybridFL, FedCS, HybridFL
-from solera.select.uniform import RoundRobin, Uniform
+from solera.select.round_robin import RoundRobin
 from solera.select.valued import GreedyShapley, ShapleySoftmax, ShapleyUCB
 from solera.simulate import pool as steps
 from solera.simulate.clock import Availability, VirtualClock
@@ -145,8 +138,8 @@ __all__ = [
     "FedCS",
     "FedEncoder",
     "FedForest",
-    "FedGBDT",
     "FedHEONN",
+    "FedHistGBDT",
     "FedID3",
     "FedImputer",
     "FedKMeans",
@@ -164,7 +157,6 @@ __all__ = [
     "Fields",
     "GreedyShapley",
     "Hierarchy",
-    "HistGBDT",
     "HybridFL",
     "IID",
     "LabelData",
@@ -198,6 +190,7 @@ __all__ = [
     "ShapleySoftmax",
     "ShapleyUCB",
     "Shards",
+    "SimFL",
     "Simulation",
     "Stacked",
     "Star",

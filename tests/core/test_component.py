@@ -5,6 +5,7 @@ import pytest
 
 import solera as so
 from solera.core.component import Component, build, describe
+from solera.core.config import component
 from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import decode, encode
 
@@ -55,6 +56,36 @@ def test_only_data_and_known_classes_travel():
         build({"$component": "Nested", "params": {"colour": 1}})
 
 
-def test_a_name_belongs_to_one_class():
-    with pytest.raises(UsageError, match="already defined"):
-        type("FedLinear", (so.Learner,), {"__module__": "elsewhere", "__qualname__": "FedLinear"})
+def _define(name, module):
+    return type(name, (Nested,), {"__module__": module, "__qualname__": name})
+
+
+def test_a_name_belongs_to_one_class_of_a_package(monkeypatch):
+    monkeypatch.setattr(Component, "registry", dict(Component.registry))
+    _define("Tree", "acme.trees")
+    with pytest.raises(UsageError, match="'acme:Tree' is already defined"):
+        _define("Tree", "acme.shrubs")
+
+
+def test_components_of_other_packages_may_have_any_name(monkeypatch):
+    monkeypatch.setattr(Component, "registry", dict(Component.registry))
+    theirs = _define("FedLinear", "acme.linear")
+    assert describe(theirs(size=3))["$component"] == "acme:FedLinear"
+    assert type(build(describe(theirs()))) is theirs
+    assert type(build(describe(so.FedLinear()))) is so.FedLinear
+    assert type(build({"$component": "FedLinear", "params": {}})) is so.FedLinear
+    only = _define("Sapling", "acme.trees")
+    assert type(build({"$component": "Sapling", "params": {}})) is only
+    _define("Sapling", "garden")
+    with pytest.raises(UsageError, match=r"several packages \(acme:Sapling, garden:Sapling\)"):
+        build({"$component": "Sapling", "params": {}})
+
+
+def test_files_name_components_of_other_packages(monkeypatch):
+    monkeypatch.setattr(Component, "registry", dict(Component.registry))
+    theirs = _define("FedLinear", "acme.linear")
+    only = _define("Sapling", "acme.trees")
+    assert type(component(Nested, {"kind": "acme:FedLinear", "size": 2})) is theirs
+    assert type(component(Nested, {"kind": "Sapling"})) is only
+    with pytest.raises(UsageError, match="there is no nested 'FedTree'"):
+        component(Nested, {"kind": "FedTree"})

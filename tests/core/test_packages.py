@@ -32,13 +32,44 @@ print("ok")
 
 def test_tasks_and_learners_of_an_installed_package_are_found(tmp_path):
     (tmp_path / "acme.py").write_text(PLUGIN)
-    info = tmp_path / "acme-1.0.dist-info"
+    _install(tmp_path, ENTRY_POINTS)
+    assert _run(tmp_path, PROGRAM) == "ok\n"
+
+
+def _install(folder, entry_points):
+    info = folder / "acme-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def _run(folder, program):
     run = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{PROGRAM}"],
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r})\n{program}"],
         capture_output=True,
         text=True,
     )
-    assert run.stdout == "ok\n", run.stderr
+    assert not run.stderr
+    return run.stdout
+
+
+ENGINE = """
+from solera.engines.local import LocalEngine
+
+class LoudEngine(LocalEngine):
+    def __init__(self, source, *, fault_model=None, memory=1 << 20, volume=1):
+        super().__init__(source, fault_model=fault_model, memory=memory)
+        self.volume = volume
+"""
+ASKING_IT = """
+import numpy as np, solera as so
+fed = so.simulate(np.zeros((30, 2)), clients=3, engine="loud", engine_options={"volume": 11})
+assert fed.engine.volume == 11
+print("ok")
+"""
+
+
+def test_an_engine_of_another_package_is_found_by_its_name(tmp_path):
+    (tmp_path / "loud.py").write_text(ENGINE)
+    _install(tmp_path, "[solera.engines]\nloud = loud:LoudEngine\n")
+    assert _run(tmp_path, ASKING_IT) == "ok\n"

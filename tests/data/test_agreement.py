@@ -103,3 +103,31 @@ def test_gaps_and_empty_clients_are_named():
 def test_small_counts_are_not_sent():
     fed = federation(hospital(["a"], rows=4), hospital(["a"], rows=5))
     assert [r["rows"] for r in fed.ask("data.describe")] == [None, 5]
+
+
+def test_a_simulation_that_knows_of_no_missing_value_accounts_for_the_ask_it_saves(monkeypatch):
+    X, y = np.ones((40, 3)), np.arange(40) % 2
+
+    def record():
+        fed = so.simulate(X, y, clients=8, validation=0.2)
+        so.agree(fed, allow_missing=False)
+        (asked,) = fed.meter.records
+        return asked
+
+    saved = record()
+    monkeypatch.setattr(so.Federation, "is_complete", lambda self: False)
+    asked = record()
+    assert saved.task == asked.task == "data.flaws"
+    for name in ("clients", "down", "replied", "up"):
+        assert np.array_equal(getattr(saved, name), getattr(asked, name))
+
+
+def test_clients_are_asked_where_something_may_be_missing():
+    X, y = np.ones((40, 3)), np.arange(40) % 2
+    assert so.simulate(X, y, clients=8).is_complete()
+    assert not so.simulate(X, y, clients=8, failures=so.Failures(dropout=0.1)).is_complete()
+    assert not so.simulate(X, y, clients=8, topology=so.Hierarchy(2)).is_complete()
+    X[3, 1] = np.nan
+    assert not so.simulate(X, y, clients=8).is_complete()
+    empty = so.FederatedData(X[:2], y[:2], np.array([0, 2, 2]))
+    assert not so.simulate(empty).is_complete()

@@ -99,7 +99,7 @@ def test_bad_rows(X, y, message):
 def test_bad_options():
     with pytest.raises(so.errors.SoleraError, match="clients"):
         so.simulate(X, Y, clients=101)
-    with pytest.raises(UsageError, match=r"Dirichlet\(alpha=-1\): alpha must be > 0"):
+    with pytest.raises(UsageError, match=r"Dirichlet\(alpha=-1\): alpha must be a number in"):
         so.simulate(X, Y, clients=5, partition=so.Dirichlet(-1))
     with pytest.raises(DataError, match="without rows: 1"):
         so.simulate(X, Y, partition=so.Explicit([[0, 1], [], [2]]))

@@ -96,34 +96,34 @@ def test_splits_are_components():
 
 
 @pytest.mark.parametrize(
-    ("split", "clients", "message"),
+    ("make", "clients", "message"),
     [
-        (VerticalSplit(), None, "clients must be a whole number >= 1"),
-        (VerticalSplit(), 0, "clients must be a whole number >= 1"),
-        (VerticalSplit(), 9, "leaves 6 of 6 columns to divide among 9 clients"),
-        (VerticalSplit("odd"), 2, r"VerticalSplit\(columns='odd'\): columns must be"),
-        (VerticalSplit(overlap=-1), 2, "overlap must be a whole number >= 0"),
-        (VerticalSplit(overlap=5), 2, "share at most 4 or use fewer clients"),
-        (VerticalSplit([[0], [1]]), 3, "clients=3 but columns are listed for 2"),
-        (VerticalSplit([[0], [1]], overlap=1), None, "overlap=1 contradicts"),
-        (VerticalSplit([[0], ["bmi"]]), None, "columns='bmi'.* of client 1 is unknown"),
-        (VerticalSplit([[0], [6]]), None, "columns=6.* of client 1 is unknown"),
-        (VerticalSplit([[0, 0], [1]]), None, "client 0 has the columns"),
-        (VerticalSplit([[0], []]), None, "client 1 has the columns"),
-        (VerticalSplit([0, 1]), None, "columns must be"),
-        (VerticalSplit(label_owner=2), 2, "different clients of 0 … 1"),
-        (VerticalSplit(label_owner=[]), 2, "label_owner must be"),
-        (VerticalSplit(label_owner=[1, 1]), 2, "label_owner must be"),
-        (VerticalSplit(label_owner="0"), 2, "label_owner must be"),
-        (VerticalSplit(label_owner=None), 2, "label_owner must be"),
-        (TransferSplit(9, shared_columns=1), 2, "shared_rows leaves 1 of 10 rows"),
-        (TransferSplit(2, shared_columns=7), 2, "shared_columns leaves 0 of 6 columns"),
-        (TransferSplit(0.5, shared_columns=1), 2, "shared_rows must be a whole number"),
+        (lambda: VerticalSplit(), None, "clients must be a whole number of at least 1"),
+        (lambda: VerticalSplit(), 0, "clients must be a whole number of at least 1"),
+        (lambda: VerticalSplit(), 9, "leaves 6 of 6 columns to divide among 9 clients"),
+        (lambda: VerticalSplit("odd"), 2, r"VerticalSplit\(columns='odd'\): columns must be"),
+        (lambda: VerticalSplit(overlap=-1), 2, "overlap must be a whole number of at least 0"),
+        (lambda: VerticalSplit(overlap=5), 2, "share at most 4 or use fewer clients"),
+        (lambda: VerticalSplit([[0], [1]]), 3, "clients=3 but columns are listed for 2"),
+        (lambda: VerticalSplit([[0], [1]], overlap=1), None, "overlap=1 contradicts"),
+        (lambda: VerticalSplit([[0], ["bmi"]]), None, "columns='bmi'.* of client 1 is unknown"),
+        (lambda: VerticalSplit([[0], [6]]), None, "columns=6.* of client 1 is unknown"),
+        (lambda: VerticalSplit([[0, 0], [1]]), None, "client 0 has the columns"),
+        (lambda: VerticalSplit([[0], []]), None, "client 1 has the columns"),
+        (lambda: VerticalSplit([0, 1]), None, "columns must be"),
+        (lambda: VerticalSplit(label_owner=2), 2, "different clients of 0 … 1"),
+        (lambda: VerticalSplit(label_owner=[]), 2, "label_owner must be"),
+        (lambda: VerticalSplit(label_owner=[1, 1]), 2, "label_owner must be"),
+        (lambda: VerticalSplit(label_owner="0"), 2, "label_owner must be"),
+        (lambda: VerticalSplit(label_owner=None), 2, "label_owner must be"),
+        (lambda: TransferSplit(9, shared_columns=1), 2, "shared_rows leaves 1 of 10 rows"),
+        (lambda: TransferSplit(2, shared_columns=7), 2, "shared_columns leaves 0 of 6 columns"),
+        (lambda: TransferSplit(0.5, shared_columns=1), 2, "shared_rows must be a whole number"),
     ],
 )
-def test_contradictions_are_refused(split, clients, message):
+def test_contradictions_are_refused(make, clients, message):
     with pytest.raises(UsageError, match=message):
-        split.assign(10, 6, clients=clients, seed=0)
+        make().assign(10, 6, clients=clients, seed=0)
 
 
 def test_an_empty_table_is_refused():

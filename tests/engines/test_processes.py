@@ -62,11 +62,11 @@ def test_a_dead_worker_costs_its_block_only():
 def test_an_engine_started_later_does_not_keep_workers_from_ending():
     with simulate() as first:
         first.ask("test.rows-and-pid").collect()
-        crew = [worker.process for worker in first.engine._crew]
+        workers = [worker.process for worker in first.engine._workers]
         with simulate() as second:
             second.ask("test.rows-and-pid").collect()
             first.engine.close()
-            assert [process.exitcode for process in crew] == [0, 0], "none had to be killed"
+            assert [process.exitcode for process in workers] == [0, 0], "none had to be killed"
             assert len(second.ask("test.rows-and-pid").collect()) == 100
 
 
@@ -119,8 +119,10 @@ def test_spawned_workers_give_the_same():
 def test_at_least_one_worker():
     with pytest.raises(so.errors.UsageError, match="workers"):
         so.simulate(X, clients=5, engine="processes", workers=0)
-    with pytest.raises(so.errors.UsageError, match="engine"):
+    with pytest.raises(so.errors.UsageError, match=r"no engine 'cluster'.*http, local, processes"):
         so.simulate(X, clients=5, engine="cluster")
+    with pytest.raises(so.errors.UsageError, match="cannot simulate"):
+        so.simulate(X, clients=5, engine="http")
     with pytest.raises(so.errors.UsageError, match="processes"):
         so.simulate(X, clients=5, workers=2)
 
@@ -136,8 +138,8 @@ def pid(client, ask):
 
 fed = so.simulate(np.zeros((20, 2)), clients=20, engine="processes", workers=2)
 print(*{r["pid"] for r in fed.ask("script.pid")})
-desks = [fed.engine._desk, *(worker.desk for worker in fed.engine._crew)]
-print(*[desk.memory.name for desk in desks], flush=True)
+buffers = [fed.engine._asks, *(worker.results for worker in fed.engine._workers)]
+print(*[buffer.memory.name for buffer in buffers], flush=True)
 if sys.argv[1] == "hang":
     time.sleep(60)
 """

@@ -172,11 +172,11 @@ def test_without_codecarbon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_options() -> None:
     for options, message in (
         ({"source": "guess"}, "source must be"),
-        ({"core_watts": -1.0}, "core_watts must not"),
+        ({"core_watts": -1.0}, "core_watts must be a number of at least 0"),
     ):
         with pytest.raises(UsageError, match=message), so.track_energy(**options):
             pass
-    with pytest.raises(UsageError, match="wh must be > 0"):
+    with pytest.raises(UsageError, match="wh must be a number > 0"):
         so.EnergyBudget(0)
 
 

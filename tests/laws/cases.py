@@ -21,16 +21,14 @@ from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.updates import UpdateMean
-from solera.learn.averaging.variants import ControlMean
 from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams
 from solera.learn.preprocess.moments import Moments
-from solera.learn.trees.forest import CollectForests
-from solera.learn.trees.histograms import HistBins
+from solera.learn.trees.boosting.histograms import HistBins
+from solera.learn.trees.client_trees import CollectTrees
+from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.local import CollectTrees
-from solera.learn.trees.rule_fold import RuleFold
-from solera.privacy.sums import EncryptedSum
+from solera.privacy.he.sums import EncryptedSum
 
 
 def registered(kind: type) -> list[type]:
@@ -60,11 +58,9 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
     so.ByFold: lambda: so.ByFold(so.Sum(), 2),
     so.Mean: lambda: so.Mean(weight="rows"),
     UpdateMean: lambda: UpdateMean(3),
-    ControlMean: lambda: ControlMean(3),
     so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
     RuleFold: lambda: RuleFold(2, 2),
     CollectTrees: lambda: CollectTrees(2, 2),
-    CollectForests: lambda: CollectForests(2, 2),
 }
 
 
@@ -88,11 +84,10 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.Fields: _sums,
     so.ByFold: _sums,
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
-    CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole}),
-    CollectForests: st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
+    CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
+    | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
     Gather: _sums,
     UpdateMean: _updates,
-    ControlMean: _updates,
     Grams: st.fixed_dictionaries(
         {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}
     )
@@ -286,9 +281,9 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("", lambda: so.FedForest(trees=3, per_client=2), ("classes", "numbers")),
         ("mean", lambda: so.FedForest(trees=2, vote="mean", max_depth=3), ("classes",)),
     ],
-    so.FedGBDT: [("", lambda: so.FedGBDT(rounds=3, max_depth=2), ("classes", "numbers"))],
-    so.HistGBDT: [
-        ("", lambda: so.HistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
+    so.SimFL: [("", lambda: so.SimFL(rounds=3, max_depth=2), ("classes", "numbers"))],
+    so.FedHistGBDT: [
+        ("", lambda: so.FedHistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
     ],
     HistBins: [("", lambda: HistBins(16), ("classes",))],
     so.Pipeline: [

@@ -185,7 +185,7 @@ def test_missing_values_are_learned_from_or_named(case, engine):
     model = case.make()
     with federation(engine, data, model) as fed:
         last = model.steps[-1] if isinstance(model, so.Pipeline) else model
-        if last.uses_gaps:
+        if last.allows_missing:
             model.fit(fed)
             return
         with pytest.raises(SoleraError, match=r"client 0 .*x1"):

@@ -51,5 +51,5 @@ def test_a_peer_that_fails_is_passed_over():
 def test_wrong_federation_or_learner():
     with pytest.raises(UsageError, match="Peers"):
         so.PeerToPeer(so.FedLinear()).fit(so.simulate(X, Y, clients=3))
-    with pytest.raises(UsageError, match="averaging"):
+    with pytest.raises(UsageError, match="must be a Averaging"):
         so.PeerToPeer(so.FedScaler()).fit(peers("cyclic"))

@@ -102,7 +102,8 @@ def test_without_torch_the_other_learners_run(monkeypatch):
 
 def test_the_network_is_that_of_the_thesis():
     model = dropout.dense(37)
-    sizes = [p.shape[0] for name, p in model._plan().module().named_parameters() if "bias" in name]
+    parameters = model._architecture.module().named_parameters()
+    sizes = [p.shape[0] for name, p in parameters if "bias" in name]
     assert sizes == [100, 100, 100, 1]
     assert model.optimiser == "adam"
     assert list(dropout.learners(37)) == ["FedHEONN", "FedLinear", "FedAvg"]

@@ -71,9 +71,9 @@ def fed(seed=0):
 def test_selections_are_recorded():
     seen = so.selection.Selections()
     model = so.FedLinear(rounds=6, per_round=4).fit(fed(), callbacks=[seen])
-    assert seen.chosen.sum() == 24
+    assert seen.chosen_.sum() == 24
     lost = sum(entry["failures"] for entry in model.history_)
-    assert seen.took_part.sum() == 24 - lost < 24
+    assert seen.took_part_.sum() == 24 - lost < 24
     found = so.selection.summarise(model.history_, seen, targets=[0.01])
     assert found["rounds"] == 6
     assert found["coverage"] <= 1
@@ -83,7 +83,7 @@ def test_selections_are_recorded():
     }  # fmt: skip
     again = so.selection.Selections()
     again.set_state(seen.get_state())
-    assert np.array_equal(again.chosen, seen.chosen)
+    assert np.array_equal(again.chosen_, seen.chosen_)
 
 
 def test_grid_search_finds_the_smallest_area():

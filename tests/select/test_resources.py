@@ -169,12 +169,12 @@ def digits(select, resources, rounds=3, **options):
 
 
 def test_rows_are_sent_only_by_those_who_allow_it_and_each_once(monkeypatch):
-    guests = []
+    stand_ins = []
     fetch = upload.fetch_rows
 
     def watched(*arguments):
-        guests.append(fetch(*arguments))
-        return guests[-1]
+        stand_ins.append(fetch(*arguments))
+        return stand_ins[-1]
 
     monkeypatch.setattr("solera.select.resources.fetch_rows", watched)
     slow_link = so.Resources(upload=0.6, link=1e4)
@@ -184,7 +184,7 @@ def test_rows_are_sent_only_by_those_who_allow_it_and_each_once(monkeypatch):
     allows = slow_link.allows_upload(1, np.arange(20))
     asked = [r for r in fed.meter.records if r.task == "select.upload"]
     assert all(allows[record.clients].all() for record in asked)
-    rows = np.concatenate([engine.source.X for engine in guests])
+    rows = np.concatenate([engine.source.X for engine in stand_ins])
     assert len(rows) == sum(sent) == len(np.unique(rows, axis=0))
 
 
@@ -204,7 +204,7 @@ def test_uploaded_rows_enter_the_average_as_one_more_member():
             self.fed = roster.federation
             return roster.ids
 
-        def guests(self):
+        def coordinator_rows(self):
             data = self.fed.data
             first = data.segments(np.array([0]))[0]
             one = so.FederatedData(
@@ -215,14 +215,14 @@ def test_uploaded_rows_enter_the_average_as_one_more_member():
     X, y, *_ = so.datasets.digits()
     X, y = X[:60] / 16, y[:60]
     how = {"rounds": 1, "batch_size": None, "lr": 0.5}
-    with_guest = so.FedLinear(select=Fixed(), **how).fit(
+    with_coordinator_rows = so.FedLinear(select=Fixed(), **how).fit(
         so.simulate(X, y, partition=so.ByGroup(np.arange(60) // 20))
     )
     Xd, yd = np.concatenate([X, X[:20]]), np.concatenate([y, y[:20]])
     doubled = so.FedLinear(**how).fit(
         so.simulate(Xd, yd, partition=so.ByGroup(np.arange(80) // 20))
     )
-    np.testing.assert_allclose(with_guest.coef_, doubled.coef_, atol=1e-12)
+    np.testing.assert_allclose(with_coordinator_rows.coef_, doubled.coef_, atol=1e-12)
 
 
 def test_hybrid_works_without_classes_and_behind_a_pipeline():
@@ -285,6 +285,6 @@ def test_clients_per_round_of_the_thesis():
             plan = greedy_schedule(5 * rows / state.speed, 32 * parameters / state.link, 180.0)
             found.append(len(plan.chosen))
             work = Work(32 * parameters, 5.0, np.full(len(plan.chosen), rows))
-            timing = clock.race(0, round, 0.0, ids[plan.chosen], work)
+            timing = clock.time_round(0, round, 0.0, ids[plan.chosen], work)
             assert timing.seconds <= plan.seconds + 1e-6 < 180
         assert low <= np.mean(found) <= high + 1.5

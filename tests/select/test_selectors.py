@@ -222,7 +222,7 @@ def test_active_sampling_reports_the_loss_of_the_model_that_was_sent():
     learner.set_model(learner.first_model(0))
     roster = Roster(8, 3, fed.engine.sizes("train"), None, 3, fed, learner)
     selector.choose(0, roster, np.random.default_rng(0))
-    np.testing.assert_allclose(selector._values, np.log(2) * np.sqrt(12))
+    np.testing.assert_allclose(selector.values_, np.log(2) * np.sqrt(12))
 
 
 # --- clients that decline, and bad input ---
@@ -259,30 +259,34 @@ def test_nobody_meets_the_deadline(make, caplog):
 
 @pytest.mark.parametrize("budget", [0, -1])
 def test_a_budget_below_one_is_an_error(budget):
-    with pytest.raises(UsageError, match="per_round must be at least 1"):
+    with pytest.raises(UsageError, match="per_round must be a whole number of at least 1"):
         fit(so.Uniform(), federation(), per_round=budget)
 
 
 @pytest.mark.parametrize(
-    ("selector", "words"),
+    ("make", "words"),
     [
-        (so.ActiveSampling(alpha1=1.5), "alpha1 must be between"),
-        (so.ActiveSampling(alpha2=-1), "alpha2 must not be negative"),
-        (so.ActiveSampling(alpha3=float("nan")), "alpha3 must be between"),
-        (so.PowerOfChoice(candidates=0), "candidates must be at least 1"),
-        (so.GreedyShapley(np.zeros((2, 4))), "validation rows and their target"),
-        (so.ShapleyUCB(epsilon=-1), "epsilon must not be negative"),
-        (so.FedCS(deadline=0), "deadline must be > 0"),
-        (so.FedCS(overhead=-1), "overhead must not be negative"),
-        (so.HybridFL(term="mean"), "term must be"),
-        (so.DynHybridFL(reference="first"), "reference must be"),
-        (so.DynHybridFL(lower=5, upper=1), "lower must be"),
+        (lambda: so.ActiveSampling(alpha1=1.5), "alpha1 must be a number in"),
+        (lambda: so.ActiveSampling(alpha2=-1), "alpha2 must be a number of at least 0"),
+        (lambda: so.ActiveSampling(alpha3=float("nan")), "alpha3 must be a number in"),
+        (lambda: so.PowerOfChoice(candidates=0), "candidates must be a whole number of at least 1"),
+        (lambda: so.GreedyShapley(np.zeros((2, 4))), "validation rows and their target"),
+        (lambda: so.ShapleyUCB(epsilon=-1), "epsilon must be a number of at least 0"),
+        (lambda: so.FedCS(deadline=0), "deadline must be a number > 0"),
+        (lambda: so.FedCS(overhead=-1), "overhead must be a number of at least 0"),
+        (lambda: so.HybridFL(term="mean"), "term must be"),
+        (lambda: so.DynHybridFL(reference="first"), "reference must be"),
+        (lambda: so.DynHybridFL(lower=5, upper=1), "lower must be"),
     ],
-    ids=str,
 )
-def test_bad_parameters_are_named(selector, words):
+def test_bad_parameters_are_named(make, words):
     with pytest.raises(UsageError, match=words):
-        fit(selector, federation())
+        make()
+
+
+def test_a_selector_changed_for_the_worse_is_checked_when_it_is_used():
+    with pytest.raises(UsageError, match="deadline must be"):
+        fit(so.FedCS().set_params(deadline=0), federation())
 
 
 def test_every_selector_is_tried_here():

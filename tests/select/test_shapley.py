@@ -196,21 +196,21 @@ def test_greedy_goes_round_first_and_then_takes_the_best():
     chosen = [select.choose(i, roster, np.random.default_rng(i)) for i in range(4)]
     assert set(np.concatenate(chosen).tolist()) == set(range(7))
     sums, counts = np.array([1.0, 6, 0, 0, 4, 0, 0]), np.array([1, 3, 1, 1, 1, 1, 1])
-    select.set_state({"sums": sums, "counts": counts, "turns": None})
+    select.set_state({"sums_": sums, "counts_": counts})
     assert sorted(select.choose(4, roster, np.random.default_rng(0)).tolist()) == [1, 4]
 
 
 def test_ucb_explores_first_and_values_what_is_rarely_seen():
     select, roster = so.ShapleyUCB(), Roster(4, 2, None, seed=3)
-    select.set_state({"sums": np.array([5.0, 0, 0, 0]), "counts": np.array([5, 5, 0, 0])})
+    select.set_state({"sums_": np.array([5.0, 0, 0, 0]), "counts_": np.array([5, 5, 0, 0])})
     assert sorted(select.choose(9, roster, np.random.default_rng(0)).tolist()) == [2, 3]
-    select.set_state({"sums": np.array([0.5, 0, 0, 0]), "counts": np.array([50, 50, 50, 1])})
+    select.set_state({"sums_": np.array([0.5, 0, 0, 0]), "counts_": np.array([50, 50, 50, 1])})
     assert 3 in select.choose(9, roster, np.random.default_rng(0))
 
 
 def test_softmax_draws_by_exp_of_the_mean_value():
     select, roster = so.ShapleySoftmax(), Roster(3, 1, None)
-    select.set_state({"sums": np.array([0.0, 2, 6]), "counts": np.array([1, 2, 3])})
+    select.set_state({"sums_": np.array([0.0, 2, 6]), "counts_": np.array([1, 2, 3])})
     counts = np.zeros(3)
     for i in range(4000):
         counts[select.choose(1, roster, np.random.default_rng(i))] += 1

@@ -133,7 +133,7 @@ DRIVER: dict[str, Step] = {
     "asked": Step(_REQUEST, "after", _sent("PUT", "/asks/2")),
     "not folded": Step("solera.core.federation:Replies.fold", "before"),
     "folded": Step("solera.core.federation:Replies.fold", "after"),
-    "state kept nowhere": Step("solera.engines.http:CoordinatorKeeper.save", "before"),
+    "state kept nowhere": Step("solera.engines.http:CoordinatorCheckpointStore.save", "before"),
     "state uploaded": Step(_REQUEST, "before", _sent("PUT", "/checkpoint")),
     "between rounds": Step("solera.core.rounds:Rounds._finish", "after"),
 }

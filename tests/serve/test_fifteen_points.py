@@ -90,7 +90,7 @@ def network(tmp_path_factory):
             here.start()
             patch.setenv("SOLERA_KEYS", str(folder / "keys"))
             if tenseal is not None:
-                from solera.privacy import keys
+                from solera.privacy.he import keys
 
                 keys.create(folder / "keys", "shared", keys.CLIENT)
             staff(here, dict.fromkeys(NAMES))
@@ -619,7 +619,8 @@ def test_point_10_tls_is_strong(network):
 
 @needs_he
 def test_point_10_weak_encryption_is_refused(tmp_path):
-    from solera.privacy import he_ring, keys
+    from solera.privacy.he import keys
+    from solera.privacy.he import ring as he_ring
 
     for name in ("CLIENT", "COORDINATOR", "COMPAT", "SMALL", "SMALL_CLIENT"):
         assert getattr(he_ring, name).check().security() >= 128
@@ -632,7 +633,7 @@ def test_point_10_weak_encryption_is_refused(tmp_path):
 
 @needs_he
 def test_point_11_what_is_encrypted_cannot_be_read_at_the_coordinator(network):
-    from solera.privacy import keys
+    from solera.privacy.he import keys
 
     sums = [so.FedHEONN().fit(so.simulate(DATA)).statistics_["moments"]]
     for k in range(3):

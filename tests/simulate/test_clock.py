@@ -46,12 +46,12 @@ def test_a_round_takes_the_time_of_the_formula():
     steady = so.Resources(speed=50.0, link=1.4e6, variation=0.0)
     three = Work(1_400_000, 5.0, np.array([10, 20, 30]))
     for uploads, expected in (("sequential", 1 + 1 + 3), ("parallel", 1 + 3 + 1)):
-        timing = so.VirtualClock(steady, uploads=uploads).race(0, 0, 0.0, np.arange(3), three)
+        timing = so.VirtualClock(steady, uploads=uploads).time_round(0, 0, 0.0, np.arange(3), three)
         assert timing.seconds == pytest.approx(expected)
         assert not timing.missed
     # ready after 1, 2 and 3 s: one after the other is no slower here; two at once it is
     same = Work(1_400_000, 5.0, np.array([30, 30, 30]))
-    timing = so.VirtualClock(steady, overhead=2.0).race(0, 0, 0.0, np.arange(3), same)
+    timing = so.VirtualClock(steady, overhead=2.0).time_round(0, 0, 0.0, np.arange(3), same)
     assert timing.seconds == pytest.approx(2 + 1 + 3 + 3)
 
 
@@ -59,7 +59,7 @@ def test_a_round_takes_the_time_of_the_formula():
 @given(deadline=st.floats(0.5, 120), seed=st.integers(0, 50))
 def test_a_deadline_is_kept_and_the_late_are_named(deadline, seed):
     clock, free = so.VirtualClock(deadline=deadline), so.VirtualClock()
-    timing, whole = (c.race(seed, 0, 0.0, IDS, WORK) for c in (clock, free))
+    timing, whole = (c.time_round(seed, 0, 0.0, IDS, WORK) for c in (clock, free))
     assert timing.seconds <= max(deadline, 0) + 1e-9
     assert {failure.kind for failure in timing.missed} <= {"late"}
     assert bool(timing.missed) == (whole.seconds > deadline)
@@ -70,12 +70,12 @@ def test_a_deadline_is_kept_and_the_late_are_named(deadline, seed):
 def test_dropouts_and_stragglers():
     failures = so.Failures(dropout=0.3, straggle=0.3, delay=100.0)
     clock = so.VirtualClock(failures=failures)
-    timing = clock.race(0, 0, 0.0, IDS, WORK)
-    plain = so.VirtualClock().race(0, 0, 0.0, IDS, WORK)
+    timing = clock.time_round(0, 0, 0.0, IDS, WORK)
+    plain = so.VirtualClock().time_round(0, 0, 0.0, IDS, WORK)
     assert 5 < len(timing.missed) < 26
     assert {failure.kind for failure in timing.missed} == {"dropped"}
     assert timing.seconds > plain.seconds
-    assert clock.race(0, 0, 0.0, IDS, WORK) == timing
+    assert clock.time_round(0, 0, 0.0, IDS, WORK) == timing
 
 
 def test_availability_over_the_day():
@@ -160,14 +160,14 @@ def test_interrupted_time_goes_on(tmp_path):
     ("make", "words"),
     [
         (lambda: so.VirtualClock(uploads="both"), "uploads must be"),
-        (lambda: so.VirtualClock(deadline=0), "deadline must be > 0"),
-        (lambda: so.VirtualClock(overhead=-1), "overhead must not"),
+        (lambda: so.VirtualClock(deadline=0), "deadline must be a number > 0"),
+        (lambda: so.VirtualClock(overhead=-1), "overhead must be"),
         (lambda: so.VirtualClock(idle=0), "idle must be"),
         (lambda: so.VirtualClock(failures=so.Failures(corrupt=0.1)), "corrupt"),
         (lambda: so.VirtualClock(so.Resources(speed=0)), "speed must be"),
         (lambda: so.VirtualClock(so.Resources(link=(2, 1))), "link must be"),
         (lambda: so.VirtualClock(so.Resources(variation=1)), "variation must be"),
-        (lambda: so.VirtualClock(so.Resources(spread=-1)), "spread must not"),
+        (lambda: so.VirtualClock(so.Resources(spread=-1)), "spread must be"),
         (lambda: so.VirtualClock(so.Resources(upload=2)), "upload must be"),
         (lambda: so.VirtualClock(so.Resources(reports="never")), "reports must be"),
         (lambda: so.VirtualClock(availability=so.Availability(0)), "hours must be"),

@@ -79,7 +79,7 @@ def _failures(fed):
     found = []
     for k in range(12):
         ask = so.FedLinear(rounds=1).fit(so.simulate(X, Y, clients=1))
-        payload = {**ask.order(0), **ask.get_model()}
+        payload = {**ask.round_config(0), **ask.get_model()}
         replies = fed.ask("linear.train", payload, round=k)
         replies.fold(so.Mean("rows"))
         found += replies.failures
@@ -93,6 +93,5 @@ def test_when_everything_fails_the_error_says_so():
 
 
 def test_probabilities_are_checked():
-    fed = so.simulate(X, Y, clients=10, failures=so.Failures(dropout=1.2))
     with pytest.raises(UsageError, match=r"Failures\(dropout=1.2\)"):
-        fed.ask("test.ones").collect()
+        so.Failures(dropout=1.2)

@@ -108,7 +108,7 @@ class _Demo:
         self.coordinator: subprocess.Popen[bytes]
 
     def begin(self) -> None:
-        from solera.privacy import keys
+        from solera.privacy.he import keys
 
         with stderr().status("starting processes"):
             self._solera("tls", "init", "--folder", str(self.folder / "tls"))

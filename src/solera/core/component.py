@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
-from solera.core.constraints import declared_types, violation
+from solera.core.constraints import check_values, constructor_parameters, declared_types
 from solera.core.errors import PayloadError, UsageError
 from solera.core.registry import new_registry
 
@@ -30,9 +30,17 @@ class _CheckedOnceMade(type):
             component.check_params()
             return component
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's parameters, for :func:`inspect.signature`."""
+        return inspect.Signature(constructor_parameters(cls))
+
 
 class Component(metaclass=_CheckedOnceMade):
-    """Base class: parameters in, parameters out. Subclasses are registered by their name."""
+    """Base class: parameters in, parameters out.
+
+    Subclasses are registered by their name, those of other packages as ``package:Name``.
+    """
 
     registry: ClassVar[dict[str, type[Component]]] = new_registry()
 
@@ -41,16 +49,17 @@ class Component(metaclass=_CheckedOnceMade):
         _inherit_parameters(cls)
         if abstract or cls.__name__.startswith("_"):
             return
-        known = Component.registry.get(cls.__name__)
+        name = component_name(cls)
+        known = Component.registry.get(name)
         if known is not None and (known.__module__, known.__qualname__) != (
             cls.__module__,
             cls.__qualname__,
         ):
             raise UsageError(
-                f"component {cls.__name__!r} is already defined in {known.__module__}",
+                f"component {name!r} is already defined in {known.__module__}",
                 hint="choose another class name: saved models refer to components by name",
             )
-        Component.registry[cls.__name__] = cls
+        Component.registry[name] = cls
 
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
@@ -89,11 +98,11 @@ class Component(metaclass=_CheckedOnceMade):
         :meth:`set_params` may have changed it. A subclass adds what an annotation cannot say, such
         as rules about two parameters.
         """
-        for name, hint in declared_types(type(self)).items():
-            value = getattr(self, name)
-            rule = violation(value, hint)
-            if rule is not None:
-                raise UsageError.of(self, name, value, rule)
+        params = self.get_params(deep=False)
+        check_values(self, declared_types(type(self)), params)
+        for value in params.values():
+            if isinstance(value, Component):
+                value.check_params()
 
     def described_params(self) -> dict[str, Any]:
         """The parameters as :func:`describe` sees them."""
@@ -123,15 +132,22 @@ class Component(metaclass=_CheckedOnceMade):
         return hash(type(self).__name__)
 
     def __repr__(self) -> str:
-        signature, starred = inspect.signature(type(self).__init__), _starred(type(self))
+        defaults = {p.name: p.default for p in constructor_parameters(type(self))}
+        starred = _starred(type(self))
         shown = [
             f"{name}={value!r}"
             for name, value in self.get_params(deep=False).items()
-            if name != starred and not _equal(value, signature.parameters[name].default)
+            if name != starred and not _equal(value, defaults[name])
         ]
         if starred:
             shown = [*(repr(value) for value in getattr(self, starred)), *shown]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def component_name(cls: type[Any]) -> str:
+    """What files and messages call a class: its name, after its package if that is not Solera."""
+    package = cls.__module__.partition(".")[0]
+    return cls.__name__ if package == __name__.partition(".")[0] else f"{package}:{cls.__name__}"
 
 
 def _inherit_parameters(cls: type[Any]) -> None:
@@ -147,14 +163,16 @@ def _inherit_parameters(cls: type[Any]) -> None:
     names = {p.name for p in own}
     more = [p for p in inspect.signature(base).parameters.values() if p.name not in names]
     init.__signature__ = signature.replace(parameters=[*own, *more])
-    hints = {name: hint for name, hint in get_type_hints(base).items() if name not in names}
+    hints = {
+        name: hint
+        for name, hint in get_type_hints(base, include_extras=True).items()
+        if name not in names
+    }
     init.__annotations__ = {**init.__annotations__, **hints}
 
 
 def _parameters(cls: type[Any]) -> tuple[str, ...]:
-    if cls.__init__ is object.__init__:
-        return ()
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    parameters = constructor_parameters(cls)
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             raise TypeError(f"{cls.__name__}: a component names every parameter, no **{parameter}")
@@ -163,10 +181,8 @@ def _parameters(cls: type[Any]) -> tuple[str, ...]:
 
 def _starred(cls: type[Any]) -> str | None:
     """The name of the constructor's ``*args``, if it has one."""
-    for parameter in inspect.signature(cls.__init__).parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL and cls.__init__ is not object.__init__:
-            return parameter.name
-    return None
+    starred = [p.name for p in constructor_parameters(cls) if p.kind is p.VAR_POSITIONAL]
+    return starred[0] if starred else None
 
 
 @cache
@@ -184,6 +200,21 @@ def installed_components() -> dict[str, type[Component]]:
     return Component.registry
 
 
+def full_name(name: str) -> str:
+    """The name of the component that is meant; ``package:`` may be left out where one has it."""
+    known = Component.registry if name in Component.registry else installed_components()
+    if name in known:
+        return name
+    same = sorted(other for other in known if other.endswith(f":{name}"))
+    if not same:
+        raise UsageError(
+            f"component {name!r} is not installed", hint="import the package that defines it first"
+        )
+    if len(same) > 1:
+        raise UsageError(f"component {name!r} is in several packages", hint=", ".join(same))
+    return same[0]
+
+
 def describe(value: Any) -> Any:
     """A payload that :func:`build` turns back into ``value``.
 
@@ -191,7 +222,7 @@ def describe(value: Any) -> Any:
     """
     if isinstance(value, Component):
         params = {name: describe(v) for name, v in value.described_params().items()}
-        return {_COMPONENT: type(value).__name__, "params": params}
+        return {_COMPONENT: component_name(type(value)), "params": params}
     if isinstance(value, Mapping):
         return {key: describe(v) for key, v in value.items()}
     if isinstance(value, tuple | list):
@@ -211,12 +242,7 @@ def build(description: Any) -> Any:
         if _COMPONENT not in description:
             return {key: build(v) for key, v in description.items()}
         name = description[_COMPONENT]
-        cls = Component.registry.get(name) or installed_components().get(name)
-        if cls is None:
-            raise UsageError(
-                f"component {name!r} is not installed",
-                hint="import the package that defines it first",
-            )
+        cls = Component.registry[full_name(name)]
         params = {key: build(v) for key, v in description["params"].items()}
         unknown = sorted(set(params) - set(cls.parameters()))
         if unknown:

@@ -15,7 +15,7 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from solera.core.component import Component, installed_components
+from solera.core.component import Component, full_name, installed_components
 from solera.core.constraints import violation
 from solera.core.errors import UsageError
 
@@ -37,11 +37,24 @@ def component(base: type[Any], table: Mapping[str, Any], where: Where = ()) -> A
     known, what = family(base), base.__name__.lower()
     if "kind" not in table:
         raise Problem(where, f"the {what} has no kind", hint=f"one of {', '.join(known)}")
-    cls = choose(known, table["kind"], what, (*where, "kind"))
+    cls = choose(known, _full_name(table["kind"]), what, (*where, "kind"))
     given = {("kind" if key == "kind_" else key): v for key, v in table.items() if key != "kind"}
     hints = check_call(cls, cls.__name__, given, where)
     built = {key: _nested(v, hints.get(key), (*where, key)) for key, v in given.items()}
-    return cls.make(built)
+    try:
+        return cls.make(built)
+    except Problem:
+        raise
+    except UsageError as error:  # a value that its declaration does not allow
+        raise Problem(where, error.message, hint=error.hint) from None
+
+
+def _full_name(kind: Any) -> Any:
+    """The registered name of a component that goes by its bare name, if there is one."""
+    try:
+        return full_name(kind) if isinstance(kind, str) else kind
+    except UsageError:
+        return kind
 
 
 def family(base: type[Any]) -> dict[str, type[Component]]:

@@ -3,20 +3,23 @@
     def __init__(self, *, rounds: Count = 10, lr: Positive = 0.1, mode: Literal["min", "max"]): …
 
 :meth:`solera.core.component.Component.check_params` compares every parameter with its annotation.
-Numbers, text, choices, components, and lists and unions of these are compared; any value passes
-for a type that is none of them, such as an array or a function.
+Numbers, text, choices, functions, components, and lists and unions of these are compared; any
+value passes for a type that is none of them, such as an array.
 """
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta
+
+from solera.core.errors import UsageError
 
 Count = Annotated[int, Meta(ge=1)]
 """A whole number of at least one."""
@@ -39,22 +42,45 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 }
 
 
+def constructor_parameters(cls: type[Any]) -> list[inspect.Parameter]:
+    """The parameters of a constructor, without ``self``."""
+    if cls.__init__ is object.__init__:
+        return []
+    return list(inspect.signature(cls.__init__).parameters.values())[1:]
+
+
 @cache
 def declared_types(cls: type[Any]) -> dict[str, Any]:
     """The annotations of a constructor's parameters, those of ``*name`` as a list."""
-    import inspect
-
-    if cls.__init__ is object.__init__:
-        return {}
-    hints = get_type_hints(cls.__init__, include_extras=True)
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    hints = _hints(cls.__init__)
     declared = {}
-    for parameter in parameters:
+    for parameter in constructor_parameters(cls):
         hint = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_POSITIONAL:
             hint = types.GenericAlias(list, (hint,))
         declared[parameter.name] = hint
     return declared
+
+
+def check_arguments(function: Callable[..., Any], *, owner: object = None, **given: Any) -> None:
+    """Raise :class:`UsageError` for an argument that the function's annotation does not allow.
+
+    The error names ``owner``, or the function.
+    """
+    check_values(function.__name__ if owner is None else owner, _hints(function), given)
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(function, include_extras=True)
+
+
+def check_values(owner: object, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise :class:`UsageError` for a value that is not of the type of its name."""
+    for name, value in values.items():
+        rule = violation(value, hints[name])
+        if rule is not None:
+            raise UsageError.of(owner, name, value, rule)
 
 
 def violation(value: Any, hint: Any) -> str | None:
@@ -71,11 +97,15 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, part) for part in get_args(hint))
     if origin is Literal:
         return any(value is choice or _equal(value, choice) for choice in get_args(hint))
+    if origin is Callable:
+        return callable(value)
     if hint in _PLAIN:
         kinds, _ = _PLAIN[hint]
         return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
+    if origin is Callable:
+        return callable(value)
     if _is_list(hint):
-        if isinstance(value, str):
+        if isinstance(value, str) or not hasattr(value, "__iter__"):
             return False
         (element,) = get_args(hint)[:1] or (Any,)
         return not isinstance(value, list | tuple) or all(_fits(v, element) for v in value)
@@ -106,8 +136,12 @@ def _words(hint: Any) -> str:
         return _one_of([_words(part) for part in get_args(hint)])
     if origin is Literal:
         return _one_of([repr(choice) for choice in get_args(hint)])
+    if origin is Callable:
+        return "a function"
     if hint in _PLAIN:
         return _PLAIN[hint][1]
+    if origin is Callable:
+        return "a function"
     if _is_list(hint):
         return f"a list, each {_words(get_args(hint)[0])}"
     return f"a {hint.__name__}" if _is_component(hint) else "of the right type"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Protocol
 
 from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray, Part
 from solera.core.component import Component, describe_fitted
+from solera.core.errors import UsageError
 from solera.core.payload import encode, encoded_size
 from solera.core.replies import Batch, Failure
 from solera.core.schema import Schema
+
+_ENGINES = "solera.engines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class Block:
     partial: Any = None
 
 
-class Keeper(Protocol):
+class CheckpointStore(Protocol):
     """Something that keeps the state of a loop, to go on from after an interruption."""
 
     def read(self) -> bytes | None:
@@ -114,11 +121,33 @@ class Engine(Protocol):
     def restore(self, states: Mapping[int, Any]) -> None:
         """Put back what :meth:`states` returned."""
 
-    def keeper(self) -> Keeper | None:
+    def checkpoint_store(self) -> CheckpointStore | None:
         """Where the state of a loop that begins now is kept, if the engine keeps it."""
 
     def close(self) -> None:
         """Give back processes and memory."""
+
+
+def find_engine(name: str) -> type[Any]:
+    """The class of an engine by its name, among all that are installed."""
+    installed = _installed_engines()
+    if name not in installed:
+        raise UsageError(
+            f"there is no engine {name!r}", hint=f"installed are {', '.join(sorted(installed))}"
+        )
+    engine: type[Any] = installed[name].load()
+    return engine
+
+
+@cache
+def _installed_engines() -> dict[str, EntryPoint]:
+    """The entry points ``solera.engines`` of all packages, by name."""
+    found = {entry.name: entry for entry in entry_points(group=_ENGINES)}
+    if "local" not in found:  # a source tree that was not installed has them in its project file
+        project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+        for name, value in project["project"]["entry-points"][_ENGINES].items():
+            found[name] = EntryPoint(name, value, _ENGINES)
+    return found
 
 
 def payload_size(payload: Any) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Aggregation, check_aggregation
 from solera.core.clients import IntArray
 from solera.core.component import Component, build_fitted
+from solera.core.constraints import Positive, check_arguments
 from solera.core.engine import Ask, Block, Engine, PerClient, Preparation, payload_size
 from solera.core.errors import NotEnoughReplies, PayloadTooLarge, UsageError
 from solera.core.meter import Meter, Record, compact, same_for_all
@@ -52,7 +53,7 @@ class Replies:
         self.ask = ask
         self.quorum = quorum
         self.failures: list[Failure] = []
-        self.guests: Engine | None = None
+        self.coordinator_rows: Engine | None = None
         self.keeps_updates = False
         self.updates: Updates | None = None
         self._federation = federation
@@ -95,9 +96,9 @@ class Replies:
             if len(groups) > 1:
                 self._federation.meter.relayed += encoded_size(partial)
             total = aggregation.merge(total, partial)
-        if self.guests is not None and not isinstance(self.ask.payload, PerClient):
+        if self.coordinator_rows is not None and not isinstance(self.ask.payload, PerClient):
             ask = replace(self.ask, clients=np.zeros(1, np.int64), prepare=())
-            for block in self.guests.run(ask, aggregation):
+            for block in self.coordinator_rows.run(ask, aggregation):
                 total = aggregation.merge(total, block.partial)
         self._close()
         return total
@@ -213,7 +214,7 @@ class Federation:
         payload: Any = None,
         *,
         to: ArrayLike | None = None,
-        deadline: float | None = None,
+        deadline: Positive | None = None,
         quorum: int | float | None = None,
         round: int = 0,
     ) -> Replies:
@@ -233,8 +234,7 @@ class Federation:
         found = task if isinstance(task, Task) else find_task(task)
         clients = self._chosen(to)
         size = self._check_payload(payload, clients)
-        if deadline is not None and not deadline > 0:
-            raise UsageError.of("ask", "deadline", deadline, "must be > 0 seconds")
+        check_arguments(Federation.ask, deadline=deadline)
         ask = Ask(
             found.name,
             found.version,
@@ -264,6 +264,20 @@ class Federation:
             if schema is not None:
                 schema = build_fitted(step.description).transform_schema(schema)
         return schema
+
+    def is_complete(self) -> bool:
+        """Whether it is known without asking that all clients have rows and no value is missing."""
+        knows = getattr(self.engine, "is_complete", None)
+        one_group = len(self.topology.groups(self.clients)) == 1
+        return knows is not None and one_group and not self._prepare and bool(knows())
+
+    def record(self, task: Task, reply: Any) -> None:
+        """Account for an ask that need not be made, since all clients would give this reply."""
+        clients = self.clients
+        down = same_for_all(payload_size(None), clients)
+        up = same_for_all(encoded_size(reply), clients)
+        began = time.perf_counter()
+        self.meter.add(Record(0, task.name, clients, down, clients, up, began, 0.0, 0.0))
 
     def prepared(self, transformer: Component) -> Federation:
         """The same clients, who pass their rows through a fitted transformer before every task."""

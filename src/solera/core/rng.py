@@ -47,6 +47,11 @@ def stream_keys(seed: int, purpose: str, round: int, clients: ArrayLike) -> Bits
         return _mix(_mix(who * _GOLDEN) ^ base)
 
 
+def uniform(keys: Bits, counters: ArrayLike) -> NDArray[np.float64]:
+    """A number in [0, 1) for each (key, counter): 53 of its random bits."""
+    return np.asarray((random_bits(keys, counters) >> np.uint64(11)) * 2.0**-53)
+
+
 def random_bits(keys: Bits, counters: ArrayLike) -> Bits:
     """64 random bits for each (key, counter), broadcast against each other."""
     with np.errstate(over="ignore"):

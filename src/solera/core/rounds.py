@@ -12,7 +12,7 @@ import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,26 +20,18 @@ from numpy.typing import ArrayLike
 from solera.core import rng
 from solera.core.checkpoint import Checkpoint
 from solera.core.clients import IntArray
+from solera.core.component import Component
+from solera.core.constraints import Count, Positive, check_values, declared_types
 from solera.core.engine import Engine
 from solera.core.errors import CheckpointError, UsageError
 from solera.core.federation import Federation, Replies, Updates
 from solera.core.meter import Total
 from solera.core.replies import Failure
 from solera.core.selection import Roster, Selector, Work
+from solera.core.state import Stateful, is_state
 from solera.core.task import Task
 
 log = logging.getLogger("solera")
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """Something that changes while it runs and can be put back where it was."""
-
-    def get_state(self) -> Any:
-        """All that changes, as a payload."""
-
-    def set_state(self, state: Any) -> None:
-        """Go back to what :meth:`get_state` returned."""
 
 
 class Round:
@@ -56,7 +48,7 @@ class Round:
         *,
         learner: Any = None,
         chosen: IntArray | None = None,
-        guests: Engine | None = None,
+        coordinator_rows: Engine | None = None,
         before: Any = None,
         asked_before: int | None = None,
     ) -> None:
@@ -69,7 +61,7 @@ class Round:
         self.stopped: str | None = None
         self.federation = federation
         self.missed: list[Failure] = []
-        self._guests = guests
+        self._coordinator_rows = coordinator_rows
         self._replies: list[Replies] = []
         asked = len(federation.meter.records)
         self._asked_before = asked if asked_before is None else asked_before
@@ -92,7 +84,8 @@ class Round:
             quorum=quorum,
             round=self.index,
         )
-        replies.guests, replies.keeps_updates = self._guests, self.before is not None
+        replies.coordinator_rows = self._coordinator_rows
+        replies.keeps_updates = self.before is not None
         self._replies.append(replies)
         return replies
 
@@ -121,8 +114,11 @@ class Round:
         self.stopped = reason
 
 
-class Callback:
-    """Something that watches a run. Override what you need."""
+class Callback(Stateful):
+    """Something that watches a run. Override what you need.
+
+    What it remembers between rounds is in attributes that end in an underscore.
+    """
 
     def on_start(self, learner: Any, rounds: int, start: int) -> None:
         """Before the first round; ``start`` > 0 when the run is resumed."""
@@ -134,55 +130,55 @@ class Callback:
         """After the last round, also when it was interrupted."""
 
 
-@dataclass
-class EarlyStopping(Callback):
+class EarlyStopping(Callback, Component):
     """Stop when a metric has not improved for ``patience`` rounds; keep the best model.
 
-    ``mode`` "min" suits losses, "max" scores.
+    ``mode`` "min" suits losses, "max" scores. ``best_`` is the best value so far, ``waited_`` the
+    number of rounds since.
     """
 
-    metric: str
-    patience: int = 5
-    mode: str = "min"
-    min_delta: float = 0.0
-    best: float | None = field(default=None, init=False)
-    waited: int = field(default=0, init=False)
-    best_state: Any = field(default=None, init=False, repr=False)
+    best_: float | None = None
+    waited_: int = 0
+    best_state_: Any = None
+
+    def __init__(
+        self,
+        metric: str,
+        *,
+        patience: Count = 5,
+        mode: Literal["min", "max"] = "min",
+        min_delta: float = 0.0,
+    ) -> None:
+        self.metric = metric
+        self.patience = patience
+        self.mode = mode
+        self.min_delta = min_delta
 
     def on_round(self, learner: Any, round: Round) -> None:
-        if self.mode not in ("min", "max"):
-            raise UsageError.of(self, "mode", self.mode, "must be 'min' or 'max'")
         if self.metric not in round.metrics:
             raise UsageError(
                 f"EarlyStopping(metric={self.metric!r}): the round has {sorted(round.metrics)}",
                 hint="choose one of these or evaluate the metric in a callback before this one",
             )
         value = float(round.metrics[self.metric])
-        gain = None if self.best is None else self.best - value
+        gain = None if self.best_ is None else self.best_ - value
         if gain is not None and self.mode == "max":
             gain = -gain
         if gain is None or gain > self.min_delta:
-            self.best, self.waited, self.best_state = value, 0, learner.get_state()
+            self.best_, self.waited_, self.best_state_ = value, 0, learner.get_state()
         else:
-            self.waited += 1
-        if self.waited >= self.patience:
+            self.waited_ += 1
+        if self.waited_ >= self.patience:
             round.stop(f"{self.metric} did not improve for {self.patience} rounds")
 
     def on_end(self, learner: Any) -> None:
-        if self.best_state is not None:
+        if self.best_state_ is not None:
             history = learner.history_
-            learner.set_state(self.best_state)
+            learner.set_state(self.best_state_)
             learner.history_ = history
 
-    def get_state(self) -> Any:
-        return {"best": self.best, "waited": self.waited, "best_state": self.best_state}
 
-    def set_state(self, state: Any) -> None:
-        self.best, self.waited = state["best"], state["waited"]
-        self.best_state = state["best_state"]
-
-
-class StopAt(Callback):
+class StopAt(Callback, Component):
     """Stop at a time, at a value of a metric, or at whichever comes first.
 
     ``time`` is in seconds: of virtual time where the federation has a clock, of real time since
@@ -193,15 +189,11 @@ class StopAt(Callback):
     def __init__(
         self,
         *,
-        time: float | None = None,
+        time: Positive | None = None,
         metric: str = "score",
         target: float | None = None,
-        mode: str = "max",
+        mode: Literal["min", "max"] = "max",
     ) -> None:
-        if time is not None and not time > 0:
-            raise UsageError.of(self, "time", time, "must be > 0 seconds, or None")
-        if mode not in ("min", "max"):
-            raise UsageError.of(self, "mode", mode, "must be 'min' or 'max'")
         self.time = time
         self.metric = metric
         self.target = target
@@ -227,16 +219,17 @@ class Rounds:
 
     federation: Federation
     learner: Any
-    rounds: int
+    rounds: Count
     selector: Selector
-    per_round: int | None = None
+    per_round: Count | None = None
     callbacks: Sequence[Callback] = ()
     checkpoint: Checkpoint | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __iter__(self) -> Generator[Round, None, None]:
         start = self._restore()
-        self._check()
+        given = {"rounds": self.rounds, "per_round": self.per_round}
+        check_values(self.learner, declared_types(Rounds), given)
         for callback in self.callbacks:
             callback.on_start(self.learner, self.rounds, start)
         try:
@@ -255,12 +248,6 @@ class Rounds:
         finally:
             for callback in self.callbacks:
                 callback.on_end(self.learner)
-
-    def _check(self) -> None:
-        if self.per_round is not None and self.per_round < 1:
-            raise UsageError.of(self.learner, "per_round", self.per_round, "must be at least 1")
-        if self.rounds < 1:
-            raise UsageError.of(self.learner, "rounds", self.rounds, "must be at least 1")
 
     def _roster(self, time: float) -> Roster:
         federation, clients = self.federation, len(self.federation)
@@ -288,7 +275,7 @@ class Rounds:
             if roster.sizes is None:
                 raise UsageError("a clock needs to know how many rows clients have")
             work = Work(bits, epochs, roster.sizes[chosen])
-            timing = clock.race(federation.seed, index, time, chosen, work)
+            timing = clock.time_round(federation.seed, index, time, chosen, work)
             seconds, missed = timing.seconds, timing.missed
         elif clock is not None:
             seconds = clock.wait()
@@ -299,7 +286,7 @@ class Rounds:
             federation,
             learner=self.learner,
             chosen=chosen,
-            guests=self.selector.guests(),
+            coordinator_rows=self.selector.coordinator_rows(),
             before=self.learner.get_state() if self.selector.needs_updates else None,
             asked_before=asked_before,
         )
@@ -326,8 +313,10 @@ class Rounds:
             self.checkpoint.write(lambda: self._content(round))
 
     @property
-    def _stateful(self) -> list[Stateful]:
-        return [c for c in (self.selector, *self.callbacks) if isinstance(c, Stateful)]
+    def _watchers(self) -> list[Stateful]:
+        """The selector and the callbacks that have a state."""
+        watchers: list[Stateful] = [self.selector, *self.callbacks]
+        return [w for w in watchers if any(map(is_state, dir(w))) or w.get_state()]
 
     def _content(self, round: Round) -> dict[str, Any]:
         states = self.federation.engine.states()
@@ -335,7 +324,7 @@ class Rounds:
             "next": self.rounds if round.stopped else round.index + 1,
             "learner": self.learner.get_state(),
             "history": self.history,
-            "watchers": [watcher.get_state() for watcher in self._stateful],
+            "watchers": [[type(w).__name__, w.get_state()] for w in self._watchers],
             "clients": [[client, states[client]] for client in sorted(states)],
         }
 
@@ -343,17 +332,28 @@ class Rounds:
         content = self.checkpoint.read() if self.checkpoint is not None else None
         if content is None:
             return 0
-        watchers = self._stateful
-        if len(content["watchers"]) != len(watchers):
-            raise CheckpointError(
-                f"the checkpoint holds the state of {len(content['watchers'])} selectors and "
-                f"callbacks, this run has {len(watchers)}",
-                hint="resume with the callbacks the run was started with",
-            )
+        self._restore_watchers(content["watchers"])
         self.learner.set_state(content["learner"])
         self.history[:] = content["history"]
         self.learner.history_ = self.history
-        for watcher, state in zip(watchers, content["watchers"], strict=True):
-            watcher.set_state(state)
         self.federation.engine.restore(dict(content["clients"]))
         return int(content["next"])
+
+    def _restore_watchers(self, saved: list[tuple[str, Any]]) -> None:
+        """Give each selector and callback its state; those without any may come and go."""
+        left: list[Stateful] = [self.selector, *self.callbacks]
+        missing = []
+        for name, state in saved:
+            watcher = next((w for w in left if type(w).__name__ == name), None)
+            if watcher is None:
+                missing.append(name)
+            else:
+                watcher.set_state(state)
+                left.remove(watcher)
+        new = [type(w).__name__ for w in left if w in self._watchers]
+        if missing or new:
+            raise CheckpointError(
+                "the checkpoint holds the state of other selectors and callbacks: this run lacks "
+                f"{', '.join(missing) or 'none'} and adds {', '.join(new) or 'none'}",
+                hint="resume with the callbacks the run was started with",
+            )

@@ -14,6 +14,7 @@ from solera.core.engine import Engine
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Failure, Reply
+from solera.core.state import Stateful
 from solera.core.task import Task
 
 if TYPE_CHECKING:
@@ -48,8 +49,11 @@ class Roster:
         return self.federation.ask(task, payload, to=to, quorum=0, round=round).collect()
 
 
-class Selector(Component, abstract=True):
-    """Decides which clients take part in a round."""
+class Selector(Stateful, Component, abstract=True):
+    """Decides which clients take part in a round.
+
+    What it remembers between rounds is in attributes that end in an underscore.
+    """
 
     needs_updates: ClassVar[bool] = False
     """Whether :meth:`observe` looks at what each client replied: :attr:`Round.updates`."""
@@ -58,12 +62,22 @@ class Selector(Component, abstract=True):
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
         """Ids of the clients of this round."""
 
-    def guests(self) -> Engine | None:
+    def coordinator_rows(self) -> Engine | None:
         """One more client for this round, at the coordinator itself: rows that were sent to it."""
         return None
 
     def observe(self, round: Round) -> None:
         """Learn from what the chosen clients reported."""
+
+
+class Uniform(Selector):
+    """Every client with the same probability, without replacement."""
+
+    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+        if roster.budget >= len(roster.ids):
+            return roster.ids
+        pool = roster.clients if roster.available is None else roster.available
+        return np.asarray(rng.choice(pool, size=roster.budget, replace=False, shuffle=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +103,9 @@ class Clock(Protocol):
     def available(self, seed: int, time: float, clients: int) -> IntArray | None:
         """Who can be reached at that time; None: everybody."""
 
-    def race(self, seed: int, round: int, time: float, clients: IntArray, work: Work) -> Timing:
+    def time_round(
+        self, seed: int, round: int, time: float, clients: IntArray, work: Work
+    ) -> Timing:
         """What happens to these clients in a round that begins at ``time``."""
 
     def wait(self) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from solera.core.clients import IntArray
 from solera.core.component import Component
+from solera.core.constraints import Count
 from solera.core.errors import ForbiddenMessage, UsageError
 
 Actor = int | str
@@ -102,7 +103,7 @@ class Hierarchy(Topology):
     Client k belongs to aggregator k mod ``aggregators``.
     """
 
-    def __init__(self, aggregators: int) -> None:
+    def __init__(self, aggregators: Count) -> None:
         self.aggregators = aggregators
 
     def role(self, actor: Actor) -> Role:
@@ -115,8 +116,6 @@ class Hierarchy(Topology):
         raise self._unknown(actor)
 
     def others(self) -> tuple[str, ...]:
-        if self.aggregators < 1:
-            raise UsageError.of(self, "aggregators", self.aggregators, "must be at least 1")
         return (*(f"aggregator-{i}" for i in range(self.aggregators)), "server")
 
     def groups(self, clients: IntArray) -> list[IntArray]:
@@ -152,10 +151,6 @@ class Peers(Topology):
             return [everybody]
         if self.exchange == "cyclic":
             return list(everybody.reshape(-1, 1))
-        if self.exchange != "random":
-            raise UsageError.of(
-                self, "exchange", self.exchange, "must be 'cyclic', 'random' or 'parallel'"
-            )
         hops = [int(rng.integers(clients))]
         while len(hops) < clients:  # the next of the K−1 others, counted from the holder
             hops.append((hops[-1] + 1 + int(rng.integers(clients - 1))) % clients)
@@ -203,5 +198,5 @@ class Custom(Topology):
             )
         for actor in np.unique(owners):
             self.check(0, str(actor))
-        mine = owners[clients]
-        return [clients[mine == actor] for actor in np.unique(mine)]
+        asked = owners[clients]
+        return [clients[asked == actor] for actor in np.unique(asked)]

@@ -20,7 +20,7 @@ SMALLEST_COUNT = 5
 
 @task("data.describe")
 def describe(client: Client, ask: Any) -> dict[str, Any]:
-    """Names, kinds and categories of the columns, the classes, and which columns have gaps.
+    """Names, kinds and categories of the columns, the classes, and which columns miss values.
 
     The number of rows is sent only when it is not small; nothing else is counted.
     """
@@ -30,11 +30,11 @@ def describe(client: Client, ask: Any) -> dict[str, Any]:
         described["classes"] = np.unique(rows.y)
     described["rows"] = len(rows) if len(rows) >= SMALLEST_COUNT else None
     described["empty"] = not len(rows)
-    described["gaps"] = _gaps(rows)
+    described["gaps"] = _missing_columns(rows)
     return described
 
 
-def _gaps(rows: Rows) -> list[int]:
+def _missing_columns(rows: Rows) -> list[int]:
     """Columns with values that are missing or infinite."""
     values = rows.X.data if hasattr(rows.X, "indptr") else rows.X
     if values.dtype.kind != "f" or np.isfinite(values).all():
@@ -104,32 +104,34 @@ class SchemaAgreement(Aggregation):
         return {"schema": schema, "gaps": partial["gaps"], "empty": partial["empty"]}
 
 
-def _flaws_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
+def _find_missing_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
     rows = group.data.joined()
     if rows.X.dtype.kind != "f" or np.isfinite(getattr(rows.X, "data", rows.X)).all():
-        return [_flaws(i, [], size) for i, size in zip(group.ids, group.data.sizes, strict=True)]
-    return [find_flaws(client, ask) for client in group]
+        return [
+            _missing_reply(i, [], size) for i, size in zip(group.ids, group.data.sizes, strict=True)
+        ]
+    return [find_missing(client, ask) for client in group]
 
 
-@task("data.flaws", many=_flaws_many)
-def find_flaws(client: Client, ask: Any) -> dict[str, Any]:
+@task("data.flaws", many=_find_missing_many)
+def find_missing(client: Client, ask: Any) -> dict[str, Any]:
     """Whether this client has no rows, and the first column in which values are missing."""
     rows = client.data.part("train")
-    names = [client.data.schema.features[column].name for column in _gaps(rows)[:1]]
-    return _flaws(client.id, names, len(rows))
+    names = [client.data.schema.features[column].name for column in _missing_columns(rows)[:1]]
+    return _missing_reply(client.id, names, len(rows))
 
 
-def _flaws(client: int, columns: list[str], rows: int) -> dict[str, Any]:
+def _missing_reply(client: int, columns: list[str], rows: int) -> dict[str, Any]:
     return {
         "gaps": [f"{client:012d} {name}" for name in columns],
         "empty": [] if rows else [int(client)],
     }
 
 
-def agree(federation: Federation, *, gaps: bool = True) -> Schema:
+def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
     """The schema of a federation: known beforehand in a simulation, asked for otherwise.
 
-    A client without rows, a column on which clients disagree and, unless ``gaps`` are welcome, a
+    A client without rows, a column on which clients disagree and, unless ``allow_missing``, a
     missing value are errors that name client and column. Clients whose rows are generated lazily
     are not asked: theirs show when a task meets them.
     """
@@ -138,8 +140,11 @@ def agree(federation: Federation, *, gaps: bool = True) -> Schema:
         answer = federation.ask(describe).fold(SchemaAgreement())
         schema = answer["schema"]
         missing = [(client, schema.features[column].name) for client, column in answer["gaps"]]
+    elif federation.is_complete():  # as a simulation of many clients knows at once
+        federation.record(find_missing, _missing_reply(0, [], 1))
+        return schema
     elif federation.engine.sizes("train") is not None:
-        answer = federation.ask(find_flaws).fold(Fields({"gaps": Union(), "empty": Union()}))
+        answer = federation.ask(find_missing).fold(Fields({"gaps": Union(), "empty": Union()}))
         missing = [(int(gap[:12]), gap[13:]) for gap in answer["gaps"]]
     else:
         return schema
@@ -148,13 +153,13 @@ def agree(federation: Federation, *, gaps: bool = True) -> Schema:
             f"client {answer['empty'][0]} has no rows to train on",
             hint="give it data or leave it out",
         )
-    if missing and not gaps:
+    if missing and not allow_missing:
         raise missing_values(missing[0][0], [missing[0][1]])
     return schema
 
 
 def missing_values(client: int, columns: list[str]) -> DataError:
-    """The error for rows with gaps given to a learner that cannot use them."""
+    """The error for missing values given to a learner that cannot use them."""
     named = ", ".join(columns[:5]) + (" …" if len(columns) > 5 else "")
     return DataError(
         f"client {client} has missing or infinite values in {named}",

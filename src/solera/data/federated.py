@@ -10,7 +10,9 @@ import numpy as np
 
 from solera.core import rng
 from solera.core.clients import IntArray, Part, Rows, Segments
+from solera.core.constraints import Count, ProperFraction, check_arguments
 from solera.core.errors import DataError, UsageError
+from solera.core.payload import is_finite
 from solera.core.schema import Feature, Schema, infer
 
 if TYPE_CHECKING:
@@ -97,6 +99,11 @@ class FederatedData:
         """Rows per client of that part."""
         return self._bounds(slice(None), part)[1]
 
+    def is_complete(self) -> bool:
+        """Whether every client has rows to train on, and no value of any row is missing."""
+        values = self.X.data if hasattr(self.X, "indptr") else self.X
+        return bool(self.sizes().all()) and is_finite(values)
+
     def segments(self, clients: IntArray, part: Part = "train") -> Segments:
         starts, sizes = self._bounds(clients, part)
         return Segments(self.X, self.y, starts, sizes)
@@ -112,14 +119,14 @@ class FederatedData:
             (ends - test - validation, validation) if part == "validation" else (ends - test, test)
         )
 
-    def split(self, *, validation: float = 0.0, test: float = 0.0, seed: int = 0) -> FederatedData:
+    def split(
+        self, *, validation: ProperFraction = 0.0, test: ProperFraction = 0.0, seed: int = 0
+    ) -> FederatedData:
         """Set aside a fraction of every client's rows, drawn at random.
 
         Fractions are rounded down, so a client with few rows keeps them to train on.
         """
-        for name, value in (("validation", validation), ("test", test)):
-            if not 0 <= value < 1:
-                raise UsageError.of("split", name, value, "must be at least 0 and below 1")
+        check_arguments(FederatedData.split, validation=validation, test=test)
         if validation + test >= 1:
             raise UsageError(f"split(validation={validation}, test={test}) leaves nothing to train")
         if self._held_out is not None:
@@ -240,10 +247,9 @@ class LazyData:
     """
 
     def __init__(
-        self, generate: Generate, *, clients: int, seed: int = 0, schema: Schema | None = None
+        self, generate: Generate, *, clients: Count, seed: int = 0, schema: Schema | None = None
     ) -> None:
-        if clients < 1:
-            raise UsageError.of(self, "clients", clients, "must be at least 1")
+        check_arguments(LazyData.__init__, owner=self, clients=clients)
         self.generate = generate
         self.clients = clients
         self.seed = seed

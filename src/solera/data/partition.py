@@ -10,14 +10,16 @@ labels are in :mod:`solera.data.partition_labels`, those that keep given rows to
 from __future__ import annotations
 
 from abc import abstractmethod
-from numbers import Integral, Real
-from typing import Any
+from numbers import Integral
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.clients import IntArray
 from solera.core.component import Component
+from solera.core.constraints import Count, Fraction, NonNegativeInt, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.rng import generator
 from solera.data.dealing import (
@@ -33,13 +35,15 @@ from solera.data.dealing import (
 from solera.data.federated import Assignment
 
 _ROUNDING = 1e-9
+Concentration = Annotated[float, Meta(gt=0, le=1e100)]
+"""The parameter of a Dirichlet distribution; :class:`IID` is its limit."""
 
 
 class Partition(Component, abstract=True):
     """A rule for dividing rows among clients."""
 
     def assign(
-        self, rows: int, y: Any = None, *, X: Any = None, clients: int | None = None, seed: int
+        self, rows: int, y: Any = None, *, X: Any = None, clients: Count | None = None, seed: int
     ) -> Assignment:
         """Divide ``rows`` rows; the same seed gives the same assignment.
 
@@ -47,8 +51,8 @@ class Partition(Component, abstract=True):
         """
         if rows < 1:
             raise DataError(f"{type(self).__name__}: there are no rows to divide")
-        if clients is not None and not (is_whole(clients) and clients >= 1):
-            raise UsageError.of(self, "clients", clients, "must be a whole number >= 1")
+        self.check_params()
+        check_arguments(Partition.assign, owner=self, clients=clients)
         return self._split(int(rows), y, X, clients, generator(seed, "partition"))
 
     @abstractmethod
@@ -79,21 +83,6 @@ class Partition(Component, abstract=True):
                 f"use at most {rows // min_rows} clients"
                 + (" or a smaller min_rows" if "min_rows" in self.parameters() else ""),
             )
-
-    def _whole(self, name: str, least: int) -> int:
-        value = getattr(self, name)
-        if not is_whole(value) or value < least:
-            raise UsageError.of(self, name, value, f"must be a whole number >= {least}")
-        return int(value)
-
-    def _concentration(self) -> float:
-        """The parameter ``alpha`` of a Dirichlet distribution."""
-        alpha: Any = getattr(self, "alpha", None)
-        if not is_number(alpha) or not alpha > 0:
-            raise UsageError.of(self, "alpha", alpha, "must be > 0")
-        if alpha > 1e100:
-            raise UsageError.of(self, "alpha", alpha, "must be finite", hint="IID() is the limit")
-        return float(alpha)
 
     def _fractions(self, weights: ArrayLike, dimensions: int, replacement: bool) -> FloatArray:
         """Weights per client (and label) as fractions that can be handed out."""
@@ -157,18 +146,17 @@ class QuantitySkew(Partition):
     proportion to what these have above it.
     """
 
-    def __init__(self, alpha: float = 1.0, *, min_rows: int = 1) -> None:
+    def __init__(self, alpha: Concentration = 1.0, *, min_rows: NonNegativeInt = 1) -> None:
         self.alpha = alpha
         self.min_rows = min_rows
 
     def _split(
         self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
     ) -> Assignment:
-        alpha, min_rows = self._concentration(), self._whole("min_rows", 0)
         count = self._count(clients)
-        self._check_enough(rows, count, min_rows)
-        sizes = divide(rows, rng.dirichlet(np.full(count, alpha)), rng)
-        return Assignment(rng.permutation(rows), offsets_of(at_least(sizes, min_rows, rng)))
+        self._check_enough(rows, count, self.min_rows)
+        sizes = divide(rows, rng.dirichlet(np.full(count, self.alpha)), rng)
+        return Assignment(rng.permutation(rows), offsets_of(at_least(sizes, self.min_rows, rng)))
 
 
 class Overlap(Partition):
@@ -178,17 +166,13 @@ class Overlap(Partition):
     client of its own choosing. What is not a whole number of rows is rounded at random.
     """
 
-    def __init__(self, partition: Partition, *, fraction: float = 0.1) -> None:
+    def __init__(self, partition: Partition, *, fraction: Fraction = 0.1) -> None:
         self.partition = partition
         self.fraction = fraction
 
     def _split(
         self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
     ) -> Assignment:
-        if not isinstance(self.partition, Partition):
-            raise UsageError.of(self, "partition", self.partition, "must be a partition like IID()")
-        if not is_number(self.fraction) or not 0 <= self.fraction <= 1:
-            raise UsageError.of(self, "fraction", self.fraction, "must be between 0 and 1")
         base = self.partition._split(rows, y, X, clients, rng)
         if base.clients < 2:
             raise self._refused("one client has nobody to share with", "use at least two clients")
@@ -248,8 +232,3 @@ def encode(owner: object, name: str, values: Any, rows: int) -> tuple[IntArray, 
 def is_whole(value: Any) -> bool:
     """Whether it is an integer of Python or NumPy, and no truth value."""
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a real number of Python or NumPy, and no truth value."""
-    return isinstance(value, Real) and not isinstance(value, bool)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.clients import IntArray
+from solera.core.constraints import Count
 from solera.core.errors import DataError, UsageError
 from solera.data.dealing import at_least, divide, group, missing_from, offsets_of
 from solera.data.federated import Assignment
@@ -66,7 +67,9 @@ class ByCluster(Partition):
     least one each, and share their cluster evenly.
     """
 
-    def __init__(self, cluster: int | Callable[[Any, Any, np.random.Generator], ArrayLike]) -> None:
+    def __init__(
+        self, cluster: Count | Callable[[Any, Any, np.random.Generator], ArrayLike]
+    ) -> None:
         self.cluster = cluster
 
     def _split(
@@ -91,7 +94,7 @@ class ByCluster(Partition):
         return Assignment(*group(order, offsets_of(teams)[cluster] + turn, count))
 
     def _kmeans(self, rows: int, X: Any, rng: np.random.Generator) -> Any:
-        clusters = self._whole("cluster", 1)
+        clusters: Any = self.cluster
         if X is None:
             raise UsageError.of(self, "cluster", clusters, "needs X to cluster its rows")
         if clusters > rows:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.clients import IntArray
+from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
 from solera.data.dealing import FloatArray, at_least, draw, even, group, hand_out
 from solera.data.federated import Assignment
-from solera.data.partition import Partition, collect, encode, is_whole
+from solera.data.partition import Concentration, Partition, collect, encode, is_whole
 
 
 class LabelPartition(Partition, abstract=True):
@@ -97,8 +98,6 @@ class LabelsPerClient(LabelPartition):
     ) -> Assignment:
         codes, classes = self._classes(y, rows)
         labels: Any = (self.labels, self.labels) if is_whole(self.labels) else self.labels
-        if not hasattr(labels, "__len__") or isinstance(labels, str):
-            raise self._not_labels()
         if len(labels) == 2 and all(map(is_whole, labels)):
             count = self._count(clients)
             owned, sizes = self._drawn(labels, len(classes), count, rng)
@@ -142,8 +141,6 @@ class LabelsPerClient(LabelPartition):
         return owned, sizes
 
     def _listed(self, labels: Any, classes: NDArray[Any]) -> tuple[IntArray, IntArray]:
-        if not all(hasattr(own, "__len__") and not isinstance(own, str) for own in labels):
-            raise self._not_labels()
         code = {label: i for i, label in enumerate(classes.tolist())}
         unknown = [label for own in labels for label in own if label not in code]
         if unknown:
@@ -157,10 +154,6 @@ class LabelsPerClient(LabelPartition):
                 )
         sizes = np.array([len(own) for own in labels], dtype=np.int64)
         return np.array([code[label] for own in labels for label in own], dtype=np.int64), sizes
-
-    def _not_labels(self) -> UsageError:
-        rule = "must be a number, a pair (low, high) or a list of labels per client"
-        return UsageError.of(self, "labels", self.labels, rule)
 
 
 class Dirichlet(LabelPartition):
@@ -176,20 +169,20 @@ class Dirichlet(LabelPartition):
     in proportion to what they have above it: once, so that it always ends.
     """
 
-    def __init__(self, alpha: float, *, min_rows: int = 1) -> None:
+    def __init__(self, alpha: Concentration, *, min_rows: NonNegativeInt = 1) -> None:
         self.alpha = alpha
         self.min_rows = min_rows
 
     def _split(
         self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
     ) -> Assignment:
-        alpha, min_rows = self._concentration(), self._whole("min_rows", 0)
         count = self._count(clients)
         codes, classes = self._classes(y, rows)
-        self._check_enough(rows, count, min_rows)
+        self._check_enough(rows, count, self.min_rows)
         everyone = np.arange(count)
-        shares = ((everyone, rng.dirichlet(np.full(count, alpha))) for _ in classes)
-        return _fill_up(_deal(codes, len(classes), shares, count, False, rng), min_rows, rng)
+        shares = ((everyone, rng.dirichlet(np.full(count, self.alpha))) for _ in classes)
+        dealt = _deal(codes, len(classes), shares, count, False, rng)
+        return _fill_up(dealt, self.min_rows, rng)
 
 
 class Shards(LabelPartition):
@@ -200,13 +193,13 @@ class Shards(LabelPartition):
     Sorting works for numbers too, so that y may be a regression target.
     """
 
-    def __init__(self, per_client: int = 2) -> None:
+    def __init__(self, per_client: Count = 2) -> None:
         self.per_client = per_client
 
     def _split(
         self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
     ) -> Assignment:
-        per_client, count = self._whole("per_client", 1), self._count(clients)
+        per_client, count = self.per_client, self._count(clients)
         codes, classes = self._labels(y, rows)
         shards = count * per_client
         if shards > rows:

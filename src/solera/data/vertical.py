@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from solera.core.clients import IntArray
 from solera.core.component import Component
+from solera.core.constraints import Count, NonNegativeInt, check_values
 from solera.core.errors import DataError, UsageError
 from solera.core.rng import generator
 from solera.data.dealing import even, missing_from, offsets_of
@@ -50,6 +51,7 @@ class VerticalPartition(Component, abstract=True):
 
         ``clients`` may be None where the rule itself says how many there are.
         """
+        self.check_params()
         given: Any = features
         names = range(given) if is_whole(given) else given
         if rows < 1 or not len(names):
@@ -69,8 +71,8 @@ class VerticalPartition(Component, abstract=True):
         """Columns and rows of every client."""
 
     def _count(self, clients: int | None) -> int:
-        if clients is None or not is_whole(clients) or clients < 1:
-            raise UsageError.of(self, "clients", clients, "must be a whole number >= 1")
+        check_values(self, {"clients": Count}, {"clients": clients})
+        assert clients is not None
         return int(clients)
 
     def _owners(self, clients: int) -> tuple[int, ...]:
@@ -85,8 +87,6 @@ class VerticalPartition(Component, abstract=True):
     def _shared(self, name: str, what: str, order: IntArray, clients: int) -> tuple[IntArray, ...]:
         """The first things of ``order`` for everyone, the others divided evenly."""
         shared = getattr(self, name)
-        if not is_whole(shared) or shared < 0:
-            raise UsageError.of(self, name, shared, "must be a whole number >= 0")
         own = len(order) - shared
         if own < clients:
             raise UsageError.of(
@@ -112,9 +112,9 @@ class VerticalSplit(VerticalPartition):
 
     def __init__(
         self,
-        columns: str | Columns = "even",
+        columns: Literal["even", "random"] | Columns = "even",
         *,
-        overlap: int = 0,
+        overlap: NonNegativeInt = 0,
         label_owner: int | Sequence[int] = 0,
     ) -> None:
         self.columns = columns
@@ -137,8 +137,6 @@ class VerticalSplit(VerticalPartition):
         everyone = tuple(repeat(np.arange(rows), clients))
         if not isinstance(self.columns, str):
             return self._listed(self.columns, names), everyone
-        if self.columns not in ("even", "random"):
-            raise self._not_columns()
         order = np.arange(len(names))
         if self.columns == "random":
             order = rng.permutation(order)
@@ -152,8 +150,6 @@ class VerticalSplit(VerticalPartition):
             )
         number = {name: i for i, name in enumerate(names)} | {i: i for i in range(len(names))}
         for client, own in enumerate(columns):
-            if isinstance(own, str) or not hasattr(own, "__len__"):
-                raise self._not_columns()
             unknown = [column for column in own if column not in number]
             if unknown:
                 raise UsageError.of(self, "columns", unknown[0], f"of client {client} is unknown")
@@ -166,10 +162,6 @@ class VerticalSplit(VerticalPartition):
             np.array(sorted(number[column] for column in own), dtype=np.int64) for own in columns
         )
 
-    def _not_columns(self) -> UsageError:
-        rule = 'must be "even", "random" or a list of columns per client'
-        return UsageError.of(self, "columns", self.columns, rule)
-
 
 class TransferSplit(VerticalPartition):
     """Clients that have few rows and few columns in common, as in federated transfer learning.
@@ -179,7 +171,11 @@ class TransferSplit(VerticalPartition):
     """
 
     def __init__(
-        self, shared_rows: int, *, shared_columns: int, label_owner: int | Sequence[int] = 0
+        self,
+        shared_rows: NonNegativeInt,
+        *,
+        shared_columns: NonNegativeInt,
+        label_owner: int | Sequence[int] = 0,
     ) -> None:
         self.shared_rows = shared_rows
         self.shared_columns = shared_columns

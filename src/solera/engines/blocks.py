@@ -35,7 +35,7 @@ class Faults:
     delay: NDArray[np.float64]
 
 
-class Misfortune(Protocol):
+class FaultModel(Protocol):
     """Decides what goes wrong; :class:`solera.simulate.failures.Failures` is one."""
 
     def faults(self, ask: Ask, clients: IntArray) -> Faults:
@@ -49,10 +49,10 @@ class Runner:
     """Runs asks on the data of simulated clients, block by block."""
 
     def __init__(
-        self, source: Source, misfortune: Misfortune | None = None, memory: int = MEMORY
+        self, source: Source, fault_model: FaultModel | None = None, memory: int = MEMORY
     ) -> None:
         self.source = source
-        self.misfortune = misfortune
+        self.fault_model = fault_model
         self.memory = memory
         self._prepared: dict[str, Source] = {}
 
@@ -75,12 +75,12 @@ class Runner:
         clients = np.concatenate(spans)
         failures: list[Failure] = []
         virtual = 0.0
-        faults = None if self.misfortune is None else self.misfortune.faults(ask, clients)
+        faults = None if self.fault_model is None else self.fault_model.faults(ask, clients)
         if faults is not None:
-            clients, failures, virtual, faults = _strike(ask, clients, faults)
+            clients, failures, virtual, faults = _remove_unreachable(ask, clients, faults)
         batch, failed = self._replies(task, ask, clients, states)
         failures += failed
-        if faults is not None and self.misfortune is not None:
+        if faults is not None and self.fault_model is not None:
             batch, failed = self._tamper(ask, batch, clients, faults)
             failures += failed
         if len(spans) > 1:
@@ -89,10 +89,10 @@ class Runner:
         places = np.searchsorted(batch.clients, ends).tolist()
         for span, (first, last) in zip(spans, places, strict=True):
             part = batch.between(first, last) if len(spans) > 1 else batch
-            mine = [f for f in failures if span[0] <= f.client <= span[-1]]
-            yield settle(task, ask, part, mine, virtual, aggregation)
+            failed = [f for f in failures if span[0] <= f.client <= span[-1]]
+            yield validate_and_fold(task, ask, part, failed, virtual, aggregation)
 
-    def together(self, ask: Ask, spans: Sequence[IntArray]) -> Iterator[list[IntArray]]:
+    def group_spans(self, ask: Ask, spans: Sequence[IntArray]) -> Iterator[list[IntArray]]:
         """Runs of blocks that one ``many=`` call can serve within the memory."""
         task = find_task(ask.task, ask.version)
         if task.many is None or isinstance(ask.payload, PerClient):
@@ -126,12 +126,12 @@ class Runner:
         parts: list[Batch] = []
         failures: list[Failure] = []
         for chunk in self._chunks(ask, clients, source):
-            part, failed = self._together(task, ask, chunk, states, source, draws)
+            part, failed = self._in_one_call(task, ask, chunk, states, source, draws)
             parts.append(part)
             failures += failed
         return _join(parts), failures
 
-    def _together(
+    def _in_one_call(
         self,
         task: Task,
         ask: Ask,
@@ -142,15 +142,15 @@ class Runner:
     ) -> tuple[Batch, list[Failure]]:
         """One call for a chunk of clients. If it fails, each is asked alone to find out who."""
         assert task.many is not None
-        mine = [_state_of(states, client) for client in clients.tolist()]
+        own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
-            payloads = task.many(ClientGroup(clients, source, draws, mine), ask.payload)
+            payloads = task.many(ClientGroup(clients, source, draws, own_states), ask.payload)
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
                     f"for {len(clients)} clients"
                 )
-            for state in mine:
+            for state in own_states:
                 if state:
                     encoded_size(state)
         except Exception as error:
@@ -160,7 +160,7 @@ class Runner:
                     f"task {task.name!r}: many= failed where one by one succeeded: {error}"
                 ) from error
             return batch, failures
-        for client, state in zip(clients.tolist(), mine, strict=True):
+        for client, state in zip(clients.tolist(), own_states, strict=True):
             _keep(states, client, state)
         return Batch(clients, payloads), []
 
@@ -232,7 +232,7 @@ class Runner:
         self, ask: Ask, batch: Batch, clients: IntArray, faults: Faults
     ) -> tuple[Batch, list[Failure]]:
         """Damage the frames of corrupted replies and read them as a coordinator would."""
-        assert self.misfortune is not None
+        assert self.fault_model is not None
         corrupted = set(clients[faults.corrupted].tolist())
         if corrupted.isdisjoint(batch.clients.tolist()):
             return batch, []
@@ -242,7 +242,7 @@ class Runner:
         for reply in batch:
             payload = reply.payload
             if reply.client in corrupted:
-                frame = self.misfortune.damage(encode(payload), ask, reply.client)
+                frame = self.fault_model.damage(encode(payload), ask, reply.client)
                 try:
                     payload = decode(frame)
                 except PayloadError as error:
@@ -256,9 +256,9 @@ class Runner:
 class Simulated:
     """What engines share whose clients live on this machine: their rows and what they keep."""
 
-    def __init__(self, source: Source, misfortune: Misfortune | None, memory: int) -> None:
+    def __init__(self, source: Source, fault_model: FaultModel | None, memory: int) -> None:
         self.source = source
-        self._runner = Runner(source, misfortune, memory)
+        self._runner = Runner(source, fault_model, memory)
         self._states: States = {}
 
     @property
@@ -272,17 +272,22 @@ class Simulated:
     def sizes(self, part: Part) -> IntArray | None:
         return self.source.sizes(part)
 
+    def is_complete(self) -> bool:
+        """Whether every client would reply, has rows to train on, and misses no value."""
+        knows = getattr(self.source, "is_complete", None)
+        return self._runner.fault_model is None and knows is not None and bool(knows())
+
     def states(self) -> dict[int, Any]:
         return self._states
 
     def restore(self, states: Mapping[int, Any]) -> None:
         self._states = {int(client): dict(state) for client, state in states.items()}
 
-    def keeper(self) -> None:
+    def checkpoint_store(self) -> None:
         """Simulations are kept only where their user says."""
 
 
-def settle(
+def validate_and_fold(
     task: Task,
     ask: Ask,
     batch: Batch,
@@ -312,7 +317,7 @@ def settle(
     return Block(batch.clients, batch.sizes(), failures, virtual, kept, partial)
 
 
-def _strike(
+def _remove_unreachable(
     ask: Ask, clients: IntArray, faults: Faults
 ) -> tuple[IntArray, list[Failure], float, Faults]:
     """Remove the clients that never answer; the simulated time is that of the slowest other."""

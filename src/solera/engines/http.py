@@ -25,7 +25,7 @@ from solera.core.replies import Batch, Failure, FailureKind
 from solera.core.schema import Schema
 from solera.core.task import find_task
 from solera.core.topology import Topology
-from solera.engines.blocks import settle
+from solera.engines.blocks import validate_and_fold
 from solera.engines.connection import Connection
 
 _WAIT = 20
@@ -70,8 +70,8 @@ class HttpEngine:
     def restore(self, states: Mapping[int, Any]) -> None:
         self._sequence = int(states[-1]["sequence"])
 
-    def keeper(self) -> CoordinatorKeeper:
-        return CoordinatorKeeper(self)
+    def checkpoint_store(self) -> CoordinatorCheckpointStore:
+        return CoordinatorCheckpointStore(self)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         path = self._post(ask)
@@ -88,7 +88,7 @@ class HttpEngine:
                 rows = {row["client"]: row for row in told["replies"]} or rows
                 complete = told["complete"]
             batch, failures = self._read(clients, rows)
-            block = settle(task, ask, batch, failures, 0.0, aggregation)
+            block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
             self._report(path, block.failures)
             yield block
 
@@ -161,7 +161,7 @@ class HttpEngine:
         self.connection.close()
 
 
-class CoordinatorKeeper:
+class CoordinatorCheckpointStore:
     """Keeps the state of a loop at the coordinator, which then lets go of the replies before it.
 
     Not after every round: a replay from an earlier state gets the replies since then back, and

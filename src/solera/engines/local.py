@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import Source
 from solera.core.engine import Ask, Block
-from solera.engines.blocks import MEMORY, Misfortune, Simulated
+from solera.engines.blocks import MEMORY, FaultModel, Simulated
 
 
 class LocalEngine(Simulated):
@@ -20,13 +20,13 @@ class LocalEngine(Simulated):
     """
 
     def __init__(
-        self, source: Source, *, misfortune: Misfortune | None = None, memory: int = MEMORY
+        self, source: Source, *, fault_model: FaultModel | None = None, memory: int = MEMORY
     ) -> None:
-        super().__init__(source, misfortune, memory)
+        super().__init__(source, fault_model, memory)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
-        for run in self._runner.together(ask, spans):
+        for run in self._runner.group_spans(ask, spans):
             yield from self._runner.blocks(ask, run, self._states, aggregation)
 
     def close(self) -> None:

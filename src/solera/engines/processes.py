@@ -35,12 +35,12 @@ from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Source
 from solera.core.component import build, describe
 from solera.core.engine import Ask, Block, PerClient, Preparation
-from solera.core.errors import PayloadError, SoleraError, TaskError, UsageError
+from solera.core.errors import PayloadError, SoleraError, TaskError
 from solera.core.payload import Limits, decode, encode, encode_pieces
 from solera.core.registry import registered
 from solera.core.replies import Batch, Failure, Stacked
 from solera.core.task import installed_tasks
-from solera.engines.blocks import MEMORY, Misfortune, Runner, Simulated, States
+from solera.engines.blocks import MEMORY, FaultModel, Runner, Simulated, States
 from solera.engines.forking import whole_fork
 
 _UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
@@ -59,34 +59,32 @@ class ProcessEngine(Simulated):
         source: Source,
         *,
         workers: int | None = None,
-        misfortune: Misfortune | None = None,
+        fault_model: FaultModel | None = None,
         memory: int = MEMORY,
         start: Literal["fork", "spawn"] | None = None,
     ) -> None:
-        super().__init__(source, misfortune, memory)
+        super().__init__(source, fault_model, memory)
         self.workers = _cores() if workers is None else workers
-        if self.workers < 1:
-            raise UsageError.of("simulate", "workers", workers, "must be at least 1")
         methods = multiprocessing.get_all_start_methods()
         self.start = start or ("fork" if "fork" in methods else "spawn")
-        self._crew: list[_Worker] = []
+        self._workers: list[_Worker] = []
         self._known: list[dict[str, Any]] = []
-        self._desk = _Buffer()
+        self._asks = _Buffer()
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
-        self._hire()
+        self._start_workers()
         try:
             described = describe(aggregation)
             fold_here = None
         except PayloadError:  # an aggregation with code among its parameters stays in this process
             described, fold_here = None, aggregation
-        place = self._desk.write(_ask_to_payload(ask, described))
+        place = self._asks.write(_ask_to_payload(ask, described))
         waiting = deque(enumerate(blocks(len(ask.clients))))
         done: dict[int, Block] = {}
         following = 0
         try:
-            while waiting or following in done or any(w.busy for w in self._crew):
-                for worker in self._crew:
+            while waiting or following in done or any(w.busy for w in self._workers):
+                for worker in self._workers:
                     ahead = waiting and waiting[0][0] - following > 4 * self.workers
                     if waiting and not worker.busy and not ahead:
                         number, positions = waiting.popleft()
@@ -99,15 +97,15 @@ class ProcessEngine(Simulated):
                     assert job is not None
                     done[job.number] = self._receive(worker, job, fold_here)
         finally:
-            for worker in self._crew:  # whoever stopped reading early leaves answers behind
+            for worker in self._workers:  # whoever stopped reading early leaves answers behind
                 if worker.job is not None:
                     self._receive(worker, worker.job, None)
 
     def close(self) -> None:
-        for worker in self._crew:
-            worker.dismiss()
-        self._crew.clear()
-        self._desk.close()
+        for worker in self._workers:
+            worker.stop()
+        self._workers.clear()
+        self._asks.close()
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -115,22 +113,22 @@ class ProcessEngine(Simulated):
 
     # --- workers ---
 
-    def _hire(self) -> None:
+    def _start_workers(self) -> None:
         """Start the workers, anew when something was registered by name since."""
         installed_tasks()  # those of other packages, too
         known = registered()
-        if self._crew and self._known != known:
+        if self._workers and self._known != known:
             self.close()
         self._known = known
         resource_tracker.ensure_running()  # one tracker for all, started before the first fork
-        while len(self._crew) < self.workers:
-            self._crew.append(self._new_worker())
+        while len(self._workers) < self.workers:
+            self._workers.append(self._new_worker())
 
     def _new_worker(self) -> _Worker:
         return _Worker.start(self.start, self._runner)
 
     def _ready(self) -> list[_Worker]:
-        busy = {worker.pipe: worker for worker in self._crew if worker.busy}
+        busy = {worker.pipe: worker for worker in self._workers if worker.busy}
         return [busy[pipe] for pipe in wait(list(busy))] if busy else []  # type: ignore[index]
 
     def _assign(self, worker: _Worker, place: list[Any], number: int, clients: IntArray) -> None:
@@ -145,19 +143,19 @@ class ProcessEngine(Simulated):
         try:
             answer = decode(worker.pipe.recv_bytes(), _UNLIMITED)
         except (EOFError, OSError):
-            return self._replace(worker, job)
+            return self._restart(worker, job)
         if "error" in answer:
             raise TaskError(answer["error"])
-        result = decode(worker.desk.read(answer["place"]), _UNLIMITED)
+        result = decode(worker.results.read(answer["place"]), _UNLIMITED)
         for client in job.clients.tolist():
             self._states.pop(client, None)
         self._states.update(dict(result["states"]))
         return _block_from_payload(result, fold_here)
 
-    def _replace(self, worker: _Worker, job: _Job) -> Block:
-        worker.dismiss()
+    def _restart(self, worker: _Worker, job: _Job) -> Block:
+        worker.stop()
         reason = f"its worker process ended with exit code {worker.process.exitcode}"
-        self._crew[self._crew.index(worker)] = self._new_worker()
+        self._workers[self._workers.index(worker)] = self._new_worker()
         failures = [Failure(client, "crashed", reason) for client in job.clients.tolist()]
         none = np.empty(0, dtype=np.int64)
         return Block(none, none, failures, batch=Batch(none, []))
@@ -175,7 +173,7 @@ class _Worker:
 
     process: BaseProcess
     pipe: Connection
-    desk: _Reader
+    results: _Reader
     job: _Job | None = None
 
     @property
@@ -194,13 +192,13 @@ class _Worker:
         theirs.close()
         return cls(process, ours, _Reader())
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         self.pipe.close()
         self.process.join(timeout=5)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
-        self.desk.discard()
+        self.results.discard()
 
 
 _open: WeakSet[Connection] = WeakSet()
@@ -208,7 +206,7 @@ _open: WeakSet[Connection] = WeakSet()
 
 
 def _work(pipe: Connection, runner: Runner, inherited: list[Connection]) -> None:
-    """The life of a worker: read an order, run the block, put the result on the desk.
+    """The life of a worker: read a message, run its block, leave the result in shared memory.
 
     It ends when the engine closes the pipe or dies; a forked worker must let go of the engines'
     ends of the pipes for that, its own and all others'.
@@ -220,30 +218,30 @@ def _work(pipe: Connection, runner: Runner, inherited: list[Connection]) -> None
     _open.clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threadpool_limits(1)
-    orders, desk = _Reader(), _Buffer()
+    asks, results = _Reader(), _Buffer()
     asked: list[Any] = []
     ask: Ask | None = None
     aggregation: Aggregation | None = None
     while True:
         try:
-            order = decode(pipe.recv_bytes(), _UNLIMITED)
+            message = decode(pipe.recv_bytes(), _UNLIMITED)
         except (EOFError, OSError):
             break
         try:
-            if order["ask"] != asked:
-                ask, aggregation = _ask_from_payload(decode(orders.read(order["ask"]), _UNLIMITED))
-                asked = order["ask"]
+            if message["ask"] != asked:
+                ask, aggregation = _ask_from_payload(decode(asks.read(message["ask"]), _UNLIMITED))
+                asked = message["ask"]
             assert ask is not None
-            states: States = dict(order["states"])
-            block = runner.block(ask, order["clients"], states, aggregation)
-            place = desk.write(_block_to_payload(block, states))
+            states: States = dict(message["states"])
+            block = runner.block(ask, message["clients"], states, aggregation)
+            place = results.write(_block_to_payload(block, states))
             pipe.send_bytes(encode({"place": place}))
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
             pipe.send_bytes(encode({"error": reason}))
     ask = None
-    orders.close()
-    desk.close()
+    asks.close()
+    results.close()
 
 
 # --- shared memory ---

@@ -22,7 +22,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.errors import UsageError
+from solera.core.component import Component
+from solera.core.constraints import NonNegative, Positive, check_values, declared_types
 from solera.core.federation import Federation
 from solera.core.meter import Record
 from solera.core.rounds import Callback, Round
@@ -49,27 +50,23 @@ class EnergyOptions:
     source: Source = "auto"
     country: str = carbon.WORLD
     intensity: float | None = None
-    core_watts: float = PowerModel.core_watts
-    memory_watts: float = PowerModel.memory_watts
-    pue: float = 1.0
+    core_watts: NonNegative = PowerModel.core_watts
+    memory_watts: NonNegative = PowerModel.memory_watts
+    pue: NonNegative = 1.0
+
+    def __post_init__(self) -> None:
+        check_values(self, declared_types(EnergyOptions), vars(self))
 
     def resolved(self) -> Literal["codecarbon", "model"]:
         """Who measures on this machine."""
         if self.source == "auto":
             return "codecarbon" if carbon.installed() and carbon.counters() else "model"
-        if self.source not in ("codecarbon", "model"):
-            raise UsageError.of(
-                "EnergyOptions", "source", self.source, "must be 'auto', 'codecarbon' or 'model'"
-            )
         return self.source
 
     def grams_per_kwh(self) -> float:
         return carbon.intensity(self.country) if self.intensity is None else self.intensity
 
     def power(self) -> PowerModel:
-        for name in ("core_watts", "memory_watts", "pue"):
-            if not getattr(self, name) >= 0:
-                raise UsageError.of("EnergyOptions", name, getattr(self, name), "must not be < 0")
         return PowerModel(self.core_watts, self.memory_watts, self.pue)
 
 
@@ -223,37 +220,31 @@ def track_energy(
         tracked._finish(kwh, options, source)
 
 
-class EnergyBudget(Callback):
+class EnergyBudget(Callback, Component):
     """Stop training when it has taken ``wh`` watt-hours; the last round is finished.
 
-    What earlier starts of an interrupted run took is counted.
+    What earlier starts of an interrupted run took is counted; ``spent_`` is the sum.
     """
 
-    def __init__(self, wh: float, options: EnergyOptions | None = None) -> None:
-        if not wh > 0:
-            raise UsageError.of(self, "wh", wh, "must be > 0")
+    spent_: float = 0.0
+
+    def __init__(self, wh: Positive, options: EnergyOptions | None = None) -> None:
         self.wh = wh
-        self.spent = 0.0
-        self._before = 0.0
+        self.options = options
         self._sampler = Sampler((options or EnergyOptions()).power())
 
     def on_start(self, learner: Any, rounds: int, start: int) -> None:
+        self._before = self.spent_
         self._sampler.__enter__()
 
     def on_round(self, learner: Any, round: Round) -> None:
-        self.spent = self._before + self._sampler.read() / JOULES_PER_KWH * 1000
-        round.log(wh=self.spent)
-        if self.spent >= self.wh:
+        self.spent_ = self._before + self._sampler.read() / JOULES_PER_KWH * 1000
+        round.log(wh=self.spent_)
+        if self.spent_ >= self.wh:
             round.stop(f"the budget of {self.wh:g} Wh is spent")
 
     def on_end(self, learner: Any) -> None:
         self._sampler.__exit__(None, None, None)
-
-    def get_state(self) -> Any:
-        return {"spent": self.spent}
-
-    def set_state(self, state: Any) -> None:
-        self.spent = self._before = state["spent"]
 
 
 def _owners(moments: NDArray[np.float64], records: Sequence[Record]) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,31 +12,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.aggregation import Aggregation
-from solera.core.checkpoint import Checkpoint, File, fingerprint
-from solera.core.component import (
-    Component,
-    build,
-    build_fitted,
-    describe,
-    describe_fitted,
-)
+from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
+from solera.core.component import Component, build_fitted, describe, describe_fitted
+from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
 from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Round, Rounds
 from solera.core.schema import Schema, class_codes
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
+from solera.core.state import Stateful, is_state
 from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.select.uniform import Uniform
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
 
 
-class Learner(Component, abstract=True):
+class Learner(Stateful, Component, abstract=True):
     """An estimator in the manner of scikit-learn whose ``fit`` takes a federation.
 
     A subclass writes :meth:`train`, keeps what it learns in attributes that end in an underscore,
@@ -44,7 +39,7 @@ class Learner(Component, abstract=True):
     :meth:`each_round`.
     """
 
-    uses_gaps: ClassVar[bool] = False
+    allows_missing: ClassVar[bool] = False
     """Whether rows with missing values can be learned from."""
 
     schema_: Schema
@@ -71,9 +66,10 @@ class Learner(Component, abstract=True):
                 f"fit needs a federation, not {type(federation).__name__}",
                 hint="for example so.simulate(X, y, clients=10)",
             )
-        self._forget()
+        self.check_params()
+        self.forget()
         self.history_ = []
-        self.schema_ = agree(federation, gaps=self.uses_gaps)
+        self.schema_ = agree(federation, allow_missing=self.allows_missing)
         self._callbacks, self._checkpoint = callbacks, checkpoint
         try:
             self.train(federation)
@@ -111,12 +107,16 @@ class Learner(Component, abstract=True):
                 self, "select", selector, "must be a selector", hint="for example so.Uniform()"
             )
         checkpoint = None
-        keeper = federation.engine.keeper() if self._checkpoint is None else File(self._checkpoint)
-        if keeper is not None:
+        store: CheckpointStore | None = None
+        if self._checkpoint is None:
+            store = federation.engine.checkpoint_store()
+        else:
+            store = CheckpointFile(self._checkpoint)
+        if store is not None:
             sizes = federation.engine.sizes("train")
             seed, clients = federation.seed, len(federation)
             run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
-            checkpoint = Checkpoint(keeper, run)
+            checkpoint = Checkpoint(store, run)
         self._loop = iter(
             Rounds(
                 federation,
@@ -133,7 +133,7 @@ class Learner(Component, abstract=True):
 
     def workload(self) -> tuple[int, float]:
         """Bits of the model that travels, and passes of a client over its rows, in a round."""
-        arrays = [v for n, v in vars(self).items() if _is_learned(n) and isinstance(v, np.ndarray)]
+        arrays = [v for n, v in vars(self).items() if is_state(n) and isinstance(v, np.ndarray)]
         return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
 
     def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
@@ -144,31 +144,17 @@ class Learner(Component, abstract=True):
         """The model without what only further training needs; this is what clients receive."""
         return self
 
-    def absorb(self, folded: Any) -> None:
+    def apply_update(self, folded: Any) -> None:
         """Change the model by the folded replies of one round, for selectors that try subsets."""
         raise UsageError(f"{type(self).__name__} does not say what a round does to its model")
 
     # --- what was learned ---
 
     def get_state(self) -> dict[str, Any]:
-        """All that was learned, as a payload."""
-        return {
-            name: _pack(value)
-            for name, value in sorted(vars(self).items())
-            if _is_learned(name) and name != "history_"
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`get_state` of a learner of the same class returned."""
-        self._forget()
-        for name, value in state.items():
-            if not _is_learned(name):
-                raise PayloadError(f"{name!r} is nothing that {type(self).__name__} learns")
-            setattr(self, name, _unpack(value))
-
-    def _forget(self) -> None:
-        for name in [name for name in vars(self) if _is_learned(name)]:
-            delattr(self, name)
+        """All that was learned, as a payload; the history is no part of it."""
+        state = super().get_state()
+        state.pop("history_", None)
+        return state
 
     def check_fitted(self) -> None:
         """Raise :class:`NotFitted` before ``fit``."""
@@ -280,7 +266,7 @@ class Additive(Predictor, abstract=True):
 class Transformer(Learner, abstract=True):
     """A learner that maps rows to rows; clients apply it before the next step of a pipeline."""
 
-    uses_gaps: ClassVar[bool] = True
+    allows_missing: ClassVar[bool] = True
 
     @abstractmethod
     def transform(self, X: Any) -> Any:
@@ -311,35 +297,3 @@ def from_bytes(frame: bytes, path: str = "this") -> Any:
     except (KeyError, TypeError) as error:
         raise PayloadError(f"{path} is not a saved learner: {error!r}") from error
     return learner
-
-
-def _is_learned(name: str) -> bool:
-    return name.endswith("_") and not name.startswith("_")
-
-
-def _pack(value: Any) -> Any:
-    if isinstance(value, Schema):
-        return {"$schema": value.to_payload()}
-    if isinstance(value, Learner):
-        return {"$learner": describe_fitted(value)}
-    if isinstance(value, Component):
-        return describe(value)
-    if isinstance(value, Mapping):
-        return {key: _pack(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_pack(v) for v in value]
-    return value
-
-
-def _unpack(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if "$schema" in value:
-            return Schema.from_payload(value["$schema"])
-        if "$learner" in value:
-            return build_fitted(value["$learner"])
-        if "$component" in value:
-            return build(value)
-        return {key: _unpack(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_unpack(v) for v in value]
-    return value

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Sum
-from solera.core.clients import PARTS, Client, ClientGroup, IntArray, Segments
-from solera.core.component import build_fitted, describe_fitted
+from solera.core.clients import Client, ClientGroup, IntArray, Part, Segments
+from solera.core.component import Component, build_fitted, describe_fitted
+from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
@@ -114,8 +115,7 @@ def evaluate(
     do not occur are left out of macro means.
     """
     model.check_fitted()
-    if part not in PARTS:
-        raise UsageError.of("evaluate", "part", part, f"must be one of {', '.join(PARTS)}")
+    check_values("evaluate", {"part": Part}, {"part": part})
     if not model.predicts:
         raise UsageError(
             f"{model!r} does not predict the target and cannot be judged by it",
@@ -243,7 +243,7 @@ def _ratio(a: Any, b: Any) -> NDArray[np.float64]:
     return ratio
 
 
-class Evaluate(Callback):
+class Evaluate(Callback, Component):
     """Judge the model every so many rounds; the metrics appear in the history.
 
     ``Evaluate()`` asks the clients that are trained on and logs what :func:`evaluate` finds on the
@@ -252,16 +252,17 @@ class Evaluate(Callback):
     """
 
     def __init__(
-        self, X: Any = None, y: Any = None, *, part: str = "validation", every: int = 1
+        self, X: Any = None, y: Any = None, *, part: Part = "validation", every: Count = 1
     ) -> None:
-        if every < 1:
-            raise UsageError.of(self, "every", every, "must be at least 1")
-        if (X is None) != (y is None):
-            raise UsageError("Evaluate needs rows and their target, or neither")
         self.X = X
         self.y = y
         self.part = part
         self.every = every
+
+    def check_params(self) -> None:
+        super().check_params()
+        if (self.X is None) != (self.y is None):
+            raise UsageError("Evaluate needs rows and their target, or neither")
 
     def on_round(self, learner: Any, round: Round) -> None:
         if (round.index + 1) % self.every:

@@ -19,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import Client, ClientGroup, IntArray
-from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.constraints import Count, NonNegative, Positive
+from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
-from solera.core.rng import Bits, random_bits
-from solera.core.schema import Schema, class_codes
 from solera.core.selection import Selector
 from solera.core.task import task
 from solera.data.agreement import missing_values
-from solera.learn.averaged import Averaging
+from solera.learn.averaging.base import ScoreAveraging
+from solera.learn.averaging.training.batches import shuffle_rows
+from solera.learn.averaging.training.losses import targets_of
 
 Floats = NDArray[np.floating[Any]]
 
@@ -44,7 +45,7 @@ def _train_many(group: ClientGroup, ask: Any) -> Stacked:
     _check(int(group.ids[0]), data.X, int(data.sizes.min()), ask)
     order = np.argsort(-data.sizes, kind="stable")
     starts, sizes = data.starts[order], data.sizes[order]
-    targets = _targets(data.y[data.index], ask)
+    targets = targets_of(data.y[data.index], ask["loss"], ask["classes"], ask["coef"].dtype)
     target_starts = (np.cumsum(data.sizes) - data.sizes)[order]
     kind = _float(data.X)
     W = np.repeat(ask["coef"].astype(kind)[None], len(group), axis=0)
@@ -52,7 +53,7 @@ def _train_many(group: ClientGroup, ask: Any) -> Stacked:
     loss = np.zeros(len(group))
     batch = int(min(ask["batch_size"] or sizes[0], sizes[0]))
     for epoch in range(ask["epochs"]):
-        shuffled = _shuffled(group.keys[order], sizes, epoch)
+        shuffled = shuffle_rows(group.keys[order], sizes, epoch)
         for first in range(0, int(sizes[0]), batch):
             active = int(np.searchsorted(-sizes, -first, side="left"))
             take = shuffled[:active, first : first + batch]
@@ -83,13 +84,13 @@ def _train(client: Client, ask: Any) -> dict[str, Any]:
     """Mini-batch gradient descent over this client's rows, as in the textbook."""
     rows = client.data.part("train")
     _check(client.id, rows.X, len(rows), ask)
-    targets = _targets(rows.y, ask)
+    targets = targets_of(rows.y, ask["loss"], ask["classes"], ask["coef"].dtype)
     kind = _float(rows.X)
     W, b = ask["coef"].astype(kind), ask["intercept"].astype(kind)
     batch = ask["batch_size"] or len(rows)
     loss = 0.0
     for epoch in range(ask["epochs"]):
-        shuffled = _shuffled(client.key, np.array([len(rows)]), epoch)[0]
+        shuffled = shuffle_rows(client.key, np.array([len(rows)]), epoch)[0]
         for first in range(0, len(rows), batch):
             take = shuffled[first : first + batch]
             x = _dense(rows.X, take, kind)
@@ -101,14 +102,6 @@ def _train(client: Client, ask: Any) -> dict[str, Any]:
         raise _explain(client, rows.X, ask)
     loss /= ask["epochs"] * len(rows)
     return {"coef": W, "intercept": b, "loss": loss, "rows": len(rows)}
-
-
-def _shuffled(keys: Bits, sizes: IntArray, epoch: int) -> IntArray:
-    """A random order of each client's rows, one line per client; padding comes last."""
-    width = int(sizes.max())
-    bits = random_bits(keys[:, None], epoch * (1 << 32) + np.arange(width))
-    bits[np.arange(width) >= sizes[:, None]] = np.iinfo(np.uint64).max
-    return np.argsort(bits, axis=1, kind="stable")
 
 
 def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
@@ -128,13 +121,6 @@ def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
         return p - target, (softplus - target * z).sum(axis=-1)
     error = z - target
     return error, 0.5 * (error**2).sum(axis=-1)
-
-
-def _targets(y: Any, ask: Any) -> Any:
-    """Class codes, or a matrix of labels or numbers."""
-    if ask["loss"] != "softmax":
-        return np.asarray(y, dtype=ask["coef"].dtype).reshape(len(y), -1)
-    return class_codes(y, ask["classes"])
 
 
 def _float(X: Any) -> Any:
@@ -172,7 +158,7 @@ def _explain(client: Client, X: Any, ask: Any) -> DataError:
 # --- the coordinator's side ---
 
 
-class FedLinear(Averaging):
+class FedLinear(ScoreAveraging):
     """Linear regression, logistic regression or one logistic regression per label.
 
     Which one follows from the target: classes, labels or numbers.
@@ -200,10 +186,10 @@ class FedLinear(Averaging):
         *,
         rounds: int = 50,
         per_round: int | None = None,
-        lr: float = 0.1,
-        epochs: int = 1,
-        batch_size: int | None = 32,
-        l2: float = 0.0,
+        lr: Positive = 0.1,
+        epochs: Count = 1,
+        batch_size: Count | None = 32,
+        l2: NonNegative = 0.0,
         select: Selector | None = None,
     ) -> None:
         self.rounds = rounds
@@ -226,11 +212,10 @@ class FedLinear(Averaging):
     def set_model(self, model: Mapping[str, Any]) -> None:
         self.coef_, self.intercept_ = model["coef"], model["intercept"]
 
-    def order(self, round: int) -> dict[str, Any]:
-        self._check_params()
+    def round_config(self, round: int) -> dict[str, Any]:
         return {
             "classes": self.schema_.classes,
-            "loss": _loss_for(self.schema_),
+            "loss": self.loss_of_target(),
             "lr": float(self.lr),
             "epochs": self.epochs,
             "batch_size": self.batch_size,
@@ -238,47 +223,8 @@ class FedLinear(Averaging):
         }
 
     def decision_function(self, X: Any) -> Floats:
-        """X w + b: one column per class, label or number."""
+        """X w + b."""
         X = self.check_rows(X)
         flat = X if hasattr(X, "tocsr") else X.reshape(len(X), -1)
         scores: Floats = flat @ self.coef_ + self.intercept_
         return scores
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Probability of every class or label."""
-        z = self.decision_function(X)
-        if self.schema_.target == "labels":
-            return np.asarray(0.5 * (1 + np.tanh(0.5 * z)))
-        if self.schema_.target == "numbers":
-            raise UsageError("FedLinear was fitted to numbers, which have no probabilities")
-        p = np.exp(z - z.max(axis=1, keepdims=True))
-        probabilities: Floats = p / p.sum(axis=1, keepdims=True)
-        return probabilities
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        z = self.decision_function(X)
-        if self.schema_.target == "classes":
-            return np.asarray(self.schema_.classes[z.argmax(axis=1)])
-        if self.schema_.target == "labels":
-            return (z > 0).astype(np.uint8)
-        return z[:, 0] if self.schema_.outputs == 1 else z
-
-    def _check_params(self) -> None:
-        for name in ("lr", "epochs"):
-            if not getattr(self, name) > 0:
-                raise UsageError.of(self, name, getattr(self, name), "must be > 0")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise UsageError.of(self, "batch_size", self.batch_size, "must be at least 1, or None")
-        if self.l2 < 0:
-            raise UsageError.of(self, "l2", self.l2, "must not be negative")
-
-
-def _loss_for(schema: Schema) -> str:
-    if schema.target == "none":
-        raise DataError("FedLinear needs a target", hint="pass y to so.simulate(X, y)")
-    if schema.target == "classes" and len(schema.classes) < 2:
-        raise DataError(
-            f"all rows of all clients have the class {schema.classes.tolist()}",
-            hint="a classifier needs at least two classes",
-        )
-    return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[schema.target]

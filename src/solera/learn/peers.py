@@ -12,7 +12,7 @@ from solera.core.federation import Federation
 from solera.core.rng import generator
 from solera.core.rounds import Round
 from solera.core.topology import Peers
-from solera.learn.averaged import Averaging
+from solera.learn.averaging.base import Averaging
 from solera.learn.base import Predictor
 
 
@@ -35,12 +35,9 @@ class PeerToPeer(Predictor):
                 f"PeerToPeer needs a federation of peers, not {topology!r}",
                 hint="so.simulate(…, topology=so.Peers('cyclic'))",
             )
-        if not isinstance(self.learner, Averaging):
-            raise UsageError.of(self, "learner", self.learner, "must be an averaging learner")
         self.learner_ = self.learner.clone()
         self.learner_.history_, self.learner_.schema_ = [], self.schema_
-        self.learner_.order(0)
-        self.learner_.set_model(self.learner_.first_model(federation.seed))
+        self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):
             draw = generator(federation.seed, "route", r.index)
             steps = topology.route(len(federation), draw)
@@ -54,13 +51,13 @@ class PeerToPeer(Predictor):
     def _step(self, r: Round, clients: Any) -> float | None:
         """Train at these peers at once and keep the mean; a peer that fails is passed over."""
         learner = self.learner_
-        ask = {**learner.order(r.index), **learner.get_model()}
-        rule = learner.rule()
+        ask = {**learner.round_config(r.index), **learner.get_model()}
+        rule = learner.round_aggregation()
         partial = r.ask(learner.update, ask, to=clients, quorum=0).partial(rule)
         if partial is None:
             return None
         mean = rule.finish(partial)
-        learner.absorb(mean)
+        learner.apply_update(mean)
         return float(mean["loss"])
 
     def predict(self, X: Any) -> NDArray[Any]:

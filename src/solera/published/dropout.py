@@ -23,8 +23,8 @@ from solera.data.learning_analytics import schools
 from solera.data.partition_groups import ByGroup
 from solera.data.partition_labels import Dirichlet
 from solera.learn.averaging import nn
-from solera.learn.averaging.layers import torch
 from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.training.devices import torch
 from solera.learn.base import Predictor
 from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
 from solera.learn.evaluation import Evaluate
 from solera.published.rows import Rows, quiet, row
 from solera.published.selection_protocol import (
@@ -24,7 +24,6 @@ from solera.published.selection_protocol import (
 )
 from solera.select.active import ActiveSampling
 from solera.select.metrics import Selections, area_under, coverage, gini, rounds_to
-from solera.select.uniform import Uniform
 from solera.select.valued import GreedyShapley
 from solera.simulate.simulation import simulate
 from solera.study.run.progress import SILENT, Progress
@@ -108,7 +107,7 @@ def _one(
         images.model, rounds=rounds, per_round=setting.per_round, select=selectors[name]
     )
     chosen = Selections()
-    evaluation = _TimedEvaluation(images)
+    evaluation = _TimedEvaluation(images.X_test, images.y_test)
     began = time.perf_counter()
     model.fit(fed, callbacks=[evaluation, chosen])
     seconds = time.perf_counter() - began - evaluation.seconds
@@ -119,17 +118,15 @@ def _one(
         "accuracy": history[-1]["score"],
         "seconds": seconds / rounds,
         "area": area_under(history),
-        "coverage": coverage(chosen.took_part),
-        "gini": gini(chosen.took_part),
+        "coverage": coverage(chosen.took_part_),
+        "gini": gini(chosen.took_part_),
     }
 
 
 class _TimedEvaluation(Evaluate):
     """Scores every round, and keeps apart how long that takes."""
 
-    def __init__(self, images: Images) -> None:
-        super().__init__(images.X_test, images.y_test)
-        self.seconds = 0.0
+    seconds = 0.0
 
     def on_round(self, learner: Any, round: Any) -> None:
         began = time.perf_counter()

@@ -9,7 +9,7 @@ import numpy as np
 
 from solera.core.federation import Federation
 from solera.core.rounds import StopAt
-from solera.core.selection import Selector
+from solera.core.selection import Selector, Uniform
 from solera.learn.base import Learner
 from solera.published.rows import Rows, quiet, row
 from solera.published.selection_protocol import (
@@ -26,7 +26,6 @@ from solera.published.selection_protocol import (
     spread,
 )
 from solera.select.resources import DynHybridFL, HybridFL
-from solera.select.uniform import Uniform
 from solera.simulate.clock import VirtualClock
 from solera.simulate.simulation import simulate
 from solera.study.run.progress import SILENT, Progress

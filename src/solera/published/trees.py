@@ -21,9 +21,10 @@ from solera.data.partition import IID, Partition, QuantitySkew
 from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.preprocess.columns import FedBins
 from solera.learn.preprocess.pipeline import Pipeline
-from solera.learn.trees.federated_tree import FederatedTree, category_sizes, filter_effect
-from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.local import confusion, grow_cart, with_gaps
+from solera.learn.trees.client_trees import with_missing
+from solera.learn.trees.fusion.federated_tree import FederatedTree, filter_effect
+from solera.learn.trees.fusion.tasks import confusion, grow_cart
+from solera.learn.trees.id3 import category_sizes, grow_id3
 from solera.learn.trees.tree import Tree
 from solera.published.rows import Rows, row
 from solera.simulate.simulation import simulate
@@ -223,7 +224,7 @@ def _one_fold(
         test = tests[client]
         if not len(test):
             continue
-        X = with_gaps(test.X if bins is None else bins.transform(test.X))
+        X = with_missing(test.X if bins is None else bins.transform(test.X))
         metrics = metrics_of({"confusion": confusion(central, X, test.y, classes)})
         for j, metric in enumerate(METRICS):
             found[:, client, j] = (
@@ -259,4 +260,4 @@ def _central(kind: str, learned: FederatedTree, data: FederatedData, bins: Any, 
         return grow_id3(X, rows.y, category_sizes(schema), len(schema.classes), depth)
     ask = {"max_depth": depth, "min_rows": 1, "classes": schema.classes}
     draw = int(generator(seed, "study.trees").integers(2**31))
-    return grow_cart(with_gaps(rows.X), rows.y, ask, seed=draw)
+    return grow_cart(with_missing(rows.X), rows.y, ask, seed=draw)

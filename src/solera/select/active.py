@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
-from solera.core.errors import UsageError
+from solera.core.constraints import Count, Fraction, NonNegative
 from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest, uniformly
 from solera.select.reports import ask_values, rows, with_default
@@ -30,17 +28,19 @@ class ActiveSampling(Selector):
     alpha1, alpha2, alpha3: fraction set aside, sharpness, and fraction drawn uniformly.
     mean: v_k = (1/n_k) Σ_i ℓ / √n_k instead, as in the thesis's code.
     explore: choose clients that were never asked first, instead of asking everyone at the start.
+
+    ``values_`` are the latest valuations, NaN where none is known, and ``asked_`` who was asked.
     """
 
-    _values: Floats | None = None
-    _asked: NDArray[np.bool_] | None = None
+    values_: Floats | None = None
+    asked_: NDArray[np.bool_] | None = None
 
     def __init__(
         self,
         *,
-        alpha1: float = 0.75,
-        alpha2: float = 0.01,
-        alpha3: float = 0.1,
+        alpha1: Fraction = 0.75,
+        alpha2: NonNegative = 0.01,
+        alpha3: Fraction = 0.1,
         mean: bool = False,
         explore: bool = False,
     ) -> None:
@@ -51,19 +51,18 @@ class ActiveSampling(Selector):
         self.explore = explore
 
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
-        self._check()
-        if self._values is None or self._asked is None or len(self._values) != roster.clients:
-            self._values = np.full(roster.clients, np.nan)
-            self._asked = np.zeros(roster.clients, dtype=bool)
+        if self.values_ is None or self.asked_ is None or len(self.values_) != roster.clients:
+            self.values_ = np.full(roster.clients, np.nan)
+            self.asked_ = np.zeros(roster.clients, dtype=bool)
         ids = roster.ids
-        if not self.explore and not self._asked.any():
+        if not self.explore and not self.asked_.any():
             self._refresh(roster, ids, round)
-        new = ids[~self._asked[ids]] if self.explore else ids[:0]
+        new = ids[~self.asked_[ids]] if self.explore else ids[:0]
         first = uniformly(new, roster.budget, rng)
-        others = ids[self._asked[ids]] if self.explore else ids
-        drawn = self.draw(self._values[others], roster.budget - len(first), rng)
+        others = ids[self.asked_[ids]] if self.explore else ids
+        drawn = self.draw(self.values_[others], roster.budget - len(first), rng)
         chosen = np.concatenate([first, others[drawn]])
-        fresh = chosen[~self._asked[chosen]] if round == 0 else chosen
+        fresh = chosen[~self.asked_[chosen]] if round == 0 else chosen
         if len(fresh):
             self._refresh(roster, fresh, round)
         return chosen
@@ -85,27 +84,13 @@ class ActiveSampling(Selector):
         return np.concatenate([drawn, more])
 
     def _refresh(self, roster: Roster, clients: IntArray, round: int) -> None:
-        assert self._values is not None
-        assert self._asked is not None
-        who, found = ask_values(roster, clients, round, 1.5 if self.mean else 0.5)
-        self._values[who] = found
-        self._asked[clients] = True
-
-    def get_state(self) -> Any:
-        """All valuations, and who was ever asked."""
-        return {"values": self._values, "asked": self._asked}
-
-    def set_state(self, state: Any) -> None:
-        self._values, self._asked = (
-            None if state[name] is None else np.array(state[name]) for name in ("values", "asked")
-        )
-
-    def _check(self) -> None:
-        for name in ("alpha1", "alpha3"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError.of(self, name, getattr(self, name), "must be between 0 and 1")
-        if not self.alpha2 >= 0:
-            raise UsageError.of(self, "alpha2", self.alpha2, "must not be negative")
+        assert self.values_ is not None
+        assert self.asked_ is not None
+        power = 1.5 if self.mean else 0.5
+        who, reported = ask_values(roster, clients, round, power)
+        self.values_, self.asked_ = self.values_.copy(), self.asked_.copy()
+        self.values_[who] = reported
+        self.asked_[clients] = True
 
 
 class PowerOfChoice(Selector):
@@ -115,45 +100,36 @@ class PowerOfChoice(Selector):
     current model. A candidate that does not report counts with the median of the others; where
     nobody says how many rows it has, all are taken to have the same number.
 
-    ``candidates`` is d, twice the budget by default.
+    ``candidates`` is d, twice the budget by default; ``rows_`` are the clients' rows.
     """
 
-    _rows: Floats | None = None
+    rows_: Floats | None = None
 
-    def __init__(self, *, candidates: int | None = None) -> None:
+    def __init__(self, *, candidates: Count | None = None) -> None:
         self.candidates = candidates
 
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
-        if self.candidates is not None and self.candidates < 1:
-            raise UsageError.of(self, "candidates", self.candidates, "must be at least 1, or None")
         count = max(roster.budget, self.candidates or 2 * roster.budget)
         candidates = self.draw(roster, count, round, rng)
         if len(candidates) <= roster.budget:
             return candidates
-        who, found = ask_values(roster, candidates, round, 1.0)
+        who, reported = ask_values(roster, candidates, round, 1.0)
         losses = np.full(roster.clients, np.nan)
-        losses[who] = found
+        losses[who] = reported
         return candidates[highest(with_default(losses[candidates]), roster.budget, rng)]
 
     def draw(self, roster: Roster, count: int, round: int, rng: np.random.Generator) -> IntArray:
         """Candidates with probability ∝ rows."""
         ids = roster.ids
-        if self._rows is None or len(self._rows) != roster.clients:
-            self._rows = self._count_rows(roster, round)
+        if self.rows_ is None or len(self.rows_) != roster.clients:
+            self.rows_ = self._count_rows(roster, round)
         with np.errstate(divide="ignore"):
-            return ids[by_weight(np.log(self._rows[ids]), count, rng)]
+            return ids[by_weight(np.log(self.rows_[ids]), count, rng)]
 
     def _count_rows(self, roster: Roster, round: int) -> Floats:
         if roster.sizes is not None:
             return roster.sizes.astype(float)
-        found = np.full(roster.clients, np.nan)
+        counts = np.full(roster.clients, np.nan)
         for reply in roster.ask(rows, None, np.arange(roster.clients), round):
-            found[reply.client] = max(0, int(reply["rows"]))
-        return np.ones(roster.clients) if np.isnan(found).all() else with_default(found)
-
-    def get_state(self) -> Any:
-        """The numbers of rows, once they are known."""
-        return {"rows": self._rows}
-
-    def set_state(self, state: Any) -> None:
-        self._rows = None if state["rows"] is None else np.array(state["rows"])
+            counts[reply.client] = max(0, int(reply["rows"]))
+        return np.ones(roster.clients) if np.isnan(counts).all() else with_default(counts)

@@ -22,31 +22,24 @@ Floats = NDArray[np.float64]
 class Selections(Callback):
     """Records who was chosen and who took part in every round.
 
-    ``chosen`` and ``took_part`` count the rounds of every client.
+    ``chosen_`` and ``took_part_`` count the rounds of every client.
     """
 
-    def __init__(self) -> None:
-        self.chosen: IntArray = np.zeros(0, dtype=np.int64)
-        self.took_part: IntArray = np.zeros(0, dtype=np.int64)
+    chosen_: IntArray = np.zeros(0, dtype=np.int64)
+    took_part_: IntArray = np.zeros(0, dtype=np.int64)
 
     def on_start(self, learner: Any, rounds: int, start: int) -> None:
         if not start:
-            self.chosen = self.took_part = np.zeros(0, dtype=np.int64)
+            self.forget()
 
     def on_round(self, learner: Any, round: Round) -> None:
         clients = len(round.federation)
-        if not len(self.chosen):
-            self.chosen = self.took_part = np.zeros(clients, dtype=np.int64)
+        if not len(self.chosen_):
+            self.chosen_ = self.took_part_ = np.zeros(clients, dtype=np.int64)
         failed = [failure.client for failure in round.failures]
         took_part = np.setdiff1d(round.clients, failed)
-        self.chosen = self.chosen + np.bincount(round.chosen, minlength=clients)
-        self.took_part = self.took_part + np.bincount(took_part, minlength=clients)
-
-    def get_state(self) -> Any:
-        return {"chosen": self.chosen, "took_part": self.took_part}
-
-    def set_state(self, state: Any) -> None:
-        self.chosen, self.took_part = np.array(state["chosen"]), np.array(state["took_part"])
+        self.chosen_ = self.chosen_ + np.bincount(round.chosen, minlength=clients)
+        self.took_part_ = self.took_part_ + np.bincount(took_part, minlength=clients)
 
 
 def curve(history: History, metric: str) -> Floats:
@@ -152,6 +145,6 @@ def summarise(
         found["time"] = float(history[-1]["time"])
     found["bytes"] = traffic(history)
     if selections is not None:
-        found["coverage"] = coverage(selections.took_part)
-        found["gini"] = gini(selections.took_part)
+        found["coverage"] = coverage(selections.took_part_)
+        found["gini"] = gini(selections.took_part_)
     return found

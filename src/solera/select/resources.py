@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
+from solera.core.constraints import NonNegative, Positive
 from solera.core.engine import Engine
 from solera.core.errors import UsageError
 from solera.core.rounds import Round
@@ -54,17 +55,24 @@ def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates
     sound = [r for r in replies if _is_sound(r.payload, len(classes))]
     if not sound:
         return None
-    told = np.array([[r["speed"], r["link"], r["rows"], r["row_bits"]] for r in sound], dtype=float)
+    reported = np.array(
+        [[r["speed"], r["link"], r["rows"], r["row_bits"]] for r in sound], dtype=float
+    )
     counts = np.array([r["counts"] for r in sound], dtype=np.int64)
     silent = len(candidates) - len(sound)
     if silent:
-        guess = [told[:, 0].min(), told[:, 1].min(), told[:, 2].max(), told[:, 3].max()]
-        told = np.concatenate([told, np.tile(guess, (silent, 1))])
+        guess = [
+            reported[:, 0].min(),
+            reported[:, 1].min(),
+            reported[:, 2].max(),
+            reported[:, 3].max(),
+        ]
+        reported = np.concatenate([reported, np.tile(guess, (silent, 1))])
         usual = np.tile(np.round(counts.mean(axis=0)).astype(np.int64), (silent, 1))
         counts = np.concatenate([counts, usual])
     known = np.array([r.client for r in sound], dtype=np.int64)
     bits, epochs = learner.workload()
-    speed, link, rows, row_bits = told.T
+    speed, link, rows, row_bits = reported.T
     return Estimates(
         clients=np.concatenate([known, np.setdiff1d(candidates, known)]),
         training=epochs * rows / speed,
@@ -108,12 +116,11 @@ class FedCS(Selector):
 
     _schedule: Schedule | None = None
 
-    def __init__(self, *, deadline: float = 180.0, overhead: float = 0.0) -> None:
+    def __init__(self, *, deadline: Positive = 180.0, overhead: NonNegative = 0.0) -> None:
         self.deadline = deadline
         self.overhead = overhead
 
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
-        self._check()
         candidates = np.sort(uniformly(roster.ids, roster.budget, rng))
         found = ask_resources(roster, candidates, round)
         if found is None:
@@ -144,12 +151,6 @@ class FedCS(Selector):
         assert self._schedule is not None
         round.log(estimate=self._schedule.seconds)
 
-    def _check(self) -> None:
-        if not self.deadline > 0:
-            raise UsageError.of(self, "deadline", self.deadline, "must be > 0 seconds")
-        if not self.overhead >= 0:
-            raise UsageError.of(self, "overhead", self.overhead, "must not be negative")
-
 
 class HybridFL(FedCS):
     """FedCS that also evens out the classes, and trains on rows that clients send (Hybrid-FL).
@@ -165,17 +166,19 @@ class HybridFL(FedCS):
     deadline, overhead: T_round and T_cs + T_agg in seconds.
     term: CV as ``"variance"`` over mean, as published, or as standard ``"deviation"`` over mean.
     upload: whether rows may be asked for.
+
+    ``sent_`` is how many rows of each class clients were asked for, so that none is sent twice.
     """
 
-    _guests: Engine | None = None
-    _sent_rows: dict[int, IntArray] | None = None
+    _coordinator_rows: Engine | None = None
+    sent_: dict[int, IntArray] | None = None
 
     def __init__(
         self,
         *,
-        deadline: float = 180.0,
-        overhead: float = 0.0,
-        term: str = "variance",
+        deadline: Positive = 180.0,
+        overhead: NonNegative = 0.0,
+        term: Literal["variance", "deviation"] = "variance",
         upload: bool = True,
     ) -> None:
         self.deadline = deadline
@@ -195,7 +198,7 @@ class HybridFL(FedCS):
         )
 
     def prepare(self, round: int, roster: Roster, found: Estimates, plan: Schedule) -> None:
-        self._guests = None
+        self._coordinator_rows = None
         outside = np.ones(len(found.clients), dtype=bool)
         outside[plan.chosen] = False
         allowing = np.flatnonzero(outside & found.upload)
@@ -203,39 +206,22 @@ class HybridFL(FedCS):
             return
         who = found.clients[allowing].tolist()
         nothing = np.zeros(found.counts.shape[1], dtype=np.int64)
-        sent = np.array([self._sent.get(client, nothing) for client in who])
+        already = self.sent_ or {}
+        sent = np.array([already.get(client, nothing) for client in who])
         left = np.maximum(found.counts[allowing] - sent, 0)
         takes = plan_upload(found.link[allowing], found.row_bits[allowing], left, plan.first_upload)
         asks = {c: (i, n) for c, i, n in zip(who, sent, takes, strict=True) if n.any()}
-        self._guests = fetch_rows(roster, asks, round)
-        self._sent.update({client: first + take for client, (first, take) in asks.items()})
+        self._coordinator_rows = fetch_rows(roster, asks, round)
+        now = {client: first + take for client, (first, take) in asks.items()}
+        self.sent_ = dict(sorted({**already, **now}.items()))
 
-    @property
-    def _sent(self) -> dict[int, IntArray]:
-        """How many rows of each class clients have been asked for in this run."""
-        if self._sent_rows is None:
-            self._sent_rows = {}
-        return self._sent_rows
-
-    def guests(self) -> Engine | None:
-        return self._guests
-
-    def get_state(self) -> Any:
-        """What was asked for already, so that no row is sent twice."""
-        return {"sent": [[client, sent] for client, sent in sorted(self._sent.items())]}
-
-    def set_state(self, state: Any) -> None:
-        self._sent_rows = {int(client): np.array(sent) for client, sent in state["sent"]}
+    def coordinator_rows(self) -> Engine | None:
+        return self._coordinator_rows
 
     def observe(self, round: Round) -> None:
         super().observe(round)
-        source = getattr(self._guests, "source", None)
+        source = getattr(self._coordinator_rows, "source", None)
         round.log(uploaded=0 if source is None else int(source.sizes("train").sum()))
-
-    def _check(self) -> None:
-        super()._check()
-        if self.term not in ("variance", "deviation"):
-            raise UsageError.of(self, "term", self.term, "must be 'variance' or 'deviation'")
 
 
 class DynHybridFL(HybridFL):
@@ -250,22 +236,25 @@ class DynHybridFL(HybridFL):
     reference: ``"previous"`` as published, or ``"running_mean"``: φ_t is compared with the mean of
         all earlier rounds, T(t) = T(0)·φ_t / mean(φ_0 … φ_{t−1}).
     lower, upper: the deadline never leaves these bounds, in seconds.
+
+    ``first_load_`` is φ_0, ``sum_of_loads_`` the sum over ``rounds_`` rounds and ``deadline_`` the
+    current T.
     """
 
-    _first: float | None = None
-    _sum: float = 0.0
-    _rounds: int = 0
-    _now: float = 0.0
+    first_load_: float | None = None
+    sum_of_loads_: float = 0.0
+    rounds_: int = 0
+    deadline_: float = 0.0
 
     def __init__(
         self,
         *,
-        deadline: float = 180.0,
-        overhead: float = 0.0,
-        term: str = "variance",
+        deadline: Positive = 180.0,
+        overhead: NonNegative = 0.0,
+        term: Literal["variance", "deviation"] = "variance",
         upload: bool = True,
         reference: Literal["previous", "running_mean"] = "previous",
-        lower: float = 0.0,
+        lower: NonNegative = 0.0,
         upper: float = float("inf"),
     ) -> None:
         self.deadline = deadline
@@ -278,32 +267,20 @@ class DynHybridFL(HybridFL):
 
     def deadline_of(self, found: Estimates) -> float:
         load = found.load
-        self._first = load if self._first is None else self._first
-        against = self._first
-        if self.reference == "running_mean" and self._rounds:
-            against = self._sum / self._rounds
-        self._sum, self._rounds = self._sum + load, self._rounds + 1
-        self._now = float(np.clip(self.deadline * load / against, self.lower, self.upper))
-        return self._now
+        self.first_load_ = load if self.first_load_ is None else self.first_load_
+        against = self.first_load_
+        if self.reference == "running_mean" and self.rounds_:
+            against = self.sum_of_loads_ / self.rounds_
+        self.sum_of_loads_ += load
+        self.rounds_ += 1
+        self.deadline_ = float(np.clip(self.deadline * load / against, self.lower, self.upper))
+        return self.deadline_
 
     def observe(self, round: Round) -> None:
         super().observe(round)
-        round.log(deadline=self._now)
+        round.log(deadline=self.deadline_)
 
-    def get_state(self) -> Any:
-        """The first load, and the sum and the number of all."""
-        mine = {"first": self._first, "sum": self._sum, "rounds": self._rounds}
-        return {**super().get_state(), **mine}
-
-    def set_state(self, state: Any) -> None:
-        super().set_state(state)
-        self._first, self._sum = state["first"], float(state["sum"])
-        self._rounds = int(state["rounds"])
-
-    def _check(self) -> None:
-        super()._check()
-        if self.reference not in ("previous", "running_mean"):
-            rule = "must be 'previous' or 'running_mean'"
-            raise UsageError.of(self, "reference", self.reference, rule)
-        if not 0 <= self.lower <= self.upper:
+    def check_params(self) -> None:
+        super().check_params()
+        if not self.lower <= self.upper:
             raise UsageError.of(self, "lower", self.lower, f"must be between 0 and {self.upper}")

@@ -14,7 +14,7 @@ from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.rounds import Round
 from solera.core.task import task
-from solera.learn.averaged import Averaging
+from solera.learn.averaging.base import Averaging
 
 Floats = NDArray[np.float64]
 
@@ -84,7 +84,7 @@ class RoundUtility:
             partial = None
             for i in np.flatnonzero(subset).tolist():
                 partial = rule.merge(partial, self.folded.partials[i])
-            learner.absorb(rule.result(partial))
+            learner.apply_update(rule.result(partial))
         return learner
 
     def _at_clients(self, states: Sequence[Mapping[str, Any]]) -> Floats:

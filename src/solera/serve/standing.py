@@ -18,7 +18,7 @@ from solera.core.payload import decode, encode
 from solera.core.replies import Batch
 from solera.data.agreement import agree
 from solera.engines.connection import Connection
-from solera.engines.http import CoordinatorKeeper, HttpEngine
+from solera.engines.http import CoordinatorCheckpointStore, HttpEngine
 from solera.learn.base import Additive
 
 log = logging.getLogger("solera.manager")
@@ -61,13 +61,13 @@ class Standing:
         """Agree on everything once; what is asked stays the same for all who come later."""
         engine = self.federation.engine
         assert isinstance(engine, HttpEngine)
-        keeper = CoordinatorKeeper(engine)
-        kept = keeper.read()
+        store = CoordinatorCheckpointStore(engine)
+        kept = store.read()
         if kept is None:
             self.learner.history_ = []
-            self.learner.schema_ = agree(self.federation, gaps=self.learner.uses_gaps)
+            self.learner.schema_ = agree(self.federation, allow_missing=self.learner.allows_missing)
             self.learner.prepare(self.federation)
-            keeper.save(encode(self.learner.get_state()))
+            store.save(encode(self.learner.get_state()))
         else:
             self.learner.set_state(decode(kept))
             self.learner.history_ = []

@@ -8,12 +8,16 @@ clients are ready, or all at once.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from solera.core import rng
 from solera.core.clients import IntArray
 from solera.core.component import Component
+from solera.core.constraints import Fraction, NonNegative, Positive
 from solera.core.engine import Ask
 from solera.core.errors import UsageError
 from solera.core.replies import Failure
@@ -23,6 +27,7 @@ from solera.simulate.resources import Resources
 
 Floats = NDArray[np.float64]
 DAY = 86400.0
+Hours = Annotated[float, Meta(gt=0, le=24)]
 
 
 class Availability(Component):
@@ -31,23 +36,16 @@ class Availability(Component):
     With ``together`` = 1 all begin at the same hour, with 0 at any hour.
     """
 
-    def __init__(self, hours: float = 8.0, *, together: float = 0.0) -> None:
+    def __init__(self, hours: Hours = 8.0, *, together: Fraction = 0.0) -> None:
         self.hours = hours
         self.together = together
-
-    def check(self) -> None:
-        """Raise an error when a parameter makes no sense."""
-        if not 0 < self.hours <= 24:
-            raise UsageError.of(self, "hours", self.hours, "must be above 0 and at most 24")
-        if not 0 <= self.together <= 1:
-            raise UsageError.of(self, "together", self.together, "must be between 0 and 1")
 
     def left(self, seed: int, time: float, clients: IntArray) -> Floats:
         """Seconds until each client goes; 0 or less where it is not there."""
         if self.hours == 24:
             return np.full(len(clients), np.inf)
         keys = rng.stream_keys(seed, "availability", 0, clients)
-        begins = (rng.random_bits(keys, 0) >> np.uint64(11)) * 2.0**-53 * DAY
+        begins = rng.uniform(keys, 0) * DAY
         since = (time - begins * (1 - self.together)) % DAY
         return np.asarray(self.hours * 3600 - since)
 
@@ -71,12 +69,12 @@ class VirtualClock(Component):
         self,
         resources: Resources | None = None,
         *,
-        uploads: str = "sequential",
-        deadline: float | None = None,
-        overhead: float = 0.0,
+        uploads: Literal["sequential", "parallel"] = "sequential",
+        deadline: Positive | None = None,
+        overhead: NonNegative = 0.0,
         failures: Failures | None = None,
         availability: Availability | None = None,
-        idle: float = 60.0,
+        idle: Positive = 60.0,
     ) -> None:
         self.resources = resources
         self.uploads = uploads
@@ -86,20 +84,8 @@ class VirtualClock(Component):
         self.availability = availability
         self.idle = idle
 
-    def check(self) -> None:
-        """Raise an error when a parameter makes no sense."""
-        self.model().check()
-        if self.availability is not None:
-            self.availability.check()
-        if self.uploads not in ("sequential", "parallel"):
-            rule = "must be 'sequential' or 'parallel'"
-            raise UsageError.of(self, "uploads", self.uploads, rule)
-        if self.deadline is not None and not self.deadline > 0:
-            raise UsageError.of(self, "deadline", self.deadline, "must be > 0 seconds, or None")
-        if not self.overhead >= 0:
-            raise UsageError.of(self, "overhead", self.overhead, "must not be negative")
-        if not self.idle > 0:
-            raise UsageError.of(self, "idle", self.idle, "must be > 0 seconds")
+    def check_params(self) -> None:
+        super().check_params()
         if self.failures is not None and self.failures.corrupt:
             hint = "damaged replies belong to so.simulate(failures=…)"
             raise UsageError("VirtualClock: failures.corrupt has no meaning here", hint=hint)
@@ -116,7 +102,9 @@ class VirtualClock(Component):
     def wait(self) -> float:
         return float(self.idle)
 
-    def race(self, seed: int, round: int, time: float, clients: IntArray, work: Work) -> Timing:
+    def time_round(
+        self, seed: int, round: int, time: float, clients: IntArray, work: Work
+    ) -> Timing:
         state = self.model().now(seed, round, clients)
         training = work.epochs * work.rows / state.speed
         uploading = work.bits / state.link

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from solera.core import rng
 from solera.core.clients import IntArray
 from solera.core.component import Component
+from solera.core.constraints import Positive, ProperFraction
 from solera.core.errors import UsageError
 
 
@@ -27,21 +28,20 @@ class Durations(Component):
     a reply takes that times a factor between 1 − ``jitter`` and 1 + ``jitter``.
     """
 
-    def __init__(self, fastest: float = 1.0, *, slowest: float = 10.0, jitter: float = 0.2) -> None:
+    def __init__(
+        self, fastest: Positive = 1.0, *, slowest: Positive = 10.0, jitter: ProperFraction = 0.2
+    ) -> None:
         self.fastest = fastest
         self.slowest = slowest
         self.jitter = jitter
 
-    def durations(self, seed: int, turn: int, clients: IntArray) -> NDArray[np.float64]:
-        if not 0 < self.fastest <= self.slowest:
+    def check_params(self) -> None:
+        super().check_params()
+        if self.fastest > self.slowest:
             raise UsageError.of(self, "fastest", self.fastest, "must be in (0, slowest]")
-        if not 0 <= self.jitter < 1:
-            raise UsageError.of(self, "jitter", self.jitter, "must be in [0, 1)")
-        own = _uniform(rng.stream_keys(seed, "durations", 0, clients), 0)
-        shake = _uniform(rng.stream_keys(seed, "durations", turn + 1, clients), 1)
+
+    def durations(self, seed: int, turn: int, clients: IntArray) -> NDArray[np.float64]:
+        own = rng.uniform(rng.stream_keys(seed, "durations", 0, clients), 0)
+        shake = rng.uniform(rng.stream_keys(seed, "durations", turn + 1, clients), 1)
         mean = self.fastest * (self.slowest / self.fastest) ** own
         return np.asarray(mean * (1 + self.jitter * (2 * shake - 1)))
-
-
-def _uniform(keys: rng.Bits, counter: int) -> NDArray[np.float64]:
-    return np.asarray((rng.random_bits(keys, counter) >> np.uint64(11)) * 2.0**-53)

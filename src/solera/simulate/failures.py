@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core import rng
 from solera.core.clients import IntArray
 from solera.core.component import Component
+from solera.core.constraints import Fraction, NonNegative
 from solera.core.engine import Ask
-from solera.core.errors import UsageError
 from solera.engines.blocks import Faults
 
 
@@ -25,11 +24,11 @@ class Failures(Component):
     def __init__(
         self,
         *,
-        dropout: float = 0.0,
-        straggle: float = 0.0,
-        delay: float = 10.0,
-        crash: float = 0.0,
-        corrupt: float = 0.0,
+        dropout: Fraction = 0.0,
+        straggle: Fraction = 0.0,
+        delay: NonNegative = 10.0,
+        crash: Fraction = 0.0,
+        corrupt: Fraction = 0.0,
     ) -> None:
         self.dropout = dropout
         self.straggle = straggle
@@ -38,14 +37,13 @@ class Failures(Component):
         self.corrupt = corrupt
 
     def faults(self, ask: Ask, clients: IntArray) -> Faults:
-        dropout, straggle, crash, corrupt, delay = (self._draw(ask, clients, i) for i in range(5))
-        if not self.delay >= 0:
-            raise UsageError.of(self, "delay", self.delay, "must not be negative")
-        late = straggle < self._chance("straggle")
+        keys = rng.stream_keys(ask.seed, f"failures/{ask.task}", ask.round, clients)
+        dropout, straggle, crash, corrupt, delay = (rng.uniform(keys, i) for i in range(5))
+        late = straggle < self.straggle
         return Faults(
-            dropped=dropout < self._chance("dropout"),
-            crashed=crash < self._chance("crash"),
-            corrupted=corrupt < self._chance("corrupt"),
+            dropped=dropout < self.dropout,
+            crashed=crash < self.crash,
+            corrupted=corrupt < self.corrupt,
             delay=np.where(late, -np.log1p(-delay) * self.delay, 0.0),
         )
 
@@ -62,15 +60,3 @@ class Failures(Component):
             elif len(damaged) > 1:
                 del damaged[place]
         return bytes(damaged)
-
-    def _draw(self, ask: Ask, clients: IntArray, which: int) -> NDArray[np.float64]:
-        """Uniform numbers in [0, 1), one per client, whatever the grouping."""
-        keys = rng.stream_keys(ask.seed, f"failures/{ask.task}", ask.round, clients)
-        bits = rng.random_bits(keys, which) >> np.uint64(11)
-        return np.asarray(bits * 2.0**-53, dtype=np.float64)
-
-    def _chance(self, name: str) -> float:
-        value = float(getattr(self, name))
-        if not 0 <= value <= 1:
-            raise UsageError.of(self, name, value, "must be between 0 and 1")
-        return value

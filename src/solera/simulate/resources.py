@@ -8,12 +8,14 @@ normal distribution with σ = 0.1 of the usual value, truncated at ±20 % of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core import rng
 from solera.core.component import Component
+from solera.core.constraints import Fraction, NonNegative, ProperFraction
 from solera.core.errors import UsageError
 
 Floats = NDArray[np.float64]
@@ -45,10 +47,10 @@ class Resources(Component):
         *,
         speed: float | tuple[float, float] = (10.0, 100.0),
         link: float | tuple[float, float] = 1.4e6,
-        variation: float = 0.2,
-        spread: float = 0.1,
-        upload: float = 0.01,
-        reports: str = "now",
+        variation: ProperFraction = 0.2,
+        spread: NonNegative = 0.1,
+        upload: Fraction = 0.01,
+        reports: Literal["now", "usual"] = "now",
     ) -> None:
         self.speed = speed
         self.link = link
@@ -59,19 +61,18 @@ class Resources(Component):
 
     def usual(self, seed: int, clients: ArrayLike) -> State:
         """The values that every round's vary around."""
-        self.check()
         keys = rng.stream_keys(seed, "resources", 0, clients)
-        return State(
-            _between(self.speed, _uniform(keys, 0)), _between(self.link, _uniform(keys, 1))
-        )
+        speed = _between(self.speed, rng.uniform(keys, 0))
+        link = _between(self.link, rng.uniform(keys, 1))
+        return State(speed, link)
 
     def now(self, seed: int, round: int, clients: ArrayLike) -> State:
         """The values of one round."""
         usual = self.usual(seed, clients)
         keys = rng.stream_keys(seed, "resources/now", round, clients)
         return State(
-            usual.speed * self._factor(_uniform(keys, 0)),
-            usual.link * self._factor(_uniform(keys, 1)),
+            usual.speed * self._factor(rng.uniform(keys, 0)),
+            usual.link * self._factor(rng.uniform(keys, 1)),
         )
 
     def reported(self, seed: int, round: int, clients: ArrayLike) -> State:
@@ -81,9 +82,8 @@ class Resources(Component):
 
     def allows_upload(self, seed: int, clients: ArrayLike) -> NDArray[np.bool_]:
         """Who lets rows be sent to the coordinator; a client never changes its mind."""
-        self.check()
         keys = rng.stream_keys(seed, "resources", 0, clients)
-        return np.asarray(_uniform(keys, 2) < self.upload)
+        return np.asarray(rng.uniform(keys, 2) < self.upload)
 
     def _factor(self, u: Floats) -> Floats:
         """1 + σ·z, z normal and truncated, from uniform numbers."""
@@ -94,21 +94,13 @@ class Resources(Component):
         low = ndtr(-self.variation / self.spread)
         return np.asarray(1 + self.spread * ndtri(low + u * (1 - 2 * low)))
 
-    def check(self) -> None:
-        """Raise an error when a parameter makes no sense."""
+    def check_params(self) -> None:
+        super().check_params()
         for name in ("speed", "link"):
             low, high = _bounds(getattr(self, name))
             if not 0 < low <= high < np.inf:
                 rule = "must be > 0, or (low, high) with 0 < low ≤ high"
                 raise UsageError.of(self, name, getattr(self, name), rule)
-        if not 0 <= self.variation < 1:
-            raise UsageError.of(self, "variation", self.variation, "must be at least 0 and below 1")
-        if not self.spread >= 0:
-            raise UsageError.of(self, "spread", self.spread, "must not be negative")
-        if not 0 <= self.upload <= 1:
-            raise UsageError.of(self, "upload", self.upload, "must be between 0 and 1")
-        if self.reports not in ("now", "usual"):
-            raise UsageError.of(self, "reports", self.reports, "must be 'now' or 'usual'")
 
 
 def _bounds(value: float | tuple[float, float]) -> tuple[float, float]:
@@ -121,8 +113,3 @@ def _bounds(value: float | tuple[float, float]) -> tuple[float, float]:
 def _between(value: float | tuple[float, float], u: Floats) -> Floats:
     low, high = _bounds(value)
     return low + (high - low) * u
-
-
-def _uniform(keys: rng.Bits, which: int) -> Floats:
-    bits = rng.random_bits(keys, which) >> np.uint64(11)
-    return np.asarray(bits * 2.0**-53, dtype=np.float64)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from solera.core.clients import Source
+from solera.core.constraints import Count, check_arguments
+from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import DEFAULT_LIMITS, Limits
@@ -17,9 +20,6 @@ from solera.core.topology import Topology
 from solera.data.adapters import from_pandas
 from solera.data.federated import FederatedData, check_rows
 from solera.data.partition import IID, Partition
-from solera.engines.blocks import MEMORY
-from solera.engines.local import LocalEngine
-from solera.engines.processes import ProcessEngine
 from solera.simulate.clock import VirtualClock
 from solera.simulate.failures import Failures
 
@@ -39,14 +39,15 @@ def simulate(
     validation: float = 0.0,
     test: float = 0.0,
     seed: int = 0,
-    engine: Literal["local", "processes"] = "local",
-    workers: int | None = None,
+    engine: str = "local",
+    workers: Count | None = None,
+    engine_options: Mapping[str, Any] | None = None,
     failures: Failures | None = None,
     clock: VirtualClock | None = None,
     topology: Topology | None = None,
     features: Sequence[Feature | str] | None = None,
     schema: Schema | None = None,
-    memory: int = MEMORY,
+    memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Simulation:
     """A federation of simulated clients.
@@ -60,7 +61,8 @@ def simulate(
     validation, test: fractions of every client's rows to set aside.
     seed: fixes the partition, the splits, the failures and every draw of every task.
     engine, workers: ``"local"`` runs in this process, ``"processes"`` in ``workers`` others (the
-        number of cores by default).
+        number of cores by default). Other packages add engines by entry points
+        ``solera.engines``; ``engine_options`` are for theirs.
     failures: what goes wrong.
     clock: virtual time, and what clients can do in it.
     topology: the shape of the federation; a star by default.
@@ -68,27 +70,37 @@ def simulate(
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
     """
+    check_arguments(simulate, engine=engine, workers=workers, memory=memory)
     source = _source(X, y, clients, partition, features, schema, seed)
     if validation or test:
         if not isinstance(source, FederatedData):
             raise UsageError("validation and test parts need rows that are not generated lazily")
         source = source.split(validation=validation, test=test, seed=seed)
     if clock is not None:
-        clock.check()
+        clock.check_params()
         source = copy(source)
         source.resources = clock.model()  # type: ignore[attr-defined]
-    carrier: LocalEngine | ProcessEngine
-    if engine == "local":
-        if workers is not None:
-            raise UsageError(f"simulate(workers={workers}) needs engine='processes'")
-        carrier = LocalEngine(source, misfortune=failures, memory=memory)
-    elif engine == "processes":
-        carrier = ProcessEngine(source, workers=workers, misfortune=failures, memory=memory)
-    else:
-        raise UsageError.of("simulate", "engine", engine, "must be 'local' or 'processes'")
+    options = {"workers": workers, "memory": memory, "fault_model": failures}
+    carrier = _engine(engine, source, {**options, **(engine_options or {})})
     federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
     federation.data, federation.clock = source, clock
     return federation
+
+
+def _engine(name: str, source: Source, options: Mapping[str, Any]) -> Any:
+    """The engine of that name, with those options that are given."""
+    engine = find_engine(name)
+    takes = inspect.signature(engine).parameters
+    if "source" not in takes:
+        raise UsageError(f"the engine {name!r} cannot simulate clients", hint="see so.connect")
+    given = {option: value for option, value in options.items() if value is not None}
+    for option, value in given.items():
+        if option not in takes:
+            raise UsageError(
+                f"simulate({option}={value!r}): the engine {name!r} has no {option}",
+                hint="another one may, such as engine='processes'",
+            )
+    return engine(source, **given)
 
 
 def _source(

@@ -11,11 +11,11 @@ from sklearn.metrics import f1_score, label_ranking_loss
 import solera as so
 from solera.core.errors import DataError, NotEnoughReplies, PayloadError, UsageError
 from solera.core.rng import stream_keys
+from solera.learn.averaging import learner, models
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
-from solera.learn.averaging.layers import torch
 from solera.learn.averaging.multilabel import worse_twice
-from solera.learn.averaging.update_steps import normal
-from solera.learn.averaging.updates import Senders, pack_update, unpack_update
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.updates import normal, pack_update, unpack_update
 
 rng = np.random.default_rng(1)
 X = rng.normal(size=(240, 5))
@@ -89,6 +89,34 @@ def test_bad_parameters_are_named(options):
         so.FedAvg(NET, rounds=1, **options).fit(clients())
 
 
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: so.nn.mlp(5, 3, activation="tanhh"), "activation must be 'relu', 'tanh' or"),
+        (lambda: so.nn.mlp(5), "sizes must be two or more"),
+        (lambda: so.nn.mlp(5, 0, 3), "sizes must be a list, each a whole number of at least 1"),
+        (lambda: so.nn.conv_net((4, 4, 1)), "sides of at least 8"),
+        (lambda: so.FedProx(NET, lr=0), "lr must be a number > 0"),
+        (lambda: so.MLFedAvg(NET, stop="soon"), "stop must be 'thesis'"),
+        (lambda: so.CosineDecay(2.0), "floor must be a number in"),
+    ],
+)
+def test_bad_parameters_are_named_when_a_component_is_made(make, match):
+    with pytest.raises(UsageError, match=match):
+        make()
+
+
+def test_the_network_is_described_once_per_fit(monkeypatch):
+    """A module's description hashes all its values: not in every round."""
+    calls = []
+    monkeypatch.setattr(learner, "described", lambda m: calls.append(m) or models.described(m))
+    net = torch().nn.Linear(5, 3)
+    so.FedAvg(net, rounds=5).fit(clients())
+    few = len(calls)
+    so.FedAvg(net, rounds=10).fit(clients())
+    assert len(calls) == 2 * few
+
+
 def test_a_model_is_needed():
     with pytest.raises(UsageError, match="a model is needed"):
         so.FedAvg("resnet", rounds=1).fit(clients())
@@ -100,8 +128,7 @@ def test_a_model_is_needed():
 def packed(values, steps, states=None):
     keys = stream_keys(0, "test", 0, np.arange(len(values)))
     states = [{} for _ in values] if states is None else states
-    parts = pack_update(torch().from_numpy(values), steps, Senders(keys, states))
-    parts = {n: v if isinstance(v, np.ndarray) else v.numpy() for n, v in parts.items()}
+    parts = pack_update(torch().from_numpy(values), steps, keys, states)
     return unpack_update(parts, steps, values.shape[1]), states
 
 
@@ -184,7 +211,7 @@ def test_fedbn_keeps_normalisation():
     images = rng.random((40, 64))
     fed = so.simulate(images, np.arange(40) % 2, clients=2)
     model = so.FedBN(so.nn.complex_cnn((8, 8, 1), 2), rounds=1, lr=0.01).fit(fed)
-    arrays = model._plan().layout.arrays(model.weights_)
+    arrays = model._architecture.layout.arrays(model.weights_)
     assert (arrays["3.running_mean"] == 0).all()
     assert "private_part" in fed.engine.states()[0]
 
@@ -218,7 +245,7 @@ def test_unknown_labels_move_nothing():
     head = fed.engine.states()[0]["private_part"].reshape(-1)
     start = so.MLFedAvg(so.nn.mlp(8, 16, 6), rounds=2, stop=None)
     start.schema_ = data.clients.schema
-    first = start.first_model(0)["weights"][start._hidden()]
+    first = start.first_model(0)["weights"][start._hidden]
     weights = slice(0, 4 * 6)
     moved = (head != first)[weights].reshape(4, 6).any(axis=1)
     assert moved.tolist() == [label in data.owned[0] for label in range(4)]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 import solera as so
 from solera.core.errors import PayloadError, UsageError
 from solera.core.rng import stream_keys
-from solera.learn.averaging.layers import torch
-from solera.learn.averaging.updates import Senders, pack_update, unpack_update
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.updates import pack_update, unpack_update
 
 rng = np.random.default_rng(4)
 X = rng.normal(size=(240, 5))
@@ -28,7 +28,7 @@ def send(values, steps, states=None, who=None, round=0):
     """What travels, as arrays."""
     keys = stream_keys(0, "test", round, np.arange(len(values)) if who is None else who)
     states = [{} for _ in values] if states is None else states
-    parts = pack_update(torch().from_numpy(values), steps, Senders(keys, states))
+    parts = pack_update(torch().from_numpy(values), steps, keys, states)
     return {n: v if isinstance(v, np.ndarray) else v.numpy() for n, v in parts.items()}
 
 
@@ -155,26 +155,40 @@ def test_other_learners_take_masks():
 
 
 @pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: so.RandomMask(0), r"fraction must be a number in \(0, 1\]"),
+        (lambda: so.RandomMask(1.5), "fraction"),
+        (lambda: so.RandomMask(float("nan")), "fraction"),
+        (lambda: so.TopK(0), "fraction"),
+        (lambda: so.Clip(-1.0), "norm must be a number > 0"),
+        (lambda: so.Noise(-1.0), "deviation"),
+        (lambda: so.Quantise(7), "bits must be 4, 8 or 16"),
+    ],
+)
+def test_bad_steps_are_named_when_they_are_made(make, match):
+    with pytest.raises(UsageError, match=match):
+        make()
+
+
+@pytest.mark.parametrize(
     ("steps", "match"),
     [
-        ([so.RandomMask(0)], r"fraction must be in \(0, 1\]"),
-        ([so.RandomMask(1.5)], "fraction"),
-        ([so.RandomMask(float("nan"))], "fraction"),
-        ([so.TopK(0)], "fraction"),
-        ([so.Clip(-1.0)], "norm"),
-        ([so.Noise(-1.0)], "deviation"),
-        ([so.Quantise(7)], "bits"),
         ([so.RandomMask(), so.Noise(1.0)], "after clipping and noise"),
         ([so.RandomMask(0.5), so.RandomMask(0.5)], "once"),
         ([so.Quantise(8), so.RandomMask()], "last"),
         ([so.TopK(), so.RandomMask(unbiased=True)], "feedback"),
+        ([so.Clip(1.0).set_params(norm=-1.0)], "norm"),
     ],
     ids=str,
 )
-def test_bad_steps_are_named_before_anybody_is_asked(steps, match):
+def test_steps_that_do_not_go_together_are_named_before_anybody_is_asked(steps, match):
     fed = federation()
     with pytest.raises(UsageError, match=match):
-        so.FedAvg(NET, rounds=1, update_steps=steps).fit(fed)
+        so.FedAvg(NET, rounds=1, update_steps=steps)
+    model = so.FedAvg(NET, rounds=1).set_params(update_steps=steps)
+    with pytest.raises(UsageError, match=match):
+        model.fit(fed)
     assert not any(record.task == "averaging.train" for record in fed.meter.records)
 
 

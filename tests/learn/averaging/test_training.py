@@ -10,15 +10,18 @@ import solera as so
 from solera.core.clients import Segments
 from solera.core.replies import Batch, Stacked
 from solera.core.rng import stream_keys
-from solera.learn.averaging import factored, models, nn, together
-from solera.learn.averaging.alone import train_alone
-from solera.learn.averaging.factored import pays, train_factored
-from solera.learn.averaging.held import OnDevice
-from solera.learn.averaging.layers import Convolution
-from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.plan import Plan, Training, deal_batches
-from solera.learn.averaging.rows import Gathered, borrow
-from solera.learn.averaging.together import train_together
+from solera.learn.averaging import models, nn
+from solera.learn.averaging.training import batched, low_rank
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batched import train_batched
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.batches import TrainingConfig, deal_batches
+from solera.learn.averaging.training.client_rows import ClientRows
+from solera.learn.averaging.training.devices import borrow
+from solera.learn.averaging.training.layers import Convolution
+from solera.learn.averaging.training.lazy_updates import StackedUpdates
+from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
+from solera.learn.averaging.training.reference import train_reference
 from solera.learn.averaging.updates import UpdateMean
 
 SIZES = np.array([30, 8, 17, 1, 30])
@@ -51,49 +54,57 @@ MODELS = {
     "module": lambda: models.described(odd_module()),
 }
 HOW = {
-    "sgd": Training("softmax", 0.1, batch_size=8),
-    "momentum": Training("softmax", 0.05, momentum=0.9, l2=0.01, batch_size=8, epochs=2),
-    "adam": Training("softmax", 0.01, optimiser="adam", mu=0.1, batch_size=8, epochs=2),
-    "steps": Training("softmax", 0.1, steps=7, batch_size=8),
-    "full batch": Training("softmax", 0.1, epochs=3),
+    "sgd": TrainingConfig("softmax", 0.1, batch_size=8),
+    "momentum": TrainingConfig("softmax", 0.05, momentum=0.9, l2=0.01, batch_size=8, epochs=2),
+    "adam": TrainingConfig("softmax", 0.01, optimiser="adam", mu=0.1, batch_size=8, epochs=2),
+    "steps": TrainingConfig("softmax", 0.1, steps=7, batch_size=8),
+    "full batch": TrainingConfig("softmax", 0.1, epochs=3),
 }
 
 
-def compare(model, how, target="classes", tile=None, monkeypatch=None, tolerance=1e-11):
+def compare(model, config, target="classes", tile=None, monkeypatch=None, tolerance=1e-11):
     count = SIZES.sum()
     rng = np.random.default_rng(0)
     X = rng.normal(size=(count, 64))
-    y = rng.integers(0, 5, count) if how.loss == "softmax" else rng.normal(size=(count, 5))
-    if how.loss == "sigmoid":
+    y = rng.integers(0, 5, count) if config.loss == "softmax" else rng.normal(size=(count, 5))
+    if config.loss == "sigmoid":
         y = (y > 0).astype(np.uint8)
-    plan = Plan(model)
-    start = plan.start(0, "float64")
+    architecture = Architecture(model)
+    start = architecture.start(0, "float64")
     keys = stream_keys(0, "test", 0, np.arange(len(SIZES)))
     rows = Segments(X, y, np.cumsum(SIZES) - SIZES, SIZES)
-    gathered = Gathered(rows, how.loss, np.arange(5), torch.float64, torch.device("cpu"))
-    weights = torch.tensor(np.repeat(start[None], len(SIZES), 0))
+    layout = architecture.training_layout
+    sent = layout.arrange(torch.tensor(start))
+    weights = sent.repeat(len(SIZES), 1)
+    gathered = ClientRows(rows, keys, config.loss, np.arange(5), weights)
     if tile:
-        monkeypatch.setattr(together, "tile_size", lambda *_: tile)
-    pull = Pull(anchor=torch.tensor(start))
-    losses, steps = train_together(plan, weights, gathered, SIZES, keys, how, pull)
+        monkeypatch.setattr(batched, "tile_size", lambda *_: tile)
+    correction = Correction(anchor=sent)
+    losses, steps = train_batched(architecture, weights, gathered, config, correction)
     for k in range(len(SIZES)):
-        targets = np.asarray(rows[k].y, float) if how.loss != "softmax" else rows[k].y
-        row, loss, made = train_alone(
-            plan, start, rows[k].X, targets, keys[k : k + 1], how, anchor=start
+        targets = np.asarray(rows[k].y, float) if config.loss != "softmax" else rows[k].y
+        row, loss, made = train_reference(
+            architecture,
+            start,
+            rows[k].X,
+            targets,
+            keys[k : k + 1],
+            config,
+            Correction(torch.tensor(start)),
         )
         assert made == steps[k]
-        error = np.abs(weights[k].numpy() - row)
+        error = np.abs(layout.restore(weights[k]).numpy() - row)
         # Adam may turn the rounding of a gradient that is nearly zero into a step of its own.
-        assert np.quantile(error, 0.999 if how.optimiser == "adam" else 1) < tolerance
+        assert np.quantile(error, 0.999 if config.optimiser == "adam" else 1) < tolerance
         assert losses[k] == pytest.approx(loss, abs=tolerance)
 
 
-@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+@pytest.mark.parametrize("config", HOW.values(), ids=HOW)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_together_equals_alone(model, how):
+def test_together_equals_alone(model, config):
     made = model()
     deep = isinstance(made, models.ComplexCNN)
-    compare(made, how, tolerance=1e-6 if deep else 1e-10)
+    compare(made, config, tolerance=1e-6 if deep else 1e-10)
 
 
 @pytest.mark.parametrize("model", ["mlp", "conv", "batch norm"])
@@ -107,32 +118,33 @@ def test_the_tile_changes_nothing(model, tile, monkeypatch):
 
 @pytest.mark.parametrize("loss", ["sigmoid", "squared", "labels/asymmetric"])
 def test_other_losses(loss):
-    compare(nn.mlp(64, 40, 5), Training(loss, 0.05, batch_size=8, epochs=2))
+    compare(nn.mlp(64, 40, 5), TrainingConfig(loss, 0.05, batch_size=8, epochs=2))
 
 
-def both_ways(model, how):
+def both_ways(model, config):
     """The same training with and without matrices of the first layer: rows of changes."""
     rng = np.random.default_rng(4)
     X, y = rng.normal(size=(SIZES.sum(), 64)), rng.integers(0, 5, SIZES.sum())
-    plan = Plan(model)
-    start = torch.tensor(plan.start(0, "float64"))
+    architecture = Architecture(model)
+    start = architecture.training_layout.arrange(torch.tensor(architecture.start(0, "float64")))
     keys = stream_keys(0, "test", 0, np.arange(len(SIZES)))
     segments = Segments(X, y, np.cumsum(SIZES) - SIZES, SIZES)
-    rows = Gathered(segments, how.loss, np.arange(5), torch.float64, torch.device("cpu"))
+    rows = ClientRows(segments, keys, config.loss, np.arange(5), start)
     changes = start.repeat(len(SIZES), 1)
-    losses, _ = train_together(plan, changes, rows, SIZES, keys, how, Pull())
+    losses, _ = train_batched(architecture, changes, rows, config, Correction())
     changes -= start
     rest = {"loss": losses, "rows": SIZES.astype(float)}
+    changes = architecture.training_layout.restore(changes)
     stacked = Stacked({"update": {"values": changes.numpy()}, **rest})
-    return stacked, train_factored(plan, start, rows, SIZES, keys, how)
+    return stacked, train_low_rank(architecture, start, rows, config)
 
 
 @pytest.mark.parametrize("tile", [1, 1 << 22])
-@pytest.mark.parametrize("how", ["sgd", "steps", "full batch"])
+@pytest.mark.parametrize("config", ["sgd", "steps", "full batch"])
 @pytest.mark.parametrize("model", ["linear", "mlp", "deep tanh dropout", "sigmoid"])
-def test_factors_of_the_first_layer_are_the_same_update(model, how, tile, monkeypatch):
-    monkeypatch.setattr(factored, "_ROWS", tile)
-    written, factors = both_ways(MODELS[model](), HOW[how])
+def test_factors_of_the_first_layer_are_the_same_update(model, config, tile, monkeypatch):
+    monkeypatch.setattr(low_rank, "_ROWS", tile)
+    written, factors = both_ways(MODELS[model](), HOW[config])
     values = written.fields["update"]["values"]
     np.testing.assert_allclose(factors.fields["update"]["values"], values, atol=1e-11)
     np.testing.assert_allclose(factors.rest["loss"], written.fields["loss"], atol=1e-11)
@@ -148,20 +160,22 @@ def test_factors_of_the_first_layer_are_the_same_update(model, how, tile, monkey
 
 
 def test_factors_are_used_where_rows_are_few():
-    how, cpu = Training("softmax", 0.1, batch_size=20), torch.device("cpu")
-    wide, sixty = Plan(nn.mlp(784, 128, 10)), np.array([60, 20])
-    assert pays(wide, how, sixty, cpu)
-    assert not pays(wide, how, np.array([600]), cpu)
-    assert not pays(wide, Training("softmax", 0.1, momentum=0.9, batch_size=20), sixty, cpu)
-    assert not pays(Plan(nn.linear(784, 10)), how, np.array([20]), cpu)
-    assert not pays(wide, how, np.array([60, 2, 2, 2]), cpu)
-    assert not pays(Plan(nn.conv_net((8, 8, 1), 5)), how, sixty, cpu)
+    config, cpu = TrainingConfig("softmax", 0.1, batch_size=20), torch.device("cpu")
+    wide, sixty = Architecture(nn.mlp(784, 128, 10)), np.array([60, 20])
+    assert low_rank_pays(wide, config, sixty, cpu)
+    assert not low_rank_pays(wide, config, np.array([600]), cpu)
+    assert not low_rank_pays(
+        wide, TrainingConfig("softmax", 0.1, momentum=0.9, batch_size=20), sixty, cpu
+    )
+    assert not low_rank_pays(Architecture(nn.linear(784, 10)), config, np.array([20]), cpu)
+    assert not low_rank_pays(wide, config, np.array([60, 2, 2, 2]), cpu)
+    assert not low_rank_pays(Architecture(nn.conv_net((8, 8, 1), 5)), config, sixty, cpu)
 
 
 def test_a_masked_step_moves_nothing():
     """A client of one row beside one of thirty ends where it ends alone."""
     keys = stream_keys(0, "test", 0, np.arange(2))
-    dealt = deal_batches(keys, np.array([30, 1]), Training("softmax", 0.1, batch_size=8))
+    dealt = deal_batches(keys, np.array([30, 1]), TrainingConfig("softmax", 0.1, batch_size=8))
     assert dealt.counts.tolist() == [[8, 8, 8, 6], [1, 0, 0, 0]]
     assert sorted(dealt.index[0, :30].tolist()) == list(range(30))
 
@@ -169,7 +183,7 @@ def test_a_masked_step_moves_nothing():
 def test_every_epoch_deals_every_row_once():
     keys = stream_keys(1, "test", 0, np.arange(3))
     sizes = np.array([5, 12, 7])
-    dealt = deal_batches(keys, sizes, Training("softmax", 0.1, batch_size=4, epochs=3))
+    dealt = deal_batches(keys, sizes, TrainingConfig("softmax", 0.1, batch_size=4, epochs=3))
     for k, size in enumerate(sizes):
         taken = []
         for step, count in enumerate(dealt.counts[k]):
@@ -201,7 +215,7 @@ def test_replies_on_a_device_fold_like_those_in_memory():
     values = rng.normal(size=(5, 7))
     rest = {"rows": np.arange(1.0, 6), "loss": rng.normal(size=5)}
     here = Stacked({"update": {"values": values}, **rest})
-    there = OnDevice(torch.from_numpy(values), rest)
+    there = StackedUpdates(torch.from_numpy(values), rest=rest)
     ids = np.arange(5)
     rule = UpdateMean(7)
     a, b = (rule.result(rule.fold(Batch(ids, stack))) for stack in (here, there))
@@ -329,7 +343,7 @@ def test_parameter_counts_of_the_theses():
         1_342_122: so.nn.complex_cnn(),
     }
     for count, model in counts.items():
-        assert Plan(model).layout.trained == count
+        assert Architecture(model).layout.trained == count
         module = model.module()
         assert sum(p.numel() for p in module.parameters()) == count
 

@@ -226,7 +226,7 @@ def test_plots_show_every_centroid():
         ({"server_rate": 0.0}, "server_rate"),
         ({"client_rate": 1.5}, "client_rate"),
         ({"tolerance": -1.0}, "tolerance"),
-        ({"per_round": 2.5}, "fraction"),
+        ({"per_round": 2.5}, r"per_round must be .* a number in \(0, 1\] or None"),
         ({"per_round": 0}, "per_round"),
         ({"init": "kmeans"}, r"k-means\|\|"),
         ({"init": np.zeros((3, 2))}, r"\(3, 2\)"),

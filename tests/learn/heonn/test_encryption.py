@@ -14,8 +14,8 @@ from solera.core.component import describe_fitted
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.payload import encode
 from solera.engines.local import LocalEngine
-from solera.privacy import keys
-from solera.privacy.keys import WrongKey
+from solera.privacy.he import keys
+from solera.privacy.he.keys import WrongKey
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 6)) * [1, 1, 10, 0.1, 1, 0] + [0, 0, 5, 0, 0, 0]

@@ -313,12 +313,18 @@ def test_bad_input():
         ({"features": "cosine"}, "features"),
         ({"features": "fourier", "hidden": 0}, "hidden"),
         ({"representation": "qr"}, "representation"),
-        ({"ensemble": so.RandomPatches(0)}, "estimators"),
-        ({"ensemble": so.RandomPatches(3, rows=0)}, "rows"),
-        ({"ensemble": so.RandomPatches(3, features=1.5)}, "features"),
     ]:
         with pytest.raises(UsageError, match=message):
-            so.FedHEONN(**options).fit(fed())
+            so.FedHEONN(**options)
+        with pytest.raises(UsageError, match=message):
+            so.FedHEONN().set_params(**options).partial_fit(fed())
+    for options, message in [
+        ({"estimators": 0}, "estimators must be a whole number of at least 1"),
+        ({"rows": 0}, r"rows must be a number in \(0, 1\]"),
+        ({"features": 1.5}, r"features must be a number in \(0, 1\]"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            so.RandomPatches(**options)
     with pytest.raises(UsageError, match="at least two"):
         so.FedHEONN(lam=[0.1, 1]).fit(fed(sizes=(90,)))
 

@@ -1,4 +1,4 @@
-"""FedID3, FedForest, FedGBDT and HistGBDT: what they must equal, and where they must not break."""
+"""FedID3, FedForest, SimFL and FedHistGBDT: what they must equal, and where they must not break."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.learn.trees.histograms import Units, gradients
+from solera.learn.trees.boosting.base import gradients
+from solera.learn.trees.boosting.histograms import Units
+from solera.learn.trees.boosting.simfl_tasks import hyperplanes, most_similar
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.similarity import hyperplanes, most_similar
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -37,7 +38,7 @@ def test_histgbdt_grows_the_same_trees_over_any_partition(seed, target, data_):
     X, y = data(seed, target)
     cuts = data_.draw(st.sets(st.integers(1, len(X) - 1), min_size=1, max_size=9))
     order = np.random.default_rng(seed).permutation(len(X))
-    make = lambda: so.HistGBDT(rounds=4, max_depth=3, min_rows=2, bins=32)  # noqa: E731
+    make = lambda: so.FedHistGBDT(rounds=4, max_depth=3, min_rows=2, bins=32)  # noqa: E731
     joined = make().fit(divided(X, y, []))
     parted = make().fit(divided(X[order], y[order], sorted(cuts)))
     assert joined.initial_.tolist() == parted.initial_.tolist()
@@ -46,13 +47,13 @@ def test_histgbdt_grows_the_same_trees_over_any_partition(seed, target, data_):
 
 def test_histgbdt_is_as_good_as_scikit_learn():
     X, y, X_test, y_test = so.datasets.breast_cancer()
-    ours = so.HistGBDT(rounds=50, max_depth=4).fit(so.simulate(X, y, clients=5, seed=0))
+    ours = so.FedHistGBDT(rounds=50, max_depth=4).fit(so.simulate(X, y, clients=5, seed=0))
     peer = HistGradientBoostingClassifier(
         max_iter=50, max_depth=4, max_leaf_nodes=None, early_stopping=False
     ).fit(X, y)
     assert ours.score(X_test, y_test) >= peer.score(X_test, y_test) - 0.02
     X, y = data(0, "numbers", rows=1500, gaps=0.05)
-    ours = so.HistGBDT(rounds=60, max_depth=4).fit(so.simulate(X[:1000], y[:1000], clients=5))
+    ours = so.FedHistGBDT(rounds=60, max_depth=4).fit(so.simulate(X[:1000], y[:1000], clients=5))
     peer = HistGradientBoostingRegressor(
         max_iter=60, max_depth=4, max_leaf_nodes=None, early_stopping=False
     ).fit(X[:1000], y[:1000])
@@ -61,7 +62,7 @@ def test_histgbdt_is_as_good_as_scikit_learn():
 
 def test_the_loss_falls_and_probabilities_are_per_row():
     X, y = data(1, "three", rows=600)
-    model = so.HistGBDT(rounds=15).fit(so.simulate(X, y, clients=4))
+    model = so.FedHistGBDT(rounds=15).fit(so.simulate(X, y, clients=4))
     losses = [entry["loss"] for entry in model.history_]
     assert losses == sorted(losses, reverse=True)
     p = model.predict_proba(X)
@@ -70,13 +71,13 @@ def test_the_loss_falls_and_probabilities_are_per_row():
         np.testing.assert_allclose(model.predict_proba(X[i : i + 1])[0], p[i])
 
 
-@pytest.mark.parametrize("learner", [so.HistGBDT(rounds=12, min_rows=3), so.FedGBDT(rounds=12)])
+@pytest.mark.parametrize("learner", [so.FedHistGBDT(rounds=12, min_rows=3), so.SimFL(rounds=12)])
 def test_clients_that_come_and_go(learner):
     X, y = data(2, "two", rows=400)
     fed = so.simulate(X, y, clients=8, failures=so.Failures(dropout=0.2), seed=1)
     model = learner.clone().fit(fed)
     assert model.score(X, y) > 0.7
-    if isinstance(model, so.HistGBDT):
+    if isinstance(model, so.FedHistGBDT):
         assert any(record.task == "trees.catch_up" for record in fed.meter.records)
 
 
@@ -159,13 +160,13 @@ def test_similar_rows_share_most_hashes():
 
 def test_fedgbdt_takes_turns_and_learns():
     X, y = data(4, "two", rows=400)
-    model = so.FedGBDT(rounds=9).fit(so.simulate(X, y, clients=4, seed=0))
+    model = so.SimFL(rounds=9).fit(so.simulate(X, y, clients=4, seed=0))
     assert model.builders_ == [0, 1, 2, 3, 0, 1, 2, 3, 0]
     assert model.history_[-1]["loss"] < model.history_[0]["loss"]
     assert model.score(X, y) > 0.75
 
 
-@pytest.mark.parametrize("make", [so.HistGBDT, so.FedGBDT, so.FedForest])
+@pytest.mark.parametrize("make", [so.FedHistGBDT, so.SimFL, so.FedForest])
 def test_constant_columns_and_tiny_clients(make):
     X = np.ones((40, 2))
     y = np.arange(40) % 2
@@ -176,20 +177,21 @@ def test_constant_columns_and_tiny_clients(make):
 def test_bad_parameters_are_named():
     X, y = data(0, "two")
     fed = so.simulate(X, y, clients=2)
-    for learner, told in (
-        (so.HistGBDT(rounds=0), "rounds"),
-        (so.HistGBDT(lr=0), "lr"),
-        (so.HistGBDT(bins=256), "bins"),
-        (so.HistGBDT(l2=-1), "l2"),
-        (so.FedGBDT(max_depth=0), "max_depth"),
-        (so.FedForest(per_client=30), "per_client"),
-        (so.FedForest(vote="best"), "vote"),
+    for learner, wrong, rule in (
+        (so.FedHistGBDT, {"rounds": 0}, "rounds must be a whole number of at least 1"),
+        (so.FedHistGBDT, {"lr": 0}, "lr must be a number > 0"),
+        (so.FedHistGBDT, {"bins": 256}, r"bins must be a whole number in \[2, 255\]"),
+        (so.FedHistGBDT, {"l2": -1}, "l2 must be a number of at least 0"),
+        (so.SimFL, {"max_depth": 0}, "max_depth must be a whole number of at least 1"),
+        (so.FedForest, {"per_client": 30}, "per_client must be at most trees=20"),
+        (so.FedForest, {"vote": "best"}, "vote must be 'majority' or 'mean'"),
+        (so.FedID3, {"epsilon": 0}, "epsilon must be a number > 0 or None"),
     ):
-        with pytest.raises(UsageError, match=told):
-            learner.fit(fed)
-    with pytest.raises(UsageError, match="epsilon"):
-        so.FedID3(epsilon=0).fit(fed)
+        with pytest.raises(UsageError, match=rule):
+            learner(**wrong)
+        with pytest.raises(UsageError, match=rule):
+            learner().set_params(**wrong).fit(fed)
     with pytest.raises(DataError, match="1 class"):
-        so.HistGBDT().fit(so.simulate(X, np.zeros(150, int), clients=2))
+        so.FedHistGBDT().fit(so.simulate(X, np.zeros(150, int), clients=2))
     with pytest.raises(DataError, match="labels"):
-        so.HistGBDT().fit(so.simulate(X, np.eye(3, dtype=int)[y], clients=2))
+        so.FedHistGBDT().fit(so.simulate(X, np.eye(3, dtype=int)[y], clients=2))

@@ -9,9 +9,9 @@ import pytest
 
 import solera as so
 from solera.core.errors import DataError, PayloadError, UsageError
-from solera.learn.trees.federated_tree import SHOWN_RULES, filter_effect
+from solera.learn.trees.fusion.federated_tree import SHOWN_RULES, filter_effect
+from solera.learn.trees.fusion.rules import rules_of
 from solera.learn.trees.plots import plot_filter_effect, plot_importance
-from solera.learn.trees.rules import rules_of
 from solera.study.report.blocks import Figure
 from solera.study.report.outcomes import of_learner
 
@@ -169,21 +169,21 @@ def test_clients_that_fail_are_left_out():
 
 def test_bad_parameters_are_named():
     fed, _, _ = numeric()
-    for options, told in (
+    for options, rule in (
         ({"kind": "c45"}, "'cart' or 'id3'"),
         ({"max_depth": 0}, "max_depth"),
         ({"max_rules": 0}, "max_rules"),
-        ({"filter": 101.0}, "percentile"),
-        ({"filter": "mode"}, "percentile"),
+        ({"filter": 101.0}, r"a number in \[0, 100\], a function or None"),
+        ({"filter": "mode"}, "filter must be 'mean' or 'median'"),
         ({"metric": "auc"}, "metric"),
         ({"on_overlap": "union"}, "on_overlap"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=rule):
             so.FederatedTree(**options).fit(fed)
     with pytest.raises(DataError, match="FedBins"):
         so.FederatedTree("id3").fit(fed)
     numbers = so.simulate(np.ones((20, 2)), np.arange(20.0), clients=2)
-    with pytest.raises(DataError, match="HistGBDT"):
+    with pytest.raises(DataError, match="FedHistGBDT"):
         so.FederatedTree().fit(numbers)
 
 
@@ -221,7 +221,7 @@ def test_what_trees_show_in_a_report(tmp_path):
     assert len(parts[1].rows) == SHOWN_RULES
     assert ">" in str(parts[1].rows) or "≤" in str(parts[1].rows)
     assert f"{len(model.kept_)} of {len(model.clients_)} trees kept" in parts[3].svg
-    boosted = so.HistGBDT(rounds=3).fit(fed)
+    boosted = so.FedHistGBDT(rounds=3).fit(fed)
     (section,) = of_learner(boosted, boosted.save(tmp_path / "boosted.sol"))
     assert section.title == "Importance"
     assert "<svg" in section.blocks[0].svg

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from sklearn.tree import DecisionTreeClassifier
 
 from solera.core.replies import Reply
+from solera.learn.trees.fusion.rule_merging import RuleFold, merge, prune
+from solera.learn.trees.fusion.rule_tree import tree_of_rules
+from solera.learn.trees.fusion.rules import RuleSet, rules_of
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.rule_fold import RuleFold, merge, prune
-from solera.learn.trees.rule_tree import tree_of_rules
-from solera.learn.trees.rules import RuleSet, rules_of
 from solera.learn.trees.sklearn_trees import from_sklearn
 
 WIDTH, CLASSES = 3, 3
@@ -42,8 +42,7 @@ def grown(seed, kind, trees):
             found.append(grow_id3(X, y, np.full(WIDTH, 3), CLASSES, 2))
         else:
             cart = DecisionTreeClassifier(max_depth=3, random_state=0).fit(X, y)
-            gaps = np.isnan(X).any(axis=0)
-            found.append(from_sklearn(cart, classes=np.arange(CLASSES), gaps=gaps))
+            found.append(from_sklearn(cart, classes=np.arange(CLASSES), rows=X))
     return found, rows(draw, kind, 60)
 
 

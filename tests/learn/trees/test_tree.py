@@ -17,8 +17,9 @@ from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import decode, encode
 from solera.core.schema import Feature, Schema
 from solera.learn.trees import export
+from solera.learn.trees.explanation import explain
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.readable import explain
+from solera.learn.trees.plots import plot_tree, to_svg
 from solera.learn.trees.sklearn_trees import from_sklearn
 from solera.learn.trees.tree import Tree
 
@@ -37,17 +38,18 @@ def walk(tree, x):
     """The textbook: from node to node, one row at a time."""
     node = 0
     while tree.feature[node] >= 0:
-        value, children = x[tree.feature[node]], tree.children(node)
+        value, children = x[tree.feature[node]], dict(tree.children(node))
         if tree.categorical[node]:
-            way = len(children) - 1 if not np.isfinite(value) else int(value)
-            child = children[way] if way < len(children) - np.isfinite(value) else -1
+            last = tree.arity[node] - 1
+            way = int(value) if np.isfinite(value) and value < last else -1
+            way = way if np.isfinite(value) else last
         elif np.isfinite(value):
-            child = children[int(value > tree.threshold[node])]
+            way = int(value > tree.threshold[node])
         else:
-            child = children[0 if tree.missing_left[node] else 1]
-        if child < 0:
+            way = 0 if tree.missing_left[node] else 1
+        if way not in children:
             break
-        node = child
+        node = children[way]
     return node
 
 
@@ -134,9 +136,9 @@ def test_exports_can_be_read_back():
         nested = json.loads(export.to_json(tree, spoken))
         assert nested["feature"] in {"a<b>", 'c"'}
         assert sum(nested["probabilities"].values()) == pytest.approx(1)
-        svg = ET.fromstring(export.to_svg(tree, spoken))
-        boxes = svg.findall(".//{http://www.w3.org/2000/svg}rect")
-        assert len(boxes) == len(tree)
+        svg = ET.fromstring(to_svg(plot_tree(tree, spoken, max_depth=5)))
+        texts = svg.findall(".//{http://www.w3.org/2000/svg}text")
+        assert len(texts) == 2 * len(tree) - 1  # every node and every branch
         dot = export.to_graphviz(tree, spoken)
         assert dot.count("->") == len(tree) - 1
         text = export.to_text(tree, spoken)
@@ -150,7 +152,7 @@ def test_a_single_leaf_is_a_tree():
     assert tree.predict_proba(X).tolist() == [[1.0, 0.0]] * 80
     assert export.to_text(tree, schema) == "→ no (1.00)\n"
     assert explain(tree, X[0], schema).conditions == ()
-    ET.fromstring(export.to_svg(tree, schema))
+    ET.fromstring(to_svg(plot_tree(tree, schema)))
 
 
 def test_only_single_fitted_trees_are_imported():

@@ -9,10 +9,10 @@ import pytest
 
 from solera.core.config import line_of
 from solera.core.errors import UsageError
+from solera.core.selection import Uniform
 from solera.data.partition import IID, Overlap
 from solera.data.partition_labels import Dirichlet
 from solera.learn.linear import FedLinear
-from solera.select.uniform import Uniform
 from solera.study.files.reader import Study, parse, read
 from solera.study.files.tables import DataSpec, EngineSpec, Variant
 

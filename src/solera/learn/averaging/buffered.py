@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Collect
+from solera.core.constraints import Count
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.rng import generator
@@ -44,8 +45,8 @@ class FedBuff(FedAvg):
         self,
         model: Any,
         *,
-        buffer: int = 10,
-        concurrency: int = 20,
+        buffer: Count = 10,
+        concurrency: Count = 20,
         arrivals: Any = None,
         weight: Any = None,
         **averaging: Any,
@@ -56,12 +57,11 @@ class FedBuff(FedAvg):
         self.arrivals = arrivals
 
     def train(self, federation: Federation) -> None:
-        self.order(0)
         if len(federation) < self.concurrency:
             raise UsageError.of(
                 self, "concurrency", self.concurrency, f"must be at most {len(federation)} clients"
             )
-        self.set_model(self.first_model(federation.seed))
+        self.begin(federation)
         self.jobs_: list[dict[str, Any]] = []
         self.started_ = 0
         for r in self.each_round(federation, rounds=self.rounds):
@@ -112,7 +112,7 @@ class FedBuff(FedAvg):
 
     def _ask(self, r: Round, clients: list[int]) -> None:
         """Train everybody who starts from the current model."""
-        ask = {**self.order(r.index), **self.get_model()}
+        ask = {**self.round_config(r.index), **self.get_model()}
         replies = r.ask(self.update, ask, to=clients).fold(Collect()) if clients else {}
         self._replies = replies
 
@@ -123,14 +123,14 @@ class FedBuff(FedAvg):
                 job["reply"] = self._replies.get(job["client"], False)
         del self._replies
         sound = [job for job in arrived if job["reply"]]
-        size = self._shared_size()
+        size = self._shared_size
         total = np.zeros(size, self.dtype)
         for job in sound:
             parts = {n: np.asarray(v)[None] for n, v in job["reply"]["update"].items()}
             stale = (1 + r.index - job["version"]) ** -0.5
             total += (stale * unpack_update(parts, self.update_steps, size)[0]).astype(self.dtype)
         if sound:
-            self.absorb({"update": total / len(sound)})
+            self.apply_update({"update": total / len(sound)})
             r.log(loss=float(np.mean([job["reply"]["loss"] for job in sound])))
         r.log(
             clients=len(arrived),
@@ -138,12 +138,8 @@ class FedBuff(FedAvg):
             staleness=float(np.mean([r.index - job["version"] for job in arrived])),
         )
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        if not self.buffer >= 1:
-            raise UsageError.of(self, "buffer", self.buffer, "must be at least 1")
-        if self.concurrency < 1:
-            raise UsageError.of(self, "concurrency", self.concurrency, "must be at least 1")
+    def check_params(self) -> None:
+        super().check_params()
         if self.weight is not None:
             raise UsageError.of(self, "weight", self.weight, "must be None: staleness weighs")
         if self.send != "difference":

@@ -9,44 +9,41 @@ changed; the coordinator moves the model by the weighted mean:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from functools import cached_property
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
 from solera.core.component import describe
-from solera.core.errors import DataError, UsageError
+from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
+from solera.core.errors import UsageError
+from solera.core.federation import Federation
 from solera.core.replies import Stacked
-from solera.core.schema import Schema
 from solera.core.selection import Selector
-from solera.core.task import task
-from solera.learn.averaged import Averaging
-from solera.learn.averaging.judging import mean_losses
-from solera.learn.averaging.layers import torch
-from solera.learn.averaging.local import Local, one_and_many
+from solera.learn.averaging.base import ScoreAveraging
 from solera.learn.averaging.models import Model, described, described_loss
-from solera.learn.averaging.networks import forward
-from solera.learn.averaging.plan import OPTIMISERS, Plan, plan_of, row_losses, targets_of
-from solera.learn.averaging.rows import find_device
 from solera.learn.averaging.schedules import Schedule
-from solera.learn.averaging.update_steps import UpdateStep
-from solera.learn.averaging.updates import UpdateMean, check_steps
+from solera.learn.averaging.training.architecture import Architecture, architecture_of
+from solera.learn.averaging.training.batched_models import forward
+from solera.learn.averaging.training.devices import find_device, torch
+from solera.learn.averaging.training.local_training import LocalTraining, training_task
+from solera.learn.averaging.training.losses import row_losses, targets_of
+from solera.learn.averaging.training.validation import mean_losses
+from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
 
 _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
 
 
-def train_and_send(local: Local) -> dict[str, Any] | Stacked:
+@training_task("averaging.train")
+def train_and_send(local: LocalTraining) -> Stacked:
     """Train from the model that was sent, keep what is private, send what changed."""
     return local.update()
 
 
-_one, _many = one_and_many(train_and_send)
-_train = task("averaging.train", many=_many)(_one)
-
-
-class FedAvg(Averaging):
+class FedAvg(ScoreAveraging):
     """Federated averaging of any network.
 
     Parameters
@@ -77,7 +74,7 @@ class FedAvg(Averaging):
     weights_: all parameters as one vector; :meth:`module` gives them as a network.
     """
 
-    update = _train
+    update = train_and_send
     weights_: NDArray[Any]
 
     def __init__(
@@ -87,20 +84,20 @@ class FedAvg(Averaging):
         rounds: int = 50,
         per_round: int | None = None,
         select: Selector | None = None,
-        lr: float = 0.1,
-        optimiser: str = "sgd",
-        momentum: float = 0.0,
-        l2: float = 0.0,
-        epochs: int = 1,
-        local_steps: int | None = None,
-        batch_size: int | None = 32,
+        lr: Positive = 0.1,
+        optimiser: Literal["sgd", "adam"] = "sgd",
+        momentum: ProperFraction = 0.0,
+        l2: NonNegative = 0.0,
+        epochs: Count = 1,
+        local_steps: Count | None = None,
+        batch_size: Count | None = 32,
         schedule: Schedule | None = None,
         loss: Any = None,
         weight: Any = "rows",
-        server_lr: float = 1.0,
-        send: str = "difference",
+        server_lr: Positive = 1.0,
+        send: Literal["difference", "weights"] = "difference",
         update_steps: Sequence[UpdateStep] = (),
-        dtype: str = "float32",
+        dtype: Literal["float32", "float64"] = "float32",
         device: str | None = None,
     ) -> None:
         self.model = model
@@ -125,10 +122,16 @@ class FedAvg(Averaging):
 
     # --- the loop of Averaging ---
 
+    def begin(self, federation: Federation) -> None:
+        for name in list(vars(self)):
+            if isinstance(getattr(type(self), name, None), cached_property):
+                delattr(self, name)  # left from an earlier fit
+        find_device(self.device)
+        super().begin(federation)
+
     def first_model(self, seed: int) -> dict[str, Any]:
-        plan = self._plan()
-        plan.check(self.schema_.width, self.schema_.outputs)
-        return {"weights": plan.start(seed, self.dtype)}
+        self._architecture.check(self.schema_.width, self.schema_.outputs)
+        return {"weights": self._architecture.start(seed, self.dtype)}
 
     def get_model(self) -> dict[str, Any]:
         return {"weights": self.weights_}
@@ -136,23 +139,22 @@ class FedAvg(Averaging):
     def set_model(self, model: Mapping[str, Any]) -> None:
         self.weights_ = model["weights"]
 
-    def order(self, round: int) -> dict[str, Any]:
-        self._check_params()
+    def round_config(self, round: int) -> dict[str, Any]:
         return {
-            "model": describe(self._network()),
+            "model": self._description,
             "classes": self.schema_.classes,
             "training": self._training(round),
-            "private": self._private(),
+            "private": self._private,
             "send": self.send,
             "steps": describe(list(self.update_steps)),
             "device": self.device,
         }
 
-    def rule(self) -> Aggregation:
-        return UpdateMean(self._shared_size(), steps=self.update_steps, weight=self.weight)
+    def round_aggregation(self) -> Aggregation:
+        return UpdateMean(self._shared_size, steps=self.update_steps, weight=self.weight)
 
-    def absorb(self, mean: Mapping[str, Any]) -> None:
-        shared: Any = ~self._hidden() if self._private() else slice(None)
+    def apply_update(self, mean: Mapping[str, Any]) -> None:
+        shared: Any = slice(None) if self._hidden is None else ~self._hidden
         change = mean["update"]
         if self.send == "weights":
             change = change - self.weights_[shared]
@@ -167,7 +169,7 @@ class FedAvg(Averaging):
     def _training(self, round: int) -> dict[str, Any]:
         scale = 1.0 if self.schedule is None else self.schedule.scale(round, self.rounds)
         return {
-            "loss": self._loss(),
+            "loss": self._loss,
             "lr": float(self.lr) * scale,
             "optimiser": self.optimiser,
             "momentum": float(self.momentum),
@@ -177,66 +179,32 @@ class FedAvg(Averaging):
             "batch_size": self.batch_size,
         }
 
-    def _private(self) -> list[str]:
-        """Names of the parameters that stay with the clients."""
-        return []
-
-    def _shared_size(self) -> int:
-        """How many numbers an update has."""
-        return int((~self._hidden()).sum()) if self._private() else self._plan().layout.size
-
-    def _hidden(self) -> NDArray[np.bool_]:
-        return self._plan().layout.select(self._private())
-
     # --- the model ---
 
     def module(self) -> Any:
         """The trained network as a PyTorch module."""
         self.check_fitted()
-        plan = self._plan()
-        return plan.load(self.weights_, plan.module()).eval()
+        return self._architecture.load(self.weights_, self._architecture.module()).eval()
 
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """The network's outputs before softmax or sigmoid: one column per class or label."""
-        X = self.check_rows(X)
-        return outputs_of(self._plan(), self.weights_, X, self.device)
-
-    def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Probability of every class or label."""
-        z = self.decision_function(X)
-        if self.schema_.target == "labels":
-            return np.asarray(0.5 * (1 + np.tanh(0.5 * z)))
-        if self.schema_.target == "numbers":
-            kind = type(self).__name__
-            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
-        if z.shape[1] == 1:  # two classes, one output
-            z = np.concatenate([np.zeros_like(z), z], axis=1)
-        p = np.exp(z - z.max(axis=1, keepdims=True))
-        return np.asarray(p / p.sum(axis=1, keepdims=True))
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        z = self.decision_function(X)
-        if self.schema_.target == "classes":
-            best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
-            return np.asarray(self.schema_.classes[best])
-        if self.schema_.target == "labels":
-            return (z > 0).astype(np.uint8)
-        return z[:, 0] if self.schema_.outputs == 1 else z
+        return outputs_of(self._architecture, self.weights_, self.check_rows(X), self.device)
 
     def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
         """The loss of every row that training minimises."""
         outputs = torch().from_numpy(self.decision_function(X))
-        target = targets_of(y, self._loss(), self.schema_.classes, self.weights_.dtype)
-        found = row_losses(outputs, torch().from_numpy(target), self._loss())
-        return np.asarray(found.numpy(), dtype=np.float64)
+        target = targets_of(y, self._loss, self.schema_.classes, self.weights_.dtype)
+        losses = row_losses(outputs, torch().from_numpy(target), self._loss)
+        return np.asarray(losses.numpy(), dtype=np.float64)
 
     def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
-        plan = self._plan()
-        if plan.layers is None or plan.convolves or hasattr(X, "tocsr"):
+        architecture = self._architecture
+        if architecture.layers is None or architecture.convolves or hasattr(X, "tocsr"):
             return super().losses_of(models, X, y)  # stacked convolutions are slower
         weights = np.stack([model["weights"] for model in models])
-        target = targets_of(y, self._loss(), self.schema_.classes, weights.dtype)
-        return mean_losses(plan, weights, self.check_rows(X), target, self._loss(), self.device)
+        target = targets_of(y, self._loss, self.schema_.classes, weights.dtype)
+        return mean_losses(
+            architecture, weights, self.check_rows(X), target, self._loss, self.device
+        )
 
     def for_prediction(self) -> Self:
         model = self.clone()
@@ -251,81 +219,75 @@ class FedAvg(Averaging):
             "loss": described_loss(self.loss),
         }
 
+    def check_params(self) -> None:
+        super().check_params()
+        if self.weight not in ("rows", None) and not callable(self.weight):
+            rule = "must be 'rows', None or a function"
+            raise UsageError.of(self, "weight", self.weight, rule)
+        check_steps(self.update_steps)
+        if self.update_steps and self.send == "weights":
+            raise UsageError("update_steps work on differences", hint="use send='difference'")
+
+    # --- the same in all rounds of a fit ---
+
     def _network(self) -> Model:
         """What clients build and train."""
         return described(self.model)
 
-    def _plan(self) -> Plan:
-        return plan_of(describe(self._network()))
+    @cached_property
+    def _description(self) -> Any:
+        return describe(self._network())
 
+    @cached_property
+    def _architecture(self) -> Architecture:
+        return architecture_of(self._description)
+
+    @cached_property
+    def _private(self) -> list[str]:
+        """Names of the parameters that stay with the clients."""
+        return []
+
+    @cached_property
+    def _hidden(self) -> NDArray[np.bool_] | None:
+        """Marks these parameters, if there are any."""
+        return self._architecture.layout.select(self._private) if self._private else None
+
+    @cached_property
+    def _shared_size(self) -> int:
+        """How many numbers an update has."""
+        private = 0 if self._hidden is None else int(self._hidden.sum())
+        return self._architecture.layout.size - private
+
+    @cached_property
     def _loss(self) -> str:
         if self.loss is not None:
             return described_loss(self.loss) or ""
-        default = loss_for(self, self.schema_)
+        default = self.loss_of_target()
         two = default == "softmax" and len(self.schema_.classes) == 2
-        return "binary" if two and self._plan().outputs == 1 else default
-
-    def _check_params(self) -> None:
-        positive = ("lr", "epochs", "server_lr")
-        optional = ("local_steps", "batch_size")
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise UsageError.of(self, name, getattr(self, name), "must be > 0")
-        for name in optional:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError.of(self, name, value, "must be at least 1, or None")
-        if self.l2 < 0:
-            raise UsageError.of(self, "l2", self.l2, "must not be negative")
-        if not 0 <= self.momentum < 1:
-            raise UsageError.of(self, "momentum", self.momentum, "must be in [0, 1)")
-        choices: dict[str, tuple[Any, ...]] = {
-            "optimiser": OPTIMISERS,
-            "send": ("difference", "weights"),
-            "dtype": ("float32", "float64"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                rule = f"must be {' or '.join(map(repr, known))}"
-                raise UsageError.of(self, name, getattr(self, name), rule)
-        if self.weight not in ("rows", None) and not callable(self.weight):
-            rule = "must be 'rows', None or a function"
-            raise UsageError.of(self, "weight", self.weight, rule)
-        check_steps(self, self.update_steps)
-        if self.update_steps and self.send == "weights":
-            raise UsageError("update_steps work on differences", hint="use send='difference'")
-        find_device(self.device)
+        return "binary" if two and self._architecture.outputs == 1 else default
 
 
-def loss_for(owner: object, schema: Schema) -> str:
-    """The loss that goes with a target."""
-    if schema.target == "none":
-        raise DataError(
-            f"{type(owner).__name__} needs a target", hint="pass y to so.simulate(X, y)"
-        )
-    if schema.target == "classes" and len(schema.classes) < 2:
-        raise DataError(
-            f"all rows of all clients have the class {schema.classes.tolist()}",
-            hint="a classifier needs at least two classes",
-        )
-    return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[schema.target]
-
-
-def outputs_of(plan: Plan, weights: NDArray[Any], X: Any, device: str | None) -> NDArray[Any]:
+def outputs_of(
+    architecture: Architecture, weights: NDArray[Any], X: Any, device: str | None
+) -> NDArray[Any]:
     """The network's outputs for all rows, some thousands at a time."""
     t = torch()
     place = find_device(device)
-    flat = t.tensor(weights).to(place)
-    module = None if plan.layers is not None else plan.load(weights, plan.module()).eval().to(place)
+    flat = architecture.training_layout.arrange(t.tensor(weights).to(place))
+    module = (
+        None
+        if architecture.layers is not None
+        else architecture.load(weights, architecture.module()).eval().to(place)
+    )
     width = int(np.prod(X.shape[1:]))
     at_once = max(1, _PREDICTED // (width * flat.element_size()))
-    found = []
+    outputs = []
     with t.no_grad():
-        views = plan.layout.views(flat[None])
+        views = architecture.training_layout.views(flat[None])
         for first in range(0, max(1, X.shape[0]), at_once):
             rows = X[first : first + at_once]
             rows = rows.toarray() if hasattr(rows, "toarray") else np.ascontiguousarray(rows)
             x = t.from_numpy(rows.reshape(len(rows), -1)).to(place, flat.dtype)
-            z = forward(plan, views, x[None], None)[0][0] if module is None else module(x)
-            found.append(z.cpu().numpy())
-    return np.concatenate(found)
+            z = forward(architecture, views, x[None], None)[0][0] if module is None else module(x)
+            outputs.append(z.cpu().numpy())
+    return np.concatenate(outputs)

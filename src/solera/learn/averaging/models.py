@@ -9,12 +9,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 from solera.core.component import Component
+from solera.core.constraints import Count, ProperFraction
 from solera.core.errors import UsageError
 from solera.core.registry import new_registry
-from solera.learn.averaging.layers import (
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import (
     Activation,
     Convolution,
     Dense,
@@ -24,9 +26,9 @@ from solera.learn.averaging.layers import (
     Layer,
     Normalisation,
     Pooling,
-    torch,
 )
 
+ActivationKind = Literal["relu", "tanh", "sigmoid"]
 _factories: dict[str, Callable[..., Any]] = new_registry()
 _losses: dict[str, Callable[[Any, Any], Any]] = new_registry()
 
@@ -63,19 +65,19 @@ class MLP(Layered):
     ``activation`` (relu, tanh or sigmoid) and, with ``dropout`` > 0, by dropout.
     """
 
-    def __init__(self, *sizes: int, activation: str = "relu", dropout: float = 0.0) -> None:
+    def __init__(
+        self, *sizes: Count, activation: ActivationKind = "relu", dropout: ProperFraction = 0.0
+    ) -> None:
         self.sizes = sizes
         self.activation = activation
         self.dropout = dropout
 
-    def layers(self) -> list[Layer]:
-        if len(self.sizes) < 2 or min(self.sizes) < 1:
+    def check_params(self) -> None:
+        super().check_params()
+        if len(self.sizes) < 2:
             raise UsageError.of(self, "sizes", self.sizes, "must be two or more positive numbers")
-        if self.activation not in ("relu", "tanh", "sigmoid"):
-            rule = "must be 'relu', 'tanh' or 'sigmoid'"
-            raise UsageError.of(self, "activation", self.activation, rule)
-        if not 0 <= self.dropout < 1:
-            raise UsageError.of(self, "dropout", self.dropout, "must be in [0, 1)")
+
+    def layers(self) -> list[Layer]:
         layers: list[Layer] = []
         for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False):
             if layers:
@@ -89,7 +91,7 @@ class MLP(Layered):
 class LinearModel(Layered):
     """One dense layer: logistic or linear regression, depending on the target."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: Count, outputs: Count) -> None:
         self.inputs = inputs
         self.outputs = outputs
 
@@ -97,19 +99,30 @@ class LinearModel(Layered):
         return [Dense(self.inputs, self.outputs)]
 
 
-class SimpleCNN(Layered):
+class ImageModel(Layered, abstract=True):
+    """A network whose rows are the pixels of images ``shape`` = (height, width, channels)."""
+
+    shape: Sequence[int]
+
+    def check_params(self) -> None:
+        super().check_params()
+        if len(self.shape) != 3 or min(self.shape[:2]) < 8:
+            rule = "must be (height, width, channels) with sides of at least 8"
+            raise UsageError.of(self, "shape", self.shape, rule)
+
+
+class SimpleCNN(ImageModel):
     """Two convolutions 4×4 with 8 channels and pooling, one dense layer; 5,354 parameters on CIFAR.
 
-    The network of the experiments of GreedyFed (Singhal et al. 2024). Rows are pixels of images
-    ``shape`` = (height, width, channels).
+    The network of the experiments of GreedyFed (Singhal et al. 2024).
     """
 
-    def __init__(self, shape: Sequence[int] = (32, 32, 3), outputs: int = 10) -> None:
+    def __init__(self, shape: Sequence[Count] = (32, 32, 3), outputs: Count = 10) -> None:
         self.shape = shape
         self.outputs = outputs
 
     def layers(self) -> list[Layer]:
-        height, width, channels = _image(self)
+        height, width, channels = self.shape
         sides = [((side - 1) // 2 - 1) // 2 for side in (height, width)]
         return [
             Image(height, width, channels),
@@ -124,19 +137,19 @@ class SimpleCNN(Layered):
         ]
 
 
-class ComplexCNN(Layered):
+class ComplexCNN(ImageModel):
     """Six convolutions 3×3 (32, 32, 64, 64, 128, 128) with batch normalisation, dense 512 and out.
 
     After each pair 2×2 pooling; 1,342,122 parameters on CIFAR-10. The network of the experiments
     of Hybrid-FL (Yoshida et al. 2020).
     """
 
-    def __init__(self, shape: Sequence[int] = (32, 32, 3), outputs: int = 10) -> None:
+    def __init__(self, shape: Sequence[Count] = (32, 32, 3), outputs: Count = 10) -> None:
         self.shape = shape
         self.outputs = outputs
 
     def layers(self) -> list[Layer]:
-        height, width, channels = _image(self)
+        height, width, channels = self.shape
         layers: list[Layer] = [Image(height, width, channels)]
         for wide in (32, 64, 128):
             for inputs in (channels, wide):
@@ -157,7 +170,7 @@ class ComplexCNN(Layered):
         ]
 
 
-class ConvNet(Layered):
+class ConvNet(ImageModel):
     """Blocks of a 3×3 convolution and 2×2 pooling, then one dense layer and the outputs.
 
     The default is the network for MNIST of the thesis on learning analytics: two blocks of 32 and
@@ -167,12 +180,12 @@ class ConvNet(Layered):
 
     def __init__(
         self,
-        shape: Sequence[int] = (28, 28, 1),
-        outputs: int = 10,
+        shape: Sequence[Count] = (28, 28, 1),
+        outputs: Count = 10,
         *,
-        channels: Sequence[int] = (32, 64),
-        dense: int = 32,
-        dropout: float = 0.0,
+        channels: Sequence[Count] = (32, 64),
+        dense: Count = 32,
+        dropout: ProperFraction = 0.0,
     ) -> None:
         self.shape = shape
         self.outputs = outputs
@@ -181,7 +194,7 @@ class ConvNet(Layered):
         self.dropout = dropout
 
     def layers(self) -> list[Layer]:
-        height, width, inputs = _image(self)
+        height, width, inputs = self.shape
         layers: list[Layer] = [Image(height, width, inputs)]
         for wide in self.channels:
             layers += [Convolution(inputs, wide, 3, padding=1), Activation("relu"), Pooling()]
@@ -196,7 +209,7 @@ class TextHead(Layered):
     """The small network on top of a frozen representation of text: dropout, one hidden layer."""
 
     def __init__(
-        self, inputs: int, outputs: int, *, hidden: int = 64, dropout: float = 0.2
+        self, inputs: Count, outputs: Count, *, hidden: Count = 64, dropout: ProperFraction = 0.2
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
@@ -272,11 +285,3 @@ def described_loss(loss: Any) -> str | None:
     if not callable(loss):
         raise UsageError(f"loss={loss!r} must be a name or a function")
     return register_loss(f"given/{loss.__module__}.{loss.__qualname__}", loss)
-
-
-def _image(model: Any) -> tuple[int, int, int]:
-    shape = tuple(int(side) for side in model.shape)
-    if len(shape) != 3 or min(shape) < 1 or min(shape[:2]) < 8:
-        rule = "must be (height, width, channels) with sides of at least 8"
-        raise UsageError.of(model, "shape", model.shape, rule)
-    return shape[0], shape[1], shape[2]

@@ -9,29 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Collect
 from solera.core.clients import Client, Rows
+from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
-from solera.learn.averaging.layers import Activation, Dense, Layer, torch
 from solera.learn.averaging.learner import FedAvg, outputs_of
-from solera.learn.averaging.local import PRIVATE, Local, OneClient, one_and_many
 from solera.learn.averaging.models import Layered, register_loss
-from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.rows import as_tensor
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Activation, Dense, Layer
+from solera.learn.averaging.training.local_training import (
+    PRIVATE,
+    LocalTraining,
+    OneClientTraining,
+    training_task,
+)
 from solera.learn.averaging.updates import UpdateMean
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
-AGGREGATIONS = ("uniform", "samples", "samples_labels")
-LOSSES = ("cross_entropy", "asymmetric", "balanced")
 
 
 class SharedCore(Layered):
@@ -52,16 +58,13 @@ class SharedCore(Layered):
 # --- losses that leave unknown labels out ---
 
 
-def _over_known(each: Any, target: Any) -> Any:
-    known = (target >= 0).to(each.dtype)
-    return (each * known).sum(dim=-1) / known.sum(dim=-1).clamp(min=1)
-
-
-def _cross_entropy(outputs: Any, target: Any) -> Any:
+def _over_known(outputs: Any, target: Any, weight: Any = 1.0) -> Any:
+    """The mean cross-entropy of a sigmoid over the labels that a row knows."""
     F = torch().nn.functional
     truth = target.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
-    return _over_known(each, target)
+    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none") * weight
+    known = (target >= 0).to(each.dtype)
+    return (each * known).sum(dim=-1) / known.sum(dim=-1).clamp(min=1)
 
 
 def _asymmetric(outputs: Any, target: Any) -> Any:
@@ -69,21 +72,15 @@ def _asymmetric(outputs: Any, target: Any) -> Any:
 
     Ridnik et al. (2021), "Asymmetric loss for multi-label classification", without the margin.
     """
-    F = torch().nn.functional
-    truth = target.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
-    return _over_known(each * torch().where(truth > 0, 1.0, outputs.sigmoid() ** 2), target)
+    return _over_known(outputs, target, torch().where(target > 0, 1.0, outputs.sigmoid() ** 2))
 
 
 def _balanced(outputs: Any, target: Any) -> Any:
     """Positives weigh three times as much as negatives."""
-    F = torch().nn.functional
-    truth = target.clamp(min=0)
-    each = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
-    return _over_known(each * (1 + 2 * truth), target)
+    return _over_known(outputs, target, 1 + 2 * target.clamp(min=0))
 
 
-register_loss("labels/cross_entropy", _cross_entropy)
+register_loss("labels/cross_entropy", _over_known)
 register_loss("labels/asymmetric", _asymmetric)
 register_loss("labels/balanced", _balanced)
 
@@ -91,21 +88,17 @@ register_loss("labels/balanced", _balanced)
 # --- the client's side ---
 
 
-def train_core(local: Local) -> dict[str, Any]:
+@training_task("multilabel.train")
+def train_core(local: LocalTraining) -> Stacked:
     """One round of training; what is sent is the core alone."""
     if local.ask["remember"]:
         for state in local.states:
             if PRIVATE in state:
                 state[_BEST] = state[PRIVATE]
-    changes, losses, _ = local.changes(local.how, Pull())
-    reply = local.reply(changes, losses)
-    if local.ask["weight"] == "samples_labels":
-        reply["rows"] = reply["rows"] * local.labels_known()
-    return reply
-
-
-_core_one, _core_many = one_and_many(train_core)
-_train_core = task("multilabel.train", many=_core_many)(_core_one)
+    changes, losses, _ = local.changes(local.config, Correction())
+    if local.ask["weight"] != "samples_labels":
+        return local.reply(changes, losses)
+    return local.reply(changes, losses, rows=local.sizes * local.labels_known())
 
 
 @task("multilabel.finish")
@@ -114,12 +107,12 @@ def _finish(client: Client, ask: Any) -> dict[str, Any]:
     if ask["restore"] and _BEST in client.state:
         client.state[PRIVATE] = client.state[_BEST]
     client.state.pop(_BEST, None)
-    local = OneClient(client, ask)
+    local = OneClientTraining(client, ask)
     if ask["fine_tune"]:
         assert local.private is not None
         rows = local.copies()
-        how = replace(local.how, epochs=ask["fine_tune"])
-        local.train(rows, how, Pull(frozen=~as_tensor(local.private)))
+        config = replace(local.config, epochs=ask["fine_tune"])
+        local.train(rows, config, Correction(frozen=~local.private))
         local.keep_private(rows)
     if ask["thresholds"]:
         held = client.data.part("validation")
@@ -145,8 +138,8 @@ def _judge(client: Client, ask: Any) -> dict[str, Any]:
 
 
 def _outputs(client: Client, ask: Any, X: Any) -> NDArray[Any]:
-    local = OneClient(client, ask)
-    return outputs_of(local.plan, local.copies()[0].numpy(), X, "cpu")
+    local = OneClientTraining(client, ask)
+    return outputs_of(local.architecture, local.copies()[0].numpy(), X, "cpu")
 
 
 # --- the coordinator's side ---
@@ -172,7 +165,7 @@ class MLFedAvg(FedAvg):
     Other parameters are those of :class:`FedAvg`.
     """
 
-    update = _train_core
+    update = train_core
     watched_: list[list[float]]
     best_: NDArray[Any]
     rounds_: int
@@ -181,16 +174,16 @@ class MLFedAvg(FedAvg):
         self,
         model: Any,
         *,
-        aggregation: str = "samples",
-        stop: str | None = "thesis",
-        patience: int = 20,
-        label_loss: str = "cross_entropy",
-        fine_tune: int = 0,
+        aggregation: Literal["uniform", "samples", "samples_labels"] = "samples",
+        stop: Literal["thesis", "patience"] | None = "thesis",
+        patience: Count = 20,
+        label_loss: Literal["cross_entropy", "asymmetric", "balanced"] = "cross_entropy",
+        fine_tune: NonNegativeInt = 0,
         thresholds: bool = False,
         share: bool = True,
         rounds: int = 1000,
-        optimiser: str = "adam",
-        lr: float = 1e-3,
+        optimiser: Literal["sgd", "adam"] = "adam",
+        lr: Positive = 1e-3,
         **averaging: Any,
     ) -> None:
         super().__init__(model, rounds=rounds, optimiser=optimiser, lr=lr, **averaging)
@@ -203,6 +196,8 @@ class MLFedAvg(FedAvg):
         self.share = share
 
     def begin(self, federation: Federation) -> None:
+        if self.schema_.target != "labels":
+            raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
         super().begin(federation)
         self.watched_, self.best_ = [], self.weights_
 
@@ -217,7 +212,7 @@ class MLFedAvg(FedAvg):
             self.weights_ = self.best_
         if self.stop == "patience" or self.fine_tune or self.thresholds:
             last = {
-                **self.order(self.rounds - 1),
+                **self.round_config(self.rounds - 1),
                 **self.get_model(),
                 "restore": self.stop == "patience" and not self._latest_is_best(),
                 "fine_tune": self.fine_tune,
@@ -247,11 +242,7 @@ class MLFedAvg(FedAvg):
 
     def _latest_is_best(self) -> bool:
         losses = [loss for _, loss in self.watched_]
-        return (
-            bool(losses)
-            and losses[-1] == min(losses)
-            and losses.index(min(losses)) == (len(losses) - 1)
-        )
+        return bool(losses) and losses.index(min(losses)) == len(losses) - 1
 
     def evaluate_clients(
         self, federation: Federation, X: Any = None, y: Any = None, *, part: str = "test"
@@ -268,47 +259,35 @@ class MLFedAvg(FedAvg):
         return self._judge(federation, {"part": part, **rows})
 
     def _judge(self, federation: Federation, what: Mapping[str, Any]) -> dict[int, Any]:
-        ask = {**self.order(0), **self.get_model(), **what}
+        ask = {**self.round_config(0), **self.get_model(), **what}
         scores = federation.ask(_judge, ask).fold(Collect())
-        return {client: found for client, found in scores.items() if found["rows"]}
+        return {client: scored for client, scored in scores.items() if scored["rows"]}
 
-    def order(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> dict[str, Any]:
         remember = self.stop == "patience" and round > 0 and self._latest_is_best()
-        return {**super().order(round), "weight": self.aggregation, "remember": remember}
+        return {**super().round_config(round), "weight": self.aggregation, "remember": remember}
 
-    def rule(self) -> Aggregation:
+    def round_aggregation(self) -> Aggregation:
         weight = None if self.aggregation == "uniform" else "rows"
-        return UpdateMean(self._shared_size(), steps=self.update_steps, weight=weight)
+        return UpdateMean(self._shared_size, steps=self.update_steps, weight=weight)
 
     def _network(self) -> SharedCore:
         return SharedCore(self.model, self.schema_.outputs)
 
+    @cached_property
     def _private(self) -> list[str]:
-        network = self._network()
         if self.share:
-            return network.head()
-        return sorted({slot.name.split(".")[0] for slot in self._plan().layout.slots})
+            return self._network().head()
+        return sorted({slot.name.split(".")[0] for slot in self._architecture.layout.slots})
 
+    @cached_property
     def _loss(self) -> str:
         return f"labels/{self.label_loss}"
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        if self.schema_.target != "labels":
-            raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+    def check_params(self) -> None:
+        super().check_params()
         if not isinstance(self.model, Layered):
             raise UsageError.of(self, "model", self.model, "must be a model of so.nn")
-        choices: dict[str, tuple[Any, ...]] = {
-            "aggregation": AGGREGATIONS,
-            "stop": ("thesis", "patience", None),
-            "label_loss": LOSSES,
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                rule = f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
-                raise UsageError.of(self, name, getattr(self, name), rule)
-        if self.patience < 1 or self.fine_tune < 0:
-            raise UsageError("patience must be at least 1 and fine_tune not negative")
 
 
 def worse_twice(watched: list[list[float]]) -> bool:

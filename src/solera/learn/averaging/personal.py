@@ -7,6 +7,7 @@ Private parts live in the client's state. They are never sent, survive restarts,
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,19 @@ import numpy as np
 from solera.core.aggregation import Collect
 from solera.core.clients import PARTS, Client, Segments
 from solera.core.component import build_fitted, describe_fitted
+from solera.core.constraints import Count, NonNegative
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.replies import map_leaves
+from solera.core.replies import Stacked, map_leaves
 from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.local import PRIVATE, Local, one_and_many
 from solera.learn.averaging.models import Layered, described
-from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.rows import as_tensor
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.local_training import (
+    PRIVATE,
+    LocalTraining,
+    training_task,
+)
 from solera.learn.evaluation import Evaluation, count_rows, metrics, rows_counted
 
 _OWN = "own_model"
@@ -41,7 +46,7 @@ class Personal(FedAvg, abstract=True):
         if part not in PARTS:
             raise UsageError.of("evaluate_personal", "part", part, f"must be one of {PARTS}")
         model = describe_fitted(self.for_prediction())
-        ask = {"model": model, "part": part, "private": self._private()}
+        ask = {"model": model, "part": part, "private": self._private}
         answers = federation.ask(_evaluate, ask).fold(Collect())
         total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
         if not rows_counted(total):
@@ -57,7 +62,7 @@ def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
     if _OWN in client.state:
         model.weights_ = client.state[_OWN]
     elif PRIVATE in client.state:
-        mask = model._plan().layout.select(ask["private"])
+        mask = model._architecture.layout.select(ask["private"])
         own = model.weights_.copy()
         own[mask] = client.state[PRIVATE]
         model.weights_ = own
@@ -76,43 +81,37 @@ class FedPer(Personal):
         super().__init__(model, **averaging)
         self.private = private
 
-    def _private(self) -> list[str]:
-        if self.private is not None:
-            return list(self.private)
-        return _layered(self).head()
+    def begin(self, federation: Federation) -> None:
+        super().begin(federation)
+        if self._hidden is None or not self._hidden.any():
+            raise UsageError(f"{self!r} keeps no parameter private")
+        if self._hidden.all():
+            raise UsageError(f"{self!r} keeps every parameter private")
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        hidden = self._hidden()
-        if not hidden.any() or hidden.all():
-            which = "no" if not hidden.any() else "every"
-            raise UsageError(f"{self!r} keeps {which} parameter private")
+    @cached_property
+    def _private(self) -> list[str]:
+        return list(self.private) if self.private is not None else _layered(self).head()
 
 
 class FedBN(FedPer):
     """Batch normalisation, parameters and statistics, stays with the client (Li et al. 2021)."""
 
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
-
+    @cached_property
     def _private(self) -> list[str]:
         return list(self.private) if self.private is not None else _layered(self).normalisation()
 
 
-def train_head_then_body(local: Local) -> dict[str, Any]:
+@training_task("averaging.rep")
+def train_head_then_body(local: LocalTraining) -> Stacked:
     """First the private head with the body fixed, then the body with the head fixed."""
     assert local.private is not None
     rows = local.copies()
-    head = as_tensor(local.private).to(rows.device)
-    first = replace(local.how, epochs=local.ask["head_epochs"], steps=None)
-    local.train(rows, first, Pull(frozen=~head))
-    losses, _ = local.train(rows, local.how, Pull(frozen=head))
+    head = local.arrange(local.private)
+    first = replace(local.config, epochs=local.ask["head_epochs"], steps=None)
+    local.train(rows, first, Correction(frozen=~head))
+    losses, _ = local.train(rows, local.config, Correction(frozen=head))
     local.keep_private(rows)
     return local.reply(rows.sub_(local.weights), losses)
-
-
-_rep_one, _rep_many = one_and_many(train_head_then_body)
-_rep = task("averaging.rep", many=_rep_many)(_rep_one)
 
 
 class FedRep(FedPer):
@@ -121,33 +120,25 @@ class FedRep(FedPer):
     ``head_epochs`` passes train the private head, then ``epochs`` the shared body.
     """
 
-    update = _rep
+    update = train_head_then_body
 
-    def __init__(self, model: Any, *, head_epochs: int = 1, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, head_epochs: Count = 1, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.head_epochs = head_epochs
 
-    def order(self, round: int) -> dict[str, Any]:
-        return {**super().order(round), "head_epochs": self.head_epochs}
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        if self.head_epochs < 1:
-            raise UsageError.of(self, "head_epochs", self.head_epochs, "must be at least 1")
+    def round_config(self, round: int) -> dict[str, Any]:
+        return {**super().round_config(round), "head_epochs": self.head_epochs}
 
 
-def train_both(local: Local) -> dict[str, Any]:
+@training_task("averaging.ditto")
+def train_both(local: LocalTraining) -> Stacked:
     """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
-    changes, losses, _ = local.changes(local.how, Pull())
-    own = local.kept(_OWN, local.weights[None])
-    own_way = replace(local.how, mu=local.ask["pull"])
-    local.train(own, own_way, Pull(anchor=local.weights))
-    local.keep(_OWN, own)
+    changes, losses, _ = local.changes(local.config, Correction())
+    own = local.recall(_OWN, local.weights[None])
+    own_way = replace(local.config, mu=local.ask["pull"])
+    local.train(own, own_way, Correction(anchor=local.weights))
+    local.remember(_OWN, own)
     return local.reply(changes, losses)
-
-
-_ditto_one, _ditto_many = one_and_many(train_both)
-_ditto = task("averaging.ditto", many=_ditto_many)(_ditto_one)
 
 
 class Ditto(Personal):
@@ -156,19 +147,14 @@ class Ditto(Personal):
     The shared model is FedAvg's.
     """
 
-    update = _ditto
+    update = train_both
 
-    def __init__(self, model: Any, *, lam: float = 0.1, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, lam: NonNegative = 0.1, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.lam = lam
 
-    def order(self, round: int) -> dict[str, Any]:
-        return {**super().order(round), "pull": float(self.lam)}
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        if not self.lam >= 0:
-            raise UsageError.of(self, "lam", self.lam, "must not be negative")
+    def round_config(self, round: int) -> dict[str, Any]:
+        return {**super().round_config(round), "pull": float(self.lam)}
 
 
 def _layered(learner: FedPer) -> Layered:

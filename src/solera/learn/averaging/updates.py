@@ -8,40 +8,228 @@ kept by the client and added to its next update (error feedback, Seide et al. 20
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
+from solera.core.component import Component
+from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.replies import Batch, Reply, Stacked
-from solera.core.rng import Bits
-from solera.learn.averaging.held import Held
-from solera.learn.averaging.layers import torch
-from solera.learn.averaging.update_steps import Parts, Quantise, TopK, UpdateStep
+from solera.core.rng import Bits, random_bits
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.lazy_updates import LazyUpdates
 
+Parts = dict[str, Any]
 _RESIDUAL = "update_residual"
 
 
-@dataclass(frozen=True)
-class Senders:
-    """The clients whose updates are on their way: their keys, and what each keeps."""
+class UpdateStep(Component, abstract=True):
+    """One layer of the onion."""
 
-    keys: Bits
-    states: Sequence[MutableMapping[str, Any]]
+    lossy: ClassVar[bool] = False
+    """Whether the coordinator gets back less than was put in."""
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether what this step loses may be added to the next update."""
+        return True
+
+    @abstractmethod
+    def send(self, parts: Parts, keys: Bits) -> Parts:
+        """The client's side."""
+
+    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+        """The coordinator's side; ``size`` is the length of the values before :meth:`send`."""
+        return dict(parts)
+
+    def sent_size(self, size: int) -> int:
+        """The length of the values after :meth:`send`."""
+        return size
 
 
-def check_steps(owner: object, steps: Sequence[Any]) -> None:
+class Clip(UpdateStep):
+    """Scale an update down to the Euclidean norm ``norm`` if it is longer."""
+
+    def __init__(self, norm: Positive) -> None:
+        self.norm = norm
+
+    def send(self, parts: Parts, keys: Bits) -> Parts:
+        lengths = torch().linalg.vector_norm(parts["values"], dim=1, keepdim=True)
+        scale = (self.norm / lengths.clamp(min=1e-30)).clamp(max=1)
+        return {**parts, "values": parts["values"] * scale}
+
+
+class Noise(UpdateStep):
+    """Add Gaussian noise N(0, deviation²) to every number; each client draws its own.
+
+    The draws follow from the seed of the run: the noise protects against those who see the model,
+    not against a coordinator that subtracts it.
+    """
+
+    def __init__(self, deviation: NonNegative) -> None:
+        self.deviation = deviation
+
+    def send(self, parts: Parts, keys: Bits) -> Parts:
+        values = parts["values"]
+        drawn = torch().from_numpy(normal(keys, values.shape[1])).to(values)
+        return {**parts, "values": values + self.deviation * drawn}
+
+
+class Sparse(UpdateStep, abstract=True):
+    """Only a ``fraction`` of the numbers is sent."""
+
+    lossy: ClassVar[bool] = True
+    fraction: float
+
+    def sent_size(self, size: int) -> int:
+        return max(1, math.ceil(self.fraction * size))
+
+
+class TopK(Sparse):
+    """Send only the ``fraction`` of the numbers that are largest in size, and where they are."""
+
+    def __init__(self, fraction: PositiveFraction = 0.01) -> None:
+        self.fraction = fraction
+
+    def send(self, parts: Parts, keys: Bits) -> Parts:
+        values = parts["values"]
+        places = values.abs().topk(self.sent_size(values.shape[1]), dim=1).indices
+        places = places.sort(dim=1).values
+        kind = torch().int32
+        return {**parts, "values": values.gather(1, places), "places": places.to(kind)}
+
+    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+        rest = dict(parts)
+        places, sent = rest.pop("places"), parts["values"]
+        if places.shape != sent.shape or places.min() < 0 or places.max() >= size:
+            raise PayloadError(f"places of a compressed update must lie in 0 … {size - 1}")
+        return {**rest, "values": _scattered(sent, places.astype(np.int64), size)}
+
+
+class RandomMask(Sparse):
+    """Send only a random ``fraction`` of the numbers, and the seed that says which.
+
+    Every client draws a new mask in every round, so that each number is sent by some clients and
+    by each client some time (Konečný et al. 2016, random masks and subsampling). Of d numbers m are
+    sent; the others are fed back. With ``unbiased`` those that are sent are multiplied by d/m and
+    nothing is fed back: E[M(x)] = x, which suits clients that take part only once.
+
+    The mask is compression and hides nothing: the coordinator reads every number that is sent.
+    Masks that hide single updates and cancel in their sum (Bonawitz et al. 2017) need secrets
+    between clients, which the coordinator's seeds are not; they belong to secure aggregation.
+    """
+
+    def __init__(self, fraction: PositiveFraction = 0.1, *, unbiased: bool = False) -> None:
+        self.fraction = fraction
+        self.unbiased = unbiased
+
+    @property
+    def feeds_back(self) -> bool:
+        return not self.unbiased  # both would make the residual grow without bounds
+
+    def send(self, parts: Parts, keys: Bits) -> Parts:
+        values = parts["values"]
+        size = values.shape[1]
+        seeds = (random_bits(keys, 4 << 56) >> np.uint64(1)).astype(np.int64)
+        places = torch().from_numpy(_drawn_places(seeds, size, self.sent_size(size)))
+        sent = values.gather(1, places.to(values.device))
+        if self.unbiased:
+            sent = sent * (size / sent.shape[1])
+        return {**parts, "values": sent, "mask": seeds}
+
+    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+        rest = dict(parts)
+        seeds, sent = rest.pop("mask"), parts["values"]
+        count = self.sent_size(size)
+        if sent.shape != (len(seeds), count) or seeds.dtype.kind != "i" or seeds.ndim != 1:
+            raise PayloadError(f"a masked update must have {count} numbers and one seed")
+        places = _drawn_places(seeds, size, count)
+        return {**rest, "values": _scattered(sent, places, size)}
+
+
+def _scattered(sent: NDArray[Any], places: NDArray[np.int64], size: int) -> NDArray[Any]:
+    """Vectors of this size with the numbers that were sent in their places, and 0 elsewhere."""
+    values = np.zeros((len(sent), size), sent.dtype)
+    np.put_along_axis(values, places, sent, axis=1)
+    return values
+
+
+def _drawn_places(seeds: NDArray[np.int64], size: int, count: int) -> NDArray[np.int64]:
+    """``count`` of ``size`` places for every seed, in order; bits of one seed are never equal."""
+    places = np.empty((len(seeds), count), np.int64)
+    for row, seed in zip(places, seeds.astype(np.uint64), strict=True):
+        row[:] = np.argpartition(random_bits(seed, np.arange(size)), count - 1)[:count]
+    places.sort(axis=1)
+    return places
+
+
+class Quantise(UpdateStep):
+    """Send every number as one of 2^bits levels between the smallest and the largest.
+
+    Rounding is random and unbiased (Alistarh et al. 2017): E[Q(x)] = x.
+    """
+
+    lossy: ClassVar[bool] = True
+
+    def __init__(self, bits: Literal[4, 8, 16] = 8) -> None:
+        self.bits = bits
+
+    def send(self, parts: Parts, keys: Bits) -> Parts:
+        values = parts["values"]
+        low = values.min(dim=1, keepdim=True).values
+        step = (values.max(dim=1, keepdim=True).values - low) / (2**self.bits - 1)
+        drawn = torch().from_numpy(uniform(keys, values.shape[1])).to(values)
+        scaled = (values - low) / step.clamp(min=1e-30)
+        codes = (scaled + drawn).floor().clamp(0, 2**self.bits - 1)
+        packed = _pack(codes.to("cpu", torch().int32).numpy(), self.bits)
+        return {**parts, "values": packed, "low": low[:, 0], "step": step[:, 0]}
+
+    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+        rest = dict(parts)
+        low, step = rest.pop("low"), rest.pop("step")
+        codes = _unpack(parts["values"], self.bits, size)
+        values = (codes * step[:, None] + low[:, None]).astype(low.dtype)
+        return {**rest, "values": values}
+
+
+def _pack(codes: NDArray[np.int32], bits: int) -> NDArray[Any]:
+    if bits != 4:
+        return codes.astype(np.uint8 if bits == 8 else np.uint16)
+    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2))).astype(np.uint8)
+    return even[:, ::2] << 4 | even[:, 1::2]
+
+
+def _unpack(packed: NDArray[Any], bits: int, size: int) -> NDArray[Any]:
+    if bits == 4:
+        packed = np.stack([packed >> 4, packed & 15], axis=2).reshape(len(packed), -1)[:, :size]
+    if packed.shape[1] != size or packed.dtype.kind != "u":
+        raise PayloadError(f"a quantised update has {packed.shape[1]} numbers, not {size}")
+    return packed
+
+
+def uniform(keys: Bits, count: int, purpose: int = 1) -> NDArray[np.float64]:
+    """Numbers in [0, 1), one row per client, the same whoever else is in the group."""
+    bits = random_bits(keys[:, None], (purpose << 56) + np.arange(count))
+    return np.asarray((bits >> np.uint64(11)) * 2.0**-53)
+
+
+def normal(keys: Bits, count: int) -> NDArray[np.float64]:
+    """Standard normal numbers, by the Box–Muller transform."""
+    radius = np.sqrt(-2 * np.log1p(-uniform(keys, count, purpose=2)))
+    return np.asarray(radius * np.cos(2 * np.pi * uniform(keys, count, purpose=3)))
+
+
+def check_steps(steps: Sequence[UpdateStep]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
-    shown = f"update_steps={list(steps)!r}"
     for step in steps:
-        if not isinstance(step, UpdateStep):
-            hint = "for example [so.Clip(1.0), so.TopK(0.01)]"
-            raise UsageError.of(owner, "update_steps", step, "must be update steps", hint=hint)
-        step.check()
+        step.check_params()
+    shown = f"update_steps={list(steps)!r}"
     order = [step.lossy for step in steps]
     if order != sorted(order):
         raise UsageError(f"{shown}: compression comes after clipping and noise")
@@ -56,29 +244,33 @@ def check_steps(owner: object, steps: Sequence[Any]) -> None:
         )
 
 
-def pack_update(values: Any, steps: Sequence[UpdateStep], senders: Senders) -> Parts:
-    """The client's side of the onion; states remember what compression lost."""
-    for step in steps:
-        step.check()
+def pack_update(
+    values: Any,
+    steps: Sequence[UpdateStep],
+    keys: Bits,
+    states: Sequence[MutableMapping[str, Any]],
+) -> dict[str, NDArray[Any]]:
+    """The client's side of the onion; each client's state remembers what compression lost."""
     lossy = [step for step in steps if step.lossy]
     fed_back = lossy if all(step.feeds_back for step in lossy) else []
     parts: Parts = {"values": values}
     for step in steps[: len(steps) - len(fed_back)]:
-        parts = step.send(parts, senders.keys)
+        parts = step.send(parts, keys)
     if not fed_back:
-        return parts
-    held = [state.get(_RESIDUAL) for state in senders.states]
-    if any(residual is not None for residual in held):
+        return _numpy(parts)
+    residuals = [state.get(_RESIDUAL) for state in states]
+    if any(residual is not None for residual in residuals):
         nothing = np.zeros(values.shape[1], np.dtype(str(values.dtype).removeprefix("torch.")))
-        rows = [nothing if residual is None else residual for residual in held]
+        rows = [nothing if residual is None else residual for residual in residuals]
         parts["values"] = parts["values"] + torch().from_numpy(np.stack(rows)).to(values)
-    wanted = _numpy(parts["values"])
+    wanted = parts["values"].cpu().numpy()
     for step in fed_back:
-        parts = step.send(parts, senders.keys)
-    arrived = unpack_update({n: _numpy(v) for n, v in parts.items()}, fed_back, wanted.shape[1])
-    for state, residual in zip(senders.states, wanted - arrived, strict=True):
+        parts = step.send(parts, keys)
+    sent = _numpy(parts)
+    arrived = unpack_update(sent, fed_back, wanted.shape[1])
+    for state, residual in zip(states, wanted - arrived, strict=True):
         state[_RESIDUAL] = residual
-    return parts
+    return sent
 
 
 def unpack_update(
@@ -99,15 +291,15 @@ def unpack_update(
     return values
 
 
-def _numpy(value: Any) -> NDArray[Any]:
-    return value if isinstance(value, np.ndarray) else value.cpu().numpy()
+def _numpy(parts: Parts) -> dict[str, NDArray[Any]]:
+    return {n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()}
 
 
 class UpdateMean(Aggregation):
     """The weighted mean of updates, unpacked; other entries are averaged beside it.
 
     ``weight`` names the entry to weigh by, or is None, or a function from a reply (a dict) to its
-    weight. ``plain`` entries are averaged with equal weights.
+    weight. ``plain`` entries are averaged with equal weights. ``count`` is how many there were.
     """
 
     def __init__(
@@ -136,7 +328,7 @@ class UpdateMean(Aggregation):
 
     def fold(self, batch: Batch) -> Any:
         replies = batch.payloads
-        if isinstance(replies, Held) and len(batch):
+        if isinstance(replies, LazyUpdates) and len(batch):
             return self._sum(replies.rest, len(batch), replies.weighted_sum)
         if isinstance(replies, Stacked) and len(batch):
             return self._sum_stacked(replies.fields)
@@ -149,8 +341,10 @@ class UpdateMean(Aggregation):
                 f"the weights of all replies add up to {total}",
                 hint="at least one client must have a positive weight",
             )
+        count = partial["count"]
         means = {name: value / total for name, value in partial["sums"].items()}
-        return {**means, **{n: v / partial["count"] for n, v in partial["plain"].items()}}
+        means.update({name: value / count for name, value in partial["plain"].items()})
+        return {**means, "count": count}
 
     def _sum_stacked(self, fields: Mapping[str, Any]) -> Any:
         if "update" not in fields:

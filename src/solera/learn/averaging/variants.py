@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
+from solera.core.constraints import NonNegative, Positive, ProperFraction
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.task import task
-from solera.learn.averaging.layers import torch
+from solera.core.replies import Stacked
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.local import Local, one_and_many
-from solera.learn.averaging.networks import Pull
-from solera.learn.averaging.plan import Training
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.batches import TrainingConfig
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.updates import UpdateMean
 
 _CONTROL = "control"
@@ -29,8 +30,8 @@ class FedSGD(FedAvg):
     def __init__(self, model: Any, **averaging: Any) -> None:
         super().__init__(model, **{"batch_size": None, **averaging})
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def check_params(self) -> None:
+        super().check_params()
         if self.batch_size is not None or self.epochs != 1 or self.local_steps is not None:
             raise UsageError("FedSGD makes one step on all rows", hint="use so.FedAvg for more")
 
@@ -42,17 +43,12 @@ class FedProx(FedAvg):
     it is FedAvg.
     """
 
-    def __init__(self, model: Any, *, mu: float = 0.01, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, mu: NonNegative = 0.01, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.mu = mu
 
     def _training(self, round: int) -> dict[str, Any]:
         return {**super()._training(round), "mu": float(self.mu)}
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        if not self.mu >= 0:
-            raise UsageError.of(self, "mu", self.mu, "must not be negative")
 
 
 # --- optimisers at the coordinator ---
@@ -63,7 +59,7 @@ class FedAvgM(FedAvg):
 
     velocity_: NDArray[Any]
 
-    def __init__(self, model: Any, *, beta: float = 0.9, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, beta: ProperFraction = 0.9, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.beta = beta
 
@@ -71,11 +67,6 @@ class FedAvgM(FedAvg):
         before = vars(self).get("velocity_", np.zeros_like(change))
         self.velocity_ = self.beta * before + change
         return np.asarray(self.server_lr * self.velocity_)
-
-    def _check_params(self) -> None:
-        super()._check_params()
-        if not 0 <= self.beta < 1:
-            raise UsageError.of(self, "beta", self.beta, "must be in [0, 1)")
 
 
 class AdaptiveServer(FedAvg, abstract=True):
@@ -91,10 +82,10 @@ class AdaptiveServer(FedAvg, abstract=True):
         self,
         model: Any,
         *,
-        server_lr: float = 0.01,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
+        server_lr: Positive = 0.01,
+        beta1: ProperFraction = 0.9,
+        beta2: ProperFraction = 0.99,
+        tau: Positive = 1e-3,
         **averaging: Any,
     ) -> None:
         super().__init__(model, server_lr=server_lr, **averaging)
@@ -114,20 +105,9 @@ class AdaptiveServer(FedAvg, abstract=True):
         self.square_ = self.second(square, change)
         return np.asarray(self.server_lr * self.mean_ / (np.sqrt(self.square_) + self.tau))
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UsageError.of(self, name, getattr(self, name), "must be in [0, 1)")
-        if not self.tau > 0:
-            raise UsageError.of(self, "tau", self.tau, "must be > 0")
-
 
 class FedAdam(AdaptiveServer):
     """v ← β2 v + (1 − β2) Δ²."""
-
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
 
     def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(self.beta2 * square + (1 - self.beta2) * change**2)
@@ -135,9 +115,6 @@ class FedAdam(AdaptiveServer):
 
 class FedYogi(AdaptiveServer):
     """v ← v − (1 − β2) Δ² sign(v − Δ²)."""
-
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
 
     def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
         new = change**2
@@ -147,9 +124,6 @@ class FedYogi(AdaptiveServer):
 class FedAdagrad(AdaptiveServer):
     """v ← v + Δ²."""
 
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
-
     def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(square + change**2)
 
@@ -157,20 +131,17 @@ class FedAdagrad(AdaptiveServer):
 # --- corrections at the clients ---
 
 
-def train_with_control(local: Local) -> dict[str, Any]:
+@training_task("averaging.scaffold")
+def train_with_control(local: LocalTraining) -> Stacked:
     """Every step follows ∇L_k − c_k + c; afterwards c_k ← c_k − c + (w − w_k)/(τ η)."""
-    trained = local.plan.layout.trained
-    common = torch().from_numpy(np.array(local.ask["control"])).to(local.weights)
-    own = local.kept(_CONTROL, torch().zeros_like(common[None]))
-    changes, losses, steps = local.changes(local.how, Pull(offset=common - own))
-    taken = torch().from_numpy(steps[:, None] * local.how.lr).to(local.weights)
+    trained = local.architecture.layout.trained
+    common = local.received("control")
+    own = local.recall(_CONTROL, torch().zeros_like(common[None]))
+    changes, losses, steps = local.changes(local.config, Correction(offset=common - own))
+    taken = torch().from_numpy(steps[:, None] * local.config.lr).to(local.weights)
     moved = -common - changes[:, :trained] / taken
-    local.keep(_CONTROL, own + moved)
-    return local.reply(changes, losses, control=moved.cpu().numpy())
-
-
-_scaffold_one, _scaffold_many = one_and_many(train_with_control)
-_scaffold = task("averaging.scaffold", many=_scaffold_many)(_scaffold_one)
+    local.remember(_CONTROL, own + moved)
+    return local.reply(changes, losses, control=local.restore(moved).cpu().numpy())
 
 
 class Scaffold(FedAvg):
@@ -180,12 +151,9 @@ class Scaffold(FedAvg):
     the clients. As long as all control variates are zero, as in the first round, it is FedAvg.
     """
 
-    update = _scaffold
+    update = train_with_control
     control_: NDArray[Any]
     clients_: int
-
-    def __init__(self, model: Any, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
 
     def train(self, federation: Federation) -> None:
         self.clients_ = len(federation)
@@ -193,58 +161,46 @@ class Scaffold(FedAvg):
 
     def first_model(self, seed: int) -> dict[str, Any]:
         model = super().first_model(seed)
-        self.control_ = np.zeros(self._plan().layout.trained, self.dtype)
+        self.control_ = np.zeros(self._architecture.layout.trained, self.dtype)
         return model
 
     def get_model(self) -> dict[str, Any]:
         return {**super().get_model(), "control": self.control_}
 
-    def rule(self) -> Aggregation:
-        size = self._plan().layout.size
-        return ControlMean(size, steps=self.update_steps, weight=self.weight, plain=["control"])
+    def round_aggregation(self) -> Aggregation:
+        return UpdateMean(
+            self._shared_size, steps=self.update_steps, weight=self.weight, plain=["control"]
+        )
 
-    def absorb(self, mean: Mapping[str, Any]) -> None:
-        super().absorb(mean)
+    def apply_update(self, mean: Mapping[str, Any]) -> None:
+        super().apply_update(mean)
         share = mean["count"] / self.clients_
         self.control_ = self.control_ + share * mean["control"]
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def check_params(self) -> None:
+        super().check_params()
         if self.optimiser != "sgd" or self.momentum:
             raise UsageError("Scaffold corrects plain gradient descent", hint="optimiser='sgd'")
 
 
-class ControlMean(UpdateMean):
-    """The mean of updates that also tells how many there were."""
-
-    def __init__(self, size: int = 1, **mean: Any) -> None:
-        super().__init__(size, **mean)
-
-    def finish(self, partial: Any) -> Any:
-        return {**super().finish(partial), "count": partial["count"]}
-
-
-def train_and_normalise(local: Local) -> dict[str, Any]:
+@training_task("averaging.nova")
+def train_and_normalise(local: LocalTraining) -> Stacked:
     """Send the change divided by the length of the way, so that long ways do not weigh more."""
-    changes, losses, steps = local.changes(local.how, Pull(anchor=local.weights))
-    length = path_length(steps.astype(float), local.how)
+    changes, losses, steps = local.changes(local.config, Correction(anchor=local.weights))
+    length = path_length(steps.astype(float), local.config)
     changes /= torch().from_numpy(length[:, None]).to(changes)
     return local.reply(changes, losses, length=length)
 
 
-def path_length(steps: NDArray[np.float64], how: Training) -> NDArray[np.float64]:
+def path_length(steps: NDArray[np.float64], config: TrainingConfig) -> NDArray[np.float64]:
     """‖a_k‖₁: how much gradient τ steps add up to (Wang et al. 2020, section 4)."""
-    if how.momentum:
-        rho = how.momentum
+    if config.momentum:
+        rho = config.momentum
         return np.asarray((steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho))
-    if how.mu:
-        keep = 1 - how.lr * how.mu
+    if config.mu:
+        keep = 1 - config.lr * config.mu
         return np.asarray((1 - keep**steps) / (1 - keep))
     return steps
-
-
-_nova_one, _nova_many = one_and_many(train_and_normalise)
-_nova = task("averaging.nova", many=_nova_many)(_nova_one)
 
 
 class FedNova(FedAvg):
@@ -255,23 +211,23 @@ class FedNova(FedAvg):
     same number of steps it is FedAvg.
     """
 
-    update = _nova
+    update = train_and_normalise
 
-    def __init__(self, model: Any, *, mu: float = 0.0, **averaging: Any) -> None:
+    def __init__(self, model: Any, *, mu: NonNegative = 0.0, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.mu = mu
 
-    def absorb(self, mean: Mapping[str, Any]) -> None:
-        super().absorb({**mean, "update": mean["update"] * float(mean["length"])})
+    def apply_update(self, mean: Mapping[str, Any]) -> None:
+        super().apply_update({**mean, "update": mean["update"] * float(mean["length"])})
 
     def _training(self, round: int) -> dict[str, Any]:
         return {**super()._training(round), "mu": float(self.mu)}
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def check_params(self) -> None:
+        super().check_params()
         if self.optimiser != "sgd":
             raise UsageError("FedNova normalises gradient descent", hint="optimiser='sgd'")
         if self.send != "difference":
             raise UsageError("FedNova sends differences", hint="use send='difference'")
-        if self.mu < 0 or (self.mu and self.momentum):
-            raise UsageError.of(self, "mu", self.mu, "must be ≥ 0, and 0 with momentum")
+        if self.mu and self.momentum:
+            raise UsageError.of(self, "mu", self.mu, "must be 0 with momentum")

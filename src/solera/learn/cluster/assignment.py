@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
+from solera.learn.rows import dense
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +43,7 @@ def distances(
     step = max(1, _CHUNK // max(width, 1))
     for first in range(0, X.shape[0], step):
         part = slice(first, first + step)
-        x = dense(X[part])
+        x = dense(X[part]).astype(np.float64, copy=False)
         squared = np.empty((len(x), k))
         for j in range(k):
             gap = x - (centroids[j] if owners is None else centroids[owners[part], j])
@@ -55,14 +56,7 @@ def cell_sums(X: Any, cells: IntArray, count: int) -> Floats:
     from scipy.sparse import csr_matrix
 
     rows = X.shape[0]
-    flat = X if hasattr(X, "tocsr") else X.reshape(rows, int(np.prod(X.shape[1:])))
+    flat = X if hasattr(X, "tocsr") else dense(X)
     member = csr_matrix((np.ones(rows), cells, np.arange(rows + 1)), shape=(rows, count))
     total = member.T @ flat
     return np.asarray(total.toarray() if hasattr(total, "toarray") else total, dtype=np.float64)
-
-
-def dense(X: Any) -> Floats:
-    """Rows as a matrix of floats."""
-    values = X.toarray() if hasattr(X, "toarray") else X
-    width = int(np.prod(values.shape[1:]))
-    return np.asarray(values, dtype=np.float64).reshape(len(values), width)

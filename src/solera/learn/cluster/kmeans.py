@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.aggregation import Sum
+from solera.core.constraints import Count, NonNegative, PositiveFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.selection import Selector
@@ -18,6 +19,11 @@ from solera.learn.cluster.assignment import Floats, nearest
 from solera.learn.cluster.tasks import cost, silhouette, update
 
 Init = Literal["k-means||", "k-means++", "random"]
+_SEEDINGS = {
+    "k-means||": seeding.parallel,
+    "k-means++": seeding.plus_plus,
+    "random": seeding.random_start,
+}
 
 
 class FedKMeans(Learner):
@@ -55,16 +61,16 @@ class FedKMeans(Learner):
 
     def __init__(
         self,
-        k: int = 3,
+        k: Count = 3,
         *,
-        rounds: int = 100,
-        per_round: int | float | None = None,
-        epochs: int = 1,
-        batch_size: int | None = None,
-        server_rate: float = 1.0,
-        client_rate: float = 1.0,
+        rounds: Count = 100,
+        per_round: Count | PositiveFraction | None = None,
+        epochs: Count = 1,
+        batch_size: Count | None = None,
+        server_rate: PositiveFraction = 1.0,
+        client_rate: PositiveFraction = 1.0,
         init: Init | ArrayLike = "k-means||",
-        tolerance: float = 1e-3,
+        tolerance: NonNegative = 1e-3,
         select: Selector | None = None,
     ) -> None:
         self.k = k
@@ -78,8 +84,13 @@ class FedKMeans(Learner):
         self.tolerance = tolerance
         self.select = select
 
+    def check_params(self) -> None:
+        super().check_params()
+        if isinstance(self.init, str) and self.init not in _SEEDINGS:
+            names = ", ".join(map(repr, _SEEDINGS))
+            raise UsageError.of(self, "init", self.init, f"must be {names} or k centroids")
+
     def train(self, federation: Federation) -> None:
-        self._check_params()
         order = {
             "epochs": self.epochs,
             "batch_size": self.batch_size,
@@ -95,7 +106,7 @@ class FedKMeans(Learner):
         for r in rounds:
             total = r.ask(update, {**order, "centroids": self.centroids_}).fold(Sum())
             before = self.centroids_
-            self.absorb(total)
+            self.apply_update(total)
             moved = float(np.sqrt(((self.centroids_ - before) ** 2).sum(axis=1)).max())
             r.log(loss=total["inertia"] / max(int(total["counts"].sum()), 1), moved=moved)
             if moved <= self.tolerance:
@@ -103,7 +114,7 @@ class FedKMeans(Learner):
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
 
-    def absorb(self, total: Any) -> None:
+    def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
         counts = total["counts"][:, None]
         target = np.where(counts > 0, total["sums"] / np.maximum(counts, 1), self.centroids_)
@@ -117,8 +128,8 @@ class FedKMeans(Learner):
     def start(self, federation: Federation) -> Floats:
         """The centroids that ``fit`` would start from, to give several learners the same ones."""
         learner = self.clone()
+        learner.check_params()
         learner.schema_ = agree(federation)
-        learner._check_params()
         return learner._first_centroids(federation)
 
     def predict(self, X: Any) -> NDArray[np.int64]:
@@ -141,22 +152,13 @@ class FedKMeans(Learner):
     def plot(self, *, shape: tuple[int, int] | None = None) -> Any:
         """The centroids as a matplotlib figure: a heat map, or a picture each of that shape."""
         self.check_fitted()
-        from solera.learn.cluster.pictures import draw
+        from solera.learn.cluster.plots import plot_centroids
 
-        return draw(self.centroids_, self.counts_, self.schema_, shape)
+        return plot_centroids(self.centroids_, self.counts_, self.schema_, shape)
 
     def _first_centroids(self, federation: Federation) -> Floats:
         if isinstance(self.init, str):
-            ways = {
-                "k-means||": seeding.parallel,
-                "k-means++": seeding.plus_plus,
-                "random": seeding.random_start,
-            }
-            if self.init not in ways:
-                raise UsageError.of(
-                    self, "init", self.init, f"must be one of {', '.join(ways)} or k centroids"
-                )
-            return ways[self.init](federation, self.k)
+            return _SEEDINGS[self.init](federation, self.k)
         start = np.array(self.init, dtype=np.float64)
         if start.shape != (self.k, self.schema_.width):
             raise UsageError(
@@ -169,24 +171,6 @@ class FedKMeans(Learner):
 
     def _budget(self, clients: int) -> int | None:
         """Clients per round; a fraction C of K clients is max(C K, 1), rounded."""
-        if isinstance(self.per_round, float) and 0 < self.per_round < 1:
-            return max(1, round(self.per_round * clients))
-        if isinstance(self.per_round, float) and self.per_round == 1.0:
-            return clients
         if isinstance(self.per_round, float):
-            raise UsageError.of(
-                self, "per_round", self.per_round, "must be a whole number or a fraction up to 1"
-            )
+            return max(1, round(self.per_round * clients))
         return self.per_round
-
-    def _check_params(self) -> None:
-        for name in ("k", "epochs"):
-            if not getattr(self, name) >= 1:
-                raise UsageError.of(self, name, getattr(self, name), "must be at least 1")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise UsageError.of(self, "batch_size", self.batch_size, "must be at least 1, or None")
-        for name in ("server_rate", "client_rate"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UsageError.of(self, name, getattr(self, name), "must be in (0, 1]")
-        if not self.tolerance >= 0:
-            raise UsageError.of(self, "tolerance", self.tolerance, "must not be negative")

@@ -14,13 +14,13 @@ import numpy as np
 from solera.core import rng
 from solera.core.aggregation import Collect, Sum
 from solera.core.clients import Client
-from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.task import task
 from solera.data.agreement import SMALLEST_COUNT
-from solera.learn.cluster.assignment import Floats, cell_sums, dense, nearest
+from solera.learn.cluster.assignment import Floats, cell_sums, nearest
 from solera.learn.cluster.tasks import cost
 from solera.learn.preprocess.moments import Moments, column_moments
+from solera.learn.rows import dense, not_finite
 
 _ROUNDS = 5
 
@@ -34,10 +34,10 @@ def random_start(federation: Federation, k: int) -> Floats:
 
 
 def plus_plus(federation: Federation, k: int) -> Floats:
-    """k-means++ at every client (Arthur & Vassilvitskii 2007), then k-means of what they found."""
-    found = federation.ask(local_seeds, {"k": k}).fold(Collect()).values()
-    points = np.concatenate([reply["means"] for reply in found])
-    weights = np.concatenate([reply["rows"] for reply in found])
+    """k-means++ at every client (Arthur & Vassilvitskii 2007), then k-means of their choices."""
+    replies = federation.ask(local_seeds, {"k": k}).fold(Collect()).values()
+    points = np.concatenate([reply["means"] for reply in replies])
+    weights = np.concatenate([reply["rows"] for reply in replies])
     return _reduced(federation, points, weights, k)
 
 
@@ -53,8 +53,8 @@ def parallel(federation: Federation, k: int) -> Floats:
         if not total["inertia"] > 0:
             break
         order = {"centroids": candidates, "rate": 2 * k / total["inertia"]}
-        found = federation.ask(draw_candidates, order, round=round).fold(Collect()).values()
-        candidates = np.concatenate([candidates, *(reply["means"] for reply in found)])
+        replies = federation.ask(draw_candidates, order, round=round).fold(Collect()).values()
+        candidates = np.concatenate([candidates, *(reply["means"] for reply in replies)])
     weights = federation.ask(cost, {"centroids": candidates}, round=_ROUNDS).fold(Sum())["counts"]
     return _reduced(federation, candidates, weights, k)
 
@@ -95,7 +95,7 @@ def draw_candidates(client: Client, ask: Any) -> dict[str, Any]:
     X, known = client.data.X, np.asarray(ask["centroids"])
     _, squared = nearest(X, known)
     if not np.isfinite(squared).all():
-        raise DataError(f"client {client.id} has rows with values that are not finite")
+        raise not_finite(client, X)
     drawn = np.flatnonzero(client.rng.random(X.shape[0]) < ask["rate"] * squared)
     return _means_around(X, np.concatenate([known, dense(X[drawn])]), len(known))
 

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Client, ClientGroup, IntArray, Segments
-from solera.core.errors import DataError, Refusal
+from solera.core.errors import DataError
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
 from solera.core.task import task
-from solera.data.agreement import missing_values
 from solera.learn.cluster.assignment import cell_sums, distances, nearest
+from solera.learn.rows import check_shape, not_finite
 
 
 def _update_many(group: ClientGroup, ask: Any) -> Stacked:
     """All clients of the group at once; their rows lie one after the other, without padding."""
     data, start = group.data, np.asarray(ask["centroids"], dtype=np.float64)
-    _check(data.X, int(data.sizes.min()), start)
+    check_shape(group.ids, data.sizes, data.X, start.shape[1])
     m, (k, width) = len(group), start.shape
     batches = list(_batches(data, group.keys, ask["batch_size"]))
     centroids = np.repeat(start[None], m, axis=0)
@@ -36,11 +36,11 @@ def _update_many(group: ClientGroup, ask: Any) -> Stacked:
             X = data.X[rows]
             label, squared = nearest(X, centroids, owners) if moved else nearest(X, start)
             cells = owners * k + label
-            found = np.bincount(cells, minlength=m * k).reshape(m, k)
+            here = np.bincount(cells, minlength=m * k).reshape(m, k)
             sums = cell_sums(X, cells, m * k).reshape(m, k, width)
-            counts += found
-            step = ask["rate"] * found / np.maximum(counts, 1)
-            means = sums / np.maximum(found, 1)[:, :, None]
+            counts += here
+            step = ask["rate"] * here / np.maximum(counts, 1)
+            means = sums / np.maximum(here, 1)[:, :, None]
             centroids += step[:, :, None] * (means - centroids)
             inertia += np.bincount(owners, weights=squared, minlength=m)
             moved = True
@@ -83,7 +83,7 @@ def update(client: Client, ask: Any) -> dict[str, Any]:
     Λ starts from 0 in every epoch. The reply holds Λ and ΛΓ.
     """
     X, centroids = client.data.X, np.array(ask["centroids"], dtype=np.float64)
-    _check(X, X.shape[0], centroids)
+    check_shape(client.id, X.shape[0], X, centroids.shape[1])
     k, rows = len(centroids), X.shape[0]
     order = np.arange(rows)
     if ask["batch_size"] is not None:
@@ -93,26 +93,16 @@ def update(client: Client, ask: Any) -> dict[str, Any]:
         for first in range(0, rows, ask["batch_size"] or rows):
             batch = X[order[first : first + (ask["batch_size"] or rows)]]
             label, squared = nearest(batch, centroids)
-            sums, found = cell_sums(batch, label, k), np.bincount(label, minlength=k)
-            counts += found
-            for j in np.flatnonzero(found):
-                step = ask["rate"] * found[j] / counts[j]
-                centroids[j] += step * (sums[j] / found[j] - centroids[j])
+            sums, here = cell_sums(batch, label, k), np.bincount(label, minlength=k)
+            counts += here
+            for j in np.flatnonzero(here):
+                step = ask["rate"] * here[j] / counts[j]
+                centroids[j] += step * (sums[j] / here[j] - centroids[j])
             inertia += float(squared.sum())
     if not np.isfinite(inertia):
-        gaps = ~np.isfinite(cell_sums(X, np.zeros(rows, np.int64), 1)[0])
-        names = [f.name for f, gap in zip(client.data.schema.features, gaps, strict=True) if gap]
-        raise missing_values(client.id, names)
+        raise not_finite(client, X)
     sums = counts[:, None] * centroids
     return {"sums": sums, "counts": counts, "inertia": inertia}
-
-
-def _check(X: Any, rows: int, centroids: Any) -> None:
-    width = int(np.prod(X.shape[1:]))
-    if width != centroids.shape[1]:
-        raise DataError(f"a client has {width} columns, the centroids {centroids.shape[1]}")
-    if not rows:
-        raise Refusal("the client has no rows to cluster")
 
 
 def _cost_many(group: ClientGroup, ask: Any) -> Stacked:

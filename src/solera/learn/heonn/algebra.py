@@ -117,24 +117,24 @@ def inverses(G: Floats, lam: float) -> Floats:
     """
     d = G.shape[-1]
     flat = G.reshape(-1, d, d)
-    found = np.stack([_by_eigenvectors(each + lam * np.eye(d)) for each in flat])
+    inverse = np.stack([_by_eigenvectors(each + lam * np.eye(d)) for each in flat])
     absent = np.diagonal(flat, axis1=1, axis2=2) == 0
-    found[absent] = 0
-    found.swapaxes(1, 2)[absent] = 0
-    return found.reshape(G.shape)
+    inverse[absent] = 0
+    inverse.swapaxes(1, 2)[absent] = 0
+    return inverse.reshape(G.shape)
 
 
 def solve_path(G: Floats, m: Floats, lams: Floats) -> Floats:
     """:func:`solve` for several λ from one eigendecomposition: λ × T × d × C."""
     values, vectors = np.linalg.eigh(G)
     floor = G.shape[-1] * np.finfo(float).eps * np.maximum(values[..., -1:], 0)
-    found = np.empty((len(lams), *m.shape))
+    weights = np.empty((len(lams), *m.shape))
     turned = vectors.swapaxes(-1, -2) @ _by_system(m, G.shape[1])
     for i, lam in enumerate(lams):
         total = values + lam
         inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > floor)
-        found[i] = _by_member(vectors @ (inverse[..., None] * turned))
-    return found
+        weights[i] = _by_member(vectors @ (inverse[..., None] * turned))
+    return weights
 
 
 def squared_error(w: Floats, G: Floats, m: Floats, squares: Floats) -> float:

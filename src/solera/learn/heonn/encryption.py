@@ -34,9 +34,9 @@ from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.learn.heonn.algebra import inverses, solve
-from solera.learn.heonn.statistics import agree_key, rotation_keys
-from solera.privacy import he, keys
-from solera.privacy.keys import WrongKey
+from solera.learn.heonn.statistics import agree_key, rotation_keys, with_bias
+from solera.privacy import he
+from solera.privacy.he import keys
 
 Floats = NDArray[np.float64]
 
@@ -68,26 +68,22 @@ class Encryption(Component):
         self, federation: Federation, clients: ArrayLike | None, plan: dict[str, Any]
     ) -> dict[str, Any]:
         """What all clients must do alike: the pair, the scaling and the layout of ciphertexts."""
-        if self.finish not in ("client", "coordinator", "compat"):
-            raise UsageError.of(
-                self, "finish", self.finish, "must be 'client', 'coordinator' or 'compat'"
-            )
         fields = {"fingerprint": Union(), "parameters": Union(), "exponent": Extremes()}
-        told = federation.ask(agree_key, {**plan, "key": self.key}, to=clients).fold(Fields(fields))
-        if len(told["fingerprint"]) != 1:
-            raise WrongKey(
-                f"clients hold {len(told['fingerprint'])} different key pairs named {self.key!r}",
+        ask = {**plan, "key": self.key}
+        held = federation.ask(agree_key, ask, to=clients).fold(Fields(fields))
+        pairs = held["fingerprint"]
+        if len(pairs) != 1:
+            raise keys.WrongKey(
+                f"clients hold {len(pairs)} different key pairs named {self.key!r}",
                 hint="give all of them the same secret file",
             )
-        parameters = he.Parameters.from_list(literal_eval(told["parameters"][0]))
-        exponent = told["exponent"]["max"] + self.spare_bits
+        parameters = he.Parameters.from_list(literal_eval(held["parameters"][0]))
+        exponent = held["exponent"]["max"] + self.spare_bits
         patches, outputs = plan["patches"], plan["outputs"]
         outputs -= _spares_one(plan["layout"], plan["target"])
         members = 1 if patches is None else len(patches)
         if patches is not None:
-            exponent = np.concatenate(
-                [np.repeat(exponent[:1], members)[:, None], exponent[1:][patches]], axis=1
-            )
+            exponent = exponent[with_bias(patches)]
         columns = exponent.shape[-1]
         shared = plan["layout"] == "shared"
         shape = (members, outputs, columns) if shared else (members * outputs, 1, columns)
@@ -96,7 +92,7 @@ class Encryption(Component):
             scaling = np.repeat(scaling, outputs, axis=0)
         agreed: dict[str, Any] = {
             "key": self.key,
-            "fingerprint": bytes.fromhex(told["fingerprint"][0]),
+            "fingerprint": bytes.fromhex(pairs[0]),
             "shape": list(shape),
             "outputs": outputs,
             "exponent": scaling,
@@ -106,16 +102,12 @@ class Encryption(Component):
         if self.finish == "client":
             return agreed
         self._check_depth(parameters)
-        if (
-            self.finish == "coordinator"
-            and shape[0] == 1
-            and outputs * columns <= parameters.degree
-        ):
-            agreed |= {"shape": list(shape[1:]), "exponent": scaling[0]}
-            return agreed
+        one_block = shape[0] == 1 and outputs * columns <= parameters.degree
+        if self.finish == "coordinator" and one_block:
+            return agreed | {"shape": list(shape[1:]), "exponent": scaling[0]}
         holder = federation.clients[:1] if clients is None else np.atleast_1d(clients)[:1]
-        wish = {"key": self.key, "shape": list(shape)}
-        reply = federation.ask(rotation_keys, wish, to=holder).collect()[0]
+        ask = {"key": self.key, "shape": list(shape)}
+        reply = federation.ask(rotation_keys, ask, to=holder).collect()[0]
         return agreed | {"layout": "systems", "rotations": reply["rotations"]}
 
     def _check_depth(self, parameters: he.Parameters) -> None:
@@ -127,15 +119,14 @@ class Encryption(Component):
                 hint="make it with so.keys.COORDINATOR, or so.keys.COMPAT for 'compat'",
             )
 
-    def close(self, told: Any, problem: Problem, agreed: dict[str, Any]) -> dict[str, Any]:
+    def close(self, total: Any, problem: Problem, agreed: dict[str, Any]) -> dict[str, Any]:
         """The coordinator's last step: what key holders need for the weights."""
+        moments, shape = total["moments"], total["shape"]
         if self.finish == "client":
-            return {"moments": told["moments"], "shape": told["shape"]}
-        G = problem.grams(told["shape"])
+            return {"moments": moments, "shape": shape}
+        G = problem.grams(shape)
         A = inverses(G, problem.lam)
-        sealed: dict[str, Any] = {
-            "weights": self._multiply(told["moments"], G, A, problem.lam, agreed)
-        }
+        sealed: dict[str, Any] = {"weights": self._multiply(moments, G, A, problem.lam, agreed)}
         if problem.spares_one:
             sealed["sum"] = (A[:, 0] @ problem.sum_of_moments(G)[..., None])[..., 0]
         return sealed
@@ -144,7 +135,7 @@ class Encryption(Component):
         self, moments: Any, G: Floats, A: Floats, lam: float, agreed: dict[str, Any]
     ) -> he.Encrypted:
         """[[A m]] by the product that suits: one system, many, or the two steps of the thesis."""
-        from solera.privacy.he_products import multiply, multiply_factors, multiply_single
+        from solera.privacy.he.products import multiply, multiply_factors, multiply_single
 
         if not isinstance(moments, he.Encrypted):
             moments = he.Encrypted.from_payload(moments)
@@ -204,13 +195,13 @@ class Problem:
         absent, present = self.inverse_levels
         return np.asarray(G[:, 0, 0] * (present + (self.outputs - 1) * absent))
 
-    def complete(self, found: Floats, total: Floats | None) -> Floats:
+    def complete(self, known: Floats, total: Floats | None) -> Floats:
         """T × d × C with the last output where it was spared: the total less the others."""
         if not self.spares_one:
-            return np.ascontiguousarray(found)
+            return np.ascontiguousarray(known)
         assert total is not None
-        last = total[..., None] - found.sum(axis=2, keepdims=True)
-        return np.concatenate([found, last], axis=2)
+        last = total[..., None] - known.sum(axis=2, keepdims=True)
+        return np.concatenate([known, last], axis=2)
 
 
 def _spares_one(layout: str, target: str) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.component import Component
-from solera.core.errors import UsageError
+from solera.core.constraints import Count, PositiveFraction
 
 
 class RandomPatches(Component):
@@ -24,11 +24,11 @@ class RandomPatches(Component):
 
     def __init__(
         self,
-        estimators: int = 50,
+        estimators: Count = 50,
         *,
-        rows: float = 0.2,
+        rows: PositiveFraction = 0.2,
         row_replacement: bool = True,
-        features: float = 0.8,
+        features: PositiveFraction = 0.8,
         feature_replacement: bool = False,
     ) -> None:
         self.estimators = estimators
@@ -39,11 +39,6 @@ class RandomPatches(Component):
 
     def draw(self, columns: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """The features of every member: T × ⌈ρ_f · columns⌉."""
-        if self.estimators < 1:
-            raise UsageError.of(self, "estimators", self.estimators, "must be at least 1")
-        for name in ("rows", "features"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UsageError.of(self, name, getattr(self, name), "must be in (0, 1]")
         count = max(1, round(self.features * columns))
         drawn = [
             rng.choice(columns, count, replace=self.feature_replacement)

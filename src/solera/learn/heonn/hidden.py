@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.errors import UsageError
 from solera.core.rng import generator
+from solera.learn.rows import dense
 
 Floats = NDArray[np.float64]
-KINDS = ("fourier", "random_layer")
+Kind = Literal["fourier", "random_layer"]
 
 
 @lru_cache(maxsize=4)
@@ -36,13 +36,10 @@ def hidden(X: Any, plan: Mapping[str, Any] | None) -> Any:
     Gaussian kernel of width √d/s (Rahimi & Recht 2007). random_layer: z = tanh(xW + b), b ~ N(0, 1)
     (an extreme learning machine, Huang et al. 2006).
     """
-    X = X.toarray() if hasattr(X, "toarray") else X.reshape(len(X), -1)
-    X = X.astype(np.float64, copy=False)
+    X = dense(X).astype(np.float64, copy=False)
     if plan is None:
         return X
     kind, width = plan["kind"], plan["width"]
-    if kind not in KINDS:
-        raise UsageError.of("FedHEONN", "features", kind, f"must be None or one of {KINDS}")
     W, b = _weights(kind, X.shape[1], width, plan["scale"], plan["seed"])
     Z = X @ W
     Z += b

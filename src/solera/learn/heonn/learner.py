@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
+from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.rng import generator
 from solera.core.task import Task
 from solera.data.agreement import agree
 from solera.learn.base import Additive
-from solera.learn.heonn.activations import HIGH, LOW, activation, levels
+from solera.learn.heonn.activations import HIGH, LOW, Name, activation, levels
 from solera.learn.heonn.algebra import (
     Grams,
     Layout,
@@ -30,9 +31,9 @@ from solera.learn.heonn.algebra import (
 )
 from solera.learn.heonn.encryption import Encryption, Problem
 from solera.learn.heonn.ensemble import RandomPatches
-from solera.learn.heonn.hidden import KINDS, hidden
-from solera.learn.heonn.statistics import statistics, with_ones
-from solera.privacy.sums import EncryptedSum
+from solera.learn.heonn.hidden import Kind, hidden
+from solera.learn.heonn.statistics import statistics, with_bias, with_ones
+from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
 
@@ -87,19 +88,19 @@ class FedHEONN(Additive):
 
     def __init__(
         self,
-        activation: str = "logistic",
+        activation: Name = "logistic",
         *,
         lam: float | Sequence[float] = 0.01,
         derivative: Literal["exact", "thesis"] = "exact",
         ensemble: RandomPatches | None = None,
         vote: Literal["majority", "mean"] = "majority",
         rule: Literal["argmax", "nearest"] = "argmax",
-        features: Literal["fourier", "random_layer"] | None = None,
-        hidden: int = 1000,
+        features: Kind | None = None,
+        hidden: Count = 1000,
         scale: float = 1.0,
         representation: Literal["auto", "gram", "svd"] = "auto",
         encrypt: Encryption | None = None,
-        min_rows: int = 1,
+        min_rows: NonNegativeInt = 1,
     ) -> None:
         self.activation = activation
         self.lam = lam
@@ -113,6 +114,14 @@ class FedHEONN(Additive):
         self.representation = representation
         self.encrypt = encrypt
         self.min_rows = min_rows
+
+    def check_params(self) -> None:
+        super().check_params()
+        lams = np.atleast_1d(np.asarray(self.lam, dtype=float))
+        if not lams.size or not (lams >= 0).all():
+            raise UsageError.of(self, "lam", self.lam, "must not be negative")
+        if self.encrypt is not None and np.ndim(self.lam):
+            raise UsageError("FedHEONN(lam=[…]) needs moments in the clear; choose lam beforehand")
 
     # --- learning ---
 
@@ -130,9 +139,9 @@ class FedHEONN(Additive):
             more = self._ask(federation, clients, aggregation)
             self.conclude(aggregation.merge(self.statistics_, more))
             return self
-        self._forget()
+        self.forget()
         self.history_ = []
-        self.schema_ = agree(federation, gaps=self.uses_gaps)
+        self.schema_ = agree(federation, allow_missing=self.allows_missing)
         self._learn(federation, clients)
         return self
 
@@ -149,7 +158,8 @@ class FedHEONN(Additive):
             self.conclude(self._ask(federation, clients, aggregation))
 
     def prepare(self, federation: Federation, clients: ArrayLike | None = None) -> None:
-        self._check_params()
+        self.check_params()
+        self._check_target()
         if not np.ndim(self.lam):
             self.lam_ = float(self.lam)  # type: ignore[arg-type]
         if self.features is not None:
@@ -240,8 +250,8 @@ class FedHEONN(Additive):
         self, federation: Federation, clients: ArrayLike | None, aggregation: Aggregation
     ) -> Any:
         replies = federation.ask(statistics, self._plan(), to=clients)
-        told = replies.fold(aggregation)
-        parts = told.values() if isinstance(aggregation, ByFold) else [told]
+        total = replies.fold(aggregation)
+        parts = total.values() if isinstance(aggregation, ByFold) else [total]
         few = sum(part["few"] for part in parts)
         if few:
             log.warning(
@@ -250,12 +260,11 @@ class FedHEONN(Additive):
                 few,
                 self._member_columns,
             )
-        return told
+        return total
 
     def _grams(self, shape: Any) -> Floats:
         """One matrix per member and output (or one for all outputs)."""
-        f = activation(self.activation, self.derivative)
-        weight, _ = levels(f)
+        weight, _ = levels(activation(self.activation, self.derivative))
         G = gram_of(shape, self._member_columns)
         return per_output(G, self._layout, u=float(weight[1]), v=float(weight[0]))
 
@@ -282,13 +291,13 @@ class FedHEONN(Additive):
         )
 
     def path(self, lams: Sequence[float]) -> Floats:
-        """Weights for each of several λ from what clients told once: λ × (members ×) …"""
+        """Weights for each of several λ from the clients' one message: λ × (members ×) …"""
         self.check_fitted()
         if self.encrypt is not None:
             raise UsageError("path: the moments are encrypted, only key holders can solve")
         G = self._grams(self.statistics_["shape"])
-        found = solve_path(G, self.statistics_["moments"], np.asarray(lams, dtype=float))
-        return found if self.ensemble is not None else found[:, 0]
+        weights = solve_path(G, self.statistics_["moments"], np.asarray(lams, dtype=float))
+        return weights if self.ensemble is not None else weights[:, 0]
 
     def _choose_lam(self, parts: list[Any]) -> tuple[float, dict[str, float]]:
         """Leave every part out in turn, solve on the others, and add up the errors on it."""
@@ -338,9 +347,8 @@ class FedHEONN(Additive):
         f = activation(self.activation)
         if self.ensemble is None:
             return f.value(Z @ self.weights_)[None]
-        columns = np.concatenate([np.zeros_like(self.patches_[:, :1]), self.patches_ + 1], axis=1)
-        found = [Z[:, c] @ w for c, w in zip(columns, self.weights_, strict=True)]
-        return f.value(np.stack(found))
+        members = zip(with_bias(self.patches_), self.weights_, strict=True)
+        return f.value(np.stack([Z[:, columns] @ w for columns, w in members]))
 
     def predict(self, X: Any) -> Any:
         y = self.outputs(X)
@@ -364,37 +372,14 @@ class FedHEONN(Additive):
             return y
         return np.asarray((y + 1e-12) / (y + 1e-12).sum(axis=1, keepdims=True))
 
-    def _check_encryption(self) -> None:
-        if np.ndim(self.lam):
-            raise UsageError("FedHEONN(lam=[…]) needs moments in the clear; choose lam beforehand")
-        if self._layout in ("classes", "labels"):
+    def _check_target(self) -> None:
+        if self.schema_.target == "none":
+            raise DataError("FedHEONN needs a target", hint="pass y to so.simulate(X, y)")
+        if self.schema_.target == "classes" and len(self.schema_.classes) < 2:
+            raise DataError("FedHEONN needs at least two classes")
+        if self.encrypt is not None and self._layout in ("classes", "labels"):
             raise UsageError(
                 f"FedHEONN(encrypt=…) hides nothing with activation={self.activation!r} and "
                 f"derivative={self.derivative!r}: the Gram matrix of each class tells its moments",
                 hint="use the exact derivative of 'logistic', or 'linear'",
             )
-
-    def _check_params(self) -> None:
-        activation(self.activation, self.derivative)
-        lams = np.atleast_1d(np.asarray(self.lam, dtype=float))
-        if not lams.size or not (lams >= 0).all():
-            raise UsageError.of(self, "lam", self.lam, "must not be negative")
-        if self.encrypt is not None:
-            self._check_encryption()
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise UsageError.of(self, name, getattr(self, name), f"must be one of {allowed}")
-        if self.features is not None and self.hidden < 1:
-            raise UsageError.of(self, "hidden", self.hidden, "must be at least 1")
-        if self.schema_.target == "none":
-            raise DataError("FedHEONN needs a target", hint="pass y to so.simulate(X, y)")
-        if self.schema_.target == "classes" and len(self.schema_.classes) < 2:
-            raise DataError("FedHEONN needs at least two classes")
-
-
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "vote": ("majority", "mean"),
-    "rule": ("argmax", "nearest"),
-    "features": (None, *KINDS),
-    "representation": ("auto", "gram", "svd"),
-}

@@ -21,6 +21,7 @@ import multiprocessing
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -32,10 +33,11 @@ from solera.core.clients import Client, IntArray, Rows
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.schema import class_codes
 from solera.core.task import task
-from solera.data.agreement import missing_values
 from solera.learn.heonn.activations import activation, levels
 from solera.learn.heonn.hidden import hidden
-from solera.privacy import he, keys
+from solera.learn.rows import check_shape, dense, not_finite
+from solera.privacy import he
+from solera.privacy.he import keys
 
 Floats = NDArray[np.float64]
 _CHUNK = 1 << 24
@@ -53,11 +55,11 @@ def statistics(client: Client, ask: Any) -> dict[str, Any]:
     """
     rows = client.data.part("train")
     check(client, rows, ask)
-    told = summarise(client, rows, ask)
+    summary = summarise(client, rows, ask)
     if ask["encrypt"] is not None:
-        del told["squares"]
-        told["moments"] = seal_moments(told["moments"], ask["encrypt"])
-    return told
+        del summary["squares"]
+        summary["moments"] = seal_moments(summary["moments"], ask["encrypt"])
+    return summary
 
 
 def seal_moments(moments: Floats, agreed: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,11 +88,10 @@ def agree_key(client: Client, ask: Any) -> dict[str, Any]:
     check(client, rows, ask)
     pair = keys.find(ask["key"])
     if ask["hidden"] is None:
-        X = rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X.reshape(len(rows), -1)
-        largest = np.abs(X).max(axis=0)
+        largest = np.abs(dense(rows.X)).max(axis=0)
     else:
         largest = np.ones(ask["hidden"]["width"])
-    moment = np.abs(Targets(rows.y, ask).moment).max()
+    moment = np.abs(Targets.of(rows.y, ask).moment).max()
     bound = np.concatenate([[1.0], largest]) * (len(rows) * moment)
     return {
         "fingerprint": [pair.fingerprint.hex()],
@@ -102,47 +103,41 @@ def agree_key(client: Client, ask: Any) -> dict[str, Any]:
 @task("heonn.rotation_keys")
 def rotation_keys(client: Client, ask: Any) -> dict[str, Any]:
     """What a coordinator needs to multiply ciphertexts of that shape; it cannot decrypt with it."""
-    from solera.privacy.he_products import rotations_for
+    from solera.privacy.he.products import rotations_for
 
     return {"rotations": rotations_for(keys.find(ask["key"]), ask["shape"]).to_bytes()}
 
 
 def check(client: Client, rows: Rows, ask: Mapping[str, Any]) -> None:
-    width = int(np.prod(rows.X.shape[1:]))
-    if width != ask["width"]:
-        raise DataError(f"client {client.id} has {width} columns, the model {ask['width']}")
-    least = max(1, ask["min_rows"])
+    """Refuse too few rows, rows of another width, and rows with missing values."""
+    check_shape(client.id, len(rows), rows.X, ask["width"])
+    least = ask["min_rows"]
     if len(rows) < least:
         raise Refusal(f"client {client.id} has {len(rows)} rows, at least {least} are needed")
     values = rows.X.data if hasattr(rows.X, "indptr") else rows.X
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        X = rows.X.toarray() if hasattr(rows.X, "toarray") else rows.X.reshape(len(rows), -1)
-        gaps = ~np.isfinite(X).all(axis=0)
-        names = [f.name for f, gap in zip(client.data.schema.features, gaps, strict=True) if gap]
-        raise missing_values(client.id, names)
+        raise not_finite(client, rows.X)
 
 
 def summarise(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, Any]:
     """Statistics of all estimators of this client: T × …"""
-    targets = Targets(rows.y, ask)
+    targets = Targets.of(rows.y, ask)
     patches = ask["patches"]
     if patches is None:
-        told = _tell(rows.X, targets, ask)
-        shape = {key: value[None] for key, value in told.items()}
+        summed = _over_chunks(rows.X, targets, ask)
+        shape = {key: value[None] for key, value in summed.items()}
+        few = len(rows) < ask["columns"]
     else:
         Z = with_ones(hidden(rows.X, ask["hidden"]))
-        shape = _tell_patches(client, Z, targets, ask)
+        shape = _over_patches(client, Z, targets, ask)
+        few = round(ask["row_share"] * len(rows)) <= patches.shape[1]
     moments, squares = shape.pop("moments"), shape.pop("squares")
-    if patches is None:
-        few = int(len(rows) < ask["columns"])
-    else:
-        few = int(round(ask["row_share"] * len(rows)) <= patches.shape[1])
     return {
         "shape": shape,
         "moments": moments,
         "squares": squares,
         "rows": len(rows),
-        "few": few,
+        "few": int(few),
     }
 
 
@@ -151,37 +146,47 @@ def with_ones(Z: Floats) -> Floats:
     return np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
 
 
-class Targets:
-    """What f′² and f′² d̄ of every row and output are."""
+def with_bias(patches: IntArray) -> IntArray:
+    """The columns of :func:`with_ones` that members see: the bias and their features."""
+    return np.concatenate([np.zeros_like(patches[:, :1]), patches + 1], axis=1)
 
-    def __init__(self, y: Any, ask: Mapping[str, Any]) -> None:
-        self.layout: str = ask["layout"]
-        self.outputs: int = ask["outputs"]
+
+@dataclass(frozen=True)
+class Targets:
+    """f′², f′² d̄ and f′² d̄² of every row and output, and which classes or labels it has.
+
+    ``scale`` is f′² of an absent class, 1 for numbers.
+    """
+
+    layout: str
+    weight: Floats
+    moment: Floats
+    square: Floats
+    present: NDArray[np.bool_]
+    scale: float
+
+    @classmethod
+    def of(cls, y: Any, ask: Mapping[str, Any]) -> Targets:
         f = activation(ask["activation"], ask["derivative"])
         if ask["target"] == "numbers":
             d = f.within(np.asarray(y, dtype=np.float64).reshape(len(y), -1), ask["activation"])
-            self.weight = f.slope(d) ** 2
-            self.moment = self.weight * f.inverse(d)
-            self.square = self.moment * f.inverse(d)
-            self.present = np.empty((len(d), 0), dtype=bool)
-            self.scale = 1.0
-            return
+            weight = f.slope(d) ** 2
+            moment = weight * f.inverse(d)
+            none = np.empty((len(d), 0), dtype=bool)
+            return cls(ask["layout"], weight, moment, moment * f.inverse(d), none, 1.0)
         if ask["target"] == "classes":
-            self.present = class_codes(y, ask["classes"])[:, None] == np.arange(self.outputs)
+            present = class_codes(y, ask["classes"])[:, None] == np.arange(ask["outputs"])
         else:
-            self.present = np.asarray(y, dtype=bool)
-        weight, moment = levels(f)
-        self.scale = float(weight[0])
-        self.weight = np.where(self.present, weight[1], weight[0])
-        self.moment = np.where(self.present, moment[1], moment[0])
-        self.square = self.moment**2 / self.weight
+            present = np.asarray(y, dtype=bool)
+        by_level = levels(f)
+        weight, moment = (np.where(present, high, low) for low, high in by_level)
+        scale = float(by_level[0][0])
+        return cls(ask["layout"], weight, moment, moment**2 / weight, present, scale)
 
     def take(self, chosen: IntArray | slice) -> Targets:
-        part = object.__new__(Targets)
-        part.layout, part.outputs, part.scale = self.layout, self.outputs, self.scale
-        part.weight, part.moment = self.weight[chosen], self.moment[chosen]
-        part.square, part.present = self.square[chosen], self.present[chosen]
-        return part
+        """Those of some rows."""
+        arrays = {name: getattr(self, name)[chosen] for name in _BY_ROW}
+        return replace(self, **arrays)
 
     def views(self, Z: Floats) -> list[Floats]:
         """Matrices A_k with A_kᵀ A_k the Gram matrices of the layout, in order."""
@@ -194,7 +199,10 @@ class Targets:
         return [Z * np.sqrt(weight)[:, None] for weight in self.weight.T]
 
 
-def _tell(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]:
+_BY_ROW = ("weight", "moment", "square", "present")
+
+
+def _over_chunks(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]:
     """Statistics of one estimator over all features, a chunk of rows at a time."""
     rows, columns = X.shape[0], ask["columns"]
     factor = wants_factor(ask["representation"], rows, columns)
@@ -212,24 +220,20 @@ def _tell(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]
 def _plus(a: dict[str, Floats], b: dict[str, Floats]) -> dict[str, Floats]:
     sums = {key: a[key] + b[key] for key in a if key != "factors"}
     if "factors" in a:
-        sums["factors"] = np.stack(
-            [
-                triangle(np.concatenate(pair))
-                for pair in zip(a["factors"], b["factors"], strict=True)
-            ]
-        )
+        pairs = zip(a["factors"], b["factors"], strict=True)
+        sums["factors"] = np.stack([triangle(np.concatenate(pair)) for pair in pairs])
     return sums
 
 
 def _moments_and_shape(Z: Floats, targets: Targets, factor: bool) -> dict[str, Floats]:
     views = targets.views(Z)
-    told = {"moments": Z.T @ targets.moment, "squares": targets.square.sum(axis=0)}
+    sums = {"moments": Z.T @ targets.moment, "squares": targets.square.sum(axis=0)}
     if factor:
         rank = min(Z.shape)
-        told["factors"] = np.stack([_padded(triangle(A), rank) for A in views])
+        sums["factors"] = np.stack([_padded(triangle(A), rank) for A in views])
     else:
-        told["grams"] = np.stack([pack(A.T @ A) for A in views])
-    return told
+        sums["grams"] = np.stack([pack(A.T @ A) for A in views])
+    return sums
 
 
 def wants_factor(representation: str, rows: int, columns: int) -> bool:
@@ -275,13 +279,11 @@ def draw_rows(
     return np.argsort(rng.random((members, rows)), axis=1)[:, :count]
 
 
-def _tell_patches(
+def _over_patches(
     client: Client, Z: Floats, targets: Targets, ask: Mapping[str, Any]
 ) -> dict[str, Floats]:
     """Statistics of T estimators, each on rows this client draws and features all clients share."""
-    features = np.concatenate(
-        [np.zeros((len(ask["patches"]), 1), dtype=np.int64), ask["patches"] + 1], axis=1
-    )
+    features = with_bias(ask["patches"])
     count = max(1, round(ask["row_share"] * len(Z)))
     drawn = draw_rows(client.rng, len(features), len(Z), count, ask["row_replacement"])
     columns = features.shape[1]
@@ -290,11 +292,11 @@ def _tell_patches(
     def members(start: int) -> dict[str, Floats]:
         r, c = drawn[start : start + step], features[start : start + step]
         if targets.layout != "shared" or factor:
-            told = [
+            each = [
                 _moments_and_shape(Z[np.ix_(rows, chosen)], targets.take(rows), factor)
                 for rows, chosen in zip(r, c, strict=True)
             ]
-            return {key: np.stack([t[key] for t in told]) for key in told[0]}
+            return {key: np.stack([sums[key] for sums in each]) for key in each[0]}
         A = Z[r[:, :, None], c[:, None, :]]
         transposed = A.transpose(0, 2, 1)
         return {

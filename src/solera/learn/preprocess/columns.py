@@ -1,17 +1,18 @@
-"""Transformers of columns: scale, fill gaps, encode categories, cut into bins."""
+"""Transformers of columns: scale, fill missing values, encode categories, cut into bins."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Client
-from solera.core.errors import DataError, UsageError
+from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
@@ -20,13 +21,14 @@ from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import quantiles
 
 Floats = NDArray[np.float64]
+Bins = Annotated[int, Meta(ge=2, le=65536)]
 
 
 class FedScaler(Transformer):
     """Columns with mean 0 and variance 1 over all clients; categorical columns stay as they are.
 
-    z = (x − μ) / σ with μ and σ² from folded moments; a constant column is only centred. Gaps stay
-    gaps. Sparse rows are scaled but not centred.
+    z = (x − μ) / σ with μ and σ² from folded moments; a constant column is only centred. Missing
+    values stay missing. Sparse rows are scaled but not centred.
     """
 
     mean_: Floats
@@ -51,7 +53,7 @@ class FedScaler(Transformer):
 
 
 class FedImputer(Transformer):
-    """Fill gaps: numeric columns with their mean or median, categorical ones with the commonest.
+    """Fill missing values: numeric columns with their mean or median, others with the commonest.
 
     A column in which no client has a value is filled with 0.
     """
@@ -64,10 +66,8 @@ class FedImputer(Transformer):
     def train(self, federation: Federation) -> None:
         if self.strategy == "mean":
             fill = federation.ask(column_moments).fold(Moments())["mean"]
-        elif self.strategy == "median":
-            fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
         else:
-            raise UsageError.of(self, "strategy", self.strategy, "must be 'mean' or 'median'")
+            fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
         sizes = [len(f.categories) for f in self.schema_.features]
         if any(sizes):
             counts = federation.ask(count_categories, {"sizes": sizes}).fold(Sum())
@@ -97,16 +97,15 @@ def count_categories(client: Client, ask: Any) -> list[Any]:
 class FedEncoder(Transformer):
     """Categorical columns as one 0/1 column per category, or as codes all clients agree on.
 
-    Categories are the union over all clients. A gap or an unknown category is all zeros ("onehot")
-    or NaN ("ordinal").
+    Categories are the union over all clients. A missing or an unknown category is all zeros
+    ("onehot") or NaN ("ordinal").
     """
 
     def __init__(self, kind: Literal["onehot", "ordinal"] = "onehot") -> None:
         self.kind = kind
 
     def train(self, federation: Federation) -> None:
-        if self.kind not in ("onehot", "ordinal"):
-            raise UsageError.of(self, "kind", self.kind, "must be 'onehot' or 'ordinal'")
+        """The categories are in the schema."""
 
     def transform(self, X: Any) -> Any:
         self.check_fitted()
@@ -117,12 +116,10 @@ class FedEncoder(Transformer):
         if hasattr(X, "tocsr"):
             raise DataError("FedEncoder needs dense rows", hint="use X.toarray()")
         columns = []
-        for j, (mine, agreed) in enumerate(
-            zip(schema.features, self.schema_.features, strict=True)
-        ):
+        for j, (own, agreed) in enumerate(zip(schema.features, self.schema_.features, strict=True)):
             column = X[:, j]
             if agreed.kind == "categorical":
-                column = _recode(column, mine.categories, agreed.categories)
+                column = _recode(column, own.categories, agreed.categories)
                 if self.kind == "onehot":
                     columns.append(column[:, None] == np.arange(len(agreed.categories)))
                     continue
@@ -139,29 +136,27 @@ class FedEncoder(Transformer):
         return replace(schema, features=tuple(features))
 
 
-def _recode(column: Floats, mine: tuple[str, ...], agreed: tuple[str, ...]) -> Floats:
+def _recode(column: Floats, own: tuple[str, ...], agreed: tuple[str, ...]) -> Floats:
     """Codes into the agreed list of categories; NaN where there is none."""
     place = {name: i for i, name in enumerate(agreed)}
-    table = np.array([place.get(name, np.nan) for name in mine] + [np.nan])
-    known = np.isfinite(column) & (column >= 0) & (column < len(mine))
-    return table[np.where(known, column, len(mine)).astype(np.int64)]
+    table = np.array([place.get(name, np.nan) for name in own] + [np.nan])
+    known = np.isfinite(column) & (column >= 0) & (column < len(own))
+    return table[np.where(known, column, len(own)).astype(np.int64)]
 
 
 class FedBins(Transformer):
     """Numeric columns cut at their quantiles over all clients into categorical ones.
 
     ``bins`` intervals of about the same number of rows each; fewer where values repeat. A value x
-    falls into interval i when edge_{i−1} < x ≤ edge_i. Gaps stay gaps.
+    falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
     """
 
     edges_: list[Floats]
 
-    def __init__(self, bins: int = 32) -> None:
+    def __init__(self, bins: Bins = 32) -> None:
         self.bins = bins
 
     def train(self, federation: Federation) -> None:
-        if not 2 <= self.bins <= 65536:
-            raise UsageError.of(self, "bins", self.bins, "must be between 2 and 65536")
         levels = np.arange(1, self.bins) / self.bins
         found = quantiles(federation, levels, self.schema_.width)
         self.edges_ = [

@@ -18,7 +18,7 @@ class Pipeline(Predictor):
     predicts, saves and loads as one learner.
     """
 
-    uses_gaps = True
+    allows_missing = True
     steps_: list[Any]
 
     def __init__(self, *steps: Learner) -> None:
@@ -26,14 +26,17 @@ class Pipeline(Predictor):
 
     @property
     def predicts(self) -> bool:
-        return bool(self.steps) and self.steps[-1].predicts
+        return self.steps[-1].predicts
 
-    def train(self, federation: Federation) -> None:
+    def check_params(self) -> None:
+        super().check_params()
         if not self.steps:
             raise UsageError("Pipeline() has no steps")
         for step in self.steps[:-1]:
             if not isinstance(step, Transformer):
                 raise UsageError(f"Pipeline: {step!r} is not a transformer and must come last")
+
+    def train(self, federation: Federation) -> None:
         callbacks, checkpoint = self._callbacks, self._checkpoint
         self.steps_ = []
         for step in self.steps[:-1]:

@@ -1,16 +1,13 @@
-"""A tree as text, JSON, Graphviz and SVG; everything readable with feature and class names."""
+"""A tree as text, JSON and Graphviz, with the names of features and classes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
-import numpy as np
-
 from solera.core.schema import Schema
-from solera.learn.trees.tree import Floats, Tree, shares
+from solera.learn.trees.tree import Tree, shares
 
 HUGE = 1e300
 """A bound beyond this is no bound."""
@@ -54,9 +51,7 @@ def _lines(tree: Tree, node: int, schema: Schema, indent: str) -> Iterator[str]:
         yield f"{indent}→ {leaf_text(tree, node, schema)}"
         return
     name = schema.features[int(tree.feature[node])].name
-    for way, child in enumerate(tree.children(node).tolist()):
-        if child < 0:
-            continue
+    for way, child in tree.children(node):
         if tree.categorical[node]:
             answer = branch_text(tree, node, way, schema)
             asked = f"{name} is missing" if answer == "missing" else f"{name} = {answer}"
@@ -75,38 +70,35 @@ def to_json(tree: Tree, schema: Schema) -> str:
 
 
 def _nested(tree: Tree, node: int, schema: Schema) -> dict[str, Any]:
-    found: dict[str, Any] = {"support": float(tree.support[node])}
+    nested: dict[str, Any] = {"support": float(tree.support[node])}
     if schema.target == "classes":
         labels = [str(name) for name in schema.classes.tolist()]
-        found["probabilities"] = dict(zip(labels, shares(tree.value[node]).tolist(), strict=True))
+        nested["probabilities"] = dict(zip(labels, shares(tree.value[node]).tolist(), strict=True))
     else:
-        found["value"] = tree.value[node].tolist()
+        nested["value"] = tree.value[node].tolist()
     if tree.feature[node] < 0:
-        return found
-    found["feature"] = schema.features[int(tree.feature[node])].name
+        return nested
+    nested["feature"] = schema.features[int(tree.feature[node])].name
     if not tree.categorical[node]:
-        found["threshold"] = float(tree.threshold[node])
-        found["missing"] = "yes" if tree.missing_left[node] else "no"
-    found["branches"] = {
+        nested["threshold"] = float(tree.threshold[node])
+        nested["missing"] = "yes" if tree.missing_left[node] else "no"
+    nested["branches"] = {
         branch_text(tree, node, way, schema): _nested(tree, child, schema)
-        for way, child in enumerate(tree.children(node).tolist())
-        if child >= 0
+        for way, child in tree.children(node)
     }
-    return found
+    return nested
 
 
 def to_graphviz(tree: Tree, schema: Schema) -> str:
     """The tree in the language of Graphviz; ``dot -Tpng`` draws it."""
     lines = ["digraph tree {", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
     for node in range(len(tree)):
-        leaf = tree.feature[node] < 0
-        text = leaf_text(tree, node, schema) if leaf else split_text(tree, node, schema)
+        text = (split_text if tree.feature[node] >= 0 else leaf_text)(tree, node, schema)
         colour = f"{node_colour(tree, node, schema)}40"
         lines.append(f"  n{node} [label={_quoted(text)}, fillcolor={_quoted(colour)}];")
-        for way, child in enumerate(tree.children(node).tolist()):
-            if child >= 0:
-                label = _quoted(branch_text(tree, node, way, schema))
-                lines.append(f"  n{node} -> n{child} [label={label}];")
+        for way, child in tree.children(node):
+            label = _quoted(branch_text(tree, node, way, schema))
+            lines.append(f"  n{node} -> n{child} [label={label}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -120,69 +112,3 @@ def node_colour(tree: Tree, node: int, schema: Schema) -> str:
     if schema.target != "classes":
         return _PALETTE[0]
     return _PALETTE[int(tree.value[node].argmax()) % len(_PALETTE)]
-
-
-def layout(tree: Tree, max_depth: int) -> tuple[Floats, list[int]]:
-    """Places (x, depth) of the nodes down to a depth, leaves side by side, and which they are."""
-    place = np.zeros((len(tree), 2))
-    shown: list[int] = []
-    next_x = 0.0
-
-    def walk(node: int, depth: int) -> None:
-        nonlocal next_x
-        shown.append(node)
-        children = [c for c in tree.children(node).tolist() if c >= 0] if depth < max_depth else []
-        for child in children:
-            walk(child, depth + 1)
-        if children:
-            x = float(np.mean([place[child, 0] for child in (children[0], children[-1])]))
-        else:
-            x = next_x
-            next_x += 1
-        place[node] = x, depth
-
-    walk(0, 0)
-    return place, shown
-
-
-def to_svg(tree: Tree, schema: Schema, *, max_depth: int = 5) -> str:
-    """The tree down to a depth as a picture that any browser shows; "…" marks what is left out."""
-    place, shown = layout(tree, max_depth)
-    wide, high, box, gap = 150, 84, 136, 34
-    across = (place[shown, 0].max() + 1) * wide
-    down = (place[shown, 1].max() + 1) * high
-    drawn, visible = [], set(shown)
-    for node in shown:
-        x, y = place[node, 0] * wide + wide / 2, place[node, 1] * high + 8
-        children = [c for c in tree.children(node).tolist() if c >= 0]
-        for way, child in enumerate(tree.children(node).tolist()):
-            if child in visible and child >= 0:
-                cx, cy = place[child, 0] * wide + wide / 2, place[child, 1] * high + 8
-                label = escape(branch_text(tree, node, way, schema))
-                drawn.append(f'<path d="M{x:g} {y + gap:g}L{cx:g} {cy:g}" class="edge"/>')
-                mx, my = (x + cx) / 2, (y + gap + cy) / 2
-                drawn.append(f'<text x="{mx:g}" y="{my:g}" class="branch">{label}</text>')
-        cut = bool(children) and children[0] not in visible
-        text = leaf_text(tree, node, schema) + (" …" if cut else "")
-        text = split_text(tree, node, schema) if children and not cut else text
-        colour = node_colour(tree, node, schema)
-        drawn.append(
-            f"<g><title>{escape(leaf_text(tree, node, schema))}</title>"
-            f'<rect x="{x - box / 2:g}" y="{y:g}" width="{box}" height="{gap}" rx="5" '
-            f'fill="{colour}" fill-opacity="0.18" stroke="{colour}"/>'
-            f'<text x="{x:g}" y="{y + 21:g}">{escape(_short(text))}</text></g>'
-        )
-    style = (
-        "text{font:12px sans-serif;text-anchor:middle;fill:currentColor}"
-        ".branch{font-size:10px;fill-opacity:.75}"
-        ".edge{stroke:currentColor;stroke-opacity:.4;fill:none}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across:g} {down:g}" role="img" '
-        f'aria-label="decision tree of {len(tree)} nodes"><style>{style}</style>'
-        f"{''.join(drawn)}</svg>"
-    )
-
-
-def _short(text: str, most: int = 22) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

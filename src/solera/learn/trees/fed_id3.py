@@ -8,13 +8,13 @@ import numpy as np
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Client
-from solera.core.errors import UsageError
+from solera.core.constraints import Count, Positive
 from solera.core.federation import Federation
+from solera.core.schema import class_codes
 from solera.core.task import task
-from solera.learn.trees.federated_tree import category_sizes, check_categorical, check_classes
-from solera.learn.trees.id3 import cell_starts, codes_of, count_rows, grow
-from solera.learn.trees.local import check_rows
-from solera.learn.trees.readable import ReadableTree
+from solera.learn.trees.client_trees import checked_rows
+from solera.learn.trees.id3 import category_sizes, cell_starts, codes_of, count_rows, grow
+from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import Floats, Ints, Tree
 
 
@@ -30,7 +30,8 @@ def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     One row changes one count of every column by one: with noise of scale columns/ε a level's
     counts are ε-differentially private (Dwork et al. 2006).
     """
-    X, labels = check_rows(client, client.data.part("train"), ask)
+    rows = client.data.part("train")
+    X, labels = checked_rows(client, rows, ask["width"]), class_codes(rows.y, ask["classes"])
     sizes, classes = ask["sizes"], len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
     codes = codes_of(X, sizes)
@@ -40,7 +41,7 @@ def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     return {"counts": counts}
 
 
-class FedID3(ReadableTree):
+class FedID3(SingleTree):
     """ID3 on class counts summed over clients: the tree of the joined rows.
 
     One ask per level. The coordinator chooses every split from counts by node, category and class
@@ -57,17 +58,12 @@ class FedID3(ReadableTree):
 
     tree_: Tree
 
-    def __init__(self, *, max_depth: int | None = None, epsilon: float | None = None) -> None:
+    def __init__(self, *, max_depth: Count | None = None, epsilon: Positive | None = None) -> None:
         self.max_depth = max_depth
         self.epsilon = epsilon
 
     def train(self, federation: Federation) -> None:
-        if self.max_depth is not None and self.max_depth < 1:
-            raise UsageError.of(self, "max_depth", self.max_depth, "must be at least 1")
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise UsageError.of(self, "epsilon", self.epsilon, "must be > 0, or None")
-        check_classes(self, self.schema_)
-        check_categorical(self, self.schema_)
+        self.check_target()
         sizes = category_sizes(self.schema_)
         depth = max(1, self.schema_.width // 2) if self.max_depth is None else self.max_depth
         level = 0
@@ -82,8 +78,8 @@ class FedID3(ReadableTree):
                 "classes": self.schema_.classes,
                 "epsilon": None if self.epsilon is None else self.epsilon / (depth + 1),
             }
-            told = federation.ask(count_at_nodes, ask, round=level).fold(Sum())["counts"]
+            total = federation.ask(count_at_nodes, ask, round=level).fold(Sum())["counts"]
             level += 1
-            return np.asarray(np.maximum(told, 0.0))
+            return np.asarray(np.maximum(total, 0.0))
 
         self.tree_ = grow(count, sizes, len(self.schema_.classes), depth)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.aggregation import Collect
 from solera.core.clients import Client
-from solera.core.errors import DataError, PayloadError, Refusal, UsageError
+from solera.core.constraints import Count
+from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.core.replies import Reply
 from solera.core.rng import generator
 from solera.core.schema import class_codes
 from solera.core.task import task
-from solera.learn.base import Predictor
-from solera.learn.trees.local import with_gaps
-from solera.learn.trees.tree import Floats, Ints, Tree, dense
+from solera.learn.rows import dense
+from solera.learn.trees.client_trees import CollectTrees, checked_rows
+from solera.learn.trees.ensemble import TreeEnsemble
+from solera.learn.trees.tree import Floats, Ints, Tree
 
 
 @task("trees.forest")
@@ -28,59 +27,27 @@ def grow_forest(client: Client, ask: Any) -> dict[str, Any]:
     from solera.learn.trees.sklearn_trees import from_sklearn
 
     rows = client.data.part("train")
-    if not len(rows):
-        raise Refusal(f"client {client.id} has no rows to train on")
-    X = with_gaps(rows.X)
-    if X.shape[1] != ask["width"]:
-        raise DataError(f"client {client.id} has {X.shape[1]} columns, the model {ask['width']}")
+    X = checked_rows(client, rows, ask["width"])
     options = {
         "n_estimators": ask["trees"],
         "max_depth": ask["max_depth"],
         "min_samples_leaf": ask["min_rows"],
         "random_state": int(client.rng.integers(2**31)),
     }
-    gaps = np.asarray(np.isnan(X).any(axis=0))
-    if ask["classes"] is None:
+    classes = ask["classes"]
+    if classes is None:
         y = np.asarray(rows.y, dtype=np.float64).reshape(-1)
         forest = RandomForestRegressor(**options).fit(X, y)
-        trees = [from_sklearn(tree, gaps=gaps) for tree in forest.estimators_]
     else:
-        codes = class_codes(rows.y, ask["classes"])
-        present = np.unique(codes)
-        forest = RandomForestClassifier(**options).fit(X, codes)
-        trees = []
+        forest = RandomForestClassifier(**options).fit(X, class_codes(rows.y, classes))
+        classes = np.arange(len(classes))
         for tree in forest.estimators_:
-            found = from_sklearn(tree, gaps=gaps)
-            value = np.zeros((len(found), len(ask["classes"])))
-            value[:, present] = found.value
-            trees.append(Tree(**{**found.get_params(deep=False), "value": value}))
+            tree.classes_ = forest.classes_  # the forest numbers the classes that are present anew
+    trees = [from_sklearn(tree, classes=classes, rows=X) for tree in forest.estimators_]
     return {"trees": [tree.to_payload() for tree in trees], "rows": len(rows)}
 
 
-class CollectForests(Collect):
-    """Every client's trees; a reply whose arrays make no trees is a failure of that client."""
-
-    def __init__(self, width: int, outputs: int) -> None:
-        self.width = width
-        self.outputs = outputs
-
-    def lift(self, reply: Reply) -> Any:
-        self._check(reply)
-        return super().lift(reply)
-
-    def fold(self, batch: Any) -> Any:
-        for reply in batch:
-            self._check(reply)
-        return super().fold(batch)
-
-    def _check(self, reply: Reply) -> None:
-        if not reply.payload["trees"]:
-            raise PayloadError("a forest without trees")
-        for tree in reply.payload["trees"]:
-            Tree.from_payload(tree, self.width, self.outputs)
-
-
-class FedForest(Predictor):
+class FedForest(TreeEnsemble):
     """A forest of trees from every client's own random forest, in one message.
 
     Each client grows a forest; the coordinator draws ``per_client`` of its trees without
@@ -98,18 +65,17 @@ class FedForest(Predictor):
     trees_, owners_: the trees, and the client each comes from.
     """
 
-    uses_gaps = True
     trees_: list[Tree]
     owners_: Ints
 
     def __init__(
         self,
         *,
-        trees: int = 20,
-        per_client: int | None = None,
+        trees: Count = 20,
+        per_client: Count | None = None,
         vote: Literal["majority", "mean"] = "majority",
-        max_depth: int | None = None,
-        min_rows: int = 1,
+        max_depth: Count | None = None,
+        min_rows: Count = 1,
     ) -> None:
         self.trees = trees
         self.per_client = per_client
@@ -117,8 +83,15 @@ class FedForest(Predictor):
         self.max_depth = max_depth
         self.min_rows = min_rows
 
+    def check_params(self) -> None:
+        super().check_params()
+        if self.per_client is not None and self.per_client > self.trees:
+            raise UsageError.of(
+                self, "per_client", self.per_client, f"must be at most trees={self.trees}"
+            )
+
     def train(self, federation: Federation) -> None:
-        self._check_params()
+        self.check_target()
         classes = self.schema_.classes if self.schema_.target == "classes" else None
         ask = {
             "trees": self.trees,
@@ -128,19 +101,18 @@ class FedForest(Predictor):
             "classes": classes,
         }
         outputs = 1 if classes is None else len(classes)
-        fold = CollectForests(self.schema_.width, outputs)
-        told = federation.ask(grow_forest, ask).fold(fold)
-        drawn: list[Tree] = []
+        forests = federation.ask(grow_forest, ask).fold(CollectTrees(self.schema_.width, outputs))
+        self.trees_ = []
         owners: list[int] = []
-        for client, reply in told.items():
+        for client, trees in forests.items():
             draw = generator(federation.seed, "trees.forest_draw", 0, client)
-            count = min(self.per_client or self.trees, len(reply["trees"]))
-            for i in np.sort(draw.choice(len(reply["trees"]), size=count, replace=False)).tolist():
-                drawn.append(Tree(**reply["trees"][i]))
-                owners.append(client)
-        self.trees_, self.owners_ = drawn, np.array(owners, dtype=np.int64)
+            count = min(self.per_client or self.trees, len(trees))
+            drawn = np.sort(draw.choice(len(trees), size=count, replace=False))
+            self.trees_ += [trees[i] for i in drawn]
+            owners += [client] * count
+        self.owners_ = np.array(owners, dtype=np.int64)
 
-    def _outputs(self, X: Any) -> Floats:
+    def outputs(self, X: Any) -> Floats:
         """Votes, mean probabilities or mean numbers: rows × outputs."""
         X = dense(self.check_rows(X))
         total = np.zeros((len(X), self.trees_[0].value.shape[1]))
@@ -153,44 +125,9 @@ class FedForest(Predictor):
                 total[np.arange(len(X)), tree.values(X).argmax(axis=1)] += 1
         return total / len(self.trees_)
 
-    def predict_proba(self, X: Any) -> Floats:
-        """Share of the trees that vote for each class, or the mean of their probabilities."""
-        self.check_fitted()
-        if self.schema_.target != "classes":
-            raise UsageError("FedForest was fitted to numbers, which have no probabilities")
-        return self._outputs(X)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        self.check_fitted()
-        if self.schema_.target == "classes":
-            return np.asarray(self.schema_.classes[self._outputs(X).argmax(axis=1)])
-        return self._outputs(X)[:, 0]
-
     @property
     def feature_importances_(self) -> Floats:
         """Mean over the trees of each column's share in the reduction of impurity."""
         self.check_fitted()
         width = self.schema_.width
         return np.asarray(np.mean([tree.importance(width) for tree in self.trees_], axis=0))
-
-    def report_sections(self) -> list[tuple[str, Any]]:
-        """What a report shows of the trees: the importance of columns."""
-        from solera.learn.trees.plots import plot_importance
-
-        return [("Importance", plot_importance(self.feature_importances_, self.schema_))]
-
-    def _check_params(self) -> None:
-        for name in ("trees", "per_client", "max_depth", "min_rows"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError.of(self, name, value, "must be at least 1")
-        if self.per_client is not None and self.per_client > self.trees:
-            raise UsageError.of(
-                self, "per_client", self.per_client, f"must be at most trees={self.trees}"
-            )
-        if self.vote not in ("majority", "mean"):
-            raise UsageError.of(self, "vote", self.vote, "must be 'majority' or 'mean'")
-        if self.schema_.target not in ("classes", "numbers") or (
-            self.schema_.target == "numbers" and self.schema_.outputs != 1
-        ):
-            raise DataError("FedForest learns classes or one number")

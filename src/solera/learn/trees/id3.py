@@ -16,12 +16,26 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.errors import DataError
+from solera.core.schema import Schema
+from solera.learn.trees.binned_rows import add_up
 from solera.learn.trees.tree import Floats, Ints, Tree, TreeBuilder
 
-Count = Callable[[Tree, Ints], Floats]
+RowCounts = Callable[[Tree, Ints], Floats]
 """Counts of rows at these nodes of a tree: nodes × (all categories of all columns) × classes."""
 
 _LEAST_GAIN = 1e-12
+
+
+def category_sizes(schema: Schema) -> Ints:
+    """Categories of every column; a numeric column is an error."""
+    for feature in schema.features:
+        if feature.kind != "categorical":
+            raise DataError(
+                f"ID3 needs categorical columns, {feature.name} is numeric",
+                hint="so.Pipeline(so.FedBins(8), …) cuts it into bins",
+            )
+    return np.array([len(feature.categories) for feature in schema.features], dtype=np.int64)
 
 
 def codes_of(X: Any, sizes: Ints) -> Ints:
@@ -42,17 +56,13 @@ def count_rows(
 ) -> Floats:
     """Rows at each of ``nodes`` by category of every column and class."""
     starts = cell_starts(sizes)
-    place = np.full(int(max(at.max(initial=0), nodes.max(initial=0))) + 1, -1)
-    place[nodes] = np.arange(len(nodes))
-    here = place[at] >= 0
-    cells = (place[at[here], None] * starts[-1] + codes[here] + starts[:-1]) * classes
-    flat = np.bincount(
-        (cells + labels[here, None]).ravel(), minlength=len(nodes) * int(starts[-1]) * classes
-    )
-    return flat.reshape(len(nodes), int(starts[-1]), classes).astype(np.float64)
+    cells = (codes + starts[:-1]).astype(np.int32)
+    carried = np.eye(classes)[labels]
+    counts = add_up(cells, at, np.array([len(at)]), nodes, carried, int(starts[-1]))
+    return np.asarray(counts[0])
 
 
-def grow(count: Count, sizes: Ints, classes: int, max_depth: int) -> Tree:
+def grow(count: RowCounts, sizes: Ints, classes: int, max_depth: int) -> Tree:
     """The ID3 tree whose counts ``count`` tells, one call per level."""
     starts = cell_starts(sizes)
     builder = TreeBuilder(classes)
@@ -63,17 +73,17 @@ def grow(count: Count, sizes: Ints, classes: int, max_depth: int) -> Tree:
         tree = builder.build()
         counts = count(tree, np.array(open_nodes))
         following: list[int] = []
-        for node, told in zip(open_nodes, counts, strict=True):
-            total = told[starts[0] : starts[1]].sum(axis=0)
+        for node, by_cell in zip(open_nodes, counts, strict=True):
+            total = by_cell[starts[0] : starts[1]].sum(axis=0)
             if depth == 0:
-                builder.settle(0, total, total.sum())
+                builder.set_value(0, total, total.sum())
             if depth == max_depth or (total > 0).sum() < 2:
                 continue
-            column = _best(told, total, starts, used[node])
+            column = _best(by_cell, total, starts, used[node])
             if column is None:
                 continue
             branches = []
-            for weights in told[starts[column] : starts[column + 1]]:
+            for weights in by_cell[starts[column] : starts[column + 1]]:
                 if weights.sum() <= 0:
                     branches.append(-1)
                     continue
@@ -88,10 +98,10 @@ def grow(count: Count, sizes: Ints, classes: int, max_depth: int) -> Tree:
     return builder.build()
 
 
-def _best(told: Floats, total: Floats, starts: Ints, used: frozenset[int]) -> int | None:
+def _best(by_cell: Floats, total: Floats, starts: Ints, used: frozenset[int]) -> int | None:
     """The column with the largest gain among those not used above, the first of equals."""
-    rows = told.sum(axis=1)
-    uncertain = np.add.reduceat(rows * entropy(told), starts[:-1]) / max(total.sum(), 1.0)
+    rows = by_cell.sum(axis=1)
+    uncertain = np.add.reduceat(rows * entropy(by_cell), starts[:-1]) / max(total.sum(), 1.0)
     gain = entropy(total[None])[0] - uncertain
     gain[list(used)] = -1.0
     best = int(np.argmax(gain))

@@ -1,7 +1,8 @@
-"""Pictures of trees, importances and filters."""
+"""Plots of trees, importances and filters."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,35 +10,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.schema import Schema
-from solera.learn.trees.export import branch_text, layout, leaf_text, node_colour, split_text
+from solera.learn.trees.export import branch_text, leaf_text, node_colour, split_text
 from solera.learn.trees.tree import Floats, Tree
 
 
 def _axes(ax: Any, size: tuple[float, float]) -> Any:
     from matplotlib.figure import Figure
 
-    return Figure(figsize=size, layout="constrained").add_subplot() if ax is None else ax
+    if ax is None:
+        ax = Figure(figsize=size, layout="constrained").add_subplot()
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _layout(tree: Tree, max_depth: int) -> tuple[Floats, list[int]]:
+    """Places (x, depth) of the nodes down to a depth, leaves side by side, and which they are."""
+    place = np.zeros((len(tree), 2))
+    shown: list[int] = []
+    next_x = 0.0
+
+    def walk(node: int, depth: int) -> None:
+        nonlocal next_x
+        shown.append(node)
+        children = [child for _, child in tree.children(node)] if depth < max_depth else []
+        for child in children:
+            walk(child, depth + 1)
+        if children:
+            x = float(np.mean([place[child, 0] for child in (children[0], children[-1])]))
+        else:
+            x = next_x
+            next_x += 1
+        place[node] = x, depth
+
+    walk(0, 0)
+    return place, shown
 
 
 def plot_tree(tree: Tree, schema: Schema, *, ax: Any = None, max_depth: int = 4) -> Any:
     """The tree down to a depth, as a matplotlib figure."""
-    place, shown = layout(tree, max_depth)
+    place, shown = _layout(tree, max_depth)
     leaves = place[shown, 0].max() + 1
     ax = _axes(ax, (min(24.0, 1.6 * leaves + 1), 1.3 * (place[shown, 1].max() + 1) + 0.5))
-    visible = set(shown)
     for node in shown:
         x, y = place[node, 0], -place[node, 1]
-        children = [c for c in tree.children(node).tolist() if c >= 0]
-        for way, child in enumerate(tree.children(node).tolist()):
-            if child < 0 or child not in visible:
-                continue
+        children = tree.children(node)
+        cut = bool(children) and -y == max_depth
+        for way, child in [] if cut else children:
             cx, cy = place[child, 0], -place[child, 1]
             ax.plot([x, cx], [y, cy], color="0.7", linewidth=1, zorder=1)
             label = branch_text(tree, node, way, schema)
             ax.text((x + cx) / 2, (y + cy) / 2, label, ha="center", fontsize=7, color="0.35")
-        cut = bool(children) and children[0] not in visible
-        text = split_text(tree, node, schema) if children and not cut else (
-            leaf_text(tree, node, schema) + (" …" if cut else ""))  # fmt: skip
+        if children and not cut:
+            text = split_text(tree, node, schema)
+        else:
+            text = leaf_text(tree, node, schema) + (" …" if cut else "")
         style = {"boxstyle": "round", "facecolor": "white", "linewidth": 1.5,
                  "edgecolor": node_colour(tree, node, schema)}  # fmt: skip
         ax.text(x, y, text, ha="center", va="center", fontsize=8, bbox=style, zorder=2)
@@ -47,13 +73,23 @@ def plot_tree(tree: Tree, schema: Schema, *, ax: Any = None, max_depth: int = 4)
     return ax.figure
 
 
+def to_svg(figure: Any) -> str:
+    """A figure as an ``<svg>`` element that any browser shows, the same text each time."""
+    import matplotlib
+
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "solera"}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    text = file.getvalue()
+    return text[text.index("<svg") :]
+
+
 def plot_importance(importance: Floats, schema: Schema, *, ax: Any = None, most: int = 20) -> Any:
     """The most important columns as bars, as a matplotlib figure."""
     order = np.argsort(-importance, kind="stable")[:most][::-1]
     ax = _axes(ax, (6, 0.8 + 0.25 * len(order)))
     ax.barh([schema.features[j].name for j in order], importance[order], color="#0072b2")
     ax.set_xlabel("importance")
-    ax.spines[["top", "right"]].set_visible(False)
     return ax.figure
 
 
@@ -61,15 +97,12 @@ def plot_filter_effect(rows: Sequence[Mapping[str, float]], *, ax: Any = None) -
     """Accuracy and macro-F1 against the filter's percentile (thesis Figure 2.3), and trees kept."""
     ax = _axes(ax, (6, 3.6))
     x = [row["percentile"] for row in rows]
-    for metric, colour, label in (
-        ("accuracy", "#0072b2", "accuracy"),
-        ("macro_f1", "#d55e00", "macro-F1"),
-    ):
+    for metric, colour in (("accuracy", "#0072b2"), ("macro_f1", "#d55e00")):
+        label = metric.replace("_f1", "-F1")
         ax.plot(x, [100 * row[metric] for row in rows], "o-", color=colour, label=label)
     ax.set_xlabel("trees below this percentile are dropped")
     ax.set_ylabel("%")
     ax.legend(frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
     for row in rows:
         ax.annotate(f"{row['trees']:.0f}", (row["percentile"], 100 * row["accuracy"]),
                     textcoords="offset points", xytext=(0, 6), ha="center", fontsize=7)  # fmt: skip
@@ -89,5 +122,4 @@ def plot_filter(
     ax.set_xlabel("trees, from the worst to the best at the other clients")
     ax.set_ylabel(f"mean {metric} in %")
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
-    ax.spines[["top", "right"]].set_visible(False)
     return ax.figure

@@ -8,13 +8,16 @@ distribution then answers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from solera.core.component import Component
 from solera.core.errors import PayloadError
+from solera.learn.rows import dense
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,7 +26,27 @@ Bools = NDArray[np.bool_]
 LEAF = -1
 
 
-class Tree(Component):
+class Arrays(Component, abstract=True):
+    """A component whose parameters are arrays; subclasses are dataclasses of them."""
+
+    def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            setattr(self, name, np.asarray(value))
+
+    def check_params(self) -> None:
+        """Arrays of strangers are checked where they arrive, not each time they are held."""
+
+    def to_payload(self) -> dict[str, Any]:
+        """The arrays by name."""
+        return dict(vars(self))
+
+    def replaced(self, **changed: Any) -> Self:
+        """The same with other arrays for some of the names."""
+        return type(self)(**{**vars(self), **changed})
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Tree(Arrays):
     """The arrays of one tree; node 0 is the root, and parents come before their children.
 
     Parameters
@@ -38,28 +61,15 @@ class Tree(Component):
     support: training rows of every node.
     """
 
-    def __init__(
-        self,
-        *,
-        feature: ArrayLike,
-        threshold: ArrayLike,
-        categorical: ArrayLike,
-        missing_left: ArrayLike,
-        start: ArrayLike,
-        arity: ArrayLike,
-        branches: ArrayLike,
-        value: ArrayLike,
-        support: ArrayLike,
-    ) -> None:
-        self.feature: Ints = np.asarray(feature)
-        self.threshold: Floats = np.asarray(threshold)
-        self.categorical: Bools = np.asarray(categorical)
-        self.missing_left: Bools = np.asarray(missing_left)
-        self.start: Ints = np.asarray(start)
-        self.arity: Ints = np.asarray(arity)
-        self.branches: Ints = np.asarray(branches)
-        self.value: Floats = np.asarray(value)
-        self.support: Floats = np.asarray(support)
+    feature: Ints
+    threshold: Floats
+    categorical: Bools
+    missing_left: Bools
+    start: Ints
+    arity: Ints
+    branches: Ints
+    value: Floats
+    support: Floats
 
     # --- shape ---
 
@@ -71,9 +81,11 @@ class Tree(Component):
         """The nodes without children."""
         return np.flatnonzero(self.feature < 0)
 
-    def children(self, node: int) -> Ints:
-        """The child behind every branch of a node, −1 where there is none."""
-        return self.branches[self.start[node] : self.start[node] + self.arity[node]]
+    def children(self, node: int) -> list[tuple[int, int]]:
+        """Branch and child of every branch of a node that has a child."""
+        first = self.start[node]
+        branches = self.branches[first : first + self.arity[node]].tolist()
+        return [(way, child) for way, child in enumerate(branches) if child >= 0]
 
     @property
     def parents(self) -> tuple[Ints, Ints]:
@@ -85,14 +97,13 @@ class Tree(Component):
         parent[self.branches[there]], branch[self.branches[there]] = owner[there], place[there]
         return parent, branch
 
-    @property
-    def depths(self) -> Ints:
-        """Edges between the root and every node."""
-        depth = np.zeros(len(self), dtype=np.int64)
-        for node, above in enumerate(self.parents[0].tolist()):
-            if above >= 0:
-                depth[node] = depth[above] + 1
-        return depth
+    def subtree_sums(self, at_nodes: NDArray[Any]) -> Floats:
+        """Sums over every node and all nodes below it of what each node holds itself."""
+        total = at_nodes.copy()
+        parent, _ = self.parents
+        for node in range(len(self) - 1, 0, -1):
+            total[parent[node]] += total[node]
+        return total
 
     # --- use ---
 
@@ -146,18 +157,14 @@ class Tree(Component):
         else:
             score = self.support * (shares(self.value) ** 2).sum(axis=1)
         inner = np.unique(above)
-        told = np.bincount(above, weights=score[1:], minlength=len(self))
-        known = np.bincount(above, weights=self.support[1:], minlength=len(self))
-        share = np.divide(known, self.support, out=np.zeros(len(self)), where=self.support > 0)
-        np.add.at(gain, self.feature[inner], (told - score * share)[inner])
+        below = np.bincount(above, weights=score[1:], minlength=len(self))
+        rows = np.bincount(above, weights=self.support[1:], minlength=len(self))
+        share = np.divide(rows, self.support, out=np.zeros(len(self)), where=self.support > 0)
+        np.add.at(gain, self.feature[inner], (below - score * share)[inner])
         gain = np.maximum(gain, 0)
         return gain / gain.sum() if gain.sum() > 0 else gain
 
     # --- travel ---
-
-    def to_payload(self) -> dict[str, Any]:
-        """The arrays by name."""
-        return self.get_params(deep=False)
 
     @classmethod
     def from_payload(cls, payload: Any, width: int, outputs: int) -> Self:
@@ -188,7 +195,6 @@ class Tree(Component):
         good = (
             (self.feature >= LEAF).all()
             and (self.feature < width).all()
-            and (self.arity >= 0).all()
             and (self.arity[inner & ~self.categorical] == 2).all()
             and (self.arity[~inner] == 0).all()
             and (self.arity[inner] >= 1).all()
@@ -205,12 +211,6 @@ class Tree(Component):
             raise PayloadError("this is no tree: a numeric split lacks a branch")
 
 
-def dense(X: Any) -> Any:
-    """Rows as a matrix, images flattened and sparse rows filled."""
-    X = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
-    return X.reshape(len(X), -1)
-
-
 def shares(weights: Floats) -> Floats:
     """Rows scaled to add up to 1; rows of zeros become even."""
     total = weights.sum(axis=-1, keepdims=True)
@@ -218,65 +218,71 @@ def shares(weights: Floats) -> Floats:
     return np.asarray(np.divide(weights, total, out=even, where=total > 0))
 
 
+@dataclass
+class _Node:
+    value: Any
+    support: float
+    feature: int = LEAF
+    threshold: float = 0.0
+    categorical: bool = False
+    missing_left: bool = False
+    branches: Sequence[int] = ()
+
+
 class TreeBuilder:
     """Grows the arrays of a tree, node by node."""
 
     def __init__(self, outputs: int) -> None:
-        self._feature: list[int] = []
-        self._threshold: list[float] = []
-        self._categorical: list[bool] = []
-        self._missing_left: list[bool] = []
-        self._branches: list[list[int]] = []
-        self._value: list[Any] = []
-        self._support: list[float] = []
+        self._nodes: list[_Node] = []
         self._outputs = outputs
 
     def __len__(self) -> int:
-        return len(self._feature)
+        return len(self._nodes)
 
     def add(self, value: Any, support: float) -> int:
         """A leaf; its number."""
-        self._feature.append(LEAF)
-        self._threshold.append(0.0)
-        self._categorical.append(False)
-        self._missing_left.append(False)
-        self._branches.append([])
-        self._value.append(value)
-        self._support.append(support)
+        self._nodes.append(_Node(value, support))
         return len(self) - 1
 
-    def settle(self, node: int, value: Any, support: float) -> None:
-        """Give a node a value that was found later."""
-        self._value[node] = value
-        self._support[node] = support
+    def set_value(self, node: int, value: Any, support: float) -> None:
+        """Give a node a value that became known later."""
+        self._nodes[node].value = value
+        self._nodes[node].support = support
 
     def split(
         self,
         node: int,
         feature: int,
-        branches: list[int],
+        branches: Sequence[int],
         *,
         threshold: float | None = None,
         missing_left: bool = True,
     ) -> None:
         """Turn a leaf into a split, categorical unless there is a threshold."""
-        self._feature[node] = feature
-        self._branches[node] = branches
-        self._categorical[node] = threshold is None
-        self._threshold[node] = 0.0 if threshold is None else threshold
-        self._missing_left[node] = threshold is not None and missing_left
+        leaf = self._nodes[node]
+        leaf.feature = feature
+        leaf.branches = branches
+        if threshold is None:
+            leaf.categorical = True
+        else:
+            leaf.threshold = threshold
+            leaf.missing_left = missing_left
 
     def build(self) -> Tree:
-        arity = np.array([len(branches) for branches in self._branches], dtype=np.int64)
-        flat = [child for branches in self._branches for child in branches]
+        arity = np.array([len(node.branches) for node in self._nodes], dtype=np.int64)
+        flat = [child for node in self._nodes for child in node.branches]
+        value = self._array("value", np.float64)
         return Tree(
-            feature=np.array(self._feature, dtype=np.int64),
-            threshold=np.array(self._threshold, dtype=np.float64),
-            categorical=np.array(self._categorical, dtype=bool),
-            missing_left=np.array(self._missing_left, dtype=bool),
+            feature=self._array("feature", np.int64),
+            threshold=self._array("threshold", np.float64),
+            categorical=self._array("categorical", bool),
+            missing_left=self._array("missing_left", bool),
             start=np.cumsum(arity) - arity,
             arity=arity,
             branches=np.array(flat, dtype=np.int64),
-            value=np.array(self._value, dtype=np.float64).reshape(len(self), self._outputs),
-            support=np.array(self._support, dtype=np.float64),
+            value=value.reshape(len(self), self._outputs),
+            support=self._array("support", np.float64),
         )
+
+    def _array(self, name: str, dtype: Any) -> NDArray[Any]:
+        return np.array([getattr(node, name) for node in self._nodes], dtype=dtype)

@@ -1,0 +1,135 @@
+"""What learners share whose model is the mean of the clients' models."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Aggregation, Mean
+from solera.core.errors import DataError, UsageError
+from solera.core.federation import Federation
+from solera.core.rounds import Round
+from solera.core.selection import Selector
+from solera.core.task import Task
+from solera.learn.base import Predictor
+from solera.learn.probabilities import sigmoid, softmax
+
+
+class Averaging(Predictor, abstract=True):
+    """A learner whose model is the mean of what clients make of it, round after round.
+
+    The model is a dict of arrays. A subclass says how it starts, what clients are asked, and how it
+    is read from and written to the learner's attributes; the loop is the same for all
+    (McMahan et al. 2017).
+    """
+
+    rounds: int
+    per_round: int | None
+    select: Selector | None
+    update: ClassVar[Task]
+    """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
+
+    @abstractmethod
+    def first_model(self, seed: int) -> dict[str, Any]:
+        """The model before the first round."""
+
+    @abstractmethod
+    def get_model(self) -> dict[str, Any]:
+        """The current model."""
+
+    @abstractmethod
+    def set_model(self, model: Mapping[str, Any]) -> None:
+        """Make this the current model."""
+
+    @abstractmethod
+    def round_config(self, round: int) -> dict[str, Any]:
+        """What clients are asked with in this round besides the model."""
+
+    def round_aggregation(self) -> Aggregation:
+        """How the clients' replies become one."""
+        return Mean(weight="rows")
+
+    def apply_update(self, mean: Mapping[str, Any]) -> None:
+        """Change the model by the folded replies of one round."""
+        self.set_model(mean)
+
+    def workload(self) -> tuple[int, float]:
+        arrays = [np.asarray(value) for value in self.get_model().values()]
+        return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
+
+    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
+        """The mean loss over rows of every model."""
+        current, means = self.get_model(), []
+        for model in models:
+            self.set_model(model)
+            means.append(self.losses(X, y).mean())
+        self.set_model(current)
+        return np.array(means)
+
+    def begin(self, federation: Federation) -> None:
+        """What comes before the first round."""
+        self.check_params()
+        self.round_config(0)  # what does not suit the data is named before anything is asked
+        self.set_model(self.first_model(federation.seed))
+
+    def after_round(self, round: Round) -> None:
+        """What comes after every round; nothing unless a subclass says so."""
+
+    def train(self, federation: Federation) -> None:
+        self.begin(federation)
+        rounds = self.each_round(
+            federation, rounds=self.rounds, per_round=self.per_round, select=self.select
+        )
+        for r in rounds:
+            ask = {**self.round_config(r.index), **self.get_model()}
+            mean = r.ask(self.update, ask).fold(self.round_aggregation())
+            self.apply_update(mean)
+            r.log(loss=float(mean["loss"]))
+            self.after_round(r)
+
+
+class ScoreAveraging(Averaging, abstract=True):
+    """An averaging learner whose model gives scores, from which all predictions follow."""
+
+    @abstractmethod
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """Scores before softmax or sigmoid: one column per class, label or number."""
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Probability of every class or label."""
+        z = self.decision_function(X)
+        if self.schema_.target == "labels":
+            return sigmoid(z)
+        if self.schema_.target == "numbers":
+            kind = type(self).__name__
+            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+        if z.shape[1] == 1:  # two classes, one output
+            z = np.concatenate([np.zeros_like(z), z], axis=1)
+        return softmax(z)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        z = self.decision_function(X)
+        if self.schema_.target == "classes":
+            best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
+            return np.asarray(self.schema_.classes[best])
+        if self.schema_.target == "labels":
+            return (z > 0).astype(np.uint8)
+        return z[:, 0] if self.schema_.outputs == 1 else z
+
+    def loss_of_target(self) -> str:
+        """The loss that goes with the target."""
+        target, classes = self.schema_.target, self.schema_.classes
+        if target == "none":
+            raise DataError(
+                f"{type(self).__name__} needs a target", hint="pass y to so.simulate(X, y)"
+            )
+        if target == "classes" and len(classes) < 2:
+            raise DataError(
+                f"all rows of all clients have the class {classes.tolist()}",
+                hint="a classifier needs at least two classes",
+            )
+        return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[target]

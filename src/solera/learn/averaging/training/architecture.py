@@ -1,0 +1,149 @@
+"""A network ready to be trained, built from the description in an ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.component import build
+from solera.core.errors import DataError, UsageError
+from solera.core.payload import decode, encode
+from solera.core.rng import generator
+from solera.learn.averaging.models import Layered, Registered
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import (
+    Activation,
+    Convolution,
+    Dense,
+    Dropout,
+    Image,
+    Layer,
+)
+from solera.learn.averaging.training.layout import (
+    Layout,
+    Parameter,
+    TrainingLayout,
+    named_parameters,
+)
+
+
+class Architecture:
+    """A model with its layers, where it has some, and the order of its parameters."""
+
+    def __init__(self, model: Layered | Registered) -> None:
+        self.model = model
+        self.layers: list[Layer] | None = None
+        if isinstance(model, Layered):
+            self.layers = model.layers()
+            self.layout = Layout(list(named_parameters(self.layers)))
+        else:
+            self.layout = Layout(_parameters_of(model.module()))
+        self.training_layout = TrainingLayout(self.layout)
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether it is a chain of dense layers, whose gradients are written by hand."""
+        kinds = (Dense, Activation, Dropout)
+        return self.layers is not None and all(isinstance(lay, kinds) for lay in self.layers)
+
+    @cached_property
+    def convolves(self) -> bool:
+        if self.layers is not None:
+            return any(isinstance(layer, Convolution) for layer in self.layers)
+        conv = torch().nn.modules.conv._ConvNd
+        return any(isinstance(part, conv) for part in self.module().modules())
+
+    @cached_property
+    def stacks(self) -> bool:
+        """Whether ``torch.func`` can train the module of many clients in one call."""
+        if self.layers is not None:
+            return False
+        module, nn = self.module(), torch().nn
+        random = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)
+        return not any(isinstance(part, random) for part in module.modules()) and not any(
+            True for _ in module.buffers()
+        )
+
+    def module(self) -> Any:
+        """The network for one client."""
+        return self.model.module()
+
+    def start(self, seed: int, dtype: str) -> NDArray[Any]:
+        """The vector training begins with."""
+        if self.layers is not None:
+            return self.layout.start(generator(seed, "init"), dtype)
+        t = torch()
+        with t.random.fork_rng(devices=[]):
+            t.manual_seed(seed)
+            module = self.module()
+        return self.layout.vector(_values(module), dtype)
+
+    def load(self, vector: NDArray[Any], module: Any) -> Any:
+        """The module with the parameters of a flat vector."""
+        t = torch()
+        arrays = self.layout.arrays(np.asarray(vector))
+        state = {name: t.tensor(value) for name, value in arrays.items()}
+        module = module.to(state[self.layout.slots[0].name].dtype)
+        module.load_state_dict(state, strict=False)
+        return module
+
+    def vector(self, module: Any, dtype: Any) -> NDArray[Any]:
+        """The flat vector of a module."""
+        return self.layout.vector(_values(module), dtype)
+
+    @property
+    def outputs(self) -> int | None:
+        """Number of outputs, where the layers say so."""
+        last = self.layers[-1] if self.layers else None
+        return last.outputs if isinstance(last, Dense) else None
+
+    def check(self, width: int, outputs: int) -> None:
+        """Does the model take rows of this width and give that many outputs?"""
+        if self.layers is None:
+            return
+        first, last = self.layers[0], self.layers[-1]
+        assert isinstance(last, Dense)
+        takes = width
+        if isinstance(first, Dense):
+            takes = first.inputs
+        elif isinstance(first, Image):
+            takes = first.height * first.width * first.channels
+        if takes != width:
+            raise DataError(
+                f"{self.model!r} takes rows of {takes} values, the data has {width}",
+                hint="the first size of a model is the number of columns",
+            )
+        if last.outputs != outputs and (last.outputs, outputs) != (1, 2):
+            raise DataError(
+                f"{self.model!r} has {last.outputs} outputs, the target needs {outputs}",
+                hint="the last size of a model is the number of classes, labels or numbers",
+            )
+
+
+def _values(module: Any) -> dict[str, Any]:
+    return {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
+
+
+def _parameters_of(module: Any) -> list[tuple[str, Parameter]]:
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    if not parameters:
+        raise UsageError("the model has no parameters to train")
+    return [
+        (name, Parameter(name, tuple(value.shape), trained=name in parameters))
+        for name, value in module.state_dict().items()
+        if name in parameters or (name in buffers and value.is_floating_point())
+    ]
+
+
+def architecture_of(description: Mapping[str, Any]) -> Architecture:
+    """The architecture of a described model; architectures are kept."""
+    return built_architecture(encode(description))
+
+
+@lru_cache(maxsize=16)
+def built_architecture(frame: bytes) -> Architecture:
+    return Architecture(build(decode(frame)))

@@ -1,0 +1,145 @@
+"""Local training of many clients at once: their parameters are the rows of one matrix.
+
+Clients are ordered by their number of steps and trained in tiles. A tile is as many clients as fit
+the processor's cache together, because a step reads and writes all their weights; on a GPU it is
+the whole group. Clients that have finished are left out of later steps, and the missing rows of a
+last, shorter batch weigh nothing, so a masked step moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import IntArray
+from solera.core.rng import Bits
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batched_models import (
+    BatchedModel,
+    Correction,
+    batched_model_for,
+)
+from solera.learn.averaging.training.batches import Batches, TrainingConfig, deal_batches
+from solera.learn.averaging.training.client_rows import ClientRows
+from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.layers import Pass
+
+TILE = 1 << 21
+"""Bytes of parameters, and of rows, that a step works on, on a CPU: what its caches hold."""
+_GATHERED = {"cpu": 1 << 20, "cuda": 1 << 31}
+"""Bytes of rows gathered at once."""
+
+
+LossesAndSteps = tuple[NDArray[np.float64], IntArray]
+"""The mean loss of each client on its way, and the number of its steps."""
+
+
+def tile_size(architecture: Architecture, device: str, itemsize: int, batch: int) -> int:
+    """How many clients to train in one go; ``batch`` is the bytes of one client's batch.
+
+    Convolutions of one client keep a CPU busy: stacked, they were slower in every measurement.
+    """
+    if device != "cpu":
+        return 1 << 30
+    if architecture.convolves:
+        return 1
+    return int(max(1, TILE // max(architecture.layout.size * itemsize, batch)))
+
+
+def train_batched(
+    architecture: Architecture,
+    weights: Any,
+    rows: ClientRows,
+    config: TrainingConfig,
+    correction: Correction,
+    *,
+    start: Any = None,
+) -> LossesAndSteps:
+    """Train each row of ``weights`` in place; the mean loss on the way and the number of steps.
+
+    With ``start``, a vector, every row begins there, whatever it held, and becomes the difference
+    to it.
+    """
+    t = torch()
+    keys, clients = rows.keys, len(rows.sizes)
+    batches = deal_batches(keys, rows.sizes, config)
+    losses = t.zeros(clients, dtype=t.float64, device=weights.device)
+    batch_bytes = batches.batch * rows.row_bytes
+    size = tile_size(architecture, weights.device.type, weights.element_size(), batch_bytes)
+    at_once = max(1, _GATHERED[weights.device.type] // (min(size, clients) * batch_bytes))
+    with t.no_grad():
+        for who, chosen in tiles(batches, size):
+            tile_weights = weights[chosen]
+            if start is not None:
+                tile_weights.copy_(start.expand_as(tile_weights))
+            network = batched_model_for(architecture, tile_weights, config, correction.of(chosen))
+            tile_batches = batches.of(who)
+
+            def take(
+                first: int, columns: slice, who: Any = who, tile_batches: Any = tile_batches
+            ) -> Any:
+                return rows.take(who[:first], tile_batches.index[:first, columns])
+
+            losses[chosen] = train_tile(network, tile_batches, keys[who], at_once, take)
+            if start is not None:
+                tile_weights.sub_(start)
+            if not isinstance(chosen, slice):
+                weights[chosen] = tile_weights
+    return losses.cpu().numpy() / batches.counts.sum(axis=1), batches.steps
+
+
+def tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:
+    """Positions of the clients of every tile, and an index of them that is a slice where it can.
+
+    Those with the most steps come first. Tiles have at most ``size`` clients, all about as many.
+    """
+    order = np.argsort(-batches.steps, kind="stable")
+    size = -(-len(order) // -(-len(order) // size))
+    in_order = bool((np.diff(order) > 0).all())
+    for first in range(0, len(order), size):
+        who = order[first : first + size]
+        yield who, slice(first, first + len(who)) if in_order else who
+
+
+def train_tile(
+    network: BatchedModel,
+    tile_batches: Batches,
+    keys: Bits,
+    at_once: int,
+    take: Callable[[int, slice], tuple[Any, Any]],
+) -> Any:
+    """All steps of a tile whose clients are ordered by their number of steps; the sums of losses.
+
+    ``take`` gives the rows and targets of the first clients in some columns of the batches; they
+    are asked for ``at_once`` steps.
+    """
+    t = torch()
+    device, dtype = network.weights.device, network.weights.dtype
+    total = t.zeros(len(keys), dtype=t.float64, device=device)
+    counts, batch = tile_batches.counts[:, : (tile_batches.counts[0] > 0).sum()], tile_batches.batch
+    at_work = (counts > 0).sum(axis=0)
+    alike = ((counts == counts[0]).sum(axis=0) >= at_work).tolist()
+    active, longest = at_work.tolist(), counts.max(axis=0).tolist()
+    for step in range(counts.shape[1]):
+        within = step % at_once
+        clients, most = active[step], longest[step]
+        if within == 0:
+            x, target = take(clients, slice(step * batch, (step + at_once) * batch))
+            network.prepare(x)
+            pieces = list(zip(x.split(batch, dim=1), target.split(batch, dim=1), strict=True))
+        x, target = pieces[within]
+        if x.shape[:2] != (clients, most):
+            x, target = x[:clients, :most], target[:clients, :most]
+        share: Any = 1.0 / most
+        training = Pass(keys[:clients], step)
+        if not alike[step]:
+            count = counts[:clients, step, None]
+            real = np.arange(most) < count
+            training.real = t.from_numpy(real).to(device, dtype)
+            share = t.from_numpy(real / count).to(device, dtype)
+        losses = network.step(x, target, share, training)
+        (total if clients == len(total) else total[:clients]).add_(losses)
+    return total

@@ -1,0 +1,77 @@
+"""Rows of many clients where training needs them: held once, gathered by index."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import IntArray, Segments
+from solera.core.rng import Bits
+from solera.learn.averaging.training.devices import as_tensor, borrow, torch
+from solera.learn.averaging.training.losses import targets_of
+
+_on_device: dict[tuple[int, str], Any] = {}
+
+
+class ClientRows:
+    """The rows of a group of clients; :meth:`take` gathers those of a batch.
+
+    On a CPU rows stay in the array they lie in, on a GPU the whole array is copied there once.
+    Sparse rows become dense when they are gathered. Rows are of the type and on the device of
+    ``like``, a tensor; ``keys`` fix each client's draws.
+    """
+
+    def __init__(
+        self, rows: Segments, keys: Bits, loss: str, classes: NDArray[Any], like: Any
+    ) -> None:
+        dtype, device = like.dtype, like.device
+        self.sizes = rows.sizes
+        self.keys = keys
+        self.width = int(np.prod(rows.X.shape[1:]))
+        self.dtype = dtype
+        self.device = device
+        self.starts = rows.starts
+        self.first_target = np.cumsum(rows.sizes) - rows.sizes
+        numbers = np.dtype(str(dtype).removeprefix("torch."))
+        targets = targets_of(rows.y[rows.index], loss, classes, numbers)
+        self.targets = torch().from_numpy(targets).to(device)
+        self.X = rows.X if hasattr(rows.X, "tocsr") else _moved(rows.X, device)
+        self._buffer: Any = None
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * int(self.dtype.itemsize)
+
+    def take(self, who: IntArray, index: IntArray, keep: bool = False) -> tuple[Any, Any]:
+        """Rows (clients, n, width) and targets of clients at positions ``who``.
+
+        The rows are overwritten by the next call, unless they are to ``keep``.
+        """
+        t = torch()
+        shape = index.shape
+        places = (self.starts[who][:, None] + index).reshape(-1)
+        if hasattr(self.X, "tocsr"):
+            x = t.from_numpy(self.X[places].toarray()).to(self.device)
+        else:
+            if not keep and (self._buffer is None or len(self._buffer) < len(places)):
+                self._buffer = self.X.new_empty(len(places), self.width)
+            keeps = borrow(len(places), self.width, self.X) if keep else self._buffer
+            x = keeps[: len(places)]
+            t.index_select(self.X, 0, t.from_numpy(places).to(self.device), out=x)
+        own = (self.first_target[who][:, None] + index).reshape(-1)
+        target = self.targets.index_select(0, t.from_numpy(own).to(self.device))
+        return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
+
+
+def _moved(X: NDArray[Any], device: Any) -> Any:
+    flat = X.reshape(len(X), -1)
+    if device.type == "cpu":
+        return as_tensor(flat)
+    key = (id(X), str(device))
+    if key not in _on_device:
+        _on_device[key] = as_tensor(flat).to(device)
+        weakref.finalize(X, _on_device.pop, key, None)
+    return _on_device[key]

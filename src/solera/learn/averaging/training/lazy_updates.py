@@ -1,0 +1,123 @@
+"""Replies whose updates stay as they were computed until somebody looks at one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import IntArray
+from solera.core.payload import encoded_size, is_finite
+from solera.core.replies import Stacked
+from solera.learn.averaging.training.devices import as_tensor
+from solera.learn.averaging.training.layout import TrainingLayout
+
+Rest = Mapping[str, NDArray[Any]]
+
+
+class LazyUpdates(Stacked, ABC):
+    """Stacked replies ``{"update": {"values": …}, …}`` whose values are not in a matrix.
+
+    Folding asks for their weighted sum only. ``rest`` are the other entries of the replies.
+    """
+
+    __slots__ = ("layout", "rest")
+
+    rest: Rest
+    layout: TrainingLayout | None
+    arrays: ClassVar[tuple[str, ...]]
+    """Names of the tensors that updates are held in, one row per client."""
+
+    def __init__(self, *arrays: Any, rest: Rest, layout: TrainingLayout | None = None) -> None:
+        for name, array in zip(self.arrays, arrays, strict=True):
+            setattr(self, name, array)
+        self.rest = rest
+        self.layout = layout
+        self._len = len(arrays[0])
+
+    @abstractmethod
+    def matrix(self, chosen: Any) -> NDArray[Any]:
+        """The updates of some clients, one row each."""
+
+    @abstractmethod
+    def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
+        """Σ w u over all clients."""
+
+    def restored(self, vectors: Any) -> NDArray[Any]:
+        """Vectors in the order of training, in memory and in PyTorch's order."""
+        if self.layout is not None:
+            vectors = self.layout.restore(vectors)
+        return np.asarray(vectors.cpu().numpy())
+
+    def part(self, chosen: Any) -> Self:
+        """The replies of some clients."""
+        arrays = [getattr(self, name)[chosen] for name in self.arrays]
+        rest = {name: value[chosen] for name, value in self.rest.items()}
+        return type(self)(*arrays, rest=rest, layout=self.layout)
+
+    @property
+    @abstractmethod
+    def kind(self) -> tuple[int, str]:
+        """The length of an update, and the type of its numbers."""
+
+    @abstractmethod
+    def finite_values(self) -> NDArray[np.bool_]:
+        """For every update, whether all its numbers are finite."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"update": {"values": self.matrix(slice(None))}, **self.rest}
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        values = self.matrix(slice(i, i + 1))[0]
+        return {"update": {"values": values}, **{n: v[i] for n, v in self.rest.items()}}
+
+    def take(self, chosen: IntArray) -> Stacked:
+        return self.part(chosen)
+
+    def between(self, first: int, last: int) -> Stacked:
+        return self.part(slice(first, last))
+
+    def sizes(self) -> IntArray:
+        length, kind = self.kind
+        values = np.broadcast_to(np.zeros((), kind), (length,))
+        one = {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
+        return np.full(len(self), encoded_size(one), dtype=np.int64)
+
+    def finite(self) -> NDArray[np.bool_]:
+        finite = self.finite_values()
+        for value in self.rest.values():
+            finite &= np.isfinite(value).reshape(len(self), -1).all(axis=1)
+        return finite
+
+
+class StackedUpdates(LazyUpdates):
+    """Updates in one tensor, where they were computed and in the order of training.
+
+    Of many clients' updates only the sum is brought into PyTorch's order and, from a GPU, into
+    memory.
+    """
+
+    __slots__ = arrays = ("values",)
+    values: Any
+
+    def matrix(self, chosen: Any) -> NDArray[Any]:
+        return self.restored(self.values[chosen])
+
+    def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
+        if self.values.device.type != "cpu":
+            return self.restored(self.values.new_tensor(weights) @ self.values)
+        values = self.values.numpy()
+        return self.restored(as_tensor(weights.astype(values.dtype) @ values))
+
+    @property
+    def kind(self) -> tuple[int, str]:
+        return self.values.shape[1], str(self.values.dtype).removeprefix("torch.")
+
+    def finite_values(self) -> NDArray[np.bool_]:
+        if self.values.device.type == "cpu" and is_finite(self.values.numpy()):
+            return np.ones(len(self), dtype=bool)
+        return np.asarray(self.values.isfinite().all(dim=1).cpu().numpy())

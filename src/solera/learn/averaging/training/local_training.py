@@ -1,0 +1,247 @@
+"""The client's side of averaging: train from what was sent, answer with what changed.
+
+A protocol is written once, for the rows of a matrix: one client is a matrix of one row that is
+trained as in the textbook, a group of simulated clients is trained together. The two give the
+same replies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import Client, ClientGroup, IntArray
+from solera.core.component import build
+from solera.core.errors import DataError, Refusal
+from solera.core.replies import Stacked
+from solera.core.rng import Bits
+from solera.core.task import Task, task
+from solera.learn.averaging.training.architecture import architecture_of
+from solera.learn.averaging.training.batched import LossesAndSteps, train_batched
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.batches import TrainingConfig
+from solera.learn.averaging.training.client_rows import ClientRows
+from solera.learn.averaging.training.devices import as_tensor, borrow, find_device, torch
+from solera.learn.averaging.training.layout import TrainingLayout
+from solera.learn.averaging.training.lazy_updates import StackedUpdates
+from solera.learn.averaging.training.losses import targets_of
+from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
+from solera.learn.averaging.training.reference import train_reference
+from solera.learn.averaging.updates import pack_update
+
+PRIVATE = "private_part"
+
+
+class LocalTraining(ABC):
+    """Some clients with the model they were sent; :meth:`train` trains rows of weights.
+
+    ``weights`` and all rows are in the order of training, ``private`` marks parameters in
+    PyTorch's. Without a ``layout`` the two are the same.
+    """
+
+    layout: TrainingLayout | None = None
+    ids: IntArray
+    sizes: IntArray
+    keys: Bits
+    states: Sequence[MutableMapping[str, Any]]
+    targets: Any
+
+    def __init__(self, ask: Any) -> None:
+        self.ask = ask
+        self.architecture = architecture_of(ask["model"])
+        self.config = TrainingConfig(**ask["training"])
+        self.weights: Any = None
+        self.private: Any = None
+        if ask["private"]:
+            self.private = as_tensor(self.architecture.layout.select(ask["private"]))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @abstractmethod
+    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
+        """Train each row in place; the mean loss and the number of steps of each."""
+
+    def changes(
+        self, config: TrainingConfig, correction: Correction
+    ) -> tuple[Any, NDArray[Any], IntArray]:
+        """Train from the model that was sent: the difference to it, the losses, the steps."""
+        rows = self.copies()
+        losses, steps = self.train(rows, config, correction)
+        self.keep_private(rows)
+        return rows.sub_(self.weights), losses, steps
+
+    def update(self) -> Stacked:
+        """The reply of plain averaging: train from the model that was sent, send what changed."""
+        changes, losses, _ = self.changes(self.config, Correction(anchor=self.weights))
+        return self.reply(changes, losses)
+
+    def labels_known(self) -> NDArray[np.float64]:
+        """How many labels each client knows; −1 stands for those it does not."""
+        first = np.cumsum(self.sizes) - self.sizes
+        given = torch().as_tensor(self.targets).cpu().numpy() >= 0
+        known = np.logical_or.reduceat(given, first, axis=0)
+        return np.asarray(known.sum(axis=1), dtype=np.float64)
+
+    def arrange(self, vectors: Any) -> Any:
+        """Vectors in PyTorch's order, as they are sent and kept, in the order of training."""
+        return vectors if self.layout is None else self.layout.arrange(vectors)
+
+    def restore(self, vectors: Any) -> Any:
+        """Vectors in the order of training in PyTorch's order."""
+        return vectors if self.layout is None else self.layout.restore(vectors)
+
+    def received(self, name: str) -> Any:
+        """A vector of the ask in the order of training."""
+        return self.arrange(as_tensor(self.ask[name]).to(self.weights))
+
+    def copies(self) -> Any:
+        """The model that was sent, one row per client, with each one's private part in place."""
+        if self.private is None:
+            return self.weights.expand(len(self), -1).clone()
+        rows = self.restore(self.weights).expand(len(self), -1).clone()
+        for row, state in zip(rows, self.states, strict=True):
+            if PRIVATE in state:
+                row[self.private] = as_tensor(state[PRIVATE]).to(row)
+        return self.arrange(rows)
+
+    def keep_private(self, rows: Any) -> None:
+        """Remember the private part of every row whose numbers are finite."""
+        if self.private is not None:
+            self._remember(PRIVATE, self.restore(rows)[:, self.private])
+
+    def recall(self, name: str, default: Any) -> Any:
+        """What every client remembers under a name, one row each; ``default`` if it is nothing."""
+        rows = default.expand(len(self), -1).clone()
+        for row, state in zip(rows, self.states, strict=True):
+            if name in state:
+                row.copy_(self.arrange(as_tensor(state[name])))
+        return rows
+
+    def remember(self, name: str, rows: Any) -> None:
+        """Let every client remember its row, unless it holds NaN or infinite numbers."""
+        self._remember(name, self.restore(rows))
+
+    def _remember(self, name: str, rows: Any) -> None:
+        for state, row in zip(self.states, rows.cpu().numpy(), strict=True):
+            if np.isfinite(row).all():
+                state[name] = row.copy()
+
+    def reply(self, changes: Any, losses: NDArray[Any], **more: Any) -> Stacked:
+        """The update of every client, packed, with its loss and number of rows."""
+        values = changes.add_(self.weights) if self.ask["send"] == "weights" else changes
+        others = {"loss": losses, "rows": self.sizes.astype(np.float64), **more}
+        steps = build(self.ask["steps"])
+        if self.private is None and not steps:
+            return StackedUpdates(values, rest=others, layout=self.layout)
+        values = self.restore(values)
+        if self.private is not None:
+            values = values[:, ~self.private]
+        if not steps:
+            return StackedUpdates(values, rest=others)
+        return Stacked({"update": pack_update(values, steps, self.keys, self.states), **others})
+
+
+class OneClientTraining(LocalTraining):
+    """A client on its own."""
+
+    def __init__(self, client: Client, ask: Any) -> None:
+        super().__init__(ask)
+        rows = client.data.part("train")
+        if not len(rows):
+            raise Refusal(f"client {client.id} has no rows to train on")
+        self.ids = np.array([client.id])
+        self.sizes = np.array([len(rows)])
+        self.keys = client.key
+        self.states = [client.state]
+        self.X = rows.X
+        self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
+        self.weights = as_tensor(ask["weights"])
+
+    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
+        row, loss, steps = train_reference(
+            self.architecture,
+            weights[0].numpy(),
+            self.X,
+            self.targets,
+            self.keys,
+            config,
+            correction.of(0),
+        )
+        if not (np.isfinite(row).all() and np.isfinite(loss)):
+            raise DataError(
+                f"training diverged at client {self.ids[0]} with lr={config.lr:g}",
+                hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
+            )
+        weights[0] = torch().from_numpy(row)
+        return np.array([loss]), np.array([steps])
+
+
+class GroupTraining(LocalTraining):
+    """Simulated clients of one process."""
+
+    def __init__(self, group: ClientGroup, ask: Any) -> None:
+        super().__init__(ask)
+        rows = group.data
+        if not rows.sizes.all():
+            raise Refusal("some client has no rows to train on")
+        self.ids = group.ids
+        self.sizes = rows.sizes
+        self.keys = group.keys
+        self.states = group.states
+        device = find_device(ask["device"])
+        self.layout = self.architecture.training_layout
+        self.weights = self.arrange(as_tensor(ask["weights"]).to(device))
+        if self.private is not None:
+            self.private = self.private.to(device)
+        self.rows = ClientRows(rows, self.keys, self.config.loss, ask["classes"], self.weights)
+        self.targets = self.rows.targets
+
+    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
+        return train_batched(self.architecture, weights, self.rows, config, correction)
+
+    def changes(
+        self, config: TrainingConfig, correction: Correction
+    ) -> tuple[Any, NDArray[Any], IntArray]:
+        if self.private is not None:
+            return super().changes(config, correction)
+        rows = borrow(len(self), self.architecture.layout.size, self.weights)
+        losses, steps = train_batched(
+            self.architecture, rows, self.rows, config, correction, start=self.weights
+        )
+        return rows, losses, steps
+
+    def update(self) -> Stacked:
+        as_is = self.private is None and not self.ask["steps"] and self.ask["send"] == "difference"
+        device = self.weights.device
+        if as_is and low_rank_pays(self.architecture, self.config, self.sizes, device):
+            return train_low_rank(self.architecture, self.weights, self.rows, self.config)
+        return super().update()
+
+
+Protocol = Callable[[LocalTraining], Stacked]
+
+
+def training_task(name: str) -> Callable[[Protocol], Task]:
+    """A protocol as a task, for one client and for many at once."""
+
+    def install(protocol: Protocol) -> Task:
+        def one(client: Client, ask: Any) -> dict[str, Any]:
+            return protocol(OneClientTraining(client, ask))[0]
+
+        def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
+            architecture = architecture_of(ask["model"])
+            if architecture.layers is None and not architecture.stacks:
+                return [one(client, ask) for client in group]
+            return protocol(GroupTraining(group, ask))
+
+        one.__doc__ = protocol.__doc__
+        one.__module__ = many.__module__ = protocol.__module__
+        one.__qualname__ = protocol.__qualname__
+        return task(name, many=many)(one)
+
+    return install

@@ -1,0 +1,76 @@
+"""The loss of many models of one network on the same rows, all at once.
+
+The models of subsets of a round's clients are averages of few updates, and the output of the first
+layer is linear in its parameters: with W_i = Σ_j c_ij B_j also x W_i = Σ_j c_ij (x B_j). So the
+first layer, the widest of most networks, is applied to the few B_j and not to every model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.devices import find_device, torch
+from solera.learn.averaging.training.losses import row_losses
+
+_AT_ONCE = 1 << 26
+"""Bytes of one layer's outputs of all models together."""
+_NEGLIGIBLE = 1e-13
+"""Of the largest eigenvalue: what rounding in single precision leaves of a direction."""
+
+
+def mean_losses(
+    architecture: Architecture,
+    weights: NDArray[Any],
+    X: NDArray[Any],
+    target: NDArray[Any],
+    loss: str,
+    device: str | None,
+) -> NDArray[np.float64]:
+    """The mean loss of each model, a row of ``weights``, over the rows of X."""
+    assert architecture.layers is not None
+    t = torch()
+    place = find_device(device)
+    layout = architecture.training_layout
+    stack = layout.arrange(t.tensor(weights).to(place))
+    first = next(i for i, layer in enumerate(architecture.layers) if layer.parameters())
+    shares, basis = _factors(stack, [s for s in layout.slots if s.name.startswith(f"{first}.")])
+    models, rows = len(stack), len(X)
+    views = layout.views(stack)
+    basis_views = {
+        name.removeprefix(f"{first}."): value for name, value in layout.views(basis).items()
+    }
+    width = max(X[0].size, *(slot.parameter.shape[0] for slot in layout.slots))
+    step = max(1, _AT_ONCE // (models * width * stack.element_size()))
+    total = t.zeros(models, dtype=t.float64, device=place)
+    with t.no_grad():
+        for start in range(0, rows, step):
+            x = t.from_numpy(np.ascontiguousarray(X[start : start + step])).to(place, stack.dtype)
+            x = x.reshape(1, len(x), -1)
+            for layer in architecture.layers[:first]:
+                x = layer.forward(x, {}, None)
+            own = {p.name: basis_views[p.name] for p in architecture.layers[first].parameters()}
+            z = architecture.layers[first].forward(x.expand(len(basis), *x.shape[1:]), own, None)
+            x = (shares @ z.reshape(len(basis), -1)).view(models, *z.shape[1:])
+            for i, layer in enumerate(architecture.layers[first + 1 :], first + 1):
+                own = {p.name: views[f"{i}.{p.name}"] for p in layer.parameters()}
+                x = layer.forward(x, own, None)
+            wanted = t.from_numpy(target[start : start + step]).to(place)
+            losses = row_losses(x, wanted.expand(models, *wanted.shape), loss)
+            total += losses.sum(dim=1, dtype=t.float64)
+    return np.asarray(total.cpu().numpy() / rows)
+
+
+def _factors(stack: Any, slots: list[Any]) -> tuple[Any, Any]:
+    """Shares C and a basis B with C B = the models, B being right in the first layer's columns."""
+    t = torch()
+    columns = t.cat([stack[:, slot.start : slot.stop] for slot in slots], dim=1).double()
+    values, vectors = t.linalg.eigh(columns @ columns.T)
+    vectors = vectors[:, values > _NEGLIGIBLE * values[-1]]
+    if 2 * vectors.shape[1] > len(stack):
+        return t.eye(len(stack), dtype=stack.dtype, device=stack.device), stack
+    basis = vectors.T @ stack.double()
+    return vectors.to(stack.dtype), basis.to(stack.dtype)

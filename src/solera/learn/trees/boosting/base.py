@@ -1,0 +1,136 @@
+"""What boosting learners share: scores as sums of trees, losses, and the first message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Extremes, Fields, Sum
+from solera.core.clients import Client
+from solera.core.errors import DataError
+from solera.core.federation import Federation
+from solera.core.schema import Schema, class_codes
+from solera.core.task import task
+from solera.learn.probabilities import sigmoid, softmax
+from solera.learn.rows import check_shape, dense
+from solera.learn.trees.ensemble import TreeEnsemble
+from solera.learn.trees.tree import Floats, Ints, Tree
+
+
+class Boosted(TreeEnsemble, abstract=True):
+    """A learner whose scores are sums of trees; probabilities are their sigmoid or softmax."""
+
+    trees_: list[list[Tree]]
+    initial_: Floats
+
+    def scores(self, X: Any) -> Floats:
+        """Initial score plus the trees' values: rows × (1, or one per class of several)."""
+        X = dense(self.check_rows(X))
+        total = np.repeat(self.initial_[None], len(X), axis=0)
+        for trees in self.trees_:
+            for k, tree in enumerate(trees):
+                total[:, k] += tree.values(X)[:, 0]
+        return total
+
+    def outputs(self, X: Any) -> Floats:
+        scores = self.scores(X)
+        if self.schema_.target != "classes":
+            return scores
+        if scores.shape[1] > 1:
+            return softmax(scores)
+        p = sigmoid(scores)
+        return np.concatenate([1 - p, p], axis=1)
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """Share of each column in the reduction of the loss, over all trees."""
+        self.check_fitted()
+        width = self.schema_.width
+        total = np.zeros(width)
+        for tree in (tree for trees in self.trees_ for tree in trees):
+            total += tree.importance(width) * len(tree.leaves)
+        return total / total.sum() if total.sum() > 0 else total
+
+    def loss(self) -> str:
+        """The name of the loss that suits the target."""
+        self.check_target()
+        classes = len(self.schema_.classes)
+        if self.schema_.target == "numbers":
+            return "squared"
+        if classes < 2:
+            raise DataError(f"{type(self).__name__} needs two classes, the target has 1 class")
+        return "sigmoid" if classes == 2 else "softmax"
+
+
+def boosting_target(y: Any, ask: Mapping[str, Any]) -> NDArray[Any]:
+    """Numbers, or class codes."""
+    if ask["loss"] == "squared":
+        return np.asarray(y, dtype=np.float64).reshape(-1)
+    return class_codes(y, ask["classes"])
+
+
+def gradients(scores: Floats, y: NDArray[Any], loss: str) -> tuple[Floats, Floats, Floats]:
+    """First and second derivatives of the loss by the scores, trees × rows, and every row's loss.
+
+    Classes: g = p − [y = k], h = p (1 − p) with p the sigmoid of a row's score, or the softmax of
+    its scores. Numbers: g = f − y, h = 1.
+    """
+    if loss == "squared":
+        g = scores - y
+        return g, np.ones_like(g), 0.5 * g[0] ** 2
+    if loss == "sigmoid":
+        e = np.exp(-np.abs(scores))
+        p = np.where(scores >= 0, 1.0, e) / (1 + e)
+        softplus = np.maximum(scores, 0) + np.log(1 + e)
+        return p - y, p * (1 - p), (softplus - y * scores)[0]
+    z = scores - scores.max(axis=0)
+    p = np.exp(z)
+    total = p.sum(axis=0)
+    p /= total
+    own = y == np.arange(len(p))[:, None]
+    return p - own, p * (1 - p), np.log(total) - (z * own).sum(axis=0)
+
+
+@task("trees.boost_target")
+def describe_target(client: Client, ask: Any) -> dict[str, Any]:
+    """Rows, rows per class, a power of two above all |y|, and Σ y in units of 2^−shift."""
+    rows = client.data.part("train")
+    check_shape(client.id, len(rows), rows.X, ask["width"])
+    y = boosting_target(rows.y, ask)
+    if ask["loss"] != "squared":
+        counts = np.bincount(y, minlength=len(ask["classes"]))
+        return {"rows": len(rows), "counts": counts, "exponent": 0, "total": 0}
+    if not np.isfinite(y).all():
+        raise DataError(f"client {client.id} has missing or infinite values in its target")
+    exponent = int(np.frexp(np.abs(y).max())[1])
+    total = int(np.rint(np.ldexp(y, ask["shift"])).astype(np.int64).sum()) if "shift" in ask else 0
+    return {
+        "rows": len(rows),
+        "counts": np.zeros(0, np.int64),
+        "exponent": exponent,
+        "total": total,
+    }
+
+
+def initial_scores(counts: Ints) -> Floats:
+    """Scores whose probabilities are the shares of the classes, one without rows as half a row."""
+    p = np.maximum(counts, 0.5) / np.maximum(counts, 0.5).sum()
+    return np.asarray(np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p))
+
+
+def boosting_start(federation: Federation, loss: str, schema: Schema) -> tuple[int, Floats, float]:
+    """Rows, the first scores, and a bound of the first gradients; sums do not depend on order."""
+    fold = Fields({"rows": Sum(), "counts": Sum(), "exponent": Extremes(), "total": Sum()})
+    ask = {"loss": loss, "classes": schema.classes, "width": schema.width}
+    target = federation.ask(describe_target, ask).fold(fold)
+    rows = int(target["rows"])
+    if loss != "squared":
+        return rows, initial_scores(target["counts"]), 1.0
+    exponent = int(target["exponent"]["max"])
+    shift = 52 - exponent - rows.bit_length()
+    target = federation.ask(describe_target, {**ask, "shift": shift}, round=1).fold(fold)
+    mean = float(np.ldexp(float(target["total"]), -shift)) / rows
+    return rows, np.array([mean]), 2.0**exponent + abs(mean)

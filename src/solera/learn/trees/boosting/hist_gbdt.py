@@ -1,0 +1,143 @@
+"""FedHistGBDT: gradient boosting on histograms that clients add up; the coordinator's side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Aggregation, Extremes, Fields, Sum
+from solera.core.constraints import Count, NonNegative, Positive
+from solera.core.federation import Federation
+from solera.core.rounds import Round
+from solera.learn.trees.boosting.base import Boosted, boosting_start
+from solera.learn.trees.boosting.histograms import Bins, HistBins, Units, catch_up, histograms
+from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
+from solera.learn.trees.tree import Ints, Tree
+
+
+class FedHistGBDT(Boosted):
+    """Horizontal gradient boosting on histograms, as XGBoost and LightGBM users expect it.
+
+    Columns are cut into bins at quantiles over all clients. A round grows one tree (one per class
+    of several) level by level: clients send Σg and Σh by node and bin, the coordinator adds them
+    and splits each node where
+
+        ½ [G_L²/(H_L + λ) + G_R²/(H_R + λ) − G²/(H + λ)]
+
+    is largest (Chen & Guestrin 2016, Eq. 7), and tells the splits with the next ask. Of two
+    children only the smaller is asked for; the other is the difference. Leaves are −η G/(H + λ).
+    Histograms are plain sums of whole numbers (:mod:`.histograms`), so every division of the same
+    rows over clients gives the same trees. Missing values go where the gain is larger. Categories
+    are read as numbers, in the order of their codes.
+
+    Parameters
+    ----------
+    rounds: trees (per class of several).
+    lr: η. max_depth: levels of a tree. l2: λ.
+    min_rows: fewest rows of a leaf. bins: most bins of a column, at most 255.
+
+    Attributes
+    ----------
+    trees_: the trees of every round. initial_: the score before the first. bins_: the bins.
+    progress_: where clients are, for the next round.
+    """
+
+    bins_: HistBins
+    progress_: dict[str, Any]
+
+    def __init__(
+        self,
+        *,
+        rounds: Count = 100,
+        lr: Positive = 0.1,
+        max_depth: Count = 6,
+        l2: NonNegative = 0.0,
+        min_rows: Count = 20,
+        bins: Bins = 255,
+    ) -> None:
+        self.rounds = rounds
+        self.lr = lr
+        self.max_depth = max_depth
+        self.l2 = l2
+        self.min_rows = min_rows
+        self.bins = bins
+
+    def train(self, federation: Federation) -> None:
+        loss = self.loss()
+        self.bins_ = HistBins(self.bins).fit(federation)
+        binned = federation.prepared(self.bins_)
+        rows, self.initial_, bound = boosting_start(binned, loss, self.schema_)
+        order = {"loss": loss, "starts": self.bins_.starts_}
+        self.trees_ = []
+        self.progress_ = {"asks": 0, "behind": [], "bound": bound, "splits": []}
+        for r in self.each_round(binned, rounds=self.rounds):
+            units = Units.of(rows, self.progress_["bound"], counted=loss == "squared")
+            if self.progress_["behind"]:
+                self._catch_up(r, order)
+            trees, progress, total = self._round(r, order, units)
+            self.trees_ = [*self.trees_, trees]
+            if loss == "squared":
+                progress["bound"] += max(float(np.abs(tree.value).max()) for tree in trees)
+            progress["behind"] = sorted({failure.client for failure in r.failures})
+            self.progress_ = progress
+            r.log(loss=total / rows)
+
+    def _round(
+        self, r: Round, order: dict[str, Any], units: Units
+    ) -> tuple[list[Tree], dict[str, Any], float]:
+        """The trees of one round, where clients are after it, and the loss before it."""
+        limits = Limits(self.l2, self.lr, self.min_rows)
+        growing = [GrowingTree(self.bins_, units, limits) for _ in self.initial_]
+        last = self.trees_[-1] if self.trees_ else []
+        splits = self.progress_["splits"]
+        start = {
+            "classes": self.schema_.classes,
+            "initial": self.initial_,
+            "values": [tree.value[:, 0] for tree in last],
+        }
+        asks, bound, loss = self.progress_["asks"], 1.0, 0.0
+        for level in range(self.max_depth):
+            ask = {**order, "step": np.array([asks, level, *units]), "splits": splits}
+            ask["wanted"] = [tree.wanted for tree in growing]
+            fold: Aggregation = Sum()
+            if level == 0:
+                ask |= start
+                if order["loss"] == "squared":
+                    fold = Fields({"tree0": Sum(), "loss": Sum(), "exponent": Extremes()})
+            total = r.ask(histograms, ask).fold(fold)
+            if level == 0:
+                loss = float(total["loss"])
+            if "exponent" in total:
+                bound = float(2.0 ** int(total["exponent"]["max"]))
+            for k, tree in enumerate(growing):
+                tree.grow(total.get(f"tree{k}"))
+            asks += 1
+            splits = [tree.last_splits() for tree in growing]
+            if not any(len(tree.wanted) for tree in growing):
+                break
+        progress = {"asks": asks, "splits": splits, "behind": [], "bound": bound}
+        return [tree.builder.build() for tree in growing], progress, loss
+
+    def _catch_up(self, r: Round, order: dict[str, Any]) -> None:
+        """Bring clients that missed an ask to where the others are."""
+        ask = {
+            **order,
+            "initial": self.initial_,
+            "after": self.progress_["asks"] - 1,
+            "splits": [[self._splits(tree) for tree in trees] for trees in self.trees_],
+            "values": [[tree.value[:, 0] for tree in trees] for trees in self.trees_[:-1]],
+        }
+        r.ask(catch_up, ask, to=self.progress_["behind"], quorum=0).collect()
+
+    def _splits(self, tree: Tree) -> Ints:
+        """A tree's splits over cells instead of values, as clients follow them."""
+        starts, edges = self.bins_.starts_, self.bins_.edges_
+        splits = np.zeros((4, len(tree)), dtype=np.int64)
+        splits[0] = tree.feature
+        splits[2] = tree.missing_left
+        for node in np.flatnonzero(tree.feature >= 0).tolist():
+            j = int(tree.feature[node])
+            splits[1, node] = starts[j] + np.searchsorted(edges[j], tree.threshold[node])
+            splits[3, node] = tree.branches[tree.start[node]]
+        return splits

@@ -1,0 +1,245 @@
+"""The client's side of FedHistGBDT: bins, gradients, and their histograms in whole numbers.
+
+Gradients and hessians are rounded to fixed-point numbers before they are added. Sums of whole
+numbers do not depend on the order of adding, so any division of the rows over clients gives the
+same histograms to the last bit, and they can be masked or noised like any counts.
+
+A client keeps between asks what it could compute again from the model: the scores of its rows, the
+rounded gradients of the current round, and the node of the growing tree where each row is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from solera.core.clients import Client, ClientGroup
+from solera.core.errors import DataError, Refusal
+from solera.core.federation import Federation
+from solera.core.replies import Stacked
+from solera.core.task import task
+from solera.learn.base import Transformer
+from solera.learn.preprocess.quantiles import first_counts, quantiles
+from solera.learn.rows import check_shape
+from solera.learn.trees.binned_rows import Cells, add_up, move
+from solera.learn.trees.boosting.base import boosting_target, gradients
+from solera.learn.trees.client_trees import with_missing
+from solera.learn.trees.tree import Floats, Ints
+
+Bins = Annotated[int, Meta(ge=2, le=255)]
+"""Most bins of a column."""
+STATE = "trees.boosting"
+_PRECISION = 3
+"""Edges are found to one part in 16³ of a power of two."""
+
+
+class HistBins(Transformer):
+    """Every value as the number of its cell: the bins of all columns in a row, and missing values.
+
+    Numeric columns are cut at quantiles over all clients, found from counts
+    (:mod:`solera.learn.preprocess.quantiles`); a value x is in bin i when edge_{i−1} < x ≤ edge_i.
+    Categories are bins in the order of their codes. Column j owns the cells ``starts_[j]`` to
+    ``starts_[j + 1] − 1``, the last one for missing values.
+    """
+
+    edges_: list[Floats]
+    starts_: Ints
+
+    def __init__(self, bins: Bins = 255) -> None:
+        self.bins = bins
+
+    def train(self, federation: Federation) -> None:
+        levels = np.arange(1, self.bins) / self.bins
+        width = self.schema_.width
+        known = {"rounds": _PRECISION, "first": first_counts(federation, width)}
+        cuts = quantiles(federation, levels, width, **known)
+        numeric = np.array([feature.kind == "numeric" for feature in self.schema_.features])
+        repeats = np.array([len(np.unique(edges)) < len(edges) for edges in cuts])
+        if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere
+            spare = np.stack([_between(edges, levels) for edges in cuts])
+            more = quantiles(federation, spare, width, **known)
+            cuts = np.concatenate([cuts, more], axis=1)
+        self.edges_ = [
+            _first_distinct(edges, self.bins - 1)
+            if feature.kind == "numeric"
+            else np.arange(len(feature.categories) - 1, dtype=np.float64)
+            for feature, edges in zip(self.schema_.features, cuts, strict=True)
+        ]
+        sizes = [len(edges) + 2 for edges in self.edges_]
+        self.starts_ = np.concatenate([[0], np.cumsum(sizes)])
+
+    def transform(self, X: Any) -> NDArray[np.int32]:
+        X = with_missing(self.check_rows(X))
+        cells = np.empty(X.shape, dtype=np.int32)
+        for j, edges in enumerate(self.edges_):
+            known = np.isfinite(X[:, j])
+            column = np.searchsorted(edges, X[:, j], side="left")
+            cells[:, j] = self.starts_[j] + np.where(known, column, len(edges) + 1)
+        return cells
+
+
+def _between(edges: Floats, levels: Floats) -> Floats:
+    """As many levels again, spread evenly over those at which the quantile changes."""
+    known = np.concatenate([[-np.inf], np.where(np.isfinite(edges), edges, 0.0), [np.inf]])
+    at = np.concatenate([[0.0], levels, [1.0]])
+    passed = np.concatenate([[0.0], np.cumsum(np.where(np.diff(known) > 0, np.diff(at), 0.0))])
+    return np.asarray(np.interp(levels * passed[-1], passed, at))
+
+
+def _first_distinct(edges: Floats, most: int) -> Floats:
+    """Sorted distinct edges; of too many, evenly spaced ones."""
+    distinct = np.unique(edges[np.isfinite(edges)])
+    if len(distinct) <= most:
+        return distinct
+    return distinct[np.linspace(0, len(distinct) - 1, most).round().astype(np.int64)]
+
+
+# --- gradients in whole numbers ---
+
+
+class Units(NamedTuple):
+    """In which units gradients and hessians are counted: 2^−gradient and 2^−hessian.
+
+    ``packed``: the hessian and a one for the row share a number of 53 bits, ``rows`` of them the
+    row's, so that one pass counts both. ``counted``: every hessian is 1, the row itself.
+    """
+
+    gradient: int
+    hessian: int
+    rows: int
+    packed: bool
+    counted: bool
+
+    @classmethod
+    def of(cls, rows: int, gradient_bound: float, *, counted: bool) -> Units:
+        """Units in which the sums over all rows stay below 2^53, where float64 counts exactly.
+
+        ``counted``: every hessian is 1.
+        """
+        bits = int(rows).bit_length()
+        largest = int(np.frexp(gradient_bound)[1])
+        packed = 2 * bits <= 53 - 16
+        hessian = min(30, 53 - 2 * bits if packed else 52 - bits)
+        packed = packed and not counted
+        return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
+
+    def unpacked(self, sums: Ints) -> tuple[Ints, Ints, Ints]:
+        """Σg, Σh and rows of the 2 or 3 sums that clients send."""
+        if self.packed:
+            return sums[0], sums[1] >> self.rows, sums[1] & ((1 << self.rows) - 1)
+        return sums[0], sums[1], sums[-1]
+
+
+def rounded(g: Floats, h: Floats, units: Units) -> Floats:
+    """What rows carry, in whole numbers: gradient, hessian, and one where rows are not in these."""
+    carried = np.ones((*g.shape, 2 if units.packed or units.counted else 3))
+    np.rint(g * 2.0**units.gradient, out=carried[..., 0])
+    np.rint(h * 2.0**units.hessian, out=carried[..., 1])
+    if units.packed:
+        carried[..., 1] *= 2.0**units.rows
+        carried[..., 1] += 1
+    return carried
+
+
+# --- one level of one round ---
+
+
+def _grow(
+    clients: Any,
+    cells: Cells,
+    y: NDArray[Any],
+    states: Sequence[MutableMapping[str, Any]],
+    sizes: Ints,
+    ask: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Histograms of all clients, one after the other; one client is a group of one."""
+    check_shape(clients, sizes, cells, len(ask["starts"]) - 1)
+    if cells.dtype != np.int32:
+        raise DataError("the rows of this ask are not prepared by HistBins")
+    number, level, *numbers = ask["step"].tolist()
+    scores, at, summed = _kept(states, sizes, number, ask)
+    if ask["splits"]:
+        moved = zip(at, ask["splits"], strict=True)
+        at = np.stack([move(cells, nodes, splits, ask["starts"]) for nodes, splits in moved])
+    reply: dict[str, Any] = {}
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    if level == 0:
+        if ask["values"]:
+            reached = zip(ask["values"], at, strict=True)
+            scores = scores + np.stack([values.take(nodes) for values, nodes in reached])
+        at = np.zeros_like(at)
+        g, h, losses = gradients(scores, boosting_target(y, ask), ask["loss"])
+        summed = rounded(g, h, Units(*numbers))
+        reply["loss"] = np.add.reduceat(losses, bounds[:-1])
+        if ask["loss"] == "squared":
+            reply["exponent"] = np.frexp(np.maximum.reduceat(np.abs(g[0]), bounds[:-1]))[1]
+    for k, wanted in enumerate(ask["wanted"]):
+        if len(wanted):
+            total = int(ask["starts"][-1])
+            reply[f"tree{k}"] = add_up(cells, at[k], sizes, wanted, summed[k], total)
+    for state, (a, b) in zip(states, pairwise(bounds.tolist()), strict=True):
+        parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, a:b]}
+        state[STATE] = {"ask": number, **parts}
+    return reply
+
+
+def _kept(
+    states: Sequence[MutableMapping[str, Any]], sizes: Ints, number: int, ask: Mapping[str, Any]
+) -> tuple[Floats, Ints, Floats]:
+    """Scores, nodes and rounded gradients after the ask before this one: trees × rows × …"""
+    if number == 0:
+        scores = np.repeat(ask["initial"][:, None], int(sizes.sum()), axis=1)
+        return scores, np.zeros(scores.shape, dtype=np.int64), np.empty((0, 0, 0))
+    for state in states:
+        if STATE not in state or state[STATE]["ask"] != number - 1:
+            raise Refusal("this client missed an earlier ask and waits for the next round")
+    kept = [state[STATE] for state in states]
+    scores, at, summed = (_joined([k[name] for k in kept]) for name in ("scores", "at", "summed"))
+    return scores, at, summed
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The parts of all clients, side by side.
+
+    Where the last ask went to the same clients they are all there is of one array.
+    """
+    whole = parts[0].base
+    if whole is not None and all(part.base is whole for part in parts):
+        rows = sum(part.shape[1] for part in parts)
+        if whole.shape == (len(parts[0]), rows, *parts[0].shape[2:]):
+            return whole
+    return np.concatenate(parts, axis=1)
+
+
+def _histograms_many(group: ClientGroup, ask: Any) -> Stacked:
+    rows = group.data.joined()
+    return Stacked(_grow(group.ids, rows.X, rows.y, group.states, group.data.sizes, ask))
+
+
+@task("trees.histograms", many=_histograms_many)
+def histograms(client: Client, ask: Any) -> dict[str, Any]:
+    """Follow the splits of the last level, then add up gradients by node and cell."""
+    rows = client.data.part("train")
+    sizes = np.array([len(rows)])
+    return Stacked(_grow(client.id, rows.X, rows.y, [client.state], sizes, ask))[0]
+
+
+@task("trees.catch_up")
+def catch_up(client: Client, ask: Any) -> dict[str, Any]:
+    """Where a client that missed an ask would be: scores without the last tree, its leaves."""
+    rows = client.data.part("train")
+    scores = np.repeat(ask["initial"][:, None], len(rows), axis=1)
+    at = np.zeros(scores.shape, dtype=np.int64)
+    for splits, values in zip(ask["splits"], [None, *ask["values"]], strict=True):
+        for k in range(len(scores)):
+            if values is not None:
+                scores[k] += values[k].take(at[k])
+            at[k] = move(rows.X, np.zeros_like(at[k]), splits[k], ask["starts"])
+    parts = {"scores": scores, "at": at, "summed": np.zeros((*scores.shape, 2))}
+    client.state[STATE] = {"ask": ask["after"], **parts}
+    return {}

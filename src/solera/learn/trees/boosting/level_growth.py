@@ -1,0 +1,163 @@
+"""Growing one boosted tree level by level from summed histograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from solera.learn.trees.boosting.histograms import HistBins, Units
+from solera.learn.trees.tree import Floats, Ints, TreeBuilder
+
+_LEAST_HESSIAN = 1e-3
+_KNOWN = float(np.finfo(np.float64).max)
+"""A threshold above all values: the split parts known from missing ones."""
+
+
+class Limits(NamedTuple):
+    """What bounds a tree besides its depth, and how far it steps."""
+
+    l2: float
+    lr: float
+    min_rows: int
+
+
+class GrowingTree:
+    """One tree of a round. ``wanted`` are the nodes whose histograms are to be asked next.
+
+    Of two children the smaller is wanted, for the other is the difference; ``_small`` tells which
+    of the wanted have too few rows to be split themselves.
+    """
+
+    def __init__(self, bins: HistBins, units: Units, limits: Limits) -> None:
+        self.bins = bins
+        self.limits = limits
+        self.units = units
+        self.g_unit, self.h_unit = 2.0**-units.gradient, 2.0**-units.hessian
+        self.starts = bins.starts_
+        self.column = np.repeat(np.arange(len(bins.edges_)), np.diff(self.starts))
+        self.builder = TreeBuilder(1)
+        self.builder.add(0.0, 0.0)
+        self.wanted = np.array([0])
+        self._siblings = np.array([-1])
+        self._small = np.array([False])
+        self._hist: Ints | None = None
+        self._parents = np.array([-1])
+        self._splits = np.empty((5, 0), dtype=np.int64)
+
+    def grow(self, sums: Any) -> None:
+        """Split the open nodes, given the histograms of the wanted ones."""
+        if sums is None:
+            self._splits = self._splits[:, :0]
+            return
+        nodes, hist = self._all_histograms(sums.astype(np.int64))
+        totals = hist[:, : self.starts[1]].sum(axis=1)
+        wholes = np.stack(self.units.unpacked(totals.T))
+        if len(self.builder) == 1:
+            self.builder.set_value(0, float(self._values(wholes)[0]), float(wholes[2, 0]))
+        divided, splits, left = self._best(hist, totals, wholes)
+        sides = np.stack([left, wholes[:, divided] - left], axis=2)
+        self._divide(nodes[divided], splits, sides.reshape(3, -1))
+        rows = sides[2].T
+        some = rows.max(axis=0) >= 2 * self.limits.min_rows  # the others cannot be split again
+        first, larger_left = self._splits[4], rows[0] > rows[1]
+        self.wanted, self._siblings = (first + larger_left)[some], (first + ~larger_left)[some]
+        self._small = rows.min(axis=0)[some] < 2 * self.limits.min_rows
+        self._hist, self._parents = hist, divided[some]
+
+    def _all_histograms(self, asked: Ints) -> tuple[Ints, Ints]:
+        """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
+        if self._hist is None:
+            return self.wanted, asked
+        return (
+            np.concatenate([self.wanted[~self._small], self._siblings]),
+            np.concatenate([asked[~self._small], self._hist[self._parents] - asked]),
+        )
+
+    def _best(self, hist: Ints, totals: Ints, wholes: Ints) -> tuple[Ints, Ints, Ints]:
+        """Which nodes gain by a split, their best ones, and Σg, Σh and rows to its left: 3 × nodes.
+
+        Splits are columns, cells and whether missing values go left: 3 × nodes. Of equal ones the
+        first is that of the lower cell with missing values to the right.
+        """
+        cell, sums = self._candidates(hist, totals)
+        left = self.units.unpacked(sums)
+        gains = self._gain(left, wholes)
+        place, each = gains.argmax(axis=1), np.arange(len(hist))
+        chosen = np.stack([part[each, place] for part in left])
+        gain = gains[each, place] - self._weight(*wholes[:2].astype(np.float64))
+        cell = cell[place]
+        column = self.column[cell]
+        none_missing = (hist[each, self.starts[column + 1] - 1] == 0).all(axis=1)
+        missing_left = np.where(none_missing, 2 * chosen[2] >= wholes[2], place >= hist.shape[1])
+        divided = np.flatnonzero(gain > 0)
+        splits = np.stack([column, cell, missing_left])[:, divided]
+        return divided, splits, chosen[:, divided]
+
+    def _candidates(self, hist: Ints, totals: Ints) -> tuple[Ints, Ints]:
+        """The last cell to the left of every split to choose from, and what goes left.
+
+        The sums are k × nodes × splits. First all cells with missing values to the right, then
+        those of columns that have missing values, with these to the left.
+        """
+        cells, k = hist.shape[1:]
+        gaps = hist[:, self.starts[1:] - 1]
+        again = np.flatnonzero(gaps.any(axis=(0, 2)).take(self.column))
+        sums = np.empty((k, len(hist), cells + len(again)), dtype=np.int64)
+        firsts = self.starts[1:-1]
+        hist[:, firsts] -= totals[:, None]  # every column begins again at nothing
+        for part in range(k):
+            np.cumsum(hist[:, :, part], axis=1, out=sums[part, :, :cells])
+        hist[:, firsts] += totals[:, None]
+        if len(again):
+            missing = gaps.take(self.column[again], axis=1).transpose(2, 0, 1)
+            np.add(sums[:, :, again], missing, out=sums[:, :, cells:])
+        return np.concatenate([np.arange(cells), again]), sums
+
+    def _gain(self, left: Sequence[Ints], totals: Ints) -> Floats:
+        """What both sides of every split weigh, where both are large enough."""
+        rows, all_g, all_h, all_rows = left[2], *totals[:, :, None]
+        fewest, least = self.limits.min_rows, math.ceil(_LEAST_HESSIAN / self.h_unit)
+        good = (rows >= fewest) & (rows <= all_rows - fewest)
+        good &= (left[1] >= least) & (left[1] <= all_h - least)
+        g, h = left[0].astype(np.float64), left[1].astype(np.float64)
+        gain = self._weight(g, h)
+        gain += self._weight(all_g - g, all_h - h)
+        return np.where(good, gain, -np.inf)
+
+    def _weight(self, g: Floats, h: Floats) -> Floats:
+        """G²/(H + λ), in the units of the sums; no number where there are too few rows."""
+        below = h + self.limits.l2 / self.h_unit if self.limits.l2 else h
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(g * g / below)
+
+    def _values(self, sums: Ints) -> Floats:
+        """What leaves of these sums add to a score: −η G/(H + λ)."""
+        g, h = sums[0] * self.g_unit, sums[1] * self.h_unit
+        return np.asarray(-self.limits.lr * g / np.maximum(h + self.limits.l2, _LEAST_HESSIAN))
+
+    def _divide(self, nodes: Ints, splits: Ints, children: Ints) -> None:
+        """Split nodes; ``children`` are Σg, Σh and rows of the left and the right one of each."""
+        first = len(self.builder) + 2 * np.arange(len(nodes))
+        for value, rows in zip(self._values(children).tolist(), children[2].tolist(), strict=True):
+            self.builder.add(value, float(rows))
+        self._splits = np.stack([nodes, *splits, first])
+        for node, column, cell, missing_left, child in self._splits.T.tolist():
+            edges, bin = self.bins.edges_[column], cell - int(self.starts[column])
+            threshold = float(edges[bin]) if bin < len(edges) else _KNOWN
+            self.builder.split(
+                node,
+                column,
+                [child, child + 1],
+                threshold=threshold,
+                missing_left=bool(missing_left),
+            )
+
+    def last_splits(self) -> Ints:
+        """The splits of the last level, as clients follow them: 4 × nodes, −1 for none."""
+        by_node = np.zeros((4, len(self.builder)), dtype=np.int64)
+        by_node[0] = -1
+        by_node[:, self._splits[0]] = self._splits[1:]
+        return by_node

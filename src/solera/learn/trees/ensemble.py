@@ -1,0 +1,57 @@
+"""What forests and boosted trees share: classes or one number, predicted by many trees."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.errors import DataError, UsageError
+from solera.learn.base import Predictor
+from solera.learn.trees.tree import Floats
+
+
+class TreeEnsemble(Predictor, abstract=True):
+    """A learner of classes, or of one number, whose model is many trees."""
+
+    allows_missing = True
+
+    @abstractmethod
+    def outputs(self, X: Any) -> Floats:
+        """Probabilities of the classes, or one number: rows × outputs."""
+
+    @property
+    @abstractmethod
+    def feature_importances_(self) -> Floats:
+        """Share of each column in what the trees' splits gain."""
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probability of every class."""
+        self.check_fitted()
+        if self.schema_.target != "classes":
+            kind = type(self).__name__
+            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+        return self.outputs(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        outputs = self.outputs(X)
+        if self.schema_.target == "classes":
+            return np.asarray(self.schema_.classes[outputs.argmax(axis=1)])
+        return outputs[:, 0]
+
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """What a report shows of the trees: the importance of columns."""
+        from solera.learn.trees.plots import plot_importance
+
+        return [("Importance", plot_importance(self.feature_importances_, self.schema_))]
+
+    def check_target(self) -> None:
+        """Refuse a target other than classes or one number."""
+        target, outputs = self.schema_.target, self.schema_.outputs
+        if target != "classes" and (target, outputs) != ("numbers", 1):
+            raise DataError(
+                f"{type(self).__name__} learns classes or one number, the target is "
+                f"{outputs} {target}"
+            )

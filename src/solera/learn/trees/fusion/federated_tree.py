@@ -1,0 +1,295 @@
+"""FederatedTree: one readable tree out of the trees of many clients (ICDTA4FL)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from solera.core.aggregation import Collect
+from solera.core.constraints import Count
+from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.federation import Federation
+from solera.core.replies import Reply
+from solera.learn.evaluation import metrics as metrics_of
+from solera.learn.trees.client_trees import CollectTrees
+from solera.learn.trees.fusion.rule_merging import RuleFold
+from solera.learn.trees.fusion.rule_tree import tree_of_rules
+from solera.learn.trees.fusion.rules import Overlap, RuleSet, rule_table
+from solera.learn.trees.fusion.tasks import METRICS, grow_tree, judge_trees, receive_tree
+from solera.learn.trees.id3 import category_sizes
+from solera.learn.trees.single_tree import SingleTree
+from solera.learn.trees.tree import Floats, Ints, Tree, shares
+
+log = logging.getLogger("solera")
+
+Percentile = Annotated[float, Meta(ge=0, le=100)]
+Filter = Literal["mean", "median"] | Percentile | Callable[[Floats], float] | None
+_ROUNDING = 1e-12
+SHOWN_RULES = 50
+"""Rules in the table of a report."""
+
+
+class FederatedTree(SingleTree):
+    """Many clients' trees merged into one by their rules, in one round of four messages.
+
+    1. Every client grows a tree on its own rows and sends it.
+    2. Every client judges the trees of the others and answers with accuracy and macro-F1.
+    3. The coordinator drops trees below the filter, turns the others into rules, merges the rules
+       (:mod:`.rules`) and builds one tree of them (:mod:`.rule_tree`).
+    4. Clients receive tree and rules, and count how the global and their own tree do.
+
+    Argente-Garrido, Zuheros, Luzón & Herrera (2024), *An interpretable client decision tree
+    aggregation process for federated learning* (ICDTA4FL).
+
+    Parameters
+    ----------
+    kind: "cart" (binary splits; categorical columns are read as numbers) or "id3" (one branch per
+        category; numeric columns need :class:`FedBins` before).
+    max_depth: of the clients' trees; by default 5 for CART and half the columns for ID3.
+    global_depth: of the global tree; by default twice the depth of the clients' trees.
+    filter: trees stay whose mean metric at the other clients is at least the "mean" or "median" of
+        all trees, a percentile (a number from 0 to 100), or what a function makes of all mean
+        metrics; None keeps all. A learner with a function cannot be saved.
+    metric: what the filter looks at, "accuracy" or "macro_f1".
+    on_overlap: merged conditions are the intersection ("intersect"), or the least restrictive ones
+        ("relax", the thesis's text).
+    max_rules: most rules kept while merging, those with the most expected rows, among equals the
+        purest; ``merged_`` says what was dropped.
+    calibrate: replace the class probabilities of leaves by the class counts of all clients' rows
+        there, which the fourth message sums; False keeps the mean of the rules, as in the thesis.
+    min_rows: fewest rows of a leaf of a client's CART tree.
+
+    Attributes
+    ----------
+    tree_, rule_set_: the global tree and the merged rules. ``rules_`` shows them as a table.
+    local_trees_, clients_: the clients' trees, and whose they are.
+    scores_: mean metrics of every tree at the other clients. kept_: the clients whose trees were
+        merged. threshold_: what the filter asked for.
+    merged_: rules, how many were dropped on the way and their share of the expected rows.
+    client_metrics_: accuracy and macro-F1 of the local and the global tree at every client, on its
+        test rows where it keeps some.
+    """
+
+    tree_: Tree
+    rule_set_: RuleSet
+    local_trees_: list[Tree]
+    clients_: Ints
+    scores_: dict[str, Floats]
+    kept_: Ints
+    threshold_: float
+    merged_: dict[str, Any]
+    client_metrics_: list[dict[str, Any]]
+
+    def __init__(
+        self,
+        kind: Literal["cart", "id3"] = "cart",
+        *,
+        max_depth: Count | None = None,
+        global_depth: Count | None = None,
+        filter: Filter = "mean",
+        metric: Literal["accuracy", "macro_f1"] = "accuracy",
+        on_overlap: Overlap = "intersect",
+        max_rules: Count = 3000,
+        calibrate: bool = True,
+        min_rows: Count = 1,
+    ) -> None:
+        self.kind = kind
+        self.max_depth = max_depth
+        self.global_depth = global_depth
+        self.filter = filter
+        self.metric = metric
+        self.on_overlap = on_overlap
+        self.max_rules = max_rules
+        self.calibrate = calibrate
+        self.min_rows = min_rows
+
+    # --- learning ---
+
+    def train(self, federation: Federation) -> None:
+        self.check_target()
+        ask = self._ask()
+        fold = CollectTrees(self.schema_.width, len(self.schema_.classes))
+        grown = federation.ask(grow_tree, ask).fold(fold)
+        self.clients_ = np.array(list(grown), dtype=np.int64)
+        self.local_trees_ = [trees[0] for trees in grown.values()]
+        self._judge(federation, ask)
+        self._filter()
+        self._merge(ask["sizes"])
+        self._hand_out(federation, ask)
+
+    def _ask(self) -> dict[str, Any]:
+        """What clients are told in every message."""
+        return {
+            "kind": self.kind,
+            "width": self.schema_.width,
+            "classes": self.schema_.classes,
+            "sizes": category_sizes(self.schema_) if self.kind == "id3" else None,
+            "max_depth": self._local_depth,
+            "min_rows": self.min_rows,
+        }
+
+    @property
+    def _local_depth(self) -> int:
+        if self.max_depth is not None:
+            return self.max_depth
+        return 5 if self.kind == "cart" else max(1, self.schema_.width // 2)
+
+    def _judge(self, federation: Federation, ask: dict[str, Any]) -> None:
+        """The second message: mean metrics of every tree at the clients that did not grow it."""
+        self.scores_ = {name: np.zeros(len(self.clients_)) for name in METRICS}
+        if len(self.clients_) < 2:
+            return
+        trees = [tree.to_payload() for tree in self.local_trees_]
+        ask = {**ask, "owners": self.clients_, "trees": trees}
+        replies = federation.ask(judge_trees, ask).fold(Collect())
+        others = np.array(list(replies))[:, None] != self.clients_
+        for name in METRICS:
+            total = np.where(others, [reply[name] for reply in replies.values()], 0.0).sum(axis=0)
+            self.scores_[name] = total / np.maximum(others.sum(axis=0), 1)
+
+    def _filter(self) -> None:
+        score = self.scores_[self.metric]
+        if self.filter is None:
+            self.threshold_ = 0.0
+        elif self.filter == "mean":
+            self.threshold_ = float(score.mean())
+        elif self.filter == "median":
+            self.threshold_ = float(np.median(score))
+        elif callable(self.filter):
+            self.threshold_ = float(self.filter(score))
+        else:
+            self.threshold_ = float(np.percentile(score, self.filter))
+        kept = score >= self.threshold_ - _ROUNDING
+        if not kept.any():
+            best = int(np.argmax(score))
+            kept[best] = True
+            log.warning(
+                "no tree reaches the filter's %s of %.4f: the best one, of client %d with %.4f, "
+                "is kept",
+                self.metric,
+                self.threshold_,
+                self.clients_[best],
+                score[best],
+            )
+        self.kept_ = self.clients_[kept]
+
+    def _merge(self, sizes: Ints | None) -> None:
+        """The third step: rules of the kept trees, folded, and the tree they make."""
+        fold = RuleFold(self.schema_.width, len(self.schema_.classes), max_rules=self.max_rules)
+        partial = None
+        for client, tree in zip(self.clients_.tolist(), self.local_trees_, strict=True):
+            if client in self.kept_:
+                partial = fold.merge(partial, fold.lift(Reply(client, {"tree": tree.to_payload()})))
+        merged = fold.result(partial)
+        rules: RuleSet = merged["rules"]
+        expected = rules.expected_rows()
+        if self.on_overlap == "relax":
+            rules, expected = rules.relaxed(expected)
+        self.rule_set_ = rules
+        self.merged_ = {**merged, "rules": len(rules), "expected_rows": expected}
+        depth = 2 * self._local_depth if self.global_depth is None else self.global_depth
+        self.tree_ = tree_of_rules(rules, expected, depth, sizes=sizes)
+
+    def _hand_out(self, federation: Federation, ask: dict[str, Any]) -> None:
+        """The fourth message; its counts calibrate the leaves and compare the trees."""
+        rules = self.rule_set_.to_payload()
+        rules["expected_rows"] = self.merged_["expected_rows"]
+        ask = {**ask, "tree": self.tree_.to_payload(), "rules": rules}
+        try:
+            replies = federation.ask(receive_tree, ask).fold(Collect())
+        except NotEnoughReplies:
+            log.warning("no client answered the last message: the tree is not calibrated")
+            replies = {}
+        if self.calibrate and replies:
+            seen = sum(reply["seen"] for reply in replies.values())
+            self.tree_ = calibrated(self.tree_, np.asarray(seen, dtype=np.float64))
+        predicted = self.tree_.value.argmax(axis=1)
+        self.client_metrics_ = [
+            {"client": client, **_compared(reply, predicted)} for client, reply in replies.items()
+        ]
+
+    # --- reading ---
+
+    @property
+    def rules_(self) -> list[dict[str, Any]]:
+        """The merged rules as a table: condition, class, probability, support, expected rows."""
+        self.check_fitted()
+        return rule_table(self.rule_set_, self.merged_["expected_rows"], self.schema_)
+
+    def local_tree(self, client: int) -> Tree:
+        """The tree that a client grew on its own rows."""
+        self.check_fitted()
+        if client not in self.clients_:
+            raise UsageError(f"client {client} sent no tree")
+        place = int(np.flatnonzero(self.clients_ == client)[0])
+        return self.local_trees_[place]
+
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """The tree, the rules with most rows, importance, and what the filter did."""
+        from solera.learn.trees.plots import plot_filter
+
+        tree, importance = super().report_sections()
+        rules = self.rules_
+        shown = [
+            {
+                "rule": row["rule"],
+                "class": row["class"],
+                "probability": f"{row['probability']:.3f}",
+                "support": f"{row['support']:,.0f}",
+                "expected rows": f"{row['expected_rows']:,.1f}",
+            }
+            for row in rules[:SHOWN_RULES]
+        ]
+        title = "Rules" if len(shown) == len(rules) else f"{len(shown)} of {len(rules):,} rules"
+        kept = np.isin(self.clients_, self.kept_)
+        scores = self.scores_[self.metric]
+        effect = plot_filter(scores, kept, self.threshold_, self.metric.replace("_", "-"))
+        return [tree, (title, shown), importance, ("Filter", effect)]
+
+    def for_prediction(self) -> Self:
+        light = self.clone()
+        light.set_state({key: self.get_state()[key] for key in ("schema_", "tree_")})
+        light.history_ = []
+        return light
+
+
+def calibrated(tree: Tree, seen: Floats) -> Tree:
+    """Leaves with the class shares of the rows seen there; the old shares count as one row.
+
+    A node that rows can stop at, because a category has no branch, gets those of all rows below it.
+    """
+    below = tree.subtree_sums(seen)
+    return tree.replaced(value=shares(below + shares(tree.value)))
+
+
+def _compared(reply: dict[str, NDArray[Any]], predicted: Ints) -> dict[str, Any]:
+    """Metrics of the local and the global tree at one client."""
+    judged, local = reply["judged"], reply["local"]
+    of_global = np.zeros_like(local)
+    np.add.at(of_global.T, predicted, judged)
+    compared: dict[str, Any] = {"rows": int(judged.sum())}
+    for name, matrix in (("local", local), ("global", of_global)):
+        if matrix.sum():
+            metrics = metrics_of({"confusion": matrix})
+            compared.update({f"{name}_{metric}": metrics[metric] for metric in METRICS})
+    return compared
+
+
+def filter_effect(
+    learner: FederatedTree, federation: Federation, percentiles: Sequence[float]
+) -> list[dict[str, float]]:
+    """Mean metrics of the global tree at the clients by percentile (thesis Figure 2.3)."""
+    table = []
+    for percentile in percentiles:
+        model = learner.clone().set_params(filter=float(percentile)).fit(federation)
+        row = {"percentile": float(percentile), "trees": float(len(model.kept_))}
+        for metric in METRICS:
+            scores = [client[f"global_{metric}"] for client in model.client_metrics_]
+            row[metric] = float(np.mean(scores))
+        table.append(row)
+    return table

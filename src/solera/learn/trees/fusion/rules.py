@@ -1,0 +1,269 @@
+"""Rules as boxes, and the fold that merges the rules of many trees.
+
+A rule is a condition on every column, weights of the classes, and through them its support. A
+condition is an interval (lower, upper] and whether a missing value satisfies it; "feature = code v"
+is the interval (v − 1, v], "any" is (−∞, ∞]. Bounds are kept as ranks in the sorted cuts of their
+column, so that boxes are small integers and two rule sets are compared by whole arrays.
+
+Two rules are compatible iff no column's conditions exclude each other. Merged, their conditions are
+intersected and their class weights added: the probabilities of the merged rule are the
+support-weighted mean, its support the sum. Intersection and addition are associative and
+commutative, so folding rule sets is a monoid; see :mod:`.rule_fold`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.schema import Schema
+from solera.learn.rows import dense
+from solera.learn.trees.explanation import Condition, node_bounds
+from solera.learn.trees.tree import Arrays, Bools, Floats, Ints, Tree, shares
+
+Ranks = NDArray[np.int32]
+Overlap = Literal["intersect", "relax"]
+
+_PAIRS = 1 << 21
+"""Pairs of rows and rules compared at once."""
+_BOUNDS = ("lower", "upper", "wide_lower", "wide_upper")
+_BY_RULE = (*_BOUNDS, "gaps", "weights", "leaf")
+_ONE = 1 << 20
+"""Shares of one row are multiples of 1/this."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RuleSet(Arrays):
+    """Rules of one tree, or of several merged; arrays only.
+
+    Parameters
+    ----------
+    cuts, offsets: the finite bounds of column j, sorted, are ``cuts[offsets[j] : offsets[j + 1]]``.
+    lower, upper: rules × columns, ranks of the bounds: 0 is −∞, r is the r-th cut of the column,
+        one more than there are cuts is ∞. ``lower == upper`` is satisfied by no value.
+    gaps: whether a missing value satisfies the condition.
+    weights: rules × classes, training rows of every class; their sum is the support.
+    wide_lower, wide_upper: the least restrictive bounds that any merged rule brought along.
+    trees: whose trees were merged, by client.
+    leaf: rules × trees, the leaf of each tree a rule was merged from.
+    leaf_rows, leaf_starts: tree t's leaves have ``leaf_rows[leaf_starts[t] : leaf_starts[t + 1]]``
+        rows.
+    """
+
+    cuts: Floats
+    offsets: Ints
+    lower: Ranks
+    upper: Ranks
+    gaps: Bools
+    weights: Floats
+    wide_lower: Ranks
+    wide_upper: Ranks
+    trees: Ints
+    leaf: Ranks
+    leaf_rows: Floats
+    leaf_starts: Ints
+
+    @classmethod
+    def of(cls, lower: Floats, upper: Floats, gaps: Bools, weights: Floats, client: int) -> Self:
+        """The rules of one tree from bounds that may be infinite; ``lower ≥ upper`` is empty."""
+        empty = lower >= upper
+        columns = [
+            np.unique(np.concatenate([b[np.isfinite(b)] for b in bounds]))
+            for bounds in zip(lower.T, upper.T, strict=True)
+        ]
+        low, high = np.zeros((2, *lower.shape), dtype=np.int32)
+        for j, cuts in enumerate(columns):
+            low[:, j] = np.searchsorted(cuts, lower[:, j], side="right")
+            high[:, j] = np.searchsorted(cuts, upper[:, j], side="left") + 1
+        low[empty] = high[empty] = 0
+        return cls(
+            cuts=np.concatenate(columns),
+            offsets=np.concatenate([[0], np.cumsum([len(cuts) for cuts in columns])]),
+            lower=low,
+            upper=high,
+            gaps=gaps,
+            weights=weights,
+            wide_lower=low,
+            wide_upper=high,
+            trees=np.array([client]),
+            leaf=np.arange(len(low), dtype=np.int32)[:, None],
+            leaf_rows=weights.sum(axis=1),
+            leaf_starts=np.array([0, len(low)]),
+        )
+
+    # --- reading ---
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    @property
+    def width(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def support(self) -> Floats:
+        """Training rows behind every rule."""
+        return np.asarray(self.weights.sum(axis=1))
+
+    @property
+    def probabilities(self) -> Floats:
+        """Class probabilities of every rule."""
+        return shares(self.weights)
+
+    def expected_rows(self, sweeps: int = 10) -> Floats:
+        """Rows that each rule holds of a client of average size, as far as the trees tell.
+
+        A merged rule's support is the sum over its trees and says little about how many rows are in
+        the intersection. Every tree says how many of its rows are in each of its leaves; among all
+        ways to spread rows over the merged rules that agree with every leaf of every tree, this is
+        the one of largest entropy, found by iterative proportional fitting (Deming & Stephan 1940):
+        scale the rules of each leaf to the leaf's share, tree after tree, a few times.
+        """
+        mass = np.full(len(self), 1 / max(1, len(self)))
+        total = np.add.reduceat(self.leaf_rows, self.leaf_starts[:-1])
+        for _ in range(sweeps):
+            for t, (first, last) in enumerate(pairwise(self.leaf_starts.tolist())):
+                here = np.bincount(self.leaf[:, t], weights=mass, minlength=last - first)
+                wanted = self.leaf_rows[first:last] / max(total[t], 1.0)
+                scale = np.divide(wanted, here, out=np.ones(last - first), where=here > 0)
+                mass = mass * scale[self.leaf[:, t]]
+        return np.asarray(mass * (total.mean() if len(total) else 0.0))
+
+    @property
+    def purity(self) -> Floats:
+        """The largest class probability of every rule."""
+        return np.asarray(self.probabilities.max(axis=1))
+
+    def column_cuts(self, column: int) -> Floats:
+        return self.cuts[self.offsets[column] : self.offsets[column + 1]]
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """Lower and upper bounds as numbers."""
+        return self._numbers(self.lower), self._numbers(self.upper)
+
+    def _numbers(self, ranks: Ranks) -> Floats:
+        numbers = np.empty(ranks.shape)
+        for j in range(self.width):
+            numbers[:, j] = np.concatenate([[-np.inf], self.column_cuts(j), [np.inf]])[ranks[:, j]]
+        return numbers
+
+    def matches(self, X: Any) -> Bools:
+        """Which rows satisfy which rules: rows × rules."""
+        X = dense(X)
+        matching = np.ones((len(X), len(self)), dtype=bool)
+        for j in range(self.width):
+            x = X[:, j]
+            known = np.isfinite(x)
+            cell = np.searchsorted(self.column_cuts(j), np.where(known, x, 0), side="left")[:, None]
+            inside = (self.lower[:, j] <= cell) & (cell < self.upper[:, j])
+            matching &= np.where(known[:, None], inside, self.gaps[:, j])
+        return matching
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probabilities of the rule a row satisfies (the mean of several); even without one."""
+        X = dense(X)
+        step = max(1, _PAIRS // max(1, len(self)))
+        parts = [
+            self.matches(X[begin : begin + step]) @ self.probabilities
+            for begin in range(0, len(X), step)
+        ]
+        return shares(np.concatenate(parts)) if parts else np.empty((0, self.weights.shape[1]))
+
+    # --- changing ---
+
+    def take(self, chosen: Any) -> Self:
+        """Some of the rules, and no cut that none of them uses."""
+        kept = self.replaced(**{name: getattr(self, name)[chosen] for name in _BY_RULE})
+        used = [kept._used(j) for j in range(self.width)]
+        return kept.on_cuts([self.column_cuts(j)[u] for j, u in enumerate(used)])
+
+    def _used(self, column: int) -> Ints:
+        ranks = np.unique(np.concatenate([getattr(self, name)[:, column] for name in _BOUNDS]))
+        finite = (ranks > 0) & (ranks <= len(self.column_cuts(column)))
+        return np.asarray(ranks[finite] - 1, np.int64)
+
+    def on_cuts(self, columns: list[Floats]) -> Self:
+        """The same rules over other cuts, among which are all that the rules use."""
+        moved = {name: np.empty_like(getattr(self, name)) for name in _BOUNDS}
+        for j, cuts in enumerate(columns):
+            own = self.column_cuts(j)
+            table = np.concatenate([[0], np.searchsorted(cuts, own) + 1, [len(cuts) + 1]])
+            for name, ranks in moved.items():
+                ranks[:, j] = table[getattr(self, name)[:, j]]
+        offsets = np.concatenate([[0], np.cumsum([len(cuts) for cuts in columns])])
+        return self.replaced(cuts=np.concatenate(columns), offsets=offsets, **moved)
+
+    def binds(self, column: int) -> bool:
+        """Whether any rule has a condition on the column."""
+        top = len(self.column_cuts(column)) + 1
+        lower, upper = self.lower[:, column], self.upper[:, column]
+        return bool((lower > 0).any() or (upper < top).any() or not self.gaps[:, column].all())
+
+    def ordered(self) -> Self:
+        """The rules in an order of their own, whatever order they came in."""
+        keys = np.concatenate([self.lower, self.upper, self.gaps], axis=1).T[::-1]
+        return self.take(np.lexsort(keys))
+
+    def relaxed(self, expected: Floats) -> tuple[Self, Floats]:
+        """Every rule with the least restrictive conditions it was merged from; equal ones joined.
+
+        The thesis's text merges x > 32.5 and x > 35 into x > 32.5. Such rules overlap. ``expected``
+        rows of joined rules are added like their weights; the leaf of the first stands for them.
+        """
+        wide = self.replaced(lower=self.wide_lower, upper=self.wide_upper)
+        keys = np.concatenate([wide.lower, wide.upper, wide.gaps], axis=1)
+        _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        group = group.reshape(-1)
+        weights = np.zeros((len(first), self.weights.shape[1]))
+        np.add.at(weights, group, self.weights)
+        joined = wide.take(first).replaced(weights=weights)
+        return joined, np.asarray(np.bincount(group, expected, len(first)), np.float64)
+
+
+def rules_of(tree: Tree, width: int, client: int = 0) -> RuleSet:
+    """One rule for every leaf: the conditions between the root and it.
+
+    Where a category was not seen in training the node itself answers. That is a rule too, of its
+    distribution and the support of a single row.
+    """
+    lower, upper, gaps = node_bounds(tree, width)
+    splits = np.repeat(np.arange(len(tree)), tree.arity)
+    ways = np.arange(len(tree.branches)) - tree.start[splits]
+    unseen = (tree.branches < 0) & (ways < tree.arity[splits] - 1)
+    stops, code = splits[unseen], ways[unseen]
+    ends = np.concatenate([tree.leaves, stops])
+    lower, upper, gaps, weights = lower[ends], upper[ends], gaps[ends], tree.value[ends]
+    rules, column = np.arange(len(tree.leaves), len(ends)), tree.feature[stops]
+    lower[rules, column], upper[rules, column], gaps[rules, column] = code - 1, code, False
+    weights[rules] = np.rint(shares(weights[rules]) * _ONE) / _ONE  # sums stay exact
+    return RuleSet.of(lower, upper, gaps, weights, client)
+
+
+def rule_table(rules: RuleSet, expected: Floats, schema: Schema) -> list[dict[str, Any]]:
+    """Rules as a table, those with the most expected rows first."""
+    lower, upper = rules.bounds()
+    bound = np.isfinite(lower) | np.isfinite(upper) | (rules.lower == rules.upper)
+    probabilities = rules.probabilities
+    best = probabilities.argmax(axis=1)
+    table = []
+    for i in np.argsort(-expected, kind="stable").tolist():
+        conditions = [
+            Condition.of(
+                schema.features[j], j, lower[i, j], upper[i, j], missing=bool(rules.gaps[i, j])
+            )
+            for j in np.flatnonzero(bound[i]).tolist()
+        ]
+        table.append(
+            {
+                "rule": " and ".join(map(str, conditions)) or "always",
+                "class": schema.classes[best[i]].item(),
+                "probability": float(probabilities[i, best[i]]),
+                "support": float(rules.support[i]),
+                "expected_rows": float(expected[i]),
+            }
+        )
+    return table

@@ -1,0 +1,109 @@
+"""The client's side of ICDTA4FL: grow a tree, judge the others' trees, receive the global one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import Client, Rows
+from solera.core.schema import class_codes
+from solera.core.task import task
+from solera.learn.evaluation import metrics as metrics_of
+from solera.learn.trees.client_trees import checked_rows
+from solera.learn.trees.id3 import grow_id3
+from solera.learn.trees.tree import Floats, Ints, Tree
+
+LOCAL, GLOBAL = "trees.local", "trees.global"
+METRICS = ("accuracy", "macro_f1")
+
+
+@task("trees.grow")
+def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
+    """A tree of this client's rows alone: CART (Gini) or ID3, in the ask's depth."""
+    rows = client.data.part("train")
+    X, labels = _rows_and_codes(client, rows, ask)
+    if ask["kind"] == "id3":
+        tree = grow_id3(X, labels, ask["sizes"], len(ask["classes"]), ask["max_depth"])
+    else:
+        tree = grow_cart(X, labels, ask, seed=int(client.rng.integers(2**31)))
+    client.state[LOCAL] = tree.to_payload()
+    return {"tree": tree.to_payload(), "rows": len(rows)}
+
+
+def _rows_and_codes(client: Client, rows: Rows, ask: Mapping[str, Any]) -> tuple[Floats, Ints]:
+    return checked_rows(client, rows, ask["width"]), class_codes(rows.y, ask["classes"])
+
+
+def grow_cart(X: Floats, labels: Ints, ask: Mapping[str, Any], *, seed: int) -> Tree:
+    """A CART tree by scikit-learn; categorical columns are read as numbers."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    from solera.learn.trees.sklearn_trees import from_sklearn
+
+    grower = DecisionTreeClassifier(
+        max_depth=ask["max_depth"], min_samples_leaf=ask["min_rows"], random_state=seed
+    )
+    classes = np.arange(len(ask["classes"]))
+    return from_sklearn(grower.fit(X, labels), classes=classes, rows=X)
+
+
+def _metrics_like(ask: Any) -> dict[str, Any]:
+    return {name: np.zeros(len(ask["trees"])) for name in METRICS}
+
+
+@task("trees.judge", like=_metrics_like)
+def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
+    """Accuracy and macro-F1 of every tree on this client's rows; 0 for its own."""
+    X, labels = _rows_and_codes(client, client.data.part("train"), ask)
+    scores = np.zeros((len(ask["trees"]), len(METRICS)))
+    for i, (owner, payload) in enumerate(zip(ask["owners"].tolist(), ask["trees"], strict=True)):
+        if owner != client.id:
+            tree = Tree.from_payload(payload, ask["width"], len(ask["classes"]))
+            counts = confusion(tree, X, labels, len(ask["classes"]))
+            metrics = metrics_of({"confusion": counts})
+            scores[i] = [metrics[name] for name in METRICS]
+    return {name: scores[:, i] for i, name in enumerate(METRICS)}
+
+
+def confusion(tree: Tree, X: Floats, labels: Ints, classes: int) -> Ints:
+    """Rows by true and predicted class."""
+    return _count_pairs(labels, tree.values(X).argmax(axis=1), (classes, classes))
+
+
+def _received_like(ask: Any) -> dict[str, Any]:
+    nodes, classes = len(ask["tree"]["feature"]), len(ask["classes"])
+    by_node = np.zeros((nodes, classes), dtype=np.int64)
+    local = np.zeros((classes, classes), dtype=np.int64)
+    return {"seen": by_node, "judged": by_node, "local": local}
+
+
+@task("trees.receive", like=_received_like)
+def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
+    """Keep the global tree and its rules, and count how it and the own tree do here.
+
+    ``seen``: training rows by node where they end and class. ``judged``: the same of the test rows,
+    or of the training rows where none are kept. ``local``: confusion matrix of the own tree there.
+    """
+    X, labels = _rows_and_codes(client, client.data.part("train"), ask)
+    classes = len(ask["classes"])
+    tree = Tree.from_payload(ask["tree"], ask["width"], classes)
+    client.state[GLOBAL] = {"tree": ask["tree"], "rules": ask["rules"]}
+    by_node = (len(tree), classes)
+    seen = _count_pairs(tree.apply(X), labels, by_node)
+    test = client.data.part("test")
+    if len(test):
+        X, labels = _rows_and_codes(client, test, ask)
+    local = np.zeros((classes, classes), dtype=np.int64)
+    if LOCAL in client.state:
+        own = Tree.from_payload(client.state[LOCAL], ask["width"], classes)
+        local = confusion(own, X, labels, classes)
+    judged = _count_pairs(tree.apply(X), labels, by_node)
+    return {"seen": seen, "judged": judged, "local": local}
+
+
+def _count_pairs(first: Ints, second: Ints, shape: tuple[int, int]) -> Ints:
+    cells = np.ravel_multi_index((first, second), shape)
+    return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)

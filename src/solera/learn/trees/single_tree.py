@@ -1,0 +1,95 @@
+"""What learners share whose model is one tree: predictions, explanations, exports, plots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.errors import DataError
+from solera.learn.base import Predictor
+from solera.learn.rows import dense
+from solera.learn.trees import export
+from solera.learn.trees.explanation import Comparison, Explanation, explain
+from solera.learn.trees.tree import Floats, Tree
+
+
+class SingleTree(Predictor, abstract=True):
+    """A classifier that is one tree."""
+
+    allows_missing = True
+    tree_: Tree
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Probability of every class."""
+        return self.tree_.predict_proba(dense(self.check_rows(X)))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.schema_.classes[best])
+
+    def check_target(self) -> None:
+        """Refuse a target that is not classes."""
+        target = self.schema_.target
+        if target != "classes":
+            raise DataError(
+                f"{type(self).__name__} predicts classes, the target is {target}",
+                hint="FedHistGBDT and FedForest predict numbers too",
+            )
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """Share of each column in the reduction of Gini impurity."""
+        self.check_fitted()
+        return self.tree_.importance(self.schema_.width)
+
+    def explain(self, x: Any, *, client: int | None = None) -> Explanation | Comparison:
+        """Why the tree answers as it does for one row.
+
+        With ``client``, the explanation of that client's own tree beside it (thesis Table 2.6).
+        """
+        self.check_fitted()
+        here = explain(self.tree_, x, self.schema_)
+        if client is None:
+            return here
+        return Comparison(explain(self.local_tree(client), x, self.schema_), here)
+
+    def local_tree(self, client: int) -> Tree:
+        """The tree that a client grew on its own rows, for learners that merge such trees."""
+        raise DataError(f"{type(self).__name__} has one tree, grown by all clients together")
+
+    def to_text(self) -> str:
+        """The tree as indented text."""
+        self.check_fitted()
+        return export.to_text(self.tree_, self.schema_)
+
+    def to_json(self) -> str:
+        """The tree as nested JSON."""
+        self.check_fitted()
+        return export.to_json(self.tree_, self.schema_)
+
+    def to_graphviz(self) -> str:
+        """The tree in the language of Graphviz."""
+        self.check_fitted()
+        return export.to_graphviz(self.tree_, self.schema_)
+
+    def to_svg(self, *, max_depth: int = 5) -> str:
+        """The upper part of the tree as a picture in SVG."""
+        from solera.learn.trees.plots import to_svg
+
+        return to_svg(self.plot(max_depth=max_depth))
+
+    def plot(self, *, ax: Any = None, max_depth: int = 4) -> Any:
+        """The upper part of the tree, as a matplotlib figure."""
+        from solera.learn.trees.plots import plot_tree
+
+        self.check_fitted()
+        return plot_tree(self.tree_, self.schema_, ax=ax, max_depth=max_depth)
+
+    def report_sections(self) -> list[tuple[str, Any]]:
+        """What a report shows of the tree: its upper part and the importance of columns."""
+        from solera.learn.trees.plots import plot_importance
+
+        importance = plot_importance(self.feature_importances_, self.schema_)
+        return [("Tree", self.plot()), ("Importance", importance)]
