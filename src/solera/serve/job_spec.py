@@ -20,17 +20,18 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from solera.core.config import Problem, check_call, component, line_of
+from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import UsageError
 from solera.learn.base import Additive, Learner
 from solera.serve.wire import NAME
 
 
-@dataclass(frozen=True)
+@dataclass
 class JobSpec:
     """What a coordinator shall run. ``text`` is the file as it was written."""
 
@@ -38,12 +39,12 @@ class JobSpec:
     federation: str
     learner: Learner
     owner: str = ""
-    seed: int = 0
-    clients: int = 1
-    deadline: float | None = None
+    seed: NonNegativeInt = 0
+    clients: Count = 1
+    deadline: Positive | None = None
     standing: bool = False
     evaluate: Literal["", "train", "test"] = ""
-    text: str = ""
+    text: str = field(default="", init=False)
 
 
 def read_job(path: str | os.PathLike[str]) -> JobSpec:
@@ -69,10 +70,7 @@ def parse_job(text: str, *, file: str = "job", name: str = "") -> JobSpec:
 
 
 def _job(table: Mapping[str, Any], text: str) -> JobSpec:
-    check_call(JobSpec, "a job", table, (), without=("text",))
-    for key, least in (("seed", 0), ("clients", 1), ("deadline", 0)):
-        if not table.get(key, least) >= least:
-            raise Problem((key,), f"{key} = {table[key]} must be at least {least}")
+    check_call(JobSpec, "a job", table, ())
     for key in ("name", "federation"):
         if not re.fullmatch(NAME, table[key]):
             raise Problem((key,), f"{key} {table[key]!r} is not a name", hint="like cardio-2")
@@ -83,4 +81,6 @@ def _job(table: Mapping[str, Any], text: str) -> JobSpec:
             f"{table['learner']['kind']} cannot stand: it needs its clients at the same time",
             hint="FedHEONN adds up what clients bring one by one",
         )
-    return JobSpec(**{**table, "learner": learner, "text": text})
+    spec = JobSpec(**{**table, "learner": learner})
+    spec.text = text
+    return spec
