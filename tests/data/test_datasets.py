@@ -152,7 +152,7 @@ def test_mnist(data):
     assert (X.shape, X.dtype, X_test.shape) == ((60000, 784), np.float32, (10000, 784))
     assert (X.min(), X.max()) == (0, 1)
     assert np.bincount(y)[:3].tolist() == [5923, 6742, 5958]
-    assert tuple(np.bincount(y_test)) == images.MNIST.test
+    assert tuple(np.bincount(y_test)) == images.IMAGES["mnist"].test
     assert X.mean(dtype=float) * 255 == pytest.approx(33.3184, abs=1e-3)
 
 
@@ -352,7 +352,7 @@ def test_a_downloaded_table_gets_its_own_split_back(nowhere, test_first):
 def test_downloaded_images_are_turned_upright(nowhere):
     pandas = pytest.importorskip("pandas", reason="downloads need pandas")
     tiny = replace(
-        images.CIFAR10, shape=(2, 2, 3), features=12, rows=3, test=(0, 1) + (0,) * 8, subset=None
+        images.IMAGES["cifar10"], shape=(2, 2, 3), features=12, rows=3, test=(0, 1) + (0,) * 8, subset=None
     )
     pixels = np.arange(36).reshape(3, 12)
     labels = pandas.Series(["3", "9", "1"])

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from solera.core.clients import IntArray
 from solera.core.errors import DataError
 from solera.core.schema import Feature
+from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, folders, reading, unavailable
 
@@ -51,17 +52,7 @@ class RawLogs(DatasetInfo):
         return next((f / self.folder for f in folders() if _files(f / self.folder, "log")), None)
 
 
-XUETANGX = RawLogs(
-    name="xuetangx",
-    title="Dropout from online courses, XuetangX logs",
-    rows=225642,
-    features=21,
-    outputs=2,
-    target="classes",
-    licence="MOOCData / KDD Cup 2015, not stated",
-    file="xuetangx/log_*.csv",
-    folder="xuetangx",
-)
+(XUETANGX,) = described("logs", RawLogs).values()
 
 
 def xuetangx(*, test: float = 0.3, seed: int = 0) -> Dataset:

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from solera.core.errors import UsageError
-from solera.core.schema import Feature, Target
+from solera.core.schema import Feature
 from solera.data import images, multilabel_sets, tables
 from solera.data.activity_logs import XUETANGX, xuetangx
+from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo
-from solera.data.images import CIFAR10, MNIST
+from solera.data.images import IMAGES
 from solera.data.learning_analytics import (
-    ACTIONS,
     COURSES,
     OULAD,
     kddcup2015,
@@ -74,35 +74,11 @@ __all__ = [
 ]
 
 
-def _bundled(
-    name: str, title: str, shape: tuple[int, int, int], target: Target = "classes"
-) -> DatasetInfo:
-    rows, features, outputs = shape
-    return DatasetInfo(
-        name=name,
-        title=title,
-        rows=rows,
-        features=features,
-        outputs=outputs,
-        target=target,
-        licence="bundled with scikit-learn",
-    )
-
-
-_BUNDLED = {
-    info.name: info
-    for info in (
-        _bundled("digits", "Handwritten digits of 8 x 8 pixels", (1797, 64, 10)),
-        _bundled("breast_cancer", "Breast tumours, Wisconsin diagnostic", (569, 30, 2)),
-        _bundled("wine", "Italian wines", (178, 13, 3)),
-        _bundled("diabetes", "Diabetes progression", (442, 10, 1), "numbers"),
-    )
-}
-_ANALYTICS = {info.name: info for info in (XUETANGX, ACTIONS, COURSES, OULAD)}
+_BUNDLED = described("bundled", DatasetInfo)
+_ANALYTICS = {info.name: info for info in (XUETANGX, COURSES, OULAD)}
 _INFOS: dict[str, DatasetInfo] = {
     **_BUNDLED,
-    "mnist": MNIST,
-    "cifar10": CIFAR10,
+    **IMAGES,
     **TABLES,
     **MULTILABEL,
     **_ANALYTICS,
@@ -185,7 +161,7 @@ def mnist(*, flat: bool = True) -> Dataset:
 
     LeCun & Cortes. ``flat=False`` keeps the images as (rows, 28, 28).
     """
-    return images.load(MNIST, flat=flat)
+    return images.load(IMAGES["mnist"], flat=flat)
 
 
 def cifar10(*, flat: bool = True) -> Dataset:
@@ -195,7 +171,7 @@ def cifar10(*, flat: bool = True) -> Dataset:
     ``cifar10_subset.npz`` is at hand (the first 10,000 training and 1,000 test images) that is
     read, and the title says so.
     """
-    return images.load(CIFAR10, flat=flat)
+    return images.load(IMAGES["cifar10"], flat=flat)
 
 
 def nursery(*, test: float = 0.25, seed: int = 0) -> Dataset:

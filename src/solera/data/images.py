@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.core.schema import numbered
+from solera.data.catalogue import described
 from solera.data.dataset import Dataset, make_schema
 from solera.data.files import DatasetInfo, arrays, locate, reading, unavailable
-
-_CIFAR = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,44 +29,7 @@ class Images(DatasetInfo):
     subset: Images | None = field(default=None, repr=False)
 
 
-MNIST = Images(
-    name="mnist",
-    title="MNIST handwritten digits",
-    rows=70000,
-    features=784,
-    outputs=10,
-    target="classes",
-    licence="LeCun & Cortes, CC BY-SA 3.0",
-    file="mnist.npz",
-    openml=("mnist_784", 1),
-    shape=(28, 28),
-    test=(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
-    class_names=tuple("0123456789"),
-)
-CIFAR10 = Images(
-    name="cifar10",
-    title="CIFAR-10 colour images",
-    rows=60000,
-    features=3072,
-    outputs=10,
-    target="classes",
-    licence="Krizhevsky 2009, no explicit licence",
-    file="cifar10.npz",
-    openml=("CIFAR_10", 1),
-    shape=(32, 32, 3),
-    test=(1000,) * 10,
-    class_names=tuple(_CIFAR.split()),
-)
-CIFAR10 = replace(
-    CIFAR10,
-    subset=replace(
-        CIFAR10,
-        title="CIFAR-10 colour images (subset: 10,000 + 1,000 of 60,000)",
-        rows=11000,
-        file="cifar10_subset.npz",
-        openml=None,
-    ),
-)
+IMAGES = described("images", Images)
 
 
 def best_at_hand(images: Images) -> Images:

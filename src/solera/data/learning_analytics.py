@@ -15,41 +15,10 @@ from solera.core.clients import IntArray
 from solera.core.constraints import Count, check_arguments
 from solera.core.errors import DataError
 from solera.core.schema import Feature
+from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, arrays, find, reading, unavailable
-from solera.data.tables import Cells, Table, encode, load, numbers, read_cells
-
-_ACTIONS = (
-    "seek_video play_video pause_video stop_video load_video problem_get problem_check "
-    "problem_save reset_problem problem_check_correct problem_check_incorrect create_thread "
-    "create_comment delete_thread delete_comment click_info click_courseware click_about "
-    "click_forum click_progress close_courseware"
-)
-ACTIONS = Table(
-    name="xuetangx_actions16k",
-    title="Dropout from online courses, XuetangX enrolments of 100 to 1,000 actions",
-    rows=16412,
-    features=21,
-    outputs=2,
-    target="classes",
-    licence="MOOCData (Feng et al. 2019), not stated",
-    file="xuetangx_actions16k.csv.gz",
-    columns=tuple(_ACTIONS.split()),
-    categorical=frozenset(),
-    answers=("dropout",),
-    readable={"0": "stayed", "1": "dropped out"},
-    split=None,
-)
-COURSES = DatasetInfo(
-    name="kddcup2015",
-    title="Dropout from 31 online courses, KDD Cup 2015",
-    rows=57366,
-    features=210,
-    outputs=2,
-    target="classes",
-    licence="KDD Cup 2015, not stated",
-    file="kddcup2015_courses.npz",
-)
+from solera.data.tables import TABLES, Cells, encode, load, numbers, read_cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +32,8 @@ class Tables(DatasetInfo):
         return all(find(file) is not None for file in (self.file, *self.others))
 
 
-OULAD = Tables(
-    name="oulad",
-    title="Withdrawal from courses of the Open University (OULAD)",
-    rows=32593,
-    features=13,
-    outputs=2,
-    target="classes",
-    licence="UCI 349, CC BY 4.0",
-    file="oulad_studentInfo.csv.gz",
-    others=("oulad_studentAssessment.csv.gz", "oulad_assessments.csv.gz"),
-)
+(COURSES,) = described("courses", DatasetInfo).values()
+(OULAD,) = described("several", Tables).values()
 _PERSON = ("gender", "region", "highest_education", "imd_band", "age_band", "disability")
 _NUMBERS = ("num_of_prev_attempts", "studied_credits")
 Days = Annotated[int, Meta(ge=1, le=30)]
@@ -115,7 +75,7 @@ def xuetangx_actions16k(*, test: float = 0.3, seed: int = 0) -> Dataset:
     A real part of :func:`xuetangx`, those with 100 to 1,000 actions: 44 % drop out, against 76 % of
     all. It does not say who the students are, nor which course they took.
     """
-    return load(ACTIONS, test=test, seed=seed)
+    return load(TABLES["xuetangx_actions16k"], test=test, seed=seed)
 
 
 def kddcup2015(*, days: Days = 30, test: float = 0.3, seed: int = 0) -> Dataset:

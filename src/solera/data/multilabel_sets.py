@@ -13,74 +13,11 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.core.schema import Feature
+from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, arrays, locate, reading
 
-
-def _labels(
-    name: str,
-    title: str,
-    file: str,
-    shape: tuple[int, int, int],
-    licence: str,
-    openml: tuple[str, int] | None = None,
-) -> DatasetInfo:
-    rows, features, outputs = shape
-    return DatasetInfo(
-        name=name,
-        title=title,
-        rows=rows,
-        features=features,
-        outputs=outputs,
-        target="labels",
-        licence=licence,
-        file=f"{file}.npz",
-        openml=openml,
-    )
-
-
-_READ = "MEKA, Read 2010"
-_YAHOO = "Yahoo! directory, Education"
-
-MULTILABEL = {
-    info.name: info
-    for info in (
-        _labels(
-            "scene", "Scenes in photographs", "scene", (2407, 294, 6),
-            "MULAN, Boutell et al. 2004", ("scene", 4),
-        ),
-        _labels(
-            "yeast", "Functions of yeast genes", "yeast", (2417, 103, 14),
-            "MULAN, Elisseeff & Weston 2001", ("yeast", 4),
-        ),
-        _labels("slashdot", "Slashdot articles", "slashdot", (3782, 1079, 22), _READ),
-        _labels("reuters_k500", "Reuters news, 500 words", "reutersK500", (6000, 500, 103), _READ),
-        _labels("ng20", "20 Newsgroups posts", "20NG", (19300, 1006, 20), "MEKA, Lang 1995"),
-        _labels(
-            "tmc2007_500", "Aviation safety reports, 500 words", "tmc2007_500", (21519, 500, 22),
-            "MULAN, Srivastava & Zane-Ulman 2005",
-        ),
-        _labels(
-            "corel5k", "Corel photographs", "Corel5k", (5000, 499, 374),
-            "MULAN, Duygulu et al. 2002",
-        ),
-        _labels(
-            "yahoo_education", _YAHOO, "YahooEducation", (12030, 27534, 33), "Ueda & Saito 2002",
-        ),
-        _labels(
-            "yahoo_education_brfs500", f"{_YAHOO}, 500 words", "YahooEducation_BRFS500",
-            (12030, 500, 33), "Ueda & Saito 2002",
-        ),
-        _labels(
-            "mediamill", "MediaMill video concepts", "mediamill", (43907, 120, 101),
-            "MULAN, Snoek et al. 2006",
-        ),
-        _labels(
-            "human_pseaac", "Places of human proteins in the cell, PseAAC features",
-            "HumanPseAAC", (3106, 440, 14), "KDIS, Xu et al. 2016",
-        ),
-    )
-}  # fmt: skip
+MULTILABEL = described("labels", DatasetInfo)
 
 
 def load(

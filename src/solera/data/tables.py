@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.core.schema import Feature
+from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, locate, reading, unavailable
 
@@ -36,165 +37,13 @@ class Table(DatasetInfo):
     """
 
     columns: tuple[str, ...] = field(repr=False)
-    categorical: frozenset[str] = field(repr=False)
+    categorical: frozenset[str] = field(default=frozenset(), repr=False)
     answers: tuple[str, ...] = field(repr=False)
-    readable: Mapping[str, str] = field(repr=False)
-    split: tuple[tuple[int, ...], tuple[int, ...]] | None = field(repr=False)
+    readable: Mapping[str, str] = field(default_factory=dict, repr=False)
+    split: tuple[tuple[int, ...], tuple[int, ...]] | None = field(default=None, repr=False)
 
 
-def _table(
-    name: str,
-    title: str,
-    uci: int,
-    rows: int,
-    columns: str,
-    outputs: int,
-    *,
-    answers: str = "class",
-    readable: Mapping[str, str] | None = None,
-    split: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
-    openml: tuple[str, int] | None = None,
-) -> Table:
-    """A table in short: categorical columns carry a ``*``, several answers are numbers."""
-    names = tuple(c.rstrip("*") for c in columns.split())
-    return Table(
-        name=name,
-        title=title,
-        rows=rows,
-        features=len(names),
-        outputs=outputs,
-        target="numbers" if len(answers.split()) > 1 else "classes",
-        licence=f"UCI {uci}, CC BY 4.0",
-        file=f"{name}.csv.gz",
-        openml=openml,
-        columns=names,
-        categorical=frozenset(c[:-1] for c in columns.split() if c.endswith("*")),
-        answers=tuple(answers.split()),
-        readable=readable or {},
-        split=split,
-    )
-
-
-TABLES = {
-    table.name: table
-    for table in (
-        _table(
-            "nursery",
-            "Nursery-school applications",
-            76,
-            12960,
-            "parents* has_nurs* form* children* housing* finance* social* health*",
-            5,
-            openml=("nursery", 1),
-        ),
-        _table(
-            "car",
-            "Car evaluation",
-            19,
-            1728,
-            "buying* maint* doors* persons* lug_boot* safety*",
-            4,
-            openml=("car", 3),
-        ),
-        _table(
-            "adult",
-            "Adult, income in the 1994 census",
-            2,
-            48842,
-            "age workclass* fnlwgt education* education-num marital-status* occupation* "
-            "relationship* race* sex* capital-gain capital-loss hours-per-week native-country*",
-            2,
-            split=((24720, 7841), (12435, 3846)),
-            openml=("adult", 2),
-        ),
-        _table(
-            "credit2",
-            "Default of credit-card clients",
-            350,
-            30000,
-            "LIMIT_BAL SEX* EDUCATION* MARRIAGE* AGE PAY_0 PAY_2 PAY_3 PAY_4 PAY_5 PAY_6 "
-            "BILL_AMT1 BILL_AMT2 BILL_AMT3 BILL_AMT4 BILL_AMT5 BILL_AMT6 "
-            "PAY_AMT1 PAY_AMT2 PAY_AMT3 PAY_AMT4 PAY_AMT5 PAY_AMT6",
-            2,
-            answers="default",
-            readable={"0": "paid", "1": "default"},
-            openml=("default-of-credit-card-clients", 1),
-        ),
-        _table(
-            "ildp",
-            "Indian liver patients (ILPD)",
-            225,
-            583,
-            "age gender* tb db alkphos sgpt sgot tp alb ag_ratio",
-            2,
-            readable={"1": "patient", "2": "no patient"},
-            openml=("ilpd", 1),
-        ),
-        _table(
-            "drybean",
-            "Dry beans, shape of the grain",
-            602,
-            13611,
-            "Area Perimeter MajorAxisLength MinorAxisLength AspectRation Eccentricity ConvexArea "
-            "EquivDiameter Extent Solidity roundness Compactness "
-            "ShapeFactor1 ShapeFactor2 ShapeFactor3 ShapeFactor4",
-            7,
-            answers="Class",
-        ),
-        _table(
-            "carbon_nanotubes",
-            "Carbon nanotubes, atomic coordinates",
-            448,
-            10721,
-            "n m u v w",
-            3,
-            answers="u_calc v_calc w_calc",
-        ),
-        _table(
-            "skin",
-            "Skin segmentation",
-            229,
-            245057,
-            "B G R",
-            2,
-            readable={"1": "skin", "2": "not skin"},
-            openml=("skin-segmentation", 1),
-        ),
-        _table(
-            "optdigits",
-            "Optical recognition of handwritten digits",
-            80,
-            5620,
-            " ".join(f"p{i}" for i in range(64)),
-            10,
-            split=(
-                (376, 389, 380, 389, 387, 376, 377, 387, 380, 382),
-                (178, 182, 177, 183, 181, 182, 181, 179, 174, 180),
-            ),
-            openml=("optdigits", 1),
-        ),
-        _table(
-            "heart_cleveland",
-            "Heart disease, Cleveland",
-            45,
-            303,
-            "age sex* cp* trestbps chol fbs* restecg* thalach exang* oldpeak slope* ca thal*",
-            5,
-            answers="num",
-        ),
-        _table(
-            "german_credit",
-            "German credit risk",
-            144,
-            1000,
-            "status* duration credit_history* purpose* amount savings* employment* "
-            "installment_rate personal_status* other_debtors* residence_since property* age "
-            "other_plans* housing* existing_credits job* people_liable telephone* foreign_worker*",
-            2,
-            readable={"1": "good", "2": "bad"},
-        ),
-    )
-}
+TABLES = described("tables", Table)
 
 
 def load(table: Table, *, test: float = 0.0, seed: int = 0) -> Dataset:
