@@ -67,7 +67,7 @@ def component(base: type[Any], table: Mapping[str, Any], where: Where = ()) -> A
     known, what = family(base), base.__name__.lower()
     if "kind" not in table:
         raise Problem(where, f"the {what} has no kind", hint=f"one of {', '.join(known)}")
-    cls = choose(known, _full_name(table["kind"]), what, (*where, "kind"))
+    cls = choose(known, registered_name(table["kind"]), what, (*where, "kind"))
     given = {("kind" if key == "kind_" else key): v for key, v in table.items() if key != "kind"}
     hints = check_call(cls, cls.__name__, given, where)
     built = {key: _nested(v, hints.get(key), (*where, key)) for key, v in given.items()}
@@ -79,7 +79,7 @@ def component(base: type[Any], table: Mapping[str, Any], where: Where = ()) -> A
         raise Problem(where, error.message, hint=error.hint) from None
 
 
-def _full_name(kind: Any) -> Any:
+def registered_name(kind: Any) -> Any:
     """The registered name of a component that goes by its bare name, if there is one."""
     try:
         return full_name(kind) if isinstance(kind, str) else kind

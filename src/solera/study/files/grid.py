@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.component import Component
-from solera.core.config import Problem, Where, family, fits, type_hints
+from solera.core.config import Problem, Where, family, fits, registered_name, type_hints
 from solera.data import datasets
 from solera.data.partition import Partition
 from solera.learn.base import Learner
@@ -160,7 +160,7 @@ def _axes(section: str, table: Mapping[str, Any], places: Mapping[str, Where]) -
 
 
 def _component_axes(base: type[Any], table: Mapping[str, Any], where: Where) -> Iterator[Axis]:
-    cls = family(base).get(str(table.get("kind")))
+    cls = family(base).get(registered_name(table.get("kind")))
     hints = {} if cls is None else type_hints(cls)
     for key, value in table.items():
         name = "kind" if key == "kind_" else key
