@@ -42,8 +42,9 @@ import solera as so
 from sizes import sized
 from solera.core.aggregation import Sum
 from solera.core.payload import encode
-from solera.engines.connection import CHUNK, INLINE
+from solera.serve.connection import CHUNK
 from solera.serve.identity import Identity, reply_message, seal_key_message, sign_request
+from solera.serve.wire import INLINE
 
 MB = 1 << 20
 DEADLINE = 900.0

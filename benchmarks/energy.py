@@ -28,8 +28,8 @@ import solera as so
 from sizes import sized
 from solera.green import carbon
 from solera.green.power import load
-from solera.study.execute import run_study
-from solera.study.plan import Study, parse
+from solera.study.files.reader import parse
+from solera.study.run.runner import run_study
 from solera.study.statistics import Interval, bootstrap_interval
 
 STUDY = f"""\
@@ -121,7 +121,6 @@ def sample() -> None:
 
 def sums(workers: int) -> None:
     study = parse(STUDY + '[energy]\nsource = "model"\n', file="study.toml", name="study")
-    assert isinstance(study, Study)
     folder = Path(tempfile.mkdtemp())
     try:
         run = run_study(study, folder, workers=workers)
@@ -129,7 +128,7 @@ def sums(workers: int) -> None:
         shutil.rmtree(folder)
     assert run.energy is not None
     uses = [r.energy for _, r in run.finished if r.energy is not None]
-    parts = sum(sum(use.tasks.values()) for use in uses) + run.handing_out
+    parts = sum(sum(use.tasks.values()) for use in uses) + run.coordination_kwh
     whole = run.energy.kwh
     print(
         f"  {workers} workers: tasks of {len(uses)} cells {parts:.5e} kWh, one meter around "
