@@ -129,7 +129,7 @@ def coordinator() -> Run:
 WORKLOADS: dict[str, Callable[[], Run]] = {
     "W1": lambda: simulation(*sized((100, 600, 128, 10, 40), tiny=(4, 20, 8, 2, 1))),
     "W2": lambda: simulation(*sized((1000, 60, 128, 100, 30), tiny=(8, 20, 8, 4, 1))),
-    "W3": lambda: simulation(*sized((1000, 20, 0, 100, 100), tiny=(8, 20, 0, 4, 1))),
+    "W3": lambda: simulation(*sized((1000, 20, 0, 100, 400), tiny=(8, 20, 0, 4, 1))),
     "heonn": heonn,
     "trees": trees,
     "coordinator": coordinator,

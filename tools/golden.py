@@ -145,6 +145,17 @@ def facts_of(value: Any, prefix: str) -> Facts:
     return {prefix + path: as_array(leaf) for path, leaf in leaves(value)}
 
 
+def with_old_names(value: Any) -> Any:
+    """A payload whose texts name classes as they were named before."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, Mapping):
+        return {key: with_old_names(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_old_names(inner) for inner in value]
+    return value
+
+
 def loose_numbers(value: Any) -> np.ndarray:
     """All floats and single numbers of a payload in sorted order: free of their layout."""
     parts = []
@@ -189,7 +200,7 @@ class Recorder:
             return
         self.facts.update(facts_of(payload, key))
         with contextlib.suppress(Exception):  # keys of a mapping by client are no text
-            frame = _payload().encode(payload)
+            frame = _payload().encode(with_old_names(payload))
             self.facts[f"{key} encoded"] = np.array(hashlib.sha256(frame).hexdigest())
 
 
@@ -526,9 +537,7 @@ def everything() -> Iterator[tuple[str, Callable[[], Facts]]]:
 
 
 def file_of(folder: Path, name: str) -> Path:
-    for old, new in CLASSES.items():
-        name = re.sub(rf"\b{new}\b", old, name)
-    return folder / (re.sub(r"[^A-Za-z0-9]+", "-", name) + ".npz")
+    return folder / (re.sub(r"[^A-Za-z0-9]+", "-", plain(name)) + ".npz")
 
 
 def plain(text: str) -> str:
