@@ -79,7 +79,7 @@ def _failures(fed):
     found = []
     for k in range(12):
         ask = so.FedLinear(rounds=1).fit(so.simulate(X, Y, clients=1))
-        payload = {**ask.round_config(0), **ask.get_model()}
+        payload = ask.round_ask(0)
         replies = fed.ask("linear.train", payload, round=k)
         replies.fold(so.Mean("rows"))
         found += replies.failures

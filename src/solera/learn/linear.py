@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Client, ClientGroup, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
-from solera.core.errors import DataError, Refusal
+from solera.core.errors import DataError
 from solera.core.replies import Stacked
 from solera.core.selection import Selector
 from solera.core.task import task
-from solera.data.agreement import missing_values
-from solera.learn.averaging.base import ScoreAveraging
+from solera.learn.averaging.base import ScoreAveraging, diverged
 from solera.learn.averaging.training.batches import shuffle_rows
 from solera.learn.averaging.training.losses import targets_of
+from solera.learn.probabilities import sigmoid
+from solera.learn.rows import check_shape, dense, not_finite
 
 Floats = NDArray[np.floating[Any]]
 
@@ -42,7 +43,7 @@ def _train_many(group: ClientGroup, ask: Any) -> Stacked:
     always the first ones, and only the last, shorter batch of a client computes on padding.
     """
     data = group.data
-    _check(int(group.ids[0]), data.X, int(data.sizes.min()), ask)
+    check_shape(group.ids, data.sizes, data.X, len(ask["coef"]))
     order = np.argsort(-data.sizes, kind="stable")
     starts, sizes = data.starts[order], data.sizes[order]
     targets = targets_of(data.y[data.index], ask["loss"], ask["classes"], ask["coef"].dtype)
@@ -83,7 +84,7 @@ def _like(ask: Any) -> dict[str, Any]:
 def _train(client: Client, ask: Any) -> dict[str, Any]:
     """Mini-batch gradient descent over this client's rows, as in the textbook."""
     rows = client.data.part("train")
-    _check(client.id, rows.X, len(rows), ask)
+    check_shape(client.id, len(rows), rows.X, len(ask["coef"]))
     targets = targets_of(rows.y, ask["loss"], ask["classes"], ask["coef"].dtype)
     kind = _float(rows.X)
     W, b = ask["coef"].astype(kind), ask["intercept"].astype(kind)
@@ -116,7 +117,7 @@ def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
         np.put_along_axis(p, chosen, np.take_along_axis(p, chosen, axis=-1) - 1, axis=-1)
         return p, losses[..., 0]
     if loss == "sigmoid":
-        p = 0.5 * (1 + np.tanh(0.5 * z))
+        p = sigmoid(z)
         softplus = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
         return p - target, (softplus - target * z).sum(axis=-1)
     error = z - target
@@ -134,25 +135,11 @@ def _dense(X: Any, take: IntArray, kind: Any) -> Any:
     return rows.reshape(*take.shape, -1).astype(kind, copy=False)
 
 
-def _check(client: int, X: Any, rows: int, ask: Any) -> None:
-    width = int(np.prod(X.shape[1:]))
-    if width != ask["coef"].shape[0]:
-        raise DataError(f"client {client} has {width} columns, the model {ask['coef'].shape[0]}")
-    if not rows:
-        raise Refusal(f"client {client} has no rows to train on")
-
-
 def _explain(client: Client, X: Any, ask: Any) -> DataError:
     """Why training did not end in finite weights."""
-    values = X.toarray() if hasattr(X, "toarray") else X
-    gaps = ~np.isfinite(values.reshape(len(values), -1)).all(axis=0)
-    if gaps.any():
-        names = [f.name for f, gap in zip(client.data.schema.features, gaps, strict=True) if gap]
-        return missing_values(client.id, names)
-    return DataError(
-        f"training diverged at client {client.id} with lr={ask['lr']}",
-        hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
-    )
+    if not np.isfinite(dense(X)).all():
+        return not_finite(client, X)
+    return diverged(client.id, ask["lr"])
 
 
 # --- the coordinator's side ---

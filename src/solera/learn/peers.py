@@ -51,7 +51,7 @@ class PeerToPeer(Predictor):
     def _step(self, r: Round, clients: Any) -> float | None:
         """Train at these peers at once and keep the mean; a peer that fails is passed over."""
         learner = self.learner_
-        ask = {**learner.round_config(r.index), **learner.get_model()}
+        ask = learner.round_ask(r.index)
         rule = learner.round_aggregation()
         partial = r.ask(learner.update, ask, to=clients, quorum=0).partial(rule)
         if partial is None:

@@ -1,4 +1,4 @@
-"""Many clients together, one alone, and centralised: the same arithmetic."""
+"""Batched training, the reference version, and centralised training: the same arithmetic."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def compare(model, config, target="classes", tile=None, monkeypatch=None, tolera
 
 @pytest.mark.parametrize("config", HOW.values(), ids=HOW)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_together_equals_alone(model, config):
+def test_batched_training_equals_the_reference(model, config):
     made = model()
     deep = isinstance(made, models.ComplexCNN)
     compare(made, config, tolerance=1e-6 if deep else 1e-10)
@@ -142,7 +142,7 @@ def both_ways(model, config):
 @pytest.mark.parametrize("tile", [1, 1 << 22])
 @pytest.mark.parametrize("config", ["sgd", "steps", "full batch"])
 @pytest.mark.parametrize("model", ["linear", "mlp", "deep tanh dropout", "sigmoid"])
-def test_factors_of_the_first_layer_are_the_same_update(model, config, tile, monkeypatch):
+def test_low_rank_updates_are_the_same_updates(model, config, tile, monkeypatch):
     monkeypatch.setattr(low_rank, "_ROWS", tile)
     written, factors = both_ways(MODELS[model](), HOW[config])
     values = written.fields["update"]["values"]
@@ -159,7 +159,7 @@ def test_factors_of_the_first_layer_are_the_same_update(model, config, tile, mon
     assert factors.finite().tolist() == [True, True, True, False, True]
 
 
-def test_factors_are_used_where_rows_are_few():
+def test_low_rank_updates_are_used_where_rows_are_few():
     config, cpu = TrainingConfig("softmax", 0.1, batch_size=20), torch.device("cpu")
     wide, sixty = Architecture(nn.mlp(784, 128, 10)), np.array([60, 20])
     assert low_rank_pays(wide, config, sixty, cpu)

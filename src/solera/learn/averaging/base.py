@@ -49,6 +49,10 @@ class Averaging(Predictor, abstract=True):
     def round_config(self, round: int) -> dict[str, Any]:
         """What clients are asked with in this round besides the model."""
 
+    def round_ask(self, round: int) -> dict[str, Any]:
+        """All that clients are asked with in this round."""
+        return {**self.round_config(round), **self.get_model()}
+
     def round_aggregation(self) -> Aggregation:
         """How the clients' replies become one."""
         return Mean(weight="rows")
@@ -72,7 +76,6 @@ class Averaging(Predictor, abstract=True):
 
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""
-        self.check_params()
         self.round_config(0)  # what does not suit the data is named before anything is asked
         self.set_model(self.first_model(federation.seed))
 
@@ -85,8 +88,7 @@ class Averaging(Predictor, abstract=True):
             federation, rounds=self.rounds, per_round=self.per_round, select=self.select
         )
         for r in rounds:
-            ask = {**self.round_config(r.index), **self.get_model()}
-            mean = r.ask(self.update, ask).fold(self.round_aggregation())
+            mean = r.ask(self.update, self.round_ask(r.index)).fold(self.round_aggregation())
             self.apply_update(mean)
             r.log(loss=float(mean["loss"]))
             self.after_round(r)
@@ -133,3 +135,11 @@ class ScoreAveraging(Averaging, abstract=True):
                 hint="a classifier needs at least two classes",
             )
         return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[target]
+
+
+def diverged(client: int, lr: float) -> DataError:
+    """The error for training that did not end in finite numbers."""
+    return DataError(
+        f"training diverged at client {client} with lr={lr:g}",
+        hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
+    )

@@ -26,6 +26,9 @@ from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.updates import unpack_update
 from solera.simulate.durations import Durations
 
+Job = dict[str, Any]
+"""A client, the model it started from, when its reply arrives, and the reply."""
+
 
 class FedBuff(FedAvg):
     """Asynchronous averaging with a buffer; a round is one move of the model.
@@ -62,12 +65,12 @@ class FedBuff(FedAvg):
                 self, "concurrency", self.concurrency, f"must be at most {len(federation)} clients"
             )
         self.begin(federation)
-        self.jobs_: list[dict[str, Any]] = []
+        self.jobs_: list[Job] = []
         self.started_ = 0
         for r in self.each_round(federation, rounds=self.rounds):
             self._start(federation, r.index)
-            arrived, clients = self._wait(federation, r.index)
-            self._ask(r, clients)
+            arrived = self._wait(federation, r.index)
+            self._ask(r, [*arrived, *self.jobs_])
             self._move(r, arrived)
         del self.jobs_, self.started_
 
@@ -92,10 +95,10 @@ class FedBuff(FedAvg):
             ),
         ]
 
-    def _wait(self, federation: Federation, version: int) -> tuple[list[dict[str, Any]], list[int]]:
-        """The next ``buffer`` jobs to arrive, and the clients that start before the model moves."""
+    def _wait(self, federation: Federation, version: int) -> list[Job]:
+        """The next ``buffer`` jobs to arrive; clients that finish are replaced by others."""
         draw = generator(federation.seed, "buffer/next", version)
-        arrived: list[dict[str, Any]] = []
+        arrived: list[Job] = []
         while len(arrived) < self.buffer:
             first = min(self.jobs_, key=lambda job: (job["arrives"], job["client"]))
             self.jobs_ = [job for job in self.jobs_ if job is not first]
@@ -106,32 +109,30 @@ class FedBuff(FedAvg):
             chosen = draw.choice(idle, 1)
             when = np.array([first["arrives"]])
             self._begin(federation, chosen, when, version + 1 if last else version)
-        known = [*arrived, *self.jobs_]
-        new = {j["client"] for j in known if j["version"] == version and j["reply"] is None}
-        return arrived, sorted(new)
+        return arrived
 
-    def _ask(self, r: Round, clients: list[int]) -> None:
+    def _ask(self, r: Round, jobs: list[Job]) -> None:
         """Train everybody who starts from the current model."""
-        ask = {**self.round_config(r.index), **self.get_model()}
-        replies = r.ask(self.update, ask, to=clients).fold(Collect()) if clients else {}
-        self._replies = replies
+        new = [job for job in jobs if job["version"] == r.index and job["reply"] is None]
+        if not new:
+            return
+        clients = sorted({job["client"] for job in new})
+        replies = r.ask(self.update, self.round_ask(r.index), to=clients).fold(Collect())
+        for job in new:
+            job["reply"] = replies.get(job["client"], False)
 
-    def _move(self, r: Round, arrived: list[dict[str, Any]]) -> None:
+    def _move(self, r: Round, arrived: list[Job]) -> None:
         """Average what arrived and move the model."""
-        for job in [*arrived, *self.jobs_]:
-            if job["version"] == r.index and job["reply"] is None:
-                job["reply"] = self._replies.get(job["client"], False)
-        del self._replies
-        sound = [job for job in arrived if job["reply"]]
+        replied = [job for job in arrived if job["reply"]]
         size = self._shared_size
         total = np.zeros(size, self.dtype)
-        for job in sound:
+        for job in replied:
             parts = {n: np.asarray(v)[None] for n, v in job["reply"]["update"].items()}
             stale = (1 + r.index - job["version"]) ** -0.5
             total += (stale * unpack_update(parts, self.update_steps, size)[0]).astype(self.dtype)
-        if sound:
-            self.apply_update({"update": total / len(sound)})
-            r.log(loss=float(np.mean([job["reply"]["loss"] for job in sound])))
+        if replied:
+            self.apply_update({"update": total / len(replied)})
+            r.log(loss=float(np.mean([job["reply"]["loss"] for job in replied])))
         r.log(
             clients=len(arrived),
             time=max(job["arrives"] for job in arrived),

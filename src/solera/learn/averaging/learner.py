@@ -71,7 +71,8 @@ class FedAvg(ScoreAveraging):
 
     Attributes
     ----------
-    weights_: all parameters as one vector; :meth:`module` gives them as a network.
+    weights_: all parameters as one vector, in the order and the shapes of the network's
+        ``state_dict``; :meth:`module` gives them as a network.
     """
 
     update = train_and_send
@@ -198,7 +199,7 @@ class FedAvg(ScoreAveraging):
 
     def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
         architecture = self._architecture
-        if architecture.layers is None or architecture.convolves or hasattr(X, "tocsr"):
+        if not architecture.dense or hasattr(X, "tocsr"):
             return super().losses_of(models, X, y)  # stacked convolutions are slower
         weights = np.stack([model["weights"] for model in models])
         target = targets_of(y, self._loss, self.schema_.classes, weights.dtype)

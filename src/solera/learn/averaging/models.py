@@ -102,7 +102,9 @@ class LinearModel(Layered):
 class ImageModel(Layered, abstract=True):
     """A network whose rows are the pixels of images ``shape`` = (height, width, channels)."""
 
-    shape: Sequence[int]
+    def __init__(self, shape: Sequence[Count] = (32, 32, 3), outputs: Count = 10) -> None:
+        self.shape = shape
+        self.outputs = outputs
 
     def check_params(self) -> None:
         super().check_params()
@@ -116,10 +118,6 @@ class SimpleCNN(ImageModel):
 
     The network of the experiments of GreedyFed (Singhal et al. 2024).
     """
-
-    def __init__(self, shape: Sequence[Count] = (32, 32, 3), outputs: Count = 10) -> None:
-        self.shape = shape
-        self.outputs = outputs
 
     def layers(self) -> list[Layer]:
         height, width, channels = self.shape
@@ -143,10 +141,6 @@ class ComplexCNN(ImageModel):
     After each pair 2×2 pooling; 1,342,122 parameters on CIFAR-10. The network of the experiments
     of Hybrid-FL (Yoshida et al. 2020).
     """
-
-    def __init__(self, shape: Sequence[Count] = (32, 32, 3), outputs: Count = 10) -> None:
-        self.shape = shape
-        self.outputs = outputs
 
     def layers(self) -> list[Layer]:
         height, width, channels = self.shape
@@ -187,8 +181,7 @@ class ConvNet(ImageModel):
         dense: Count = 32,
         dropout: ProperFraction = 0.0,
     ) -> None:
-        self.shape = shape
-        self.outputs = outputs
+        super().__init__(shape, outputs)
         self.channels = channels
         self.dense = dense
         self.dropout = dropout
@@ -205,19 +198,9 @@ class ConvNet(ImageModel):
         return [*layers, Dense(self.dense, self.outputs)]
 
 
-class TextHead(Layered):
+def text_head(inputs: int, outputs: int, *, hidden: int = 64, dropout: float = 0.2) -> MLP:
     """The small network on top of a frozen representation of text: dropout, one hidden layer."""
-
-    def __init__(
-        self, inputs: Count, outputs: Count, *, hidden: Count = 64, dropout: ProperFraction = 0.2
-    ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.hidden = hidden
-        self.dropout = dropout
-
-    def layers(self) -> list[Layer]:
-        return MLP(self.inputs, self.hidden, self.outputs, dropout=self.dropout).layers()
+    return MLP(inputs, hidden, outputs, dropout=dropout)
 
 
 class Registered(Model):

@@ -26,7 +26,6 @@ from solera.core.task import task
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.learner import FedAvg, outputs_of
 from solera.learn.averaging.models import Layered, register_loss
-from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import (
@@ -95,7 +94,7 @@ def train_core(local: LocalTraining) -> Stacked:
         for state in local.states:
             if PRIVATE in state:
                 state[_BEST] = state[PRIVATE]
-    changes, losses, _ = local.changes(local.config, Correction())
+    changes, losses, _ = local.changes()
     if local.ask["weight"] != "samples_labels":
         return local.reply(changes, losses)
     return local.reply(changes, losses, rows=local.sizes * local.labels_known())
@@ -112,18 +111,18 @@ def _finish(client: Client, ask: Any) -> dict[str, Any]:
         assert local.private is not None
         rows = local.copies()
         config = replace(local.config, epochs=ask["fine_tune"])
-        local.train(rows, config, Correction(frozen=~local.private))
+        local.train(rows, config, frozen=~local.private)
         local.keep_private(rows)
     if ask["thresholds"]:
-        held = client.data.part("validation")
-        rows = held if len(held) else client.data.part("train")
+        validation = client.data.part("validation")
+        rows = validation if len(validation) else client.data.part("train")
         z = _outputs(client, ask, rows.X)
         client.state[_THRESHOLDS] = tune_thresholds(z, np.asarray(rows.y))
     return {"done": 1}
 
 
 @task("multilabel.judge")
-def _judge(client: Client, ask: Any) -> dict[str, Any]:
+def _score_labels(client: Client, ask: Any) -> dict[str, Any]:
     """Scores of this client's model on rows it keeps, or on rows that were sent."""
     rows = Rows(ask["X"], ask["y"]) if "X" in ask else client.data.part(ask["part"])
     own = np.flatnonzero((np.asarray(client.data.part("train").y) >= 0).any(axis=0))
@@ -212,8 +211,7 @@ class MLFedAvg(FedAvg):
             self.weights_ = self.best_
         if self.stop == "patience" or self.fine_tune or self.thresholds:
             last = {
-                **self.round_config(self.rounds - 1),
-                **self.get_model(),
+                **self.round_ask(self.rounds - 1),
                 "restore": self.stop == "patience" and not self._latest_is_best(),
                 "fine_tune": self.fine_tune,
                 "thresholds": self.thresholds,
@@ -222,7 +220,7 @@ class MLFedAvg(FedAvg):
 
     def _watch(self, r: Round) -> None:
         """Judge the new model on the clients' validation rows, and stop if it is time."""
-        scores = self._judge(r.federation, {"part": "validation"})
+        scores = self._scores(r.federation, {"part": "validation"})
         if not scores:
             raise DataError(
                 "no client has validation rows to stop by",
@@ -253,14 +251,14 @@ class MLFedAvg(FedAvg):
         """
         self.check_fitted()
         if X is None:
-            return self._judge(federation, {"part": part})
+            return self._scores(federation, {"part": part})
         dense = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
         rows = {"X": dense.astype(self.dtype), "y": np.asarray(y).astype(np.int8)}
-        return self._judge(federation, {"part": part, **rows})
+        return self._scores(federation, {"part": part, **rows})
 
-    def _judge(self, federation: Federation, what: Mapping[str, Any]) -> dict[int, Any]:
-        ask = {**self.round_config(0), **self.get_model(), **what}
-        scores = federation.ask(_judge, ask).fold(Collect())
+    def _scores(self, federation: Federation, what: Mapping[str, Any]) -> dict[int, Any]:
+        ask = {**self.round_ask(0), **what}
+        scores = federation.ask(_score_labels, ask).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> dict[str, Any]:

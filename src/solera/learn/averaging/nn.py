@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from solera.learn.averaging import models
-from solera.learn.averaging.models import register, register_loss
+from solera.learn.averaging.models import register, register_loss, text_head
 
 linear = models.LinearModel
 mlp = models.MLP
 simple_cnn = models.SimpleCNN
 complex_cnn = models.ComplexCNN
 conv_net = models.ConvNet
-text_head = models.TextHead
 
 __all__ = [
     "complex_cnn",

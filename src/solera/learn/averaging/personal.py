@@ -22,7 +22,6 @@ from solera.core.replies import Stacked, map_leaves
 from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
-from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.local_training import (
     PRIVATE,
     LocalTraining,
@@ -108,8 +107,8 @@ def train_head_then_body(local: LocalTraining) -> Stacked:
     rows = local.copies()
     head = local.arrange(local.private)
     first = replace(local.config, epochs=local.ask["head_epochs"], steps=None)
-    local.train(rows, first, Correction(frozen=~head))
-    losses, _ = local.train(rows, local.config, Correction(frozen=head))
+    local.train(rows, first, frozen=~head)
+    losses, _ = local.train(rows, local.config, frozen=head)
     local.keep_private(rows)
     return local.reply(rows.sub_(local.weights), losses)
 
@@ -133,10 +132,10 @@ class FedRep(FedPer):
 @training_task("averaging.ditto")
 def train_both(local: LocalTraining) -> Stacked:
     """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
-    changes, losses, _ = local.changes(local.config, Correction())
+    changes, losses, _ = local.changes()
     own = local.recall(_OWN, local.weights[None])
     own_way = replace(local.config, mu=local.ask["pull"])
-    local.train(own, own_way, Correction(anchor=local.weights))
+    local.train(own, own_way, anchor=local.weights)
     local.remember(_OWN, own)
     return local.reply(changes, losses)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from operator import add
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,8 +21,8 @@ from solera.core.aggregation import Aggregation
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, SoleraError, UsageError
-from solera.core.replies import Batch, Reply, Stacked
-from solera.core.rng import Bits, random_bits
+from solera.core.replies import Batch, Reply, Stacked, map_leaves
+from solera.core.rng import Bits, random_bits, uniform
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
 
@@ -184,7 +185,7 @@ class Quantise(UpdateStep):
         values = parts["values"]
         low = values.min(dim=1, keepdim=True).values
         step = (values.max(dim=1, keepdim=True).values - low) / (2**self.bits - 1)
-        drawn = torch().from_numpy(uniform(keys, values.shape[1])).to(values)
+        drawn = torch().from_numpy(_uniform(keys, values.shape[1], purpose=1)).to(values)
         scaled = (values - low) / step.clamp(min=1e-30)
         codes = (scaled + drawn).floor().clamp(0, 2**self.bits - 1)
         packed = _pack(codes.to("cpu", torch().int32).numpy(), self.bits)
@@ -213,16 +214,15 @@ def _unpack(packed: NDArray[Any], bits: int, size: int) -> NDArray[Any]:
     return packed
 
 
-def uniform(keys: Bits, count: int, purpose: int = 1) -> NDArray[np.float64]:
+def _uniform(keys: Bits, count: int, purpose: int) -> NDArray[np.float64]:
     """Numbers in [0, 1), one row per client, the same whoever else is in the group."""
-    bits = random_bits(keys[:, None], (purpose << 56) + np.arange(count))
-    return np.asarray((bits >> np.uint64(11)) * 2.0**-53)
+    return uniform(keys[:, None], (purpose << 56) + np.arange(count))
 
 
 def normal(keys: Bits, count: int) -> NDArray[np.float64]:
     """Standard normal numbers, by the Box–Muller transform."""
-    radius = np.sqrt(-2 * np.log1p(-uniform(keys, count, purpose=2)))
-    return np.asarray(radius * np.cos(2 * np.pi * uniform(keys, count, purpose=3)))
+    radius = np.sqrt(-2 * np.log1p(-_uniform(keys, count, purpose=2)))
+    return np.asarray(radius * np.cos(2 * np.pi * _uniform(keys, count, purpose=3)))
 
 
 def check_steps(steps: Sequence[UpdateStep]) -> None:
@@ -319,12 +319,7 @@ class UpdateMean(Aggregation):
         return self._sum_stacked(_stack_of_one(reply.payload))
 
     def combine(self, a: Any, b: Any) -> Any:
-        return {
-            "weight": a["weight"] + b["weight"],
-            "count": a["count"] + b["count"],
-            "sums": {name: a["sums"][name] + b["sums"][name] for name in a["sums"]},
-            "plain": {name: a["plain"][name] + b["plain"][name] for name in a["plain"]},
-        }
+        return map_leaves(add, a, b)
 
     def fold(self, batch: Batch) -> Any:
         replies = batch.payloads

@@ -15,7 +15,6 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
@@ -137,7 +136,7 @@ def train_with_control(local: LocalTraining) -> Stacked:
     trained = local.architecture.layout.trained
     common = local.received("control")
     own = local.recall(_CONTROL, torch().zeros_like(common[None]))
-    changes, losses, steps = local.changes(local.config, Correction(offset=common - own))
+    changes, losses, steps = local.changes(offset=common - own)
     taken = torch().from_numpy(steps[:, None] * local.config.lr).to(local.weights)
     moved = -common - changes[:, :trained] / taken
     local.remember(_CONTROL, own + moved)
@@ -186,7 +185,7 @@ class Scaffold(FedAvg):
 @training_task("averaging.nova")
 def train_and_normalise(local: LocalTraining) -> Stacked:
     """Send the change divided by the length of the way, so that long ways do not weigh more."""
-    changes, losses, steps = local.changes(local.config, Correction(anchor=local.weights))
+    changes, losses, steps = local.changes(anchor=local.weights)
     length = path_length(steps.astype(float), local.config)
     changes /= torch().from_numpy(length[:, None]).to(changes)
     return local.reply(changes, losses, length=length)

@@ -23,12 +23,7 @@ from solera.learn.averaging.training.layers import (
     Image,
     Layer,
 )
-from solera.learn.averaging.training.layout import (
-    Layout,
-    Parameter,
-    TrainingLayout,
-    named_parameters,
-)
+from solera.learn.averaging.training.layout import Layout, Parameter, TrainingLayout
 
 
 class Architecture:
@@ -39,9 +34,14 @@ class Architecture:
         self.layers: list[Layer] | None = None
         if isinstance(model, Layered):
             self.layers = model.layers()
-            self.layout = Layout(list(named_parameters(self.layers)))
+            named = [
+                (f"{i}.{parameter.name}", parameter)  # as in an ``nn.Sequential``
+                for i, layer in enumerate(self.layers)
+                for parameter in layer.parameters()
+            ]
         else:
-            self.layout = Layout(_parameters_of(model.module()))
+            named = _parameters_of(model.module())
+        self.layout = Layout(named)
         self.training_layout = TrainingLayout(self.layout)
 
     @cached_property
@@ -96,6 +96,14 @@ class Architecture:
         return self.layout.vector(_values(module), dtype)
 
     @property
+    def inputs(self) -> int | None:
+        """Number of values of a row, where the layers say so."""
+        first = self.layers[0] if self.layers else None
+        if isinstance(first, Image):
+            return first.height * first.width * first.channels
+        return first.inputs if isinstance(first, Dense) else None
+
+    @property
     def outputs(self) -> int | None:
         """Number of outputs, where the layers say so."""
         last = self.layers[-1] if self.layers else None
@@ -105,16 +113,11 @@ class Architecture:
         """Does the model take rows of this width and give that many outputs?"""
         if self.layers is None:
             return
-        first, last = self.layers[0], self.layers[-1]
+        last = self.layers[-1]
         assert isinstance(last, Dense)
-        takes = width
-        if isinstance(first, Dense):
-            takes = first.inputs
-        elif isinstance(first, Image):
-            takes = first.height * first.width * first.channels
-        if takes != width:
+        if self.inputs not in (None, width):
             raise DataError(
-                f"{self.model!r} takes rows of {takes} values, the data has {width}",
+                f"{self.model!r} takes rows of {self.inputs} values, the data has {width}",
                 hint="the first size of a model is the number of columns",
             )
         if last.outputs != outputs and (last.outputs, outputs) != (1, 2):

@@ -16,7 +16,7 @@ from typing import Any
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batches import ADAM, TrainingConfig
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass
+from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass, Tensors
 from solera.learn.averaging.training.losses import output_error, row_losses
 
 
@@ -250,12 +250,12 @@ class BatchedLayers(BatchedModel):
 
 
 def forward(
-    architecture: Architecture, values: dict[str, Any], x: Any, training: Pass | None
-) -> tuple[Any, dict[str, Any]]:
-    """Outputs of our layers for many clients, and their new running statistics."""
+    architecture: Architecture, values: Tensors, x: Any, training: Pass | None, after: int = 0
+) -> tuple[Any, Tensors]:
+    """Outputs of our layers, ``after`` the first so many, and their new running statistics."""
     assert architecture.layers is not None
     moved = {}
-    for i, layer in enumerate(architecture.layers):
+    for i, layer in enumerate(architecture.layers[after:], after):
         own = {p.name: values[f"{i}.{p.name}"] for p in layer.parameters()}
         if training is not None:
             training.moved = {}
@@ -285,9 +285,10 @@ class BatchedModule(BatchedModel):
         if isinstance(share, float):
             share = t.full(x.shape[:2], share, dtype=x.dtype, device=x.device)
         values = self.architecture.training_layout.views(self.weights[: len(x)])
-        found, losses = self._gradients(values, x, target, share)
+        gradients, losses = self._gradients(values, x, target, share)
         flat = [
-            found[slot.name].reshape(len(x), -1) for slot in self.architecture.training_layout.slots
+            gradients[slot.name].reshape(len(x), -1)
+            for slot in self.architecture.training_layout.slots
         ]
         return t.cat(flat, dim=1), losses
 

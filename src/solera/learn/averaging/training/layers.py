@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.rng import Bits, random_bits
+from solera.core.rng import Bits, uniform
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layout import Parameter
 
@@ -27,6 +27,7 @@ Measured: with batches of 20 rows and ten outputs the products of (out, in) weig
 times faster, from about 32 outputs on (in, out) is as fast or faster.
 """
 _MOMENTUM, _EPSILON = 0.1, 1e-5
+Tensors = dict[str, Any]
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Layer(ABC):
         """The same layer of PyTorch, for one client."""
 
     @abstractmethod
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         """The layer for many clients at once; ``training`` is None when it only predicts."""
 
 
@@ -79,7 +80,7 @@ class Dense(Layer):
     def module(self) -> Any:
         return torch().nn.Linear(self.inputs, self.outputs)
 
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         W, b = own["weight"], own["bias"].unsqueeze(1)
         return torch().baddbmm(b, x, W if self.wide else W.transpose(1, 2))
 
@@ -110,7 +111,7 @@ class Activation(Layer):
     def module(self) -> Any:
         return getattr(torch().nn, _ACTIVATIONS[self.kind])()
 
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         return getattr(torch(), self.kind)(x)
 
 
@@ -129,15 +130,14 @@ class Dropout(Layer):
         """0 or 1/(1 − rate) for every value of (C, B, …)."""
         cells = math.prod(shape[1:])
         first = (training.step << 40) | (self.place << 32)
-        bits = random_bits(training.keys[:, None], first + np.arange(cells))
-        kept = (bits >> np.uint64(11)) * 2.0**-53 >= self.rate
+        kept = uniform(training.keys[:, None], first + np.arange(cells)) >= self.rate
         mask = torch().from_numpy(kept.reshape(shape))
         return mask.to(like) / (1 - self.rate)
 
     def module(self) -> Any:
         return _as_module(self)
 
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         return x if training is None else x * self.mask(training, tuple(x.shape), x)
 
 
@@ -152,7 +152,7 @@ class Image(Layer):
     def module(self) -> Any:
         return _as_module(self)
 
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         shape = (*x.shape[:2], self.height, self.width, self.channels)
         return x.reshape(shape).permute(0, 1, 4, 2, 3)
 
@@ -174,7 +174,7 @@ class Convolution(Layer):
     def module(self) -> Any:
         return torch().nn.Conv2d(self.inputs, self.outputs, self.kernel, padding=self.padding)
 
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         if x.is_cuda and (self.inputs < 4 or not torch().backends.cudnn.allow_tf32):
             return self._by_product(x, own)
         clients, rows = x.shape[:2]
@@ -185,7 +185,7 @@ class Convolution(Layer):
         )
         return y.view(rows, clients, self.outputs, *y.shape[2:]).transpose(0, 1)
 
-    def _by_product(self, x: Any, own: dict[str, Any]) -> Any:
+    def _by_product(self, x: Any, own: Tensors) -> Any:
         """As one product of patches and weights: without tensor cores two to three times faster."""
         clients, rows = x.shape[:2]
         x = torch().nn.functional.pad(x, (self.padding,) * 4)
@@ -215,7 +215,7 @@ class Normalisation(Layer):
     def module(self) -> Any:
         return torch().nn.BatchNorm2d(self.channels)
 
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         if training is None:
             mean, variance = own["running_mean"], own["running_var"]
         else:
@@ -251,7 +251,7 @@ class Pooling(Layer):
     def module(self) -> Any:
         return torch().nn.MaxPool2d(2)
 
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         y = torch().nn.functional.max_pool2d(x.reshape(-1, *x.shape[2:]), 2)
         return y.view(*x.shape[:2], *y.shape[1:])
 
@@ -263,5 +263,5 @@ class Flatten(Layer):
     def module(self) -> Any:
         return torch().nn.Flatten()
 
-    def forward(self, x: Any, own: dict[str, Any], training: Pass | None) -> Any:
+    def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         return x.reshape(*x.shape[:2], -1)

@@ -154,10 +154,3 @@ class TrainingLayout:
                 into = into.unflatten(-1, (columns, rows))
             into.copy_(values)
         return copy
-
-
-def named_parameters(layers: Sequence[Any]) -> Iterator[tuple[str, Parameter]]:
-    """All parameters of layers with the names that an ``nn.Sequential`` of them gives them."""
-    for i, layer in enumerate(layers):
-        for parameter in layer.parameters():
-            yield f"{i}.{parameter.name}", parameter

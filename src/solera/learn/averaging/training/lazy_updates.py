@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from solera.core.clients import IntArray
 from solera.core.payload import encoded_size, is_finite
 from solera.core.replies import Stacked
-from solera.learn.averaging.training.devices import as_tensor
+from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layout import TrainingLayout
 
 Rest = Mapping[str, NDArray[Any]]
@@ -111,7 +111,7 @@ class StackedUpdates(LazyUpdates):
         if self.values.device.type != "cpu":
             return self.restored(self.values.new_tensor(weights) @ self.values)
         values = self.values.numpy()
-        return self.restored(as_tensor(weights.astype(values.dtype) @ values))
+        return self.restored(torch().from_numpy(weights.astype(values.dtype) @ values))
 
     @property
     def kind(self) -> tuple[int, str]:

@@ -7,6 +7,7 @@ same replies.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
@@ -16,10 +17,10 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Client, ClientGroup, IntArray
 from solera.core.component import build
-from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Task, task
+from solera.learn.averaging.base import diverged
 from solera.learn.averaging.training.architecture import architecture_of
 from solera.learn.averaging.training.batched import LossesAndSteps, train_batched
 from solera.learn.averaging.training.batched_models import Correction
@@ -32,6 +33,7 @@ from solera.learn.averaging.training.losses import targets_of
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
 from solera.learn.averaging.training.reference import train_reference
 from solera.learn.averaging.updates import pack_update
+from solera.learn.rows import check_shape
 
 PRIVATE = "private_part"
 
@@ -63,21 +65,22 @@ class LocalTraining(ABC):
         return len(self.ids)
 
     @abstractmethod
-    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
-        """Train each row in place; the mean loss and the number of steps of each."""
+    def train(self, weights: Any, config: TrainingConfig, **correction: Any) -> LossesAndSteps:
+        """Train each row in place; the mean loss and the number of steps of each.
 
-    def changes(
-        self, config: TrainingConfig, correction: Correction
-    ) -> tuple[Any, NDArray[Any], IntArray]:
+        ``correction`` are the parts of a :class:`Correction`, in the order of training.
+        """
+
+    def changes(self, **correction: Any) -> tuple[Any, NDArray[Any], IntArray]:
         """Train from the model that was sent: the difference to it, the losses, the steps."""
         rows = self.copies()
-        losses, steps = self.train(rows, config, correction)
+        losses, steps = self.train(rows, self.config, **correction)
         self.keep_private(rows)
         return rows.sub_(self.weights), losses, steps
 
     def update(self) -> Stacked:
         """The reply of plain averaging: train from the model that was sent, send what changed."""
-        changes, losses, _ = self.changes(self.config, Correction(anchor=self.weights))
+        changes, losses, _ = self.changes(anchor=self.weights)
         return self.reply(changes, losses)
 
     def labels_known(self) -> NDArray[np.float64]:
@@ -86,6 +89,11 @@ class LocalTraining(ABC):
         given = torch().as_tensor(self.targets).cpu().numpy() >= 0
         known = np.logical_or.reduceat(given, first, axis=0)
         return np.asarray(known.sum(axis=1), dtype=np.float64)
+
+    def check_shape(self, X: Any) -> None:
+        """Refuse rows that the model does not take, or to train without any."""
+        columns = math.prod(X.shape[1:])
+        check_shape(self.ids, self.sizes, X, self.architecture.inputs or columns)
 
     def arrange(self, vectors: Any) -> Any:
         """Vectors in PyTorch's order, as they are sent and kept, in the order of training."""
@@ -152,17 +160,16 @@ class OneClientTraining(LocalTraining):
     def __init__(self, client: Client, ask: Any) -> None:
         super().__init__(ask)
         rows = client.data.part("train")
-        if not len(rows):
-            raise Refusal(f"client {client.id} has no rows to train on")
         self.ids = np.array([client.id])
         self.sizes = np.array([len(rows)])
         self.keys = client.key
         self.states = [client.state]
+        self.check_shape(rows.X)
         self.X = rows.X
         self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
         self.weights = as_tensor(ask["weights"])
 
-    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
+    def train(self, weights: Any, config: TrainingConfig, **correction: Any) -> LossesAndSteps:
         row, loss, steps = train_reference(
             self.architecture,
             weights[0].numpy(),
@@ -170,13 +177,10 @@ class OneClientTraining(LocalTraining):
             self.targets,
             self.keys,
             config,
-            correction.of(0),
+            Correction(**correction).of(0),
         )
         if not (np.isfinite(row).all() and np.isfinite(loss)):
-            raise DataError(
-                f"training diverged at client {self.ids[0]} with lr={config.lr:g}",
-                hint="lower lr or scale the features, for example so.Pipeline(so.FedScaler(), …)",
-            )
+            raise diverged(self.ids[0], config.lr)
         weights[0] = torch().from_numpy(row)
         return np.array([loss]), np.array([steps])
 
@@ -187,12 +191,11 @@ class GroupTraining(LocalTraining):
     def __init__(self, group: ClientGroup, ask: Any) -> None:
         super().__init__(ask)
         rows = group.data
-        if not rows.sizes.all():
-            raise Refusal("some client has no rows to train on")
         self.ids = group.ids
         self.sizes = rows.sizes
         self.keys = group.keys
         self.states = group.states
+        self.check_shape(rows.X)
         device = find_device(ask["device"])
         self.layout = self.architecture.training_layout
         self.weights = self.arrange(as_tensor(ask["weights"]).to(device))
@@ -201,17 +204,21 @@ class GroupTraining(LocalTraining):
         self.rows = ClientRows(rows, self.keys, self.config.loss, ask["classes"], self.weights)
         self.targets = self.rows.targets
 
-    def train(self, weights: Any, config: TrainingConfig, correction: Correction) -> LossesAndSteps:
-        return train_batched(self.architecture, weights, self.rows, config, correction)
+    def train(self, weights: Any, config: TrainingConfig, **correction: Any) -> LossesAndSteps:
+        terms = Correction(**correction)
+        return train_batched(self.architecture, weights, self.rows, config, terms)
 
-    def changes(
-        self, config: TrainingConfig, correction: Correction
-    ) -> tuple[Any, NDArray[Any], IntArray]:
+    def changes(self, **correction: Any) -> tuple[Any, NDArray[Any], IntArray]:
         if self.private is not None:
-            return super().changes(config, correction)
+            return super().changes(**correction)
         rows = borrow(len(self), self.architecture.layout.size, self.weights)
         losses, steps = train_batched(
-            self.architecture, rows, self.rows, config, correction, start=self.weights
+            self.architecture,
+            rows,
+            self.rows,
+            self.config,
+            Correction(**correction),
+            start=self.weights,
         )
         return rows, losses, steps
 

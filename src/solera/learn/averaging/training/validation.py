@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batched_models import forward
 from solera.learn.averaging.training.devices import find_device, torch
 from solera.learn.averaging.training.losses import row_losses
 
@@ -30,44 +31,39 @@ def mean_losses(
     loss: str,
     device: str | None,
 ) -> NDArray[np.float64]:
-    """The mean loss of each model, a row of ``weights``, over the rows of X."""
+    """The mean loss of each model, a row of ``weights``, over the rows of X.
+
+    The network is a chain of dense layers.
+    """
     assert architecture.layers is not None
     t = torch()
     place = find_device(device)
     layout = architecture.training_layout
     stack = layout.arrange(t.tensor(weights).to(place))
-    first = next(i for i, layer in enumerate(architecture.layers) if layer.parameters())
-    shares, basis = _factors(stack, [s for s in layout.slots if s.name.startswith(f"{first}.")])
     models, rows = len(stack), len(X)
+    shares, basis = _factors(stack, layout.slots[1].stop)
+    first = {"weight": layout.views(basis)["0.weight"], "bias": layout.views(basis)["0.bias"]}
     views = layout.views(stack)
-    basis_views = {
-        name.removeprefix(f"{first}."): value for name, value in layout.views(basis).items()
-    }
     width = max(X[0].size, *(slot.parameter.shape[0] for slot in layout.slots))
     step = max(1, _AT_ONCE // (models * width * stack.element_size()))
     total = t.zeros(models, dtype=t.float64, device=place)
     with t.no_grad():
         for start in range(0, rows, step):
             x = t.from_numpy(np.ascontiguousarray(X[start : start + step])).to(place, stack.dtype)
-            x = x.reshape(1, len(x), -1)
-            for layer in architecture.layers[:first]:
-                x = layer.forward(x, {}, None)
-            own = {p.name: basis_views[p.name] for p in architecture.layers[first].parameters()}
-            z = architecture.layers[first].forward(x.expand(len(basis), *x.shape[1:]), own, None)
-            x = (shares @ z.reshape(len(basis), -1)).view(models, *z.shape[1:])
-            for i, layer in enumerate(architecture.layers[first + 1 :], first + 1):
-                own = {p.name: views[f"{i}.{p.name}"] for p in layer.parameters()}
-                x = layer.forward(x, own, None)
+            x = x.reshape(1, len(x), -1).expand(len(basis), -1, -1)
+            z = architecture.layers[0].forward(x, first, None)
+            z = (shares @ z.reshape(len(basis), -1)).view(models, *z.shape[1:])
+            outputs, _ = forward(architecture, views, z, None, after=1)
             wanted = t.from_numpy(target[start : start + step]).to(place)
-            losses = row_losses(x, wanted.expand(models, *wanted.shape), loss)
+            losses = row_losses(outputs, wanted.expand(models, *wanted.shape), loss)
             total += losses.sum(dim=1, dtype=t.float64)
     return np.asarray(total.cpu().numpy() / rows)
 
 
-def _factors(stack: Any, slots: list[Any]) -> tuple[Any, Any]:
-    """Shares C and a basis B with C B = the models, B being right in the first layer's columns."""
+def _factors(stack: Any, width: int) -> tuple[Any, Any]:
+    """Shares C and a basis B with C B = the models, B being right in the first columns."""
     t = torch()
-    columns = t.cat([stack[:, slot.start : slot.stop] for slot in slots], dim=1).double()
+    columns = stack[:, :width].double()
     values, vectors = t.linalg.eigh(columns @ columns.T)
     vectors = vectors[:, values > _NEGLIGIBLE * values[-1]]
     if 2 * vectors.shape[1] > len(stack):
