@@ -23,12 +23,12 @@ def test_a_job_file_is_read():
     ("line", "said"),
     [
         ("sede = 3", "job:3: a job has no 'sede' (did you mean 'seed'?)"),
-        ("seed = -1", "job:3: seed = -1 must be at least 0"),
-        ('seed = "x"', "job:3: a job: seed = 'x' is not a whole number"),
-        ("clients = 0", "job:3: clients = 0 must be at least 1"),
-        ("clients = true", "job:3: a job: clients = True is not a whole number"),
-        ("deadline = nan", "job:3: deadline = nan must be at least 0"),
-        ('evaluate = "all"', "job:3: a job: evaluate = 'all' is not one of '', 'train', 'test'"),
+        ("seed = -1", "job:3: a job: seed = -1 is not a whole number of at least 0"),
+        ('seed = "x"', "job:3: a job: seed = 'x' is not a whole number of at least 0"),
+        ("clients = 0", "job:3: a job: clients = 0 is not a whole number of at least 1"),
+        ("clients = true", "job:3: a job: clients = True is not a whole number of at least 1"),
+        ("deadline = nan", "job:3: a job: deadline = nan is not a number of at least 0"),
+        ('evaluate = "all"', "job:3: a job: evaluate = 'all' is not '', 'train' or 'test'"),
         ("standing = 1", "job:3: a job: standing = 1 is not true or false"),
     ],
 )

@@ -66,11 +66,12 @@ def start(
     """
     with extra("a job file"):
         from solera.serve.job_spec import read_job
+    from solera.core.config import read_text
     from solera.core.payload import encode
 
     spec = read_job(file)
     kind: Kind = "standing" if spec.standing else "managed"
-    description = connection.upload(encode({"toml": spec.text}))
+    description = connection.upload(encode({"toml": read_text(file)}))
     new = NewJob(spec.name, kind, description, spec.seed, spec.owner, spec.deadline)
     started = connection.call("POST", f"/v1/federations/{spec.federation}/jobs", StartedJob, new)
     if as_json:

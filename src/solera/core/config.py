@@ -7,12 +7,16 @@ and types. Errors name line, key and the nearest valid name.
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import tomllib
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from solera.core.component import Component, full_name, installed_components
@@ -30,6 +34,32 @@ class Problem(UsageError):
     def __init__(self, where: Where, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.where = where
+
+
+def read_text(path: str | os.PathLike[str], *, hint: str | None = None) -> str:
+    """The text of a file, or an error that says why it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}", hint=hint) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a text file: {error.reason}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def errors_located(text: str, file: str) -> Iterator[None]:
+    """Errors about entries of the TOML ``text`` name file and line."""
+    try:
+        yield
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"at line (\d+)", str(error))
+        where = f"{file}:{at[1]}" if at else file
+        raise UsageError(f"{where}: this is not TOML: {error}") from None
+    except Problem as problem:
+        line = line_of(text, problem.where)
+        raise UsageError(f"{file}:{line}: {problem.message}", hint=problem.hint) from None
 
 
 def component(base: type[Any], table: Mapping[str, Any], where: Where = ()) -> Any:
@@ -70,7 +100,13 @@ def line_of(text: str, where: Where) -> int:
     elements: Counter[Where] = Counter()
     for number, content in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*(\[\[?)([^\[\]]+)\]", content):
-            table = _keys(header[2])
+            *parents, name = _keys(header[2])
+            table = ()
+            for key in parents:  # [task.where] belongs to the last [[task]] above it
+                table = (*table, key)
+                if table in elements:
+                    table = (*table, elements[table] - 1)
+            table = (*table, name)
             if header[1] == "[[":
                 elements[table] += 1
                 table = (*table, elements[table] - 1)

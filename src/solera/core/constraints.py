@@ -34,7 +34,7 @@ ProperFraction = Annotated[float, Meta(ge=0, lt=1)]
 """A share below all, none included."""
 
 _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
-    bool: ((bool, np.bool_), "True or False"),
+    bool: ((bool, np.bool_), "true or false"),
     int: ((numbers.Integral,), "a whole number"),
     float: ((numbers.Real,), "a number"),
     str: ((str,), "text"),

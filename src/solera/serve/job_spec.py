@@ -24,55 +24,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from solera.core.config import Problem, check_call, component, line_of
-from solera.core.errors import UsageError
+from solera.core.config import Problem, check_call, component, errors_located, read_text
+from solera.core.constraints import Count, NonNegative, NonNegativeInt
 from solera.learn.base import Additive, Learner
 from solera.serve.wire import NAME
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What a coordinator shall run. ``text`` is the file as it was written."""
+    """What a coordinator shall run."""
 
     name: str
     federation: str
     learner: Learner
     owner: str = ""
-    seed: int = 0
-    clients: int = 1
-    deadline: float | None = None
+    seed: NonNegativeInt = 0
+    clients: Count = 1
+    deadline: NonNegative | None = None
     standing: bool = False
     evaluate: Literal["", "train", "test"] = ""
-    text: str = ""
 
 
 def read_job(path: str | os.PathLike[str]) -> JobSpec:
     """The job that a TOML file declares."""
-    path = Path(path)
-    try:
-        return parse_job(path.read_text(encoding="utf-8"), file=str(path), name=path.stem)
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text file: {error.reason}") from None
+    return parse_job(read_text(path), file=str(path), name=Path(path).stem)
 
 
 def parse_job(text: str, *, file: str = "job", name: str = "") -> JobSpec:
     """The job that TOML text declares; ``file`` is named in errors, ``name`` is its default."""
-    try:
-        return _job({"name": name, **tomllib.loads(text)}, text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file}: this is not TOML: {error}") from None
-    except Problem as problem:
-        line = line_of(text, problem.where)
-        raise UsageError(f"{file}:{line}: {problem.message}", hint=problem.hint) from None
+    with errors_located(text, file):
+        return _job({"name": name, **tomllib.loads(text)})
 
 
-def _job(table: Mapping[str, Any], text: str) -> JobSpec:
-    check_call(JobSpec, "a job", table, (), without=("text",))
-    for key, least in (("seed", 0), ("clients", 1), ("deadline", 0)):
-        if not table.get(key, least) >= least:
-            raise Problem((key,), f"{key} = {table[key]} must be at least {least}")
+def _job(table: Mapping[str, Any]) -> JobSpec:
+    check_call(JobSpec, "a job", table, ())
     for key in ("name", "federation"):
         if not re.fullmatch(NAME, table[key]):
             raise Problem((key,), f"{key} {table[key]!r} is not a name", hint="like cardio-2")
@@ -83,4 +68,4 @@ def _job(table: Mapping[str, Any], text: str) -> JobSpec:
             f"{table['learner']['kind']} cannot stand: it needs its clients at the same time",
             hint="FedHEONN adds up what clients bring one by one",
         )
-    return JobSpec(**{**table, "learner": learner, "text": text})
+    return JobSpec(**{**table, "learner": learner})

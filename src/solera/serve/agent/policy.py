@@ -44,22 +44,20 @@ import dataclasses
 import json
 import math
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field
 from datetime import datetime, time
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 
 from solera.core.component import installed_components
-from solera.core.config import Problem, Where, line_of, nearest
+from solera.core.config import Problem, Where, errors_located, nearest, read_text
 from solera.core.engine import Ask
-from solera.core.errors import Refusal, UsageError
+from solera.core.errors import Refusal
 from solera.learn.base import Transformer
 from solera.serve.agent.policy_rules import (
     ApprovalRules,
@@ -100,25 +98,13 @@ class Policy:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Policy:
         """The policy of a file."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a text file"
-            raise UsageError(f"the policy {path} cannot be read: {reason}") from None
-        return cls.parse(text, file=str(path))
+        return cls.parse(read_text(path), file=str(path))
 
     @classmethod
     def parse(cls, text: str, *, file: str = "policy.toml") -> Policy:
         """The policy that TOML text declares; ``file`` is named in errors."""
-        try:
+        with errors_located(text, file):
             return _policy(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            found = re.search(r"at line (\d+)", str(error))
-            where = f"{file}:{found[1]}" if found else file
-            raise UsageError(f"{where}: this is not TOML: {error}") from None
-        except Problem as problem:
-            line = _line(text, problem.where)
-            raise UsageError(f"{file}:{line}: {problem.message}", hint=problem.hint) from None
 
     # --- before a task runs ---
 
@@ -330,12 +316,3 @@ def _value(name: str, value: Any, hint: Any, where: Where) -> Any:
         return msgspec.convert(value, hint)
     except (msgspec.ValidationError, ValueError) as error:
         raise Problem(where, f"{name} = {value!r}: {error}") from None
-
-
-def _line(text: str, where: Where) -> int:
-    """The line of an entry; ``[task.where]`` is looked for below its own ``[[task]]``."""
-    line = line_of(text, where)
-    if where[2:3] == ("where",) and line == (start := line_of(text, where[:2])):
-        below = "\n".join(text.splitlines()[start - 1 :])
-        line = start - 1 + line_of(below, ("task", *where[2:]))
-    return line

@@ -51,16 +51,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from solera.core.config import Problem, build_table, check_call, line_of, nearest
-from solera.core.errors import UsageError
+from solera.core.config import Problem, build_table, check_call, errors_located, nearest, read_text
 from solera.data.partition import Partition
 from solera.green.energy import EnergyOptions
 from solera.learn.base import Learner
@@ -109,35 +107,14 @@ class Study:
 
 def read(path: str | os.PathLike[str]) -> Study:
     """The study that a TOML file declares."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(
-            f"there is no file {path}", hint="'solera demo' writes one to runs/demo/spec.toml"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a text file: {error.reason}") from None
+    text = read_text(path, hint="'solera demo' writes one to runs/demo/spec.toml")
     return parse(text, file=str(path), name=Path(path).stem)
 
 
 def parse(text: str, *, file: str, name: str) -> Study:
     """The study that TOML text declares; ``file`` is named in errors, ``name`` is its default."""
-    with _errors_located(text, file):
+    with errors_located(text, file):
         return _study({"name": name, **tomllib.loads(text)}, text)
-
-
-@contextmanager
-def _errors_located(text: str, file: str) -> Iterator[None]:
-    """Errors about entries of ``text`` name file and line."""
-    try:
-        yield
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"at line (\d+)", str(error))
-        where = f"{file}:{at[1]}" if at else file
-        raise UsageError(f"{where}: this is not TOML: {error}") from None
-    except Problem as problem:
-        line = line_of(text, problem.where)
-        raise UsageError(f"{file}:{line}: {problem.message}", hint=problem.hint) from None
 
 
 @dataclass(frozen=True)
