@@ -268,8 +268,9 @@ class Federation:
     def is_complete(self) -> bool:
         """Whether it is known without asking that all clients have rows and no value is missing."""
         knows = getattr(self.engine, "is_complete", None)
-        one_group = len(self.topology.groups(self.clients)) == 1
-        return knows is not None and one_group and not self._prepare and bool(knows())
+        if knows is None or self._prepare or not knows():
+            return False
+        return len(self.topology.groups(self.clients)) == 1
 
     def record(self, task: Task, reply: Any) -> None:
         """Account for an ask that need not be made, since all clients would give this reply."""

@@ -74,9 +74,14 @@ class Uniform(Selector):
     """Every client with the same probability, without replacement."""
 
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
-        if roster.budget >= len(roster.ids):
+        if roster.available is None:  # a million ids are not listed to draw a hundred
+            pool: Any = roster.clients
+            reachable = roster.clients
+        else:
+            pool = roster.available
+            reachable = len(roster.available)
+        if roster.budget >= reachable:
             return roster.ids
-        pool = roster.clients if roster.available is None else roster.available
         return np.asarray(rng.choice(pool, size=roster.budget, replace=False, shuffle=False))
 
 
