@@ -188,7 +188,8 @@ class FedAvg(ScoreAveraging):
         return self._architecture.load(self.weights_, self._architecture.module()).eval()
 
     def decision_function(self, X: Any) -> NDArray[Any]:
-        return outputs_of(self._architecture, self.weights_, self.check_rows(X), self.device)
+        X = self.check_rows(X)
+        return outputs_of(self._architecture, self.weights_, X, self.device)
 
     def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
         """The loss of every row that training minimises."""
