@@ -2,8 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SET_UP := pyproject.toml constraints.txt
+# Versions are those of the lock; `make LOCK= test` installs the newest that fit.
+LOCK ?= requirements-dev.lock
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	$(if $(LOCK),-c $(LOCK))
+SET_UP := pyproject.toml constraints.txt $(LOCK)
+PYTEST := pytest -n 2 --dist worksteal --durations=25
 
 # Data sets that are not bundled, where the folder is there (see docs/how-to/partition-data.md).
 ifndef SOLERA_DATA
@@ -12,7 +16,7 @@ export SOLERA_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help demo test lint docs bench bench-peers clean
+.PHONY: help demo test coverage lint lock docs bench bench-peers clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,7 +28,14 @@ demo: $(VENV)/.installed  ## install and run the demonstration (writes runs/demo
 # Programs that tests start would otherwise each compile the package anew.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## install, check style, types and imports, run all tests
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/$(PYTEST)
+
+# Slower than `make test` by half, so that it is a target of its own.
+coverage: $(VENV)/.installed-dev  ## run all tests and print the branches they reach (90 % at least)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m $(PYTEST)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 lint: $(VENV)/.installed-dev  ## check style, types and imports
 	$(BIN)/ruff format --check
@@ -32,12 +43,14 @@ lint: $(VENV)/.installed-dev  ## check style, types and imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+lock: $(VENV)/.made  ## renew requirements-dev.lock: the newest versions that fit together
+	$(BIN)/python tools/lock.py requirements-dev.lock
+
 docs: $(VENV)/.installed-docs  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed-dev  ## run every benchmark
-	@for file in benchmarks/*.py; do \
-		[ -e "$$file" ] || { echo "no benchmarks yet"; break; }; \
+	@for file in $(filter-out benchmarks/before_after.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$file"; $(BIN)/python "$$file" || exit 1; \
 	done
 
@@ -47,7 +60,7 @@ bench-peers: $(VENV)/.installed-dev  ## set up the peers that benchmarks/simulat
 
 clean:  ## remove the virtual environment, caches and the built site (runs/ is kept)
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
-		.hypothesis
+		.hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was installed from, so that nothing is installed twice.

@@ -4,7 +4,7 @@ Claims: a no-op round with 10 agents takes under 0.25 s in the median; 1,000 con
 replies of 1 MB need less than 1 GiB at the coordinator, flat in their number; a 100 MB update costs
 every process on its way less than four times its size.
 
-    python benchmarks/coordinator.py [latency] [load] [update] [flower]
+    python benchmarks/coordinator.py [latency] [load] [update] [flower] [--tiny]
 
 ``load`` simulates agents: one process opens all connections, signs every request and polls as an
 agent does, but computes nothing. ``latency`` and ``update`` use real agents. ``flower`` times the
@@ -37,22 +37,27 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
 
 from network import AGENT, Network
 
+import numbers_task  # noqa: F401
 import solera as so
+from sizes import sized
 from solera.core.aggregation import Sum
 from solera.core.payload import encode
-from solera.core.task import task
-from solera.engines.connection import CHUNK, INLINE
+from solera.serve.connection import CHUNK
 from solera.serve.identity import Identity, reply_message, seal_key_message, sign_request
+from solera.serve.wire import INLINE
 
 MB = 1 << 20
 DEADLINE = 900.0
-SIZES = json.loads(os.environ.get("SOLERA_BENCH_SIZES", "[]"))
-
-
-@task("bench.numbers")
-def numbers(client: Any, size: int) -> Any:
-    """As many bytes of numbers as asked for."""
-    return {"x": np.full(size // 8, client.id, dtype=np.float64)}
+AGENTS, ROUNDS, UPDATE = sized((10, 25, 100 * MB), tiny=(2, 2, MB))
+SIZES = sized(
+    [
+        (10, 10_000, 5), (10, MB, 3), (10, 100 * MB, 1),
+        (100, 10_000, 3), (100, MB, 2),
+        (1000, 10_000, 2), (1000, MB, 1),
+    ],
+    tiny=[(2, 10_000, 1), (2, MB, 1)],
+)  # fmt: skip
+"""Simulated agents, bytes of a reply, rounds."""
 
 
 def main(parts: list[str]) -> None:
@@ -63,7 +68,7 @@ def main(parts: list[str]) -> None:
 # --- latency, with real agents -------------------------------------------------------------------
 
 
-def latency(agents: int = 10, rounds: int = 25) -> float:
+def latency(agents: int = AGENTS, rounds: int = ROUNDS) -> float:
     """Seconds of a no-op round."""
     with tempfile.TemporaryDirectory() as folder:
         network = _network(folder, agents)
@@ -105,11 +110,7 @@ def _network(folder: str, agents: int, rows: int = 20) -> Network:
 def load() -> None:
     """Rounds over simulated agents: how much, how fast, how much memory."""
     print("agents  reply     round s  replies/s    MB/s  coordinator peak MB")
-    for agents, size, rounds in SIZES or (
-        (10, 10_000, 5), (10, MB, 3), (10, 100 * MB, 1),
-        (100, 10_000, 3), (100, MB, 2),
-        (1000, 10_000, 2), (1000, MB, 1),
-    ):  # fmt: skip
+    for agents, size, rounds in SIZES:
         with tempfile.TemporaryDirectory() as folder:
             network = Network(Path(folder))
             with _quiet():
@@ -266,13 +267,13 @@ class Swarm:
 # --- one large update, with a real agent ---------------------------------------------------------
 
 
-def update(size: int = 100 * MB) -> None:
+def update(size: int = UPDATE) -> None:
     """Peak memory of every process that a large update passes through, above what it had before."""
     import network as processes
 
-    here = Path(__file__)
-    bench = f"import sys; sys.path.insert(0, {str(here.parent)!r}); import {here.stem}\n"
-    processes.AGENT = bench + AGENT
+    folder = str(Path(__file__).parent)
+    task = f"import sys; sys.path.insert(0, {folder!r}); import numbers_task\n"
+    processes.AGENT = task + AGENT
     with tempfile.TemporaryDirectory() as folder:
         network = _network(folder, 1)
         try:
@@ -301,7 +302,7 @@ def update(size: int = 100 * MB) -> None:
 # --- Flower --------------------------------------------------------------------------------------
 
 
-def flower(agents: int = 10) -> None:
+def flower(agents: int = AGENTS) -> None:
     """The same no-op round over a SuperLink, in an environment of its own."""
     python = Path(__file__).parents[1] / ".peers" / "flower" / "bin" / "python"
     if not python.exists():

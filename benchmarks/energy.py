@@ -25,14 +25,15 @@ from pathlib import Path
 import numpy as np
 
 import solera as so
+from sizes import sized
 from solera.green import carbon
 from solera.green.power import load
-from solera.study.execute import run_study
-from solera.study.plan import Study, parse
+from solera.study.files.reader import parse
+from solera.study.run.runner import run_study
 from solera.study.statistics import Interval, bootstrap_interval
 
-STUDY = """\
-seeds = [0, 1]
+STUDY = f"""\
+seeds = {sized([0, 1], tiny=[0])}
 schemes = ["alone", "federated"]
 [data]
 name = "digits"
@@ -40,12 +41,12 @@ clients = 10
 client_test = 0.2
 [learner]
 kind = "FedLinear"
-rounds = 60
+rounds = {sized(60, tiny=2)}
 epochs = 3
-lr = [1e-3, 1e-2]
+lr = {sized([1e-3, 1e-2], tiny=[1e-3])}
 """
-ROUNDS = 100
-FEWEST, MOST = 40, 250
+ROUNDS, READINGS, STARTS = sized((100, 2000, 50), tiny=(2, 10, 2))
+FEWEST, MOST = sized((40, 250), tiny=(2, 2))
 HALF_WIDTH = 1.0
 BAR = 3.0
 
@@ -101,7 +102,7 @@ def extra(pairs: list[list[tuple[float, float]]], which: int) -> Interval:
 def begin_and_end(source: str) -> None:
     """What does not grow with the training: starting, and sharing out at the end."""
     taken = []
-    for _ in range(50):
+    for _ in range(STARTS):
         began = cpu_seconds()
         with so.track_energy(source=source):
             pass
@@ -112,15 +113,14 @@ def begin_and_end(source: str) -> None:
 def sample() -> None:
     """The power model reads the load five times a second."""
     began = time.process_time()
-    for _ in range(2000):
+    for _ in range(READINGS):
         load()
-    each = (time.process_time() - began) / 2000
+    each = (time.process_time() - began) / READINGS
     print(f"  one reading takes {1e6 * each:.0f} µs of CPU, five a second {100 * 5 * each:.3f} %")
 
 
 def sums(workers: int) -> None:
     study = parse(STUDY + '[energy]\nsource = "model"\n', file="study.toml", name="study")
-    assert isinstance(study, Study)
     folder = Path(tempfile.mkdtemp())
     try:
         run = run_study(study, folder, workers=workers)
@@ -128,7 +128,7 @@ def sums(workers: int) -> None:
         shutil.rmtree(folder)
     assert run.energy is not None
     uses = [r.energy for _, r in run.finished if r.energy is not None]
-    parts = sum(sum(use.tasks.values()) for use in uses) + run.handing_out
+    parts = sum(sum(use.tasks.values()) for use in uses) + run.coordination_kwh
     whole = run.energy.kwh
     print(
         f"  {workers} workers: tasks of {len(uses)} cells {parts:.5e} kWh, one meter around "

@@ -4,7 +4,7 @@ Claim: ComplexCNN on CIFAR-shaped rows, 100 clients × 50 images per round, batc
 at least 10× faster than one client after the other on the same GPU. W1 to W3 of ``simulation.py``
 are timed beside it. Needs PyTorch with CUDA; rows are random, so that no data set is needed.
 
-    gpu.py [--peak 60] [--rounds 10] [--device cuda]
+    gpu.py [--peak 60] [--rounds 10] [--device cuda] [--tiny]
 
 ``--peak`` is the card's peak in TFLOP/s for the arithmetic used (float32 without tensor cores:
 about 60 for an H100 or H200); with ``--tf32`` products use tensor cores.
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 import solera as so
+from sizes import TINY, sized
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.layers import Convolution, Dense, Image
 
@@ -30,6 +31,8 @@ CASES: dict[str, tuple[Any, int, int, int, int, int]] = {
     "W2 MLP": (so.nn.mlp(784, 128, 10), 1000, 60, 100, 20, 784),
     "W3 logistic": (so.nn.linear(784, 10), 1000, 20, 100, 20, 784),
 }
+if TINY:
+    CASES = {name: (case[0], 2, 10, 1, 5, case[5]) for name, case in CASES.items()}
 
 
 def multiplications(model: Any) -> int:
@@ -59,7 +62,7 @@ def solera(case: str, rounds: int, device: str) -> float:
     model, clients, rows, per_round, batch, width = CASES[case]
     draw = np.random.default_rng(0)
     X = draw.random((clients * rows, width), dtype=np.float32)
-    y = draw.integers(0, 10, clients * rows)
+    y = draw.permutation(np.arange(clients * rows) % 10)
     marks = []
 
     class Clock(so.Callback):
@@ -110,8 +113,8 @@ def loop(case: str, rounds: int, device: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--peak", type=float, default=60.0)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rounds", type=int, default=sized(10, tiny=1))
+    parser.add_argument("--device", default=sized("cuda", tiny="cpu"))
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--tf32", action="store_true")
     options = parser.parse_args()

@@ -5,7 +5,7 @@ client as in the thesis: fit at the clients, aggregation, weights and bytes, in 
 encrypted. Each line is the reference, ours and the ratio, from this one run. The encrypted weights
 of the reference are timed for one system and multiplied by their number.
 
-    python benchmarks/heonn.py [digits drybean mnist]
+    python benchmarks/heonn.py [digits drybean mnist] [--tiny]
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from threadpoolctl import threadpool_limits
 
 import solera as so
 from heonn_reference import aggregate, context, encrypted_weights, fit, fit_ensemble, weights
+from sizes import sized
 from solera.core.payload import encoded_size
 from solera.core.replies import Batch
 from solera.privacy.he import keys
 
 LAM = 0.01
-PATCHES = so.RandomPatches(50, rows=0.2, features=0.8)
+PATCHES = so.RandomPatches(sized(50, tiny=2), rows=0.2, features=0.8)
+NAMES = sized(["digits", "drybean", "mnist"], tiny=["wine"])
+REPEATS = sized(3, tiny=1)
 
 
 def timed(run: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
@@ -59,12 +62,11 @@ def rows(name: str) -> tuple[Any, Any]:
 def ours(fed: so.Federation, model: so.FedHEONN, repeats: int) -> dict[str, Any]:
     """Time the three steps of a fit apart."""
     model.fit(fed)
-    plan, aggregation = model._plan(), model._aggregation()
-    fit_time, replies = timed(lambda: fed.ask("heonn.statistics", plan).collect(), repeats)
+    (task, payload), aggregation = model.question(), model.aggregation()
+    fit_time, replies = timed(lambda: fed.ask(task, payload).collect(), repeats)
     batch = Batch(np.array([r.client for r in replies]), [r.payload for r in replies])
-    fold_time, told = timed(lambda: aggregation.result(aggregation.fold(batch)), repeats)
-    model.statistics_ = told
-    solve_time, _ = timed(model._solve, repeats)
+    fold_time, total = timed(lambda: aggregation.result(aggregation.fold(batch)), repeats)
+    solve_time, _ = timed(lambda: model.conclude(total), repeats)
     bytes_up = int(np.mean([encoded_size(r.payload) for r in replies]))
     return {"fit": fit_time, "fold": fold_time, "solve": solve_time, "bytes": bytes_up}
 
@@ -81,7 +83,7 @@ def plain(name: str, ensemble: so.RandomPatches | None, clients: int = 10) -> No
     size = f"{len(y):,} rows × {X.shape[1]}, {d.shape[1]} outputs"
     print(f"\n{name}: {size}, {clients} clients, T = {T}")
     model = so.FedHEONN(lam=LAM, ensemble=ensemble, representation="gram")
-    mine = ours(fed, model, 3)
+    mine = ours(fed, model, REPEATS)
     draw = np.random.default_rng(0)
     count = 1 if big else len(Xs)
 
@@ -102,7 +104,7 @@ def plain(name: str, ensemble: so.RandomPatches | None, clients: int = 10) -> No
         lambda: [aggregate([client[t] for client in told]) for t in range(T)], 1
     )
     line("aggregation", fold_time, mine["fold"])
-    solve_time, _ = timed(lambda: [weights(m, US, LAM) for m, US in folded], 3)
+    solve_time, _ = timed(lambda: [weights(m, US, LAM) for m, US in folded], REPEATS)
     line("weights", solve_time, mine["solve"])
     up = sum(m.nbytes + US.nbytes for t in told[0] for m, US in zip(*t, strict=True))
     line("bytes up per client", up, mine["bytes"], "B")
@@ -124,7 +126,7 @@ def encrypted(
     for finish in ("client", "coordinator"):
         secret = so.Encryption(finish, finish=finish)
         model = so.FedHEONN(lam=LAM, ensemble=ensemble, encrypt=secret, representation="gram")
-        theirs = ours(fed, model, 3)
+        theirs = ours(fed, model, REPEATS)
         vars(model).pop("_unsealed", None)
         open_time, _ = timed(lambda model=model: model.weights_, 1)
         done = theirs["solve"] + open_time if finish == "client" else theirs["solve"]
@@ -145,7 +147,7 @@ def main(names: list[str]) -> None:
             plain(name, None)
             if name != "mnist":
                 plain(name, PATCHES)
-            if name == "digits":
+            if name in ("digits", "wine"):
                 plain(name, PATCHES, clients=1)
 
 
@@ -153,4 +155,4 @@ if __name__ == "__main__":
     import logging
 
     logging.getLogger("solera").setLevel(logging.ERROR)
-    main(sys.argv[1:] or ["digits", "drybean", "mnist"])
+    main(sys.argv[1:] or NAMES)

@@ -20,7 +20,9 @@ import numpy as np
 from sklearn.model_selection import KFold, train_test_split
 
 import solera as so
+from sizes import TINY, sized
 
+FOLDS, SEEDS, FEWER_SEEDS, HIDDEN = sized((10, 5, 3, 1500), tiny=(2, 1, 1, 50))
 AS_THESIS = {"derivative": "thesis", "rule": "nearest"}
 
 
@@ -42,6 +44,11 @@ def split(name: str) -> tuple[Any, Any, Any, Any]:
     A, B, a, b = train_test_split(np.asarray(X, float), y, test_size=0.3, random_state=42)
     A, B = standard(A, B)
     return A, a, B, b
+
+
+def at_hand(cases: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """All cases, or with --tiny those on rows that come with scikit-learn."""
+    return [case for case in cases if not TINY or case[0] == "digits"]
 
 
 def show(what: str, thesis: str, ours: str, exact: str = "") -> None:
@@ -66,7 +73,7 @@ def incremental() -> None:
             "{:.4e}",
         ),
     ]
-    for name, options, clients, group, thesis, form in cases:
+    for name, options, clients, group, thesis, form in at_hand(cases):
         A, a, B, b = split(name)
         fed = so.simulate(A, a, clients=clients, seed=0)
         found = []
@@ -85,7 +92,7 @@ def cross_validated(name: str, options: dict[str, Any], form: str, seeds: int) -
     means, spreads = [], []
     for seed in range(seeds):
         scores = []
-        for train, test in KFold(10, shuffle=True, random_state=1).split(A):
+        for train, test in KFold(FOLDS, shuffle=True, random_state=1).split(A):
             fed = so.simulate(A[train], a[train], clients=1, seed=seed)
             scores.append(judge(so.FedHEONN(**options).fit(fed), A[test], a[test]))
         means.append(np.mean(scores))
@@ -111,10 +118,13 @@ def ensembles() -> None:
         ("carbon_nanotubes", linear, None, "7.85e-5 ± 8.70e-5", ".2e"),
         ("carbon_nanotubes", linear, many, "7.83e-5 ± 8.69e-5", ".2e"),
     ]  # fmt: skip
-    for name, options, ensemble, thesis, form in cases:
+    for name, options, ensemble, thesis, form in at_hand(cases):
         found = [
             cross_validated(
-                name, {**options, **extra, "ensemble": ensemble}, form, 1 if ensemble is None else 5
+                name,
+                {**options, **extra, "ensemble": ensemble},
+                form,
+                1 if ensemble is None else SEEDS,
             )
             for extra in (AS_THESIS, {})
         ]
@@ -134,13 +144,13 @@ def energy_tables() -> None:
         ("digits", 0.1, alt, 1, "94.26"),
         ("mnist", 10.0, None, 1, "81.30 in 132 s"),
     ]
-    for name, lam, ensemble, clients, thesis in cases:
+    for name, lam, ensemble, clients, thesis in at_hand(cases):
         A, a, B, b = split(name)
         found = []
         for extra in (AS_THESIS, {}):
             scores = []
             began = time.perf_counter()
-            for seed in range(1 if ensemble is None else 5):
+            for seed in range(1 if ensemble is None else SEEDS):
                 fed = so.simulate(A, a, clients=clients, seed=seed)
                 model = so.FedHEONN(lam=lam, ensemble=ensemble, **extra).fit(fed)
                 scores.append(judge(model, B, b))
@@ -155,16 +165,26 @@ def hidden() -> None:
     heading("Random hidden features, still one message per client (λ from clients left out)")
     lams = [1e-4, 1e-3, 1e-2, 1e-1, 1.0]
     A, a, B, b = split("digits")
-    C, c, D, d = so.datasets.optdigits()
-    C, D = standard(C, D)
-    for name, rows in (("digits", (A, a, B, b)), ("optdigits", (C, c, D, d))):
+    cases = [("digits", (A, a, B, b))]
+    if not TINY:
+        C, c, D, d = so.datasets.optdigits()
+        C, D = standard(C, D)
+        cases.append(("optdigits", (C, c, D, d)))
+    for name, rows in cases:
         for kind in ("fourier", "random_layer"):
             scores = []
-            for seed in range(3):
+            for seed in range(FEWER_SEEDS):
                 fed = so.simulate(rows[0], rows[1], clients=10, seed=seed)
-                model = so.FedHEONN(lam=lams, features=kind, hidden=1500).fit(fed)
+                model = so.FedHEONN(lam=lams, features=kind, hidden=HIDDEN).fit(fed)
                 scores.append(judge(model, rows[2], rows[3]))
-            show(f"{name}, {kind}, 1,500 features, 3 seeds", "", "", f"{np.mean(scores):.2f}")
+            show(
+                f"{name}, {kind}, {HIDDEN:,} features, {FEWER_SEEDS} seeds",
+                "",
+                "",
+                f"{np.mean(scores):.2f}",
+            )
+    if TINY:
+        return
     data = so.datasets.mnist()
     fed = so.simulate(data.X, data.y, clients=10, seed=0)
     began = time.perf_counter()

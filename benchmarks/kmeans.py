@@ -16,11 +16,15 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import pair_confusion_matrix
 
 import solera as so
+from sizes import sized
 from solera.core import task
 from solera.learn.cluster.tasks import update
 
+POINTS, FEW, ROWS, CLIENTS = sized((200_000, 10_000, 100_000, 1000), tiny=(2000, 200, 2000, 20))
+REPEATS = sized(7, tiny=1)
 
-def seconds(run: Callable[[], Any], repeats: int = 7) -> float:
+
+def seconds(run: Callable[[], Any], repeats: int = REPEATS) -> float:
     run()
     times = []
     for _ in range(repeats):
@@ -51,36 +55,36 @@ def scikit_learn(a: Any, b: Any) -> float:
 
 def main() -> None:
     rng = np.random.default_rng(0)
-    print(f"{'milliseconds, fastest of 7':<52}{'peer':>10}{'ours':>10}{'ratio':>10}")
-    a = rng.integers(0, 3, 200_000)
+    print(f"{f'milliseconds, fastest of {REPEATS}':<52}{'peer':>10}{'ours':>10}{'ratio':>10}")
+    a = rng.integers(0, 3, POINTS)
     b = np.where(rng.random(len(a)) < 0.02, rng.integers(0, 3, len(a)), a)
     assert so.jaccard(a, b) == scikit_learn(a, b)
     ours = seconds(lambda: so.jaccard(a, b))
     line(
-        "Jaccard, 200,000 points: scikit-learn's pair counts",
+        f"Jaccard, {POINTS:,} points: scikit-learn's pair counts",
         seconds(lambda: scikit_learn(a, b)),
         ours,
     )
-    few = slice(0, 10_000)
+    few = slice(0, FEW)
     assert np.isclose(all_pairs(a[few], b[few]), so.jaccard(a[few], b[few]))
     pairs = seconds(lambda: all_pairs(a[few], b[few]), 1)
-    line("Jaccard, 10,000 points: all pairs", pairs, seconds(lambda: so.jaccard(a[few], b[few])))
+    line(f"Jaccard, {FEW:,} points: all pairs", pairs, seconds(lambda: so.jaccard(a[few], b[few])))
 
-    X = rng.normal(size=(100_000, 21)) + 4 * rng.integers(0, 3, 100_000)[:, None]
+    X = rng.normal(size=(ROWS, 21)) + 4 * rng.integers(0, 3, ROWS)[:, None]
     start = X[:3]
-    fed = so.simulate(X, clients=1000)
+    fed = so.simulate(X, clients=CLIENTS)
     ask = {"centroids": start, "epochs": 1, "batch_size": None, "rate": 1.0}
 
     def round_of(options: dict[str, Any]) -> Any:
         return fed.ask(update, {**ask, **options}).fold(so.Sum())
 
     for name, options in (
-        ("round, 1,000 clients x 100 rows", {}),
+        (f"round, {CLIENTS:,} clients x 100 rows", {}),
         ("round, batches of 20, 2 epochs", {"batch_size": 20, "epochs": 2}),
     ):
         fast = seconds(lambda options=options: round_of(options))
         task._tasks[update.name] = dataclasses.replace(update, many=None)
-        slow = seconds(lambda options=options: round_of(options), 3)
+        slow = seconds(lambda options=options: round_of(options), min(3, REPEATS))
         task._tasks[update.name] = update
         line(f"{name}: one by one", slow, fast)
 
@@ -89,7 +93,7 @@ def main() -> None:
     iterations = len(learner.fit(one).history_)
     peer = KMeans(3, init=start, n_init=1, max_iter=iterations, tol=0, algorithm="lloyd")
     line(
-        f"{iterations} iterations, 100,000 rows in one place: scikit-learn",
+        f"{iterations} iterations, {ROWS:,} rows in one place: scikit-learn",
         seconds(lambda: peer.fit(X)),
         seconds(lambda: learner.fit(one)),
     )

@@ -16,11 +16,12 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 
 import solera as so  # noqa: E402
+from sizes import sized  # noqa: E402
 from solera.core.clients import ClientGroup, Draws  # noqa: E402
 from solera.core.rng import generator  # noqa: E402
 from solera.core.task import find_task  # noqa: E402
 
-CLIENTS, PER_ROUND, ROUNDS = 1_000_000, 100, 20
+CLIENTS, PER_ROUND, ROUNDS = sized((1_000_000, 100, 20), tiny=(1000, 10, 2))
 
 
 def generate(client: int, rng: np.random.Generator) -> tuple[Any, Any]:

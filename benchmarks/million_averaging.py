@@ -19,8 +19,9 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import solera as so  # noqa: E402
+from sizes import sized  # noqa: E402
 
-CLIENTS, PER_ROUND, ROUNDS = 1_000_000, 100, 20
+CLIENTS, PER_ROUND, ROUNDS = sized((1_000_000, 100, 20), tiny=(1000, 10, 2))
 
 
 def generate(client: int, rng: np.random.Generator) -> tuple[Any, Any]:

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 
 import solera as so
+from sizes import sized
 from solera.core.clients import Client, Draws
+
+CLIENTS, REPEATS = sized((1000, 15), tiny=(50, 2))
 
 
 @so.task("benchmark.noop")
@@ -30,7 +33,7 @@ def noop_many(client: Client, ask: Any) -> dict[str, Any]:
     return {"one": 1}
 
 
-def microseconds(run: Callable[[], Any], clients: int, repeats: int = 15) -> float:
+def microseconds(run: Callable[[], Any], clients: int, repeats: int = REPEATS) -> float:
     run()
     times = []
     for _ in range(repeats):
@@ -40,7 +43,7 @@ def microseconds(run: Callable[[], Any], clients: int, repeats: int = 15) -> flo
     return statistics.median(times) / clients * 1e6
 
 
-def main(clients: int = 1000) -> None:
+def main(clients: int = CLIENTS) -> None:
     X, y = np.zeros((clients, 3)), np.arange(clients) % 2
     fed = so.simulate(X, y, clients=clients)
     draws = Draws(0, "benchmark.noop", 0)
@@ -52,7 +55,7 @@ def main(clients: int = 1000) -> None:
         return total
 
     floor = microseconds(bare, clients)
-    print(f"no-op over {clients:,} clients, median of 15, µs per client")
+    print(f"no-op over {clients:,} clients, median of {REPEATS}, µs per client")
     print(f"{'bare Python loop':<34}{floor:8.2f}")
     cases: dict[str, Callable[[], Any]] = {
         "local, fold": lambda: fed.ask("benchmark.noop").fold(so.Sum()),

@@ -15,13 +15,17 @@ import time
 import numpy as np
 
 import solera as so
+from sizes import sized
 from solera.core.rounds import Round
 from solera.core.selection import Roster
 from solera.select.resources import Estimates
 from solera.select.shapley import CONVERGED, EPSILON, LAST, PERMUTATIONS, exact_shapley
 from solera.select.valuing import RoundUtility
 
-BUDGET = 100
+BUDGET = sized(100, tiny=5)
+TURNS = sized(PERMUTATIONS, tiny=1)
+SIZES = sized([10**3, 10**4, 10**5, 10**6], tiny=[100, 200])
+DATA, CLIENTS, HIDDEN = sized(("mnist", 300, 128), tiny=("digits", 20, 8))
 BITS, EPOCHS = 101_770 * 32, 5
 
 
@@ -31,10 +35,9 @@ def main() -> None:
 
 
 def choices() -> None:
-    sizes = [10**3, 10**4, 10**5, 10**6]
-    print(f"{'seconds of one choice':28}" + "".join(f"{f'K = {k:,}':>16}" for k in sizes))
+    print(f"{'seconds of one choice':28}" + "".join(f"{f'K = {k:,}':>16}" for k in SIZES))
     rows: dict[str, list[float]] = {}
-    for clients in sizes:
+    for clients in SIZES:
         for name, choose in _choosers(clients).items():
             choose(0)
             rows.setdefault(name, []).append(min(_seconds(choose, i + 1) for i in range(3)))
@@ -64,7 +67,7 @@ def _choosers(clients):
     found["PowerOfChoice"] = by_power
     for s in (so.GreedyShapley(), so.ShapleyUCB(), so.ShapleySoftmax()):
         s.choose(0, roster, draw)
-        s.set_state({**s.get_state(), "sums": losses, "counts": sizes})
+        s.set_state({**s.get_state(), "sums_": losses, "counts_": sizes})
         # GreedyShapley has gone round after K rounds
         found[type(s).__name__] = lambda i, s=s: s.choose(
             clients + i, roster, np.random.default_rng(i)
@@ -93,11 +96,11 @@ def _estimates(candidates: int) -> Estimates:
 
 
 def shapley() -> None:
-    data = so.datasets.load("mnist")
-    fed = so.simulate(data.X, data.y, clients=300, partition=so.Dirichlet(0.3), seed=7)
-    keep = _Keep()
+    data = so.datasets.load(DATA)
+    fed = so.simulate(data.X, data.y, clients=CLIENTS, partition=so.Dirichlet(0.3), seed=7)
+    keep, width = _Keep(), data.X.shape[1]
     learner = so.FedAvg(
-        so.nn.mlp(784, 128, 10), rounds=1, per_round=6, lr=1e-3, optimiser="adam", epochs=5,
+        so.nn.mlp(width, HIDDEN, 10), rounds=1, per_round=6, lr=1e-3, optimiser="adam", epochs=5,
         batch_size=20, weight=None, select=so.GreedyShapley(data.X_test, data.y_test),
     )  # fmt: skip
     learner.fit(fed, callbacks=[keep])
@@ -109,7 +112,9 @@ def shapley() -> None:
     began = time.perf_counter()
     theirs = textbook(lambda subset: float(utility(subset[None])[0]), 6, np.random.default_rng(0))
     slow = time.perf_counter() - began
-    print("\none round of 6 clients, MLP 784-128-10, 10,000 validation rows")
+    print(
+        f"\none round of 6 clients, MLP {width}-{HIDDEN}-10, {len(data.y_test):,} validation rows"
+    )
     print(f"ours      {evaluations:6} evaluations {fast:9.2f} s   (exact)")
     print(f"textbook  {utility.evaluations:6} evaluations {slow:9.2f} s   (estimate)")
     print(f"ratio     {utility.evaluations / evaluations:6.1f} x           {slow / fast:9.1f} x")
@@ -132,7 +137,7 @@ def textbook(utility, clients, rng):
     if abs(whole - nothing) < EPSILON:
         return np.zeros(clients)
     running, total = [], np.zeros(clients)
-    while len(running) < PERMUTATIONS * clients:
+    while len(running) < TURNS * clients:
         for leader in range(clients):
             order = np.append(leader, rng.permutation(np.delete(np.arange(clients), leader)))
             inside, before = np.zeros(clients, dtype=bool), nothing

@@ -31,6 +31,7 @@ import torch  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 import solera as so  # noqa: E402
+from sizes import TINY, sized  # noqa: E402
 
 HERE = Path(__file__).parent
 PEERS = HERE.parent / ".peers"
@@ -65,6 +66,12 @@ WORKLOADS = {
     "W2": Workload(1000, 60, 128, 100),
     "W3": Workload(1000, 20, 0, 100),
 }
+if TINY:
+    WORKLOADS = {
+        "W1": Workload(4, 40, 128, 2),
+        "W2": Workload(20, 20, 128, 10),
+        "W3": Workload(20, 20, 0, 10),
+    }
 Rows = tuple[Any, Any, Any, Any]
 
 
@@ -78,7 +85,13 @@ Result = tuple[Any, float]
 
 
 def rows_of(work: Workload) -> Rows:
-    X, y, X_test, y_test = so.datasets.mnist()
+    """MNIST; tiny: the digits of scikit-learn, in the corner of an image as large."""
+    if TINY:
+        X, y, X_test, y_test = so.datasets.digits()
+        X, X_test = (np.pad(part / 16, ((0, 0), (0, 784 - 64))) for part in (X, X_test))
+        X, X_test = X.astype(np.float32), X_test.astype(np.float32)
+    else:
+        X, y, X_test, y_test = so.datasets.mnist()
     count = work.clients * work.rows
     return X[:count], y[:count], X_test, y_test
 
@@ -244,8 +257,8 @@ def peer(name: str, work: Workload, file: str, rounds: int) -> Result | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=sized(3, tiny=1))
+    parser.add_argument("--rounds", type=int, default=sized(20, tiny=2))
     parser.add_argument("--only", default="W1,W2,W3")
     parser.add_argument("--peers", default="fedjax,pfl,flexible,flower")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))

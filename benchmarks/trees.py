@@ -19,13 +19,16 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 import solera as so
+from sizes import sized
 from solera.core.replies import Reply
 from solera.learn.trees.fusion.rule_merging import RuleFold
 
-ROUNDS, DEPTH, CLIENTS = 100, 5, 10
+ROUNDS, DEPTH, CLIENTS = sized((100, 5, 10), tiny=(3, 2, 3))
+FOLDED, TIMES = sized((50, 5), tiny=(4, 1))
+MERGED, BOOSTED = sized(("adult", ["adult", "credit2"]), tiny=("wine", ["breast_cancer"]))
 
 
-def timed(*works: Callable[[], Any], times: int = 5) -> list[tuple[float, Any]]:
+def timed(*works: Callable[[], Any], times: int = TIMES) -> list[tuple[float, Any]]:
     """Least processor time of several turns, and the last result, of each; they take turns."""
     found = [(np.inf, None) for _ in works]
     for _ in range(times):
@@ -37,22 +40,27 @@ def timed(*works: Callable[[], Any], times: int = 5) -> list[tuple[float, Any]]:
 
 
 def icdta4fl() -> None:
-    data = so.datasets.adult()
+    data = so.datasets.load(MERGED)
     X, y = data.all
-    fed = so.simulate(X, y, clients=50, test=0.1, seed=0, schema=data.schema)
-    ((seconds, model),) = timed(lambda: so.FederatedTree("cart", max_depth=5).fit(fed), times=3)
+    fed = so.simulate(X, y, clients=FOLDED, test=0.1, seed=0, schema=data.schema)
+    ((seconds, model),) = timed(
+        lambda: so.FederatedTree("cart", max_depth=5).fit(fed), times=min(3, TIMES)
+    )
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"ICDTA4FL, Adult, 50 clients, depth 5: {seconds:.2f} s (bar 30), {memory:.0f} MiB (1,024)"
+        f"ICDTA4FL, {MERGED}, {FOLDED} clients, depth 5: {seconds:.2f} s (bar 30), "
+        f"{memory:.0f} MiB (1,024)"
     )
     accuracy = model.evaluate(fed)["accuracy"]
     print(f"  accuracy {accuracy:.4f}, {len(model.kept_)} trees, {len(model.tree_)} nodes")
-    fold = RuleFold(X.shape[1], 2, max_rules=3000)
+    fold = RuleFold(X.shape[1], len(np.unique(y)), max_rules=3000)
     replies = [
         Reply(client, {"tree": tree.to_payload()}) for client, tree in enumerate(model.local_trees_)
     ]
-    ((seconds, merged),) = timed(lambda: fold.finish(fold.fold_one_by_one(replies)), times=3)
-    print(f"fold of 50 clients' rules, {merged['dropped']:,} dropped: {seconds:.2f} s")
+    ((seconds, merged),) = timed(
+        lambda: fold.finish(fold.fold_one_by_one(replies)), times=min(3, TIMES)
+    )
+    print(f"fold of {FOLDED} clients' rules, {merged['dropped']:,} dropped: {seconds:.2f} s")
 
 
 def boosting(name: str) -> None:
@@ -93,5 +101,5 @@ def boosting(name: str) -> None:
 
 if __name__ == "__main__":
     icdta4fl()
-    for name in ("adult", "credit2"):
+    for name in BOOSTED:
         boosting(name)

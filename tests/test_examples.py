@@ -15,19 +15,32 @@ import solera as so
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-ENCRYPTED = {"encrypted_ensemble_digits", "on_device"}
+NEEDS = {
+    "averaging_with_selection": "torch",
+    "encrypted_ensemble_digits": "tenseal",
+    "on_device": "tenseal",
+    "table_pipeline": "pandas",
+}
 FILES = {"carbon_nanotubes_regression": "carbon_nanotubes.csv.gz"}
 SHOWS = {
+    "averaging_with_selection": r"at random +0\.\d+ .*\nactive sampling .* 0\.9\d\d +20 ",
+    "clusters_without_rows": r"wine 2 .*\n\d+ rounds from the same start; .* \de-1\d",
+    "table_pipeline": r"female, male\n(.*\n)*R² on 82 later patients: 0\.5.*\n.*\n.*same: True",
+    "tree_that_explains": r"patients: 0\.9\d\d\n(.*\n)*why the first .*\n.*\nglobal: \d because ",
     "carbon_nanotubes_regression": r"chosen\n(.*\n)*MSE on 2,680 other rows: \d\.\d+e-05",
     "encrypted_ensemble_digits": r"finish=coordinator +0\.9(.*\n)*without the key: .*not hold",
     "incremental_hospitals": r"all at once +0\.9\d\d\n.*weights: \d+e[-+]\d\d",
     "non_iid_by_label": r"one class +0\.9\d\d +\de-1\d",
     "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
 }
-SECONDS = 60
-needs_tenseal = pytest.mark.skipif(
-    importlib.util.find_spec("tenseal") is None, reason="the extra 'he' (tenseal) is not installed"
-)
+SECONDS = 180
+ALONE = {"PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
+"""Other tests have the other cores."""
+
+
+def needs(package):
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed")
 
 
 def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +49,7 @@ def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, str(path)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8", **environment},
+        env={**os.environ, **ALONE, "PYTHONPATH": paths, **environment},
         capture_output=True,
         encoding="utf-8",
         timeout=SECONDS,
@@ -46,7 +59,7 @@ def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=needs_tenseal if path.stem in ENCRYPTED else ())
+        pytest.param(path, marks=needs(NEEDS[path.stem]) if path.stem in NEEDS else ())
         for path in EXAMPLES
     ],
     ids=lambda path: path.stem,
@@ -79,7 +92,7 @@ def test_the_readme_lists_every_example():
         assert (ROOT / "examples" / link).exists(), link
 
 
-@needs_tenseal
+@needs("tenseal")
 def test_the_page_on_encryption_runs(tmp_path, monkeypatch):
     """Its blocks are fenced with ```py since they need an extra; here they run, in order."""
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from solera.core import task
 from solera.core.component import Component
-from solera.study.plan import parse
+from solera.study.files.reader import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -9,7 +9,9 @@ so.FedLinear(rounds=20).fit(fed).score(X_test, y_test)
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from solera.core import errors
 from solera.core.aggregation import (
@@ -41,7 +43,6 @@ from solera.data.partition import IID, ClientWeights, Overlap, Partition, Quanti
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.vertical import TransferSplit, VerticalSplit
-from solera.engines.http import connect
 from solera.green.energy import EnergyBudget, EnergyOptions, EnergyUse, track_energy
 from solera.learn.averaging import nn
 from solera.learn.averaging.base import Averaging
@@ -229,3 +230,10 @@ __all__ = [
     "task",
     "track_energy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``connect`` is looked up when it is used: it lies above everything that is imported here."""
+    if name == "connect":
+        return import_module("solera.serve.driver.engine").connect
+    raise AttributeError(f"module 'solera' has no attribute {name!r}")

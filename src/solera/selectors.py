@@ -1,9 +1,9 @@
 """``so.selectors``: which clients take part in a round."""
 
-from solera.core.selection import Roster, Selector
+from solera.core.selection import Roster, Selector, Uniform
 from solera.select.active import ActiveSampling, PowerOfChoice
 from solera.select.resources import DynHybridFL, FedCS, HybridFL
-from solera.select.uniform import RoundRobin, Uniform
+from solera.select.round_robin import RoundRobin
 from solera.select.valued import GreedyShapley, ShapleySoftmax, ShapleyUCB
 
 __all__ = [

@@ -55,14 +55,14 @@ def test_a_dead_worker_costs_its_block_only():
             failed = [f.client for f in replies.failures]
             assert 50 in failed
             assert len(failed) <= 13
-            assert all("exit code -9" in f.reason for f in replies.failures)
+            assert all("was killed (SIGKILL)" in f.reason for f in replies.failures)
         assert fed.ask("test.suicide", {"victim": -1}).fold(so.Sum())["rows"] == 200
 
 
 def test_an_engine_started_later_does_not_keep_workers_from_ending():
     with simulate() as first:
         first.ask("test.rows-and-pid").collect()
-        workers = [worker.process for worker in first.engine._workers]
+        workers = [worker.child.process for worker in first.engine._workers]
         with simulate() as second:
             second.ask("test.rows-and-pid").collect()
             first.engine.close()

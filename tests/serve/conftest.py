@@ -81,7 +81,7 @@ def new_database(server: str) -> str:
 
 @pytest.fixture
 def store(url):
-    from solera.serve.store import Store
+    from solera.serve.coordinator.store.store import Store
 
     with Store(url) as store:
         store.add_federation("cardio")

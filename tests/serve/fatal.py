@@ -27,13 +27,13 @@ from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
 from solera.core.schema import Schema
 from solera.core.task import task
-from solera.engines import http
 from solera.learn.base import Learner
-from solera.serve.agent import Agent
-from solera.serve.blobs import Blobs
-from solera.serve.policy import Policy
-from solera.serve.run import serve
-from solera.serve.worker import Worker
+from solera.serve.agent.agent import Agent
+from solera.serve.agent.policy import Policy
+from solera.serve.agent.worker import Worker
+from solera.serve.coordinator.run import serve
+from solera.serve.coordinator.store.blobs import Blobs
+from solera.serve.driver import engine as http
 
 WIDTH = 150_000
 """Numbers in an ask and in a reply: more than 1 MB, two pieces of an upload."""
@@ -93,8 +93,10 @@ def _walked(*arguments: Any, **_: Any) -> bool:
     return any("chaos.walk" in str(a) for a in arguments)
 
 
-_ASKS, _BLOBS = "solera.serve.store_asks:", "solera.serve.blobs:Blobs."
-_REQUEST, _APPEND = "solera.engines.connection:Connection.request", _BLOBS + "append"
+_STORE = "solera.serve.coordinator.store"
+_ASKS, _BLOBS, _JOBS = f"{_STORE}.asks:", f"{_STORE}.blobs:Blobs.", f"{_STORE}.jobs:"
+_KEPT = "solera.serve.driver.engine:CoordinatorCheckpointStore."
+_REQUEST, _APPEND = "solera.serve.connection:Connection.request", _BLOBS + "append"
 COORDINATOR: dict[str, Step] = {
     "ask half uploaded": Step(_APPEND, "before", _next_piece),
     "ask uploaded but for the end": Step(_APPEND, "after", _next_piece),
@@ -103,22 +105,24 @@ COORDINATOR: dict[str, Step] = {
     "ask not stored": Step(_ASKS + "Asks.add_ask", "before", _walked),
     "ask not committed": Step(_ASKS + "insert_ask", "after"),
     "ask stored, not acknowledged": Step(_ASKS + "Asks.add_ask", "after", _walked),
-    "ask half fetched": Step("solera.serve.routes_blobs:_range", "after", lambda h: "=0-" not in h),
+    "ask half fetched": Step(
+        "solera.serve.coordinator.routes.blobs:_range", "after", lambda h: "=0-" not in h
+    ),
     "first piece of a reply": Step(_APPEND, "after", _first_piece),
     "reply half uploaded": Step(_APPEND, "before", _next_piece),
     "reply uploaded but for the end": Step(_APPEND, "after", _next_piece),
     "reply not stored": Step(_ASKS + "Asks.add_reply", "before"),
     "reply stored, not acknowledged": Step(_ASKS + "Asks.add_reply", "after"),
-    "checkpoint not stored": Step("solera.serve.store_jobs:Jobs.save_checkpoint", "before"),
-    "checkpoint not committed": Step("solera.serve.store_jobs:_prune", "after"),
-    "checkpoint stored": Step("solera.serve.store_jobs:Jobs.save_checkpoint", "after"),
+    "checkpoint not stored": Step(_JOBS + "Jobs.save_checkpoint", "before"),
+    "checkpoint not committed": Step(_JOBS + "_prune", "after"),
+    "checkpoint stored": Step(_JOBS + "Jobs.save_checkpoint", "after"),
     "events not signed": Step("solera.serve.audit:AuditLog.extend", "before"),
     "events half signed": Step("solera.serve.audit:AuditLog._write", "after"),
     "events signed, not deleted": Step("solera.serve.audit:AuditLog.extend", "after"),
 }
 AGENT: dict[str, Step] = {
-    "task not run": Step("solera.serve.worker:Worker.run", "before", _walked),
-    "task run, not remembered": Step("solera.serve.worker:Worker.run", "after", _walked),
+    "task not run": Step("solera.serve.agent.worker:Worker.run", "before", _walked),
+    "task run, not remembered": Step("solera.serve.agent.worker:Worker.run", "after", _walked),
     "remembered, not logged": Step("solera.serve.audit:AuditLog.append", "before"),
     "logged, not sent": Step("solera.serve.audit:AuditLog.append", "after"),
     "reply half uploaded": Step(_REQUEST, "before", _later_piece),
@@ -133,7 +137,7 @@ DRIVER: dict[str, Step] = {
     "asked": Step(_REQUEST, "after", _sent("PUT", "/asks/2")),
     "not folded": Step("solera.core.federation:Replies.fold", "before"),
     "folded": Step("solera.core.federation:Replies.fold", "after"),
-    "state kept nowhere": Step("solera.engines.http:CoordinatorCheckpointStore.save", "before"),
+    "state kept nowhere": Step(_KEPT + "save", "before"),
     "state uploaded": Step(_REQUEST, "before", _sent("PUT", "/checkpoint")),
     "between rounds": Step("solera.core.rounds:Rounds._finish", "after"),
 }

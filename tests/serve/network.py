@@ -22,16 +22,16 @@ import pytest
 
 import solera as so
 from solera.core.payload import encode
-from solera.engines.connection import Connection
-from solera.engines.http import connect
 from solera.serve import tls
-from solera.serve.run import driver_token
+from solera.serve.connection import Connection
+from solera.serve.coordinator.run import driver_token
+from solera.serve.driver.engine import connect
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["network", "uvicorn", "httpx", "solera.serve.app"])
+FORKS.set_forkserver_preload(["network", "uvicorn", "httpx", "solera.serve.coordinator.app"])
 COORDINATOR = """
 import sys
-from solera.serve.run import serve
+from solera.serve.coordinator.run import serve
 folder, host, port, certificate, key = sys.argv[1:]
 serve(folder, host=host, port=int(port), certificate=certificate, key=key)
 """
@@ -40,9 +40,9 @@ import sys
 import solera as so
 from solera.core.payload import decode
 from solera.core.schema import Schema
-from solera.serve.agent import Agent
-from solera.serve.policy import Policy
-from solera.serve.worker import Worker
+from solera.serve.agent.agent import Agent
+from solera.serve.agent.policy import Policy
+from solera.serve.agent.worker import Worker
 folder, data, policy = sys.argv[1:]
 
 
@@ -113,7 +113,7 @@ class Network:
 
     def enrol(self, name: str) -> Path:
         """Invite a client and let it join; its folder."""
-        from solera.serve.agent import Agent
+        from solera.serve.agent.agent import Agent
 
         path = f"/v1/federations/{self.federation}/invites"
         driver = self.driver()
@@ -138,7 +138,7 @@ class Network:
 
     def contribute(self, name: str, job: str) -> int:
         """A client has something new to tell a standing job; the number of its contribution."""
-        from solera.serve.contributing import contribute
+        from solera.serve.agent.contributing import contribute
 
         return contribute(self.folder / name, job)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from solera.serve import wire
+
 NOW = 1_800_000_000.0
 
 
@@ -17,19 +19,36 @@ def enrol(store, count, federation="cardio"):
         store.enrol(federation, f"site {i}", key, key + b" seal", {"data.describe": 1})
 
 
-def add_job(store, id="j", federation="cardio", **other):
-    values = {"kind": "driven", "spec": digest("spec"), "hash": "h", "seed": 7, "owner": "ana"}
-    return store.add_job(id, federation, **(values | {"deadline": None, "now": NOW} | other))
+def add_job(store, id="j", federation="cardio", now=NOW, **other):
+    values = {"kind": "driven", "spec": digest("spec"), "seed": 7, "owner": "ana"}
+    return wire.Job.of(store.add_job(federation, wire.NewJob(id=id, **(values | other)), now))
 
 
-def add_ask(store, seq=0, **other):
-    values = {"task": "heonn.fit", "version": 1, "payload": digest("model"), "prepare": None}
-    values |= {"round": 0, "deadline": NOW + 60, "clients": [0, 1, 2], "now": NOW + seq}
-    return store.add_ask("j", seq, **(values | other))
+def add_ask(store, seq=0, now=None, **other):
+    values = {"task": "heonn.fit", "version": 1, "payload": digest("model"), "round": 0}
+    values |= {"seconds": 60, "clients": [0, 1, 2]}
+    new = wire.NewAsk(**(values | other))
+    return store.add_ask("j", seq, new, NOW + seq if now is None else now)
 
 
-def reply(store, client, seq=0, **other):
-    values = {"status": "ok", "digest": digest((seq, client)), "size": 10, "reason": ""}
-    return store.add_reply(
-        "j", seq, client, **(values | {"signature": b"s", "now": NOW + 9} | other)
-    )
+def answer(**fields):
+    return wire.NewReply(**({"size": 10, "signature": "ab" * 64} | fields))
+
+
+def reply(store, client, seq=0, now=NOW + 9, **other):
+    values = {"status": "ok", "digest": digest((seq, client))}
+    return store.add_reply("j", seq, client, answer(**(values | other)), now)
+
+
+def checkpoint(store, first, sequence, name):
+    store.save_checkpoint("j", wire.NewCheckpoint(first, sequence, digest(name)), NOW)
+
+
+def waiting(store, seq=0):
+    """The clients that have not answered an ask yet."""
+    answered = {row.client for row in store.replies("j", seq)}
+    return [client for client in store.ask("j", seq).clients if client not in answered]
+
+
+def client(store, id, federation="cardio"):
+    return next(row for row in store.clients(federation) if row.id == id)

@@ -17,7 +17,7 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 from fatal import AGENT, COORDINATOR, DRIVER, Fragile  # noqa: E402
 
 from conftest import new_database  # noqa: E402
-from solera.serve.store import Store  # noqa: E402
+from solera.serve.coordinator.store.store import Store  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 DATA = so.FederatedData(X, X[:, 0] > 0, np.array([0, 25, 40]))
@@ -44,7 +44,7 @@ def history(network, job):
     """Which bytes counted as whose reply to which ask."""
     file = network.folder / "coordinator" / "coordinator.sqlite"
     with Store(network.database or f"sqlite:///{file}") as store:
-        asks = store.progress(job)["asks"]
+        asks = store.progress(job).asks
         told = signed(network, job, len(NAMES) * asks)
         found = {(facts["seq"], facts.get("client", 0)): facts["digest"] for facts in told}
         assert len(told) == len(found), "a reply was counted twice"

@@ -21,13 +21,14 @@ import agent_tasks  # noqa: E402, F401
 from fastapi.testclient import TestClient  # noqa: E402
 from liar import Liar, digest  # noqa: E402
 
-from solera.engines.connection import CoordinatorError  # noqa: E402
-from solera.serve import home, identity  # noqa: E402
-from solera.serve.agent import Agent  # noqa: E402
+from solera.serve import identity  # noqa: E402
+from solera.serve.agent import home  # noqa: E402
+from solera.serve.agent.agent import Agent  # noqa: E402
+from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.worker import Worker  # noqa: E402
+from solera.serve.connection import CoordinatorError  # noqa: E402
+from solera.serve.coordinator.run import coordinator_app, driver_token  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
-from solera.serve.policy import Policy  # noqa: E402
-from solera.serve.run import coordinator_app, driver_token  # noqa: E402
-from solera.serve.worker import Worker  # noqa: E402
 
 rng = np.random.default_rng(1)
 X = rng.normal(size=(40, 3))
@@ -59,8 +60,7 @@ def agent_of(liar, worker, tmp_path, policy=ALL):
     folder = tmp_path / "client"
     if not folder.exists():
         Identity.create(folder)
-        place = {"url": liar.url, "ca": None, "client": 3, "name": "north", "federation": "cardio"}
-        home.write_place(folder, place)
+        home.write_place(folder, home.Place(liar.url, None, 3, "north", "cardio"))
     return Agent(folder, worker, Policy.parse(policy), patience=1)
 
 
@@ -91,7 +91,7 @@ def test_a_payload_that_is_not_what_its_digest_says_is_not_used(agent, liar):
     liar.blobs[honest] = WRONG
     status, reason = answered(agent, liar)
     assert (status, "is not" in reason) == ("failed", True)
-    assert not (agent._memory()["states"])
+    assert not (agent._memory().states)
 
 
 @pytest.mark.parametrize("size", ["", "x", "-1", "999999999999999", "9" * 5000, "3", "1000"])

@@ -12,7 +12,7 @@ import solera as so
 from solera.core.component import describe_fitted
 from solera.core.errors import NotEnoughReplies
 from solera.core.payload import encode
-from solera.engines.connection import CoordinatorError
+from solera.serve.connection import CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -117,7 +117,7 @@ def test_a_policy_refuses_and_the_reason_arrives(network):
 def test_a_held_job_runs_once_a_named_person_approves_it(network):
     from datetime import datetime
 
-    from solera.serve.approvals import Approvals
+    from solera.serve.agent.approvals import Approvals
 
     kill(network.agents["west"])
     rules = '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n[[task]]\nname = "*"\n'
@@ -152,7 +152,7 @@ def test_a_dead_client_cannot_hang_an_ask(network):
 
 
 def test_wrong_tokens_and_revoked_clients_are_refused(network):
-    from solera.engines.http import connect
+    from solera.serve.driver.engine import connect
 
     with pytest.raises(CoordinatorError, match="refused"):
         connect(network.url, federation="cardio", token="wrong", ca=network.ca)

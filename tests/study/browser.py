@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from solera.study.documents import BROWSERS
+from solera.study.report.export import BROWSERS
 
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="neither Chromium nor Chrome is here")

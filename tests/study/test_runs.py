@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 import solera as so
 from solera.cli.app import app
 from solera.core.errors import UsageError
-from solera.study import runner, runs
-from solera.study.execute import run_study
-from solera.study.plan import Study, parse
-from solera.study.spec import Spec
+from solera.study import runs
+from solera.study.files.reader import parse
+from solera.study.run.runner import run_study
 
 RUN = """\
 seeds = [0, 1]
@@ -40,11 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("other", RUN.replace("1e-5", "1e-4").replace("clients = 4", "clients = 5")),
         ("grid", RUN.replace("lr = 1e-5", "lr = [1e-5, 1e-4]")),
     ):
-        plan = parse(text, file=name, name=name)
-        if isinstance(plan, Spec):
-            runner.run(plan, root / name)
-        else:
-            run_study(plan, root / name)
+        run_study(parse(text, file=name, name=name), root / name)
     return root
 
 
@@ -113,7 +108,8 @@ def test_read_gives_one_frame(store: Path) -> None:
     test = one[(one["part"] == "test") & (one["metric"] == "accuracy")]
     assert len(test) == 4
     assert set(test["learner.lr"]) == {1e-5, 1e-4}
-    model = so.load(store / "plain" / "model-seed1.sol")
+    (path,) = (store / "plain" / "models").glob("*-federated-seed1.sol")
+    model = so.load(path)
     wine = so.datasets.wine()
     plain = so.runs.read(store / "plain")
     row = plain.query("part == 'test' and metric == 'accuracy' and seed == 1")
@@ -136,8 +132,11 @@ def test_export_to_tables_and_documents(store: Path) -> None:
     solera_("runs", "export", "plain", "--to", "parquet")
     assert Path("plain.parquet").exists()
     solera_("runs", "export", "grid", "--to", "markdown")
-    assert "## Results" in Path("grid.md").read_text()
-    assert list(Path("figures").glob("grid-*.svg"))
+    text = Path("grid.md").read_text()
+    assert "## Results" in text
+    pictures = sorted(Path("figures").glob("grid-*.svg"))
+    assert pictures
+    assert all(f"({picture})" in text for picture in pictures)
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -163,7 +162,8 @@ def test_tensorboard(store: Path) -> None:
     assert [step for step, _ in written["loss"]] == [0, 1, 2, 3]
     assert [v for _, v in written["loss"]] == pytest.approx([h["loss"] for h in model.history_])
     solera_("runs", "export", "plain", "--to", "tensorboard", "--output", "stored")
-    stored = scalars(Path("stored/seed1"))
+    (written_to,) = Path("stored").glob("*-federated-seed1")
+    stored = scalars(written_to)
     frame = so.runs.read("plain").query("seed == 1")
     accuracy = frame.query("part == 'test' and metric == 'accuracy'")["value"].item()
     assert stored["test/accuracy"] == [(3, pytest.approx(accuracy))]
@@ -203,8 +203,3 @@ def test_exporters_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for exporter, extra in ((so.TensorBoard("x"), "tensorboard"), (so.MLflow("x"), "mlflow")):
         with pytest.raises(so.errors.MissingExtra, match=rf"solera\[{extra}\]"):
             so.FedLinear(rounds=1).fit(fed, callbacks=[exporter])
-
-
-def test_a_study_is_a_study(store: Path) -> None:
-    plan = parse((store / "grid" / "spec.toml").read_text(), file="grid", name="grid")
-    assert isinstance(plan, Study)

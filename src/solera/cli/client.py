@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from solera.cli.data import AsJson
 from solera.cli.output import complain, print_json, print_table
@@ -18,7 +19,8 @@ from solera.cli.serve import Authority, check_ca, check_url, extra
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from solera.serve.leaving import Holdings
+    from solera.serve.agent.home import Place
+    from solera.serve.agent.leaving import Holdings
 
 audit = typer.Typer(no_args_is_help=True, help="Check what a client has written down.")
 
@@ -62,10 +64,13 @@ def join(
     what leaves is in audit.log in the folder. SIGTERM ends it in good order.
     """
     with extra("taking part in a federation"):
-        from solera.serve.agent import Agent
-        from solera.serve.policy import Policy
-        from solera.serve.sources import open_source
-        from solera.serve.worker import Worker
+        from msgspec.structs import replace
+
+        from solera.serve.agent.agent import Agent
+        from solera.serve.agent.home import write_place
+        from solera.serve.agent.policy import Policy
+        from solera.serve.agent.sources import open_source
+        from solera.serve.agent.worker import Worker
     url, authority = check_url(url), check_ca(ca)
     place = _place(folder, url, token)
     rules = Policy.read(policy)
@@ -77,16 +82,15 @@ def join(
     try:
         if place is None:
             place = Agent.join(folder, url, token or "", ca=authority)
-        elif authority not in (None, place["ca"]):
-            _trust(folder, place, authority)
+        elif authority not in (None, place.ca):  # as when the old one has expired
+            place = replace(place, ca=authority)
+            write_place(folder, place)
         agent = Agent(folder, worker, rules)
     except BaseException:
         worker.close()
         raise
     try:
-        typer.echo(
-            f"client {place['client']}, {place['name']}, of federation {place['federation']}"
-        )
+        typer.echo(f"client {place.client}, {place.name}, of federation {place.federation}")
         typer.echo(f"policy {rules.hash()[:12]}")
         if once:
             done = agent.step(wait)
@@ -97,29 +101,22 @@ def join(
         agent.close()
 
 
-def _place(folder: Path, url: str, token: str | None) -> dict[str, Any] | None:
+def _place(folder: Path, url: str, token: str | None) -> Place | None:
     """Where this folder's client has joined, if it has."""
-    from solera.serve.home import read_place
+    from solera.serve.agent.home import find_place
 
-    place = read_place(folder)
+    place = find_place(folder)
     if place is None and not token:
         raise UsageError(
             f"no client in {folder} has joined yet",
             hint="pass --token with an invitation, made with `solera invite`",
         )
-    if place is not None and place["url"] != url:
+    if place is not None and place.url != url:
         raise UsageError(
-            f"the client in {folder} has joined {place['url']}",
+            f"the client in {folder} has joined {place.url}",
             hint="give that address, or another --folder to join a second coordinator",
         )
     return place
-
-
-def _trust(folder: Path, place: dict[str, Any], authority: str | None) -> None:
-    """The owner names another authority, as when the old one has expired."""
-    from solera.serve.home import write_place
-
-    write_place(folder, place | {"ca": authority})
 
 
 def _log_to_stderr() -> None:
@@ -152,8 +149,8 @@ def approve(
 
     The approval holds for exactly the job of this hash. An agent that runs sees it at once.
     """
-    from solera.serve.approvals import Approvals
-    from solera.serve.policy import Policy
+    from solera.serve.agent.approvals import Approvals
+    from solera.serve.agent.policy import Policy
 
     rules = Policy.read(policy)
     _check_folder(folder)
@@ -176,9 +173,9 @@ def held(
     shown: [bold]solera approve[/bold] approves exactly that.
     """
     with extra("looking at jobs"):
-        from solera.serve.approvals import Approvals
-        from solera.serve.held import HeldJobs
-        from solera.serve.policy import Policy
+        from solera.serve.agent.approvals import Approvals
+        from solera.serve.agent.held_jobs import HeldJobs
+        from solera.serve.agent.policy import Policy
 
     _check_folder(folder)
     jobs = HeldJobs(folder / "held.json").read()
@@ -187,7 +184,7 @@ def held(
         approvals = Approvals(folder / "approvals.json", approvers)
         jobs = [job for job in jobs if not approvals.approved(job.hash)]
     if as_json:
-        print_json([{name: getattr(job, name) for name in job.__struct_fields__} for job in jobs])
+        print_json([asdict(job) for job in jobs])
         return
     for job in jobs:
         typer.echo(job.hash)
@@ -214,19 +211,19 @@ def leave(
     here. The audit log stays: it proves what has left. Models that were trained stay, too.
     """
     with extra("leaving a federation"):
-        from solera.serve import leaving
+        from solera.serve.agent import leaving
         from solera.serve.identity import Identity
 
     if log and not delete:
         raise UsageError("--log says what to delete as well", hint="give --delete with it")
-    found = leaving.holdings(folder)
+    held = leaving.holdings(folder)
     if as_json:
-        print_json({"deleted": delete, **asdict(found)})
+        print_json({"deleted": delete, **to_builtins(held)})
     else:
-        _print_holdings(folder, found)
+        _print_holdings(folder, held)
     if not delete:
         return
-    key = None if found.place is None else Identity.load(folder).sign_key.hex()
+    key = None if held.place is None else Identity.load(folder).sign_key.hex()
     leaving.leave(folder, log=log)
     if as_json:
         return
@@ -235,16 +232,16 @@ def leave(
         typer.echo(f"check the log with: solera audit verify {folder / 'audit.log'} --key {key}")
 
 
-def _print_holdings(folder: Path, found: Holdings) -> None:
-    if found.place is not None:
-        there = f"{found.place['name']} of {found.place['federation']} at {found.place['url']}"
-        if found.rows is None:
+def _print_holdings(folder: Path, held: Holdings) -> None:
+    if held.place is not None:
+        there = f"{held.place.name} of {held.place.federation} at {held.place.url}"
+        if held.rows is None:
             typer.echo(f"{there}: the coordinator knows this client no more")
         else:
-            rows: list[list[Any]] = [[there, name, n, ""] for name, n in found.rows.items()]
-            rows.append([there, "blobs", found.blobs, f"{found.bytes:,}"])
+            rows: list[list[Any]] = [[there, name, n, ""] for name, n in held.rows.items()]
+            rows.append([there, "blobs", held.blobs, f"{held.bytes:,}"])
             print_table(["where", "what", ">number", ">bytes"], rows)
-    files = [[str(folder), name, f"{size:,}"] for name, size in found.files.items()]
+    files = [[str(folder), name, f"{size:,}"] for name, size in held.files.items()]
     print_table(["where", "what", ">bytes"], files)
 
 
@@ -257,7 +254,7 @@ def policy(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The policy.")],
 ) -> None:
     """Check a policy and say in sentences what it allows."""
-    from solera.serve.policy import Policy
+    from solera.serve.agent.policy import Policy
 
     typer.echo(Policy.read(file).describe())
 
@@ -316,9 +313,9 @@ def _public_key(text: str) -> bytes:
 
 
 def _head(text: str) -> tuple[int, str]:
-    found = re.fullmatch(r"([0-9]{1,15}):([0-9a-f]{64})", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,15}):([0-9a-f]{64})", text)
+    if match is None:
         raise UsageError(
             f"--head {text!r} is no line of a log", hint="write its number, a colon and its hash"
         )
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]

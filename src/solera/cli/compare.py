@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import print_json, print_table, stderr, stdout
+from solera.cli.output import print_blocks, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from solera.study.comparison import Comparison
@@ -39,7 +39,8 @@ def compare(
     """
     from solera.core.errors import UsageError
     from solera.study import comparison
-    from solera.study.plots_cd import critical_difference
+    from solera.study.report.critical_difference import critical_difference
+    from solera.study.report.significance import comparison_blocks
 
     if part not in ("test", "clients"):
         raise typer.BadParameter(f"{part!r} is not 'test' or 'clients'", param_hint="--part")
@@ -50,90 +51,35 @@ def compare(
         stderr().print(f"skipped: {line}", markup=False, soft_wrap=True)
     if not scores:
         raise UsageError("there is nothing to compare", hint="give folders of finished runs")
-    found = comparison.compare(scores, by, metric, alpha)
+    outcome = comparison.compare(scores, by, metric, alpha)
     if plot is not None:
-        if found.critical_difference is None:
+        if outcome.critical_difference is None:
             raise UsageError(
                 "one row has no critical difference", hint="compare more seeds or data"
             )
-        picture = critical_difference(found.methods, found.ranks, found.critical_difference)
+        picture = critical_difference(outcome.methods, outcome.ranks, outcome.critical_difference)
         plot.parent.mkdir(parents=True, exist_ok=True)
-        plot.write_text(picture, encoding="utf-8")
+        picture.savefig(plot)
     if as_json:
-        print_json(_content(found, skipped))
+        print_json(_content(outcome, skipped))
     else:
-        _print(found, by, alpha, plot)
+        print_blocks(comparison_blocks(outcome, by))
+        if plot is not None:
+            stdout().print(f"picture: {plot}", markup=False, soft_wrap=True)
 
 
-def _print(found: Comparison, by: str, alpha: float, plot: Path | None) -> None:
-    from solera.study.wording import number, spelled
-
-    console = stdout()
-    n = len(found.rows)
-    rows = sorted(
-        zip(found.ranks, found.methods, found.intervals, strict=True), key=lambda row: row[:2]
-    )
-    print_table(
-        [by, f">{spelled(found.metric)}", ">95 % interval", ">mean rank"],
-        [
-            (
-                method,
-                number(interval.estimate),
-                f"{number(interval.low)} … {number(interval.high)}" if n > 1 else "–",
-                f"{rank:.2f}",
-            )
-            for rank, method, interval in rows
-        ],
-    )
-    console.print(f"\n{n} rows" + _left_out(found.left_out), markup=False)
-    if found.friedman is None or found.critical_difference is None:
-        console.print("one row is too few to test", markup=False)
-        return
-    result = found.friedman
-    verdict = "differ" if result.p < alpha else "are not shown to differ"
-    console.print(
-        f"Friedman: χ² = {result.statistic:.3f}, p = {_p(result.p)}; Iman–Davenport: "
-        f"F = {result.f_statistic:.3f}, p = {_p(result.f_p)}: the methods {verdict}",
-        markup=False,
-        soft_wrap=True,
-    )
-    console.print(
-        f"Nemenyi: mean ranks that differ by {found.critical_difference:.3f} differ significantly "
-        f"at {alpha:g}\n",
-        markup=False,
-        soft_wrap=True,
-    )
-    print_table(
-        ["Wilcoxon", "", ">p", ">p (Holm)", ">effect", ""],
-        [
-            (p.a, p.b, _p(p.p), _p(p.p_holm), f"{p.effect:+.2f}", "*" if p.p_holm < alpha else "")
-            for p in found.pairs
-        ],
-    )
-    if plot is not None:
-        console.print(f"\npicture: {plot}", markup=False, soft_wrap=True)
-
-
-def _left_out(rows: int) -> str:
-    return f"; {rows} more are left out, because a method has no score there" if rows else ""
-
-
-def _p(value: float) -> str:
-    return f"{value:.4f}" if value >= 1e-4 else f"{value:.2e}"
-
-
-def _content(found: Comparison, skipped: list[str]) -> dict[str, object]:
-    result = found.friedman
+def _content(outcome: Comparison, skipped: list[str]) -> dict[str, object]:
+    result = outcome.friedman
     return {
-        "metric": found.metric,
-        "methods": list(found.methods),
-        "rows": list(found.rows),
-        "scores": found.scores.tolist(),
-        "left_out": found.left_out,
+        "metric": outcome.metric,
+        "methods": list(outcome.methods),
+        "rows": list(outcome.rows),
+        "scores": outcome.scores.tolist(),
+        "left_out": outcome.left_out,
         "skipped": skipped,
-        "means": [interval.estimate for interval in found.intervals],
-        "mean_ranks": list(found.ranks),
+        "means": [interval.estimate for interval in outcome.intervals],
+        "mean_ranks": list(outcome.ranks),
         "friedman": None if result is None else {"statistic": result.statistic, "p": result.p},
-        "critical_difference": found.critical_difference,
-        "wilcoxon_holm": [pair._asdict() for pair in found.pairs],
+        "critical_difference": outcome.critical_difference,
+        "wilcoxon_holm": [pair._asdict() for pair in outcome.pairs],
     }

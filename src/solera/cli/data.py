@@ -30,8 +30,8 @@ def complete_partition(incomplete: str) -> list[tuple[str, str]]:
     from solera.core.config import family
     from solera.data.partition import Partition
 
-    found = family(Partition).items()
-    return [(name, _first_line(cls)) for name, cls in found if name.startswith(incomplete)]
+    kinds = family(Partition).items()
+    return [(name, _first_line(cls)) for name, cls in kinds if name.startswith(incomplete)]
 
 
 def complete_parameter(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from solera.cli.output import print_partition, print_table, stderr, stdout
-
-if TYPE_CHECKING:
-    from solera.cli.progress import Bars
-    from solera.data.dataset import Dataset
-    from solera.study.results import Result
-    from solera.study.spec import Spec
+from solera.cli.output import print_blocks, print_partition, stderr, stdout
 
 SPEC = """\
 # Handwritten digits over 20 clients who write different digits.
 name = "demo"
 seeds = [0, 1, 2]
+schemes = ["alone", "federated", "centralised"]
 
 [data]
 name = "digits"
@@ -63,18 +57,23 @@ def demo(
         return
     folder = folder or Path("runs/demo")
     from solera.cli.progress import Bars
-    from solera.data import datasets
-    from solera.study import runner, spec
+    from solera.study.files.reader import parse
+    from solera.study.report.groups import StudyResults
+    from solera.study.report.outcomes import results
+    from solera.study.run.cells import Cell
+    from solera.study.run.runner import run_study
+    from solera.study.run.schemes import divided, load
 
-    plan = spec.parse(SPEC, file="demo", name="demo")
-    with stderr().status(f"reading {plan.data.name}"):
-        dataset = datasets.load(plan.data.name, **plan.data.options)
+    study = parse(SPEC, file="demo", name="demo")
+    (variant,) = study.variants()
+    with stderr().status(f"reading {variant.data.name}"):
+        dataset = load(variant.data)
     console = stdout()
-    data = runner.divided(plan, dataset, plan.seeds[0])
+    data = divided(Cell(variant, study.seeds[0]), dataset)
     console.print("1. Who holds what", style="bold")
     console.print(
         f"{data.offsets[-1]:,} images of digits over {data.clients} clients, divided by "
-        f"{plan.partition!r}.\nA cell is the number of images of one digit at one client.\n",
+        f"{variant.partition!r}.\nA cell is the number of images of one digit at one client.\n",
         markup=False,
     )
     print_partition(data, dataset.class_names)
@@ -83,15 +82,12 @@ def demo(
 
     console.print("\n2. Learning, with three seeds", style="bold")
     with Bars() as bars:
-        results = runner.run(plan, folder, bars, fresh=True)
-        ways = compare(plan, dataset, results, bars)
-        runner.write_report(folder, plan, results, dataset, [section(ways)])
+        run = run_study(study, folder, bars, fresh=True)
 
     console.print("\n3. What came out", style="bold")
-    print_table(["", *(f">{name}" for name in COLUMNS)], table_rows(ways))
+    print_blocks(results(StudyResults(run)))
     console.print(
-        f"\n{NOTE}\n\n"
-        f"report   {folder / 'report.html'}\n"
+        f"\nreport   {folder / 'report.html'}\n"
         f"picture  {folder / 'partition.png'}\n\n"
         "What to try next\n"
         f"  change alpha or rounds in a copy of {folder / 'spec.toml'}, then\n"
@@ -100,50 +96,3 @@ def demo(
         "  solera data partition digits --clients 10 --kind Shards --param per_client=2",
         markup=False,
     )
-
-
-COLUMNS = ("accuracy", "macro-F1", "worst client", "rounds", "bytes up", "bytes down")
-NOTE = (
-    "Accuracy and macro-F1 on test rows that no client has; alone is the mean over the clients. "
-    "The worst client is judged on its own test rows. Centralised sends the rows themselves."
-)
-
-
-def compare(
-    plan: Spec, dataset: Dataset, results: Sequence[Result], bars: Bars
-) -> dict[str, list[Result]]:
-    """Every way of learning with every seed: same rows, same number of passes over them."""
-    from solera.study.schemes import Training, train
-
-    ways: dict[str, list[Result]] = {"alone": [], "federated": list(results), "centralised": []}
-    for result in bars.track(results, "alone and centralised", len(results)):
-        for scheme in ("alone", "centralised"):
-            training = Training(plan, result.seed, scheme)
-            ways[scheme].append(train(training, lambda: dataset))
-    return ways
-
-
-def table_rows(ways: dict[str, list[Result]]) -> list[list[str]]:
-    """Mean ± standard deviation over the seeds for every way of learning."""
-    from solera.study.wording import mean_and_spread, size
-
-    return [
-        [
-            way,
-            mean_and_spread([r.metrics["accuracy"] for r in results]),
-            mean_and_spread([r.metrics["macro_f1"] for r in results]),
-            mean_and_spread([min(r.clients.values()) for r in results]),
-            str(results[0].rounds),
-            size(results[0].bytes_up),
-            size(results[0].bytes_down),
-        ]
-        for way, results in ways.items()
-    ]
-
-
-def section(ways: dict[str, list[Result]]) -> Any:
-    """The comparison as a section of the report."""
-    from solera.study.pages import Section, paragraph, table
-
-    body = table(table_rows(ways), ["", *COLUMNS]) + paragraph(NOTE)
-    return Section("Alone, federated, centralised", body)

@@ -19,6 +19,7 @@ import numpy as np
 from solera.cli.output import print_table, stderr, stdout
 from solera.cli.serve import extra
 from solera.core.errors import SoleraError
+from solera.engines.child import end
 
 CLIENTS = ("north", "south", "west")
 FEDERATION = "digits"
@@ -194,9 +195,9 @@ class _Demo:
             self.coordinator.wait()
             self.start()
             self._wait(lambda: self._get("/v1/jobs/averaging")["state"] not in _OPEN, 120)
-        told = self._get("/v1/jobs/averaging")
-        if told["state"] != "finished":
-            raise SoleraError(f"the job is {told['state']}: {told['reason']}")
+        job = self._get("/v1/jobs/averaging")
+        if job["state"] != "finished":
+            raise SoleraError(f"the job is {job['state']}: {job['reason']}")
         out = self.folder / "averaging.sol"
         self._solera("job", "model", "averaging", "--out", str(out), *self._driver())
         model = so.load(out)
@@ -236,14 +237,14 @@ class _Demo:
         return ("--url", self.url, "--ca", self.ca)
 
     def _connect(self, job: str) -> Any:
-        from solera.engines.http import connect
+        from solera.serve.driver.engine import connect
 
         return connect(
             self.url, federation=FEDERATION, token=self.token, ca=self.ca, job=job, owner="demo"
         )
 
     def _get(self, path: str) -> Any:
-        from solera.engines.connection import Connection
+        from solera.serve.connection import Connection
 
         headers = {"Authorization": f"Bearer {self.token}"}
         connection = Connection(self.url, lambda *_: headers, ca=self.ca, patience=20)
@@ -278,7 +279,7 @@ class _Demo:
                 env=environment,
                 start_new_session=True,
             )
-        self.stack.callback(_end, process)
+        self.stack.callback(end, process, 5)
         return process
 
     def _wait(self, ready: Any, seconds: float = 60) -> None:
@@ -299,12 +300,3 @@ def _has_encryption() -> bool:
     from importlib.util import find_spec
 
     return find_spec("tenseal") is not None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 if TYPE_CHECKING:
     from solera.data.federated import FederatedData
+    from solera.study.report.blocks import Block
 
 CIVIDIS = (
     "#00224e", "#123570", "#3b496c", "#575d6d", "#707173",
@@ -54,13 +55,33 @@ def print_json(value: Any) -> None:
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; columns whose name starts with ``>`` are flushed right."""
-    table = Table(box=None, pad_edge=False)
+    table = Grid(box=None, pad_edge=False)
     for name in header:
         right = name.startswith(">")
         table.add_column(name.lstrip(">"), justify="right" if right else "left", header_style="dim")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     stdout().print(table)
+
+
+def print_blocks(blocks: Sequence[Block]) -> None:
+    """Words and tables of a report; of a picture, what it says."""
+    from solera.study.report.blocks import Figure, Marked, Table
+
+    console = stdout()
+    for i, block in enumerate(blocks):
+        if i:
+            console.print()
+        if isinstance(block, Table):
+            names, *numbers = block.header
+            rows = [
+                [f"{cell} *" if isinstance(cell, Marked) else cell for cell in row]
+                for row in block.rows
+            ]
+            print_table([names, *(f">{name}" for name in numbers)], rows)
+        else:
+            text = block.caption if isinstance(block, Figure) else block.text
+            console.print(text, markup=False, soft_wrap=True)
 
 
 def print_partition(data: FederatedData, names: Sequence[str] = ()) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from rich.progress import (
     BarColumn,
@@ -17,16 +16,14 @@ from rich.text import Text
 
 from solera.cli.output import stderr
 from solera.core.rounds import Callback, Round
-from solera.study.results import logged
-from solera.study.wording import size
-
-T = TypeVar("T")
+from solera.study.formatting import size
+from solera.study.run.results import logged
 
 
 class Bars:
     """One bar for every fit, and a line that says what happens between fits.
 
-    Use it in a ``with`` block. It is what :func:`solera.study.runner.run` takes as ``progress``.
+    Use it in a ``with`` block. It is what studies take as ``progress``.
     """
 
     def __init__(self) -> None:
@@ -67,14 +64,6 @@ class Bars:
         if self._cells is None:
             self._cells = self.start("cells", total, finished)
         self.display.update(self._cells, completed=finished, total=total, detail=detail)
-
-    def track(self, items: Iterable[T], title: str, total: int) -> Iterator[T]:
-        """The items, with a bar that counts them."""
-        bar = self.start(title, total, 0)
-        for item in items:
-            yield item
-            self.display.advance(bar)
-        self.finish(f"{title}: {total} done")
 
     def start(self, title: str, total: int, completed: int) -> Any:
         """A new bar, in place of the stage."""

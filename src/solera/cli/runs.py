@@ -24,23 +24,22 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     """All runs, and what came out."""
     from solera.study import runs
 
-    found = list(runs.find(root))
-    good = [run for run in found if isinstance(run, runs.Run)]
-    for problem in found:
-        if isinstance(problem, runs.BadRun):
-            complain(f"left out: {problem.message}", problem.hint)
-    rows = [
-        {
-            "name": run.name,
-            "cells": run.cells,
-            "data": ", ".join(run.data),
-            "learners": len(run.learners),
-            "result": runs.headline(run),
-            "state": run.last,
-            "began": run.began[:16].replace("T", " "),
-        }
-        for run in good
-    ]
+    rows = []
+    for run in runs.find(root):
+        if isinstance(run, runs.BadRun):
+            complain(f"left out: {run.message}", run.hint)
+            continue
+        rows.append(
+            {
+                "name": run.name,
+                "cells": run.cells,
+                "data": ", ".join(run.data),
+                "learners": len(run.learners),
+                "result": runs.headline(run),
+                "state": run.last,
+                "began": run.began[:16].replace("T", " "),
+            }
+        )
     if as_json:
         print_json(rows)
         return
@@ -58,26 +57,26 @@ def show(run: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
     """One run: what it was, what came out, with what."""
     from solera.study import runs
 
-    found = runs.load(runs.resolve(run, root))
+    stored = runs.load(runs.resolve(run, root))
     if as_json:
         print_json(
             {
-                "name": found.name,
-                "folder": str(found.folder),
-                "cells": found.cells,
-                "metrics": found.metrics,
-                "environment": found.environment,
-                "spec": found.spec,
+                "name": stored.name,
+                "folder": str(stored.folder),
+                "cells": stored.cells,
+                "metrics": stored.metrics,
+                "environment": stored.environment,
+                "spec": stored.spec,
             }
         )
         return
     rows = [
-        ["folder", str(found.folder)],
-        ["cells", str(found.cells)],
-        ["data", ", ".join(found.data)],
-        ["learners", "\n".join(found.learners)],
-        *([name, f"{value:.4f}"] for name, value in found.metrics.items()),
-        *([name, value] for name, value in found.environment.items()),
+        ["folder", str(stored.folder)],
+        ["cells", str(stored.cells)],
+        ["data", ", ".join(stored.data)],
+        ["learners", "\n".join(stored.learners)],
+        *([name, f"{value:.4f}"] for name, value in stored.metrics.items()),
+        *([name, value] for name, value in stored.environment.items()),
     ]
     print_table(["", ""], rows)
 
@@ -88,15 +87,15 @@ def diff(first: Name, second: Name, root: Root = Path("runs"), as_json: AsJson =
     from solera.study import runs
 
     a, b = (runs.load(runs.resolve(name, root)) for name in (first, second))
-    found = runs.diff(a, b)
+    differences = runs.diff(a, b)
     if as_json:
-        print_json([vars(difference) for difference in found])
+        print_json([vars(difference) for difference in differences])
         return
-    if not found:
+    if not differences:
         stdout().print("the two runs do not differ", markup=False)
         return
     rows = []
-    for d in found:
+    for d in differences:
         gap = d.second - d.first if d.what == "metric" and None not in (d.first, d.second) else None
         rows.append([d.what, d.name, _cell(d.first), _cell(d.second), _cell(gap)])
     print_table(["", "", f">{a.name}", f">{b.name}", ">difference"], rows)
@@ -112,7 +111,8 @@ def export(
     root: Root = Path("runs"),
 ) -> None:
     """Write a run as a table, a document, or into MLflow or TensorBoard."""
-    from solera.study import documents, exporters, runs
+    from solera.study import exporters, runs
+    from solera.study.report.export import export_report
 
     folder = runs.resolve(run, root)
     runs.load(folder)
@@ -132,7 +132,7 @@ def export(
     elif to == "parquet":
         runs.read(folder).to_parquet(where)
     else:
-        documents.convert(folder / "report.html", Path(where))
+        export_report(folder, Path(where))
     stdout().print(where, markup=False, soft_wrap=True)
 
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import update_wrapper
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
+from msgspec import to_builtins
 
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.core.errors import MissingExtra, UsageError
-from solera.engines.connection import Connection
+from solera.serve.connection import Connection
+from solera.serve.wire import NAME, Invite, Members, NewInvite, Why
 
 tls = typer.Typer(no_args_is_help=True, help="Make certificates for a small federation.")
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PATIENCE = 5.0
 """Seconds to wait for a coordinator: a person sits in front of this."""
 
@@ -165,7 +168,7 @@ def serve(
     with extra("a coordinator"):
         import uvicorn  # noqa: F401  serve() needs it only later
 
-        from solera.serve import run
+        from solera.serve.coordinator import run
     if (certificate is None) != (key is None):
         raise UsageError("--certificate and --key belong together", hint="give both, or neither")
     if certificate is not None and key is not None:
@@ -211,12 +214,29 @@ def _check_free(host: str, port: int) -> None:
 # --- who takes part ---
 
 
+def driver_command(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with a connection to the coordinator, and the options that say where that is."""
+
+    def connected(
+        *, url: Url = HERE, token: Token = None, ca: Authority = None, **given: Any
+    ) -> None:
+        with coordinator(url, token, ca) as connection:
+            command(connection, **given)
+
+    _, *given = inspect.signature(command, eval_str=True).parameters.values()
+    *options, _ = inspect.signature(connected, eval_str=True).parameters.values()
+    parameters = [*(p.replace(kind=p.KEYWORD_ONLY) for p in given), *options]
+    update_wrapper(connected, command)
+    connected.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    connected.__annotations__ = {p.name: p.annotation for p in parameters}
+    return connected
+
+
+@driver_command
 def invite(
+    connection: Connection,
     name: Annotated[str, typer.Argument(help="What the client will be called.")],
     federation: FederationName,
-    url: Url = HERE,
-    token: Token = None,
-    ca: Authority = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a token with which one client may join, once, within a week.
@@ -225,65 +245,47 @@ def invite(
     first is the client.
     """
     check_name("NAME", name)
-    told = _ask("POST", federation, "invites", {"name": name}, url, token, ca)
+    path = f"{_path(federation)}/invites"
+    token = connection.call("POST", path, Invite, NewInvite(name)).token
     if as_json:
-        print_json({"federation": federation, "name": name, "token": told["token"]})
+        print_json({"federation": federation, "name": name, "token": token})
     else:
-        typer.echo(told["token"])
+        typer.echo(token)
 
 
-def clients(
-    federation: FederationName,
-    url: Url = HERE,
-    token: Token = None,
-    ca: Authority = None,
-    as_json: AsJson = False,
-) -> None:
+@driver_command
+def clients(connection: Connection, federation: FederationName, as_json: AsJson = False) -> None:
     """Who takes part in a federation, when each was last heard of, and what it was doing.
 
     --json also tells where each client's audit log ended.
     """
-    found = _ask("GET", federation, "", None, url, token, ca)["clients"]
+    members = connection.call("GET", _path(federation), Members).clients
     if as_json:
-        print_json(found)
+        print_json(to_builtins(members))
         return
-    rows = [
-        [c["id"], c["name"], c["status"], moment(c["seen"]), c["doing"] or "-", len(c["tasks"])]
-        for c in found
-    ]
+    rows = [[m.id, m.name, m.status, moment(m.seen), m.doing or "-", len(m.tasks)] for m in members]
     print_table([">id", "name", "status", "last seen", "doing", ">tasks"], rows)
 
 
+@driver_command
 def revoke(
+    connection: Connection,
     client: Annotated[int, typer.Argument(metavar="ID", min=0, help="Its number in the list.")],
     federation: FederationName,
     reason: Annotated[str, typer.Option(help="Why; it is written down.")],
-    url: Url = HERE,
-    token: Token = None,
-    ca: Authority = None,
 ) -> None:
     """Shut a client out of a federation, at once and for good.
 
     [bold]solera clients[/bold] lists the numbers.
     """
-    _ask("POST", federation, f"clients/{client}/revoke", {"reason": reason}, url, token, ca)
+    path = f"{_path(federation)}/clients/{client}/revoke"
+    connection.request("POST", path, json=Why(reason))
     typer.echo(f"client {client} of {federation} is revoked")
 
 
-def _ask(
-    method: str,
-    federation: str,
-    what: str,
-    content: dict[str, str] | None,
-    url: str,
-    token: str | None,
-    ca: Path | None,
-) -> Any:
-    """What the coordinator says to a driver about a federation."""
+def _path(federation: str) -> str:
     check_name("--federation", federation)
-    path = f"/v1/federations/{federation}/{what}".rstrip("/")
-    with coordinator(url, token, ca) as connection:
-        return connection.request(method, path, json=content).json()
+    return f"/v1/federations/{federation}"
 
 
 @contextmanager
@@ -305,7 +307,7 @@ def coordinator(url: str, token: str | None, ca: Path | None) -> Iterator[Connec
 
 
 def check_name(what: str, name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise UsageError(
             f"{what} {name!r} is not a name",
             hint="letters, digits, '.', '_' and '-', at most 64, a letter or digit first",

@@ -26,7 +26,7 @@ def study(
     [bold]solera study list[/bold] names the studies.
     """
     from solera.cli.progress import Bars
-    from solera.study import published
+    from solera.published import tables as published
 
     if name == "list":
         known = {name: module.TITLE for name, module in published.studies().items()}

@@ -125,8 +125,7 @@ class Component(metaclass=_CheckedOnceMade):
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        mine, theirs = self.get_params(deep=False), other.get_params(deep=False)
-        return all(_equal(mine[name], theirs[name]) for name in mine)
+        return _equal(self.get_params(deep=False), other.get_params(deep=False))
 
     def __hash__(self) -> int:
         return hash(type(self).__name__)
@@ -171,7 +170,7 @@ def _inherit_parameters(cls: type[Any]) -> None:
     init.__annotations__ = {**init.__annotations__, **hints}
 
 
-def _parameters(cls: type[Any]) -> tuple[str, ...]:
+def _parameters(cls: Any) -> tuple[str, ...]:
     parameters = constructor_parameters(cls)
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -179,7 +178,7 @@ def _parameters(cls: type[Any]) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in parameters)
 
 
-def _starred(cls: type[Any]) -> str | None:
+def _starred(cls: Any) -> str | None:
     """The name of the constructor's ``*args``, if it has one."""
     starred = [p.name for p in constructor_parameters(cls) if p.kind is p.VAR_POSITIONAL]
     return starred[0] if starred else None

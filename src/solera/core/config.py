@@ -7,17 +7,23 @@ and types. Errors name line, key and the nearest valid name.
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import tomllib
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from solera.core.component import Component, full_name, installed_components
+from solera.core.constraints import violation
 from solera.core.errors import UsageError
 
+T = TypeVar("T")
 Where = tuple[str | int, ...]
 """Keys and positions that lead to an entry: ``("learner", "steps", 0, "kind")``."""
 
@@ -28,6 +34,32 @@ class Problem(UsageError):
     def __init__(self, where: Where, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.where = where
+
+
+def read_text(path: str | os.PathLike[str], *, hint: str | None = None) -> str:
+    """The text of a file, or an error that says why it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}", hint=hint) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a text file: {error.reason}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def errors_located(text: str, file: str) -> Iterator[None]:
+    """Errors about entries of the TOML ``text`` name file and line."""
+    try:
+        yield
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"at line (\d+)", str(error))
+        where = f"{file}:{at[1]}" if at else file
+        raise UsageError(f"{where}: this is not TOML: {error}") from None
+    except Problem as problem:
+        line = line_of(text, problem.where)
+        raise UsageError(f"{file}:{line}: {problem.message}", hint=problem.hint) from None
 
 
 def component(base: type[Any], table: Mapping[str, Any], where: Where = ()) -> Any:
@@ -68,7 +100,13 @@ def line_of(text: str, where: Where) -> int:
     elements: Counter[Where] = Counter()
     for number, content in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*(\[\[?)([^\[\]]+)\]", content):
-            table = _keys(header[2])
+            *parents, name = _keys(header[2])
+            table = ()
+            for key in parents:  # [task.where] belongs to the last [[task]] above it
+                table = (*table, key)
+                if table in elements:
+                    table = (*table, elements[table] - 1)
+            table = (*table, name)
             if header[1] == "[[":
                 elements[table] += 1
                 table = (*table, elements[table] - 1)
@@ -106,34 +144,31 @@ def check_call(
     where: Where,
     *,
     also: Sequence[str] = (),
-    without: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Check names and types of arguments before a call; returns the types by name.
 
-    ``also`` are other names that would be right in the same table, ``without`` those that are not.
+    ``also`` are other names that would be right in the same table.
     """
-    parameters = {
-        name: p
-        for name, p in inspect.signature(function).parameters.items()
-        if name not in ("self", *without)
-    }
+    parameters = _parameters(function)
     hints = type_hints(function)
     for name, value in given.items():
         if name not in parameters:
             near = nearest(name, [*parameters, *also])
             raise Problem((*where, name), f"{owner} has no {name!r}", hint=near)
-        hint = hints.get(name, Any)
-        if not fits(value, hint):
-            raise Problem((*where, name), f"{owner}: {name} = {value!r} is not {_words(hint)}")
+        if rule := _rule_broken(value, hints.get(name, Any)):
+            raise Problem((*where, name), f"{owner}: {name} = {value!r} is not {rule}")
     for name, p in parameters.items():
         if name not in given and p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
-            is_table = _TABLE in _words(hints.get(name))
-            raise Problem(
-                where,
-                f"{owner} needs {name}",
-                hint=f"add [{name}]" if is_table else f"add {name} = …",
-            )
+            is_table = any(map(_is_table, _alternatives(hints.get(name))))
+            entry = f"[{name}]" if is_table else f"{name} = …"
+            raise Problem(where, f"{owner} needs {name}", hint=f"add {entry}")
     return hints
+
+
+def build_table(cls: type[T], owner: str, given: Mapping[str, Any], where: Where) -> T:
+    """The dataclass that a table describes."""
+    check_call(cls, owner, given, where)
+    return cls(**given)
 
 
 def choose(known: Mapping[str, Any], name: Any, what: str, where: Where) -> Any:
@@ -154,22 +189,31 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Types of the parameters by name; ``*name`` is a list."""
-    called = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     try:
-        hints = get_type_hints(called)
+        hints = get_type_hints(_called(function), include_extras=True)
     except NameError:  # names that exist for type checkers only
         hints = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in _parameters(function).items():
         if parameter.kind is parameter.VAR_POSITIONAL:
             hints[name] = types.GenericAlias(list, (hints.get(name, Any),))
     return hints
 
 
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    called = _called(function)
+    if called is object.__init__:
+        return {}
+    parameters = inspect.signature(called).parameters
+    return {name: parameter for name, parameter in parameters.items() if name != "self"}
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+
+
 def _alternatives(hint: Any) -> list[Any]:
     """The types of a union, the element types of a sequence, or the type itself."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return [t for part in get_args(hint) for t in _alternatives(part)]
-    if _is_sequence(hint):
+    if get_origin(hint) in (Union, types.UnionType) or _is_sequence(hint):
         return [t for part in get_args(hint) for t in _alternatives(part)]
     return [hint]
 
@@ -178,45 +222,41 @@ def _is_component(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Component)
 
 
+def _is_table(hint: Any) -> bool:
+    return _is_component(hint) or is_dataclass(hint)
+
+
 def _is_sequence(hint: Any) -> bool:
     origin = get_origin(hint)
     return isinstance(origin, type) and issubclass(origin, Sequence)
 
 
-_TABLE = "a table"
-_PLAIN: dict[Any, tuple[Any, str]] = {
-    bool: (bool, "true or false"),
-    int: (int, "a whole number"),
-    float: (int | float, "a number"),
-    str: (str, "text"),
-}
-
-
 def fits(value: Any, hint: Any) -> bool:
     """Whether a TOML value can be of a type; of types that TOML does not know anything can."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(fits(value, part) for part in get_args(hint))
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if hint is types.NoneType:
-        return False
-    if hint in _PLAIN:
-        return isinstance(value, _PLAIN[hint][0]) and (hint is bool) == isinstance(value, bool)
-    if _is_component(hint) or is_dataclass(hint):
-        return isinstance(value, dict)
-    if _is_sequence(hint):
-        return isinstance(value, list) and all(fits(v, get_args(hint)[0]) for v in value)
-    return True
+    return _rule_broken(value, hint) is None
 
 
-def _words(hint: Any) -> str:
-    if get_origin(hint) in (Union, types.UnionType):
-        parts = [_words(part) for part in get_args(hint) if part is not types.NoneType]
-        return " or ".join(dict.fromkeys(parts))
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(repr, get_args(hint)))
-    if _is_sequence(hint):
-        return f"a list, each {_words(get_args(hint)[0])}"
-    if hint in _PLAIN:
-        return _PLAIN[hint][1]
-    return _TABLE if _is_component(hint) or is_dataclass(hint) else "of the right type"
+def _rule_broken(value: Any, hint: Any) -> str | None:
+    """What a TOML value must be to be of a type, or None when it can be."""
+    union = get_origin(hint) in (Union, types.UnionType)
+    rules = []
+    for option in get_args(hint) if union else (hint,):
+        if option is types.NoneType:  # TOML has no word for it
+            continue
+        if _is_sequence(option):
+            rule = _list_rule_broken(value, get_args(option)[0])
+        elif _is_table(option):
+            rule = None if isinstance(value, dict) else "a table"
+        else:
+            rule = violation(value, option)
+        if rule is None:
+            return None
+        rules.append(rule.removeprefix("must be "))
+    return " or ".join(dict.fromkeys(rules))
+
+
+def _list_rule_broken(value: Any, element: Any) -> str | None:
+    if not isinstance(value, list):
+        return "a list"
+    rules = filter(None, (_rule_broken(each, element) for each in value))
+    return next((f"a list, each {rule}" for rule in rules), None)

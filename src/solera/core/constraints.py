@@ -34,7 +34,7 @@ ProperFraction = Annotated[float, Meta(ge=0, lt=1)]
 """A share below all, none included."""
 
 _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
-    bool: ((bool, np.bool_), "True or False"),
+    bool: ((bool, np.bool_), "true or false"),
     int: ((numbers.Integral,), "a whole number"),
     float: ((numbers.Real,), "a number"),
     str: ((str,), "text"),
@@ -42,15 +42,16 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 }
 
 
-def constructor_parameters(cls: type[Any]) -> list[inspect.Parameter]:
+@cache
+def constructor_parameters(cls: Any) -> tuple[inspect.Parameter, ...]:
     """The parameters of a constructor, without ``self``."""
     if cls.__init__ is object.__init__:
-        return []
-    return list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return ()
+    return tuple(inspect.signature(cls.__init__).parameters.values())[1:]
 
 
 @cache
-def declared_types(cls: type[Any]) -> dict[str, Any]:
+def declared_types(cls: Any) -> dict[str, Any]:
     """The annotations of a constructor's parameters, those of ``*name`` as a list."""
     hints = _hints(cls.__init__)
     declared = {}
@@ -102,8 +103,6 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in _PLAIN:
         kinds, _ = _PLAIN[hint]
         return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
-    if origin is Callable:
-        return callable(value)
     if _is_list(hint):
         if isinstance(value, str) or not hasattr(value, "__iter__"):
             return False
@@ -140,8 +139,6 @@ def _words(hint: Any) -> str:
         return "a function"
     if hint in _PLAIN:
         return _PLAIN[hint][1]
-    if origin is Callable:
-        return "a function"
     if _is_list(hint):
         return f"a list, each {_words(get_args(hint)[0])}"
     return f"a {hint.__name__}" if _is_component(hint) else "of the right type"

@@ -142,12 +142,12 @@ def find_engine(name: str) -> type[Any]:
 @cache
 def _installed_engines() -> dict[str, EntryPoint]:
     """The entry points ``solera.engines`` of all packages, by name."""
-    found = {entry.name: entry for entry in entry_points(group=_ENGINES)}
-    if "local" not in found:  # a source tree that was not installed has them in its project file
+    engines = {entry.name: entry for entry in entry_points(group=_ENGINES)}
+    if "local" not in engines:  # a source tree that was not installed has them in its project file
         project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
         for name, value in project["project"]["entry-points"][_ENGINES].items():
-            found[name] = EntryPoint(name, value, _ENGINES)
-    return found
+            engines[name] = EntryPoint(name, value, _ENGINES)
+    return engines
 
 
 def payload_size(payload: Any) -> int:

@@ -231,13 +231,13 @@ class Federation:
             asked; fewer raise :class:`NotEnoughReplies`. By default one.
         round: which round this is; together with the seed it fixes all random draws.
         """
-        found = task if isinstance(task, Task) else find_task(task)
+        installed = task if isinstance(task, Task) else find_task(task)
         clients = self._chosen(to)
         size = self._check_payload(payload, clients)
         check_arguments(Federation.ask, deadline=deadline)
         ask = Ask(
-            found.name,
-            found.version,
+            installed.name,
+            installed.version,
             read_only(payload),
             clients,
             self.seed,

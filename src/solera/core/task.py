@@ -87,14 +87,14 @@ def installed_tasks() -> dict[str, Task]:
 
 def find_task(name: str, version: int | None = None) -> Task:
     """The installed task of that name, in that version if one is given."""
-    found = _tasks.get(name) or installed_tasks().get(name)
-    if found is None:
+    task = _tasks.get(name) or installed_tasks().get(name)
+    if task is None:
         near = get_close_matches(name, installed_tasks(), n=1)
         hint = f"did you mean {near[0]!r}?" if near else "import the module that defines it"
         raise UnknownTask(f"no task {name!r} is installed", hint=hint)
-    if version is not None and found.version != version:
+    if version is not None and task.version != version:
         raise TaskVersionMismatch(
-            f"task {name!r}: version {version} asked for, version {found.version} installed",
+            f"task {name!r}: version {version} asked for, version {task.version} installed",
             hint="update the older side",
         )
-    return found
+    return task

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from solera.core.clients import IntArray
 from solera.core.errors import DataError
 from solera.core.schema import Feature
-from solera.data.dataset import Dataset, divided, held_out, make_schema
+from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, folders, reading, unavailable
 
 _BLOCK = 1 << 17
@@ -80,15 +80,14 @@ def xuetangx(*, test: float = 0.3, seed: int = 0) -> Dataset:
     students, of_row = np.unique(made.students, return_inverse=True)
     chosen = held_out(XUETANGX.name, np.zeros(len(students), np.int64), "classes", test, seed)
     return divided(
+        XUETANGX,
         made.counts.astype(np.float64),
         made.dropout,
         chosen[of_row.reshape(-1)],
-        {"student": made.students, "course": made.courses},
-        schema=make_schema(tuple(Feature(kind) for kind in made.kinds), "classes", 2),
-        name=XUETANGX.name,
-        title=XUETANGX.title,
+        map(Feature, made.kinds),
         source=str(place),
         class_names=("stayed", "dropped out"),
+        groups={"student": made.students, "course": made.courses},
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.constraints import Count, check_arguments
 from solera.core.errors import DataError, MissingExtra, UsageError
 from solera.core.schema import Feature, Target, infer_target, numbered
 from solera.data.dataset import Dataset, make_schema
@@ -32,7 +33,7 @@ def from_pandas(frame: Any, *, target: str | Sequence[str] | None = None) -> Dat
     return _from_frame("pandas", frame, target)
 
 
-def from_torch(dataset: Any, *, limit: int | None = None, flat: bool = True) -> Dataset:
+def from_torch(dataset: Any, *, limit: Count | None = None, flat: bool = True) -> Dataset:
     """A map-style PyTorch data set of pairs (x, y), or its first ``limit`` rows.
 
     Each x becomes one row of X (``flat=False`` keeps its shape), each y a class (integer), a
@@ -43,8 +44,7 @@ def from_torch(dataset: Any, *, limit: int | None = None, flat: bool = True) -> 
             f"from_torch needs a map-style data set, not {type(dataset).__name__}",
             hint="it must have a length and give its rows by number",
         )
-    if limit is not None and limit < 1:
-        raise UsageError.of("from_torch", "limit", limit, "must be at least 1")
+    check_arguments(from_torch, limit=limit)
     rows = len(dataset) if limit is None else min(limit, len(dataset))
     if rows == 0:
         raise DataError("the data set has no rows")

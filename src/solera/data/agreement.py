@@ -172,17 +172,17 @@ def _outputs(answer: Any) -> int:
 
 
 def _difference(view: Any, agreed: Any) -> str:
-    client, mine, theirs = view["first"], view["columns"], agreed["columns"]
-    for i, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+    client, own, others = view["first"], view["columns"], agreed["columns"]
+    for i, (a, b) in enumerate(zip(own, others, strict=False)):
         if a != b:
             return (
                 f"client {client}: column {i} is {a[0]!r} ({a[1]}), others have {b[0]!r} ({b[1]})"
             )
-    if len(mine) != len(theirs):
-        longer = mine if len(mine) > len(theirs) else theirs
-        name = longer[min(len(mine), len(theirs))][0]
+    if len(own) != len(others):
+        longer = own if len(own) > len(others) else others
+        name = longer[min(len(own), len(others))][0]
         return (
-            f"client {client} has {len(mine)} columns, others have {len(theirs)}: "
+            f"client {client} has {len(own)} columns, others have {len(others)}: "
             f"{name!r} is the first that is not on both sides"
         )
     return f"client {client} has a target of kind {view['target']}, others {agreed['target']}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core import rng
+from solera.core.constraints import ProperFraction, check_values
 from solera.core.errors import UsageError
 from solera.core.schema import Feature, Schema, Target, infer_target
+from solera.data.files import DatasetInfo
 
 BoolArray = NDArray[np.bool_]
 
@@ -112,21 +114,30 @@ def _outputs(schema: Schema) -> str:
 
 
 def divided(
+    info: DatasetInfo,
     X: Any,
     y: NDArray[Any],
     marked: BoolArray,
-    groups: Mapping[str, NDArray[Any]],
-    **about: Any,
+    features: Iterable[Feature],
+    *,
+    source: str,
+    class_names: tuple[str, ...] = (),
+    groups: Mapping[str, NDArray[Any]] | None = None,
 ) -> Dataset:
     """The data set whose test rows are the marked ones."""
+    groups = groups or {}
     return Dataset(
         X=X[~marked],
         y=y[~marked],
         X_test=X[marked],
         y_test=y[marked],
+        schema=make_schema(tuple(features), info.target, info.outputs),
+        name=info.name,
+        title=info.title,
+        source=source,
+        class_names=class_names,
         groups={name: values[~marked] for name, values in groups.items()},
         groups_test={name: values[marked] for name, values in groups.items()},
-        **about,
     )
 
 
@@ -142,8 +153,7 @@ def held_out(owner: str, y: NDArray[Any], target: Target, test: float, seed: int
     Rows are shuffled, grouped by stratum, and every 1/test-th row is taken along that line: the
     total is exact to one row, and so is every stratum.
     """
-    if not 0 <= test < 1:
-        raise UsageError.of(owner, "test", test, "must be a share in [0, 1)")
+    check_values(owner, {"test": ProperFraction}, {"test": test})
     order = rng.generator(seed, "datasets.held_out").permutation(len(y))
     if target == "labels":
         y = np.unique(np.packbits(y, axis=1), axis=0, return_inverse=True)[1].reshape(-1)

@@ -20,7 +20,7 @@ from solera.core.errors import UsageError
 from solera.core.schema import Feature, Target
 from solera.data import images, multilabel_sets, tables
 from solera.data.activity_logs import XUETANGX, xuetangx
-from solera.data.dataset import Dataset, held_out, make_schema
+from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo
 from solera.data.images import CIFAR10, MNIST
 from solera.data.learning_analytics import (
@@ -141,17 +141,10 @@ def _from_sklearn(name: str, test: float, seed: int) -> Dataset:
     bunch = getattr(sklearn.datasets, f"load_{name}")()
     y = bunch.target.astype(np.int64 if info.target == "classes" else np.float64)
     marked = held_out(name, y, info.target, test, seed)
-    features = tuple(Feature(str(feature)) for feature in bunch.feature_names)
-    return Dataset(
-        X=bunch.data[~marked],
-        y=y[~marked],
-        X_test=bunch.data[marked],
-        y_test=y[marked],
-        schema=make_schema(features, info.target, info.outputs),
-        name=name,
-        title=info.title,
-        source="scikit-learn",
-        class_names=tuple(str(value) for value in bunch.get("target_names", ())),
+    features = [Feature(str(feature)) for feature in bunch.feature_names]
+    class_names = tuple(map(str, bunch.get("target_names", ())))
+    return divided(
+        info, bunch.data, y, marked, features, source="scikit-learn", class_names=class_names
     )
 
 

@@ -82,9 +82,9 @@ def load(images: Images, *, flat: bool = True) -> Dataset:
     images = best_at_hand(images)
     path, source = locate(images, store)
     with reading(path):
-        found = arrays(path)
-        X, y = _pixels(images, found, "train", flat)
-        X_test, y_test = _pixels(images, found, "test", flat)
+        stored = arrays(path)
+        X, y = _pixels(images, stored, "train", flat)
+        X_test, y_test = _pixels(images, stored, "test", flat)
     return Dataset(
         X=X,
         y=y,
@@ -99,9 +99,9 @@ def load(images: Images, *, flat: bool = True) -> Dataset:
 
 
 def _pixels(
-    images: Images, found: dict[str, NDArray[Any]], part: str, flat: bool
+    images: Images, stored: dict[str, NDArray[Any]], part: str, flat: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    x, y = found[f"x_{part}"], found[f"y_{part}"]
+    x, y = stored[f"x_{part}"], stored[f"y_{part}"]
     if x.dtype != np.uint8 or x.shape != (len(y), *images.shape):
         size = " x ".join(map(str, images.shape))
         raise DataError(f"x_{part} is {x.dtype} {x.shape}, not uint8 images of {size}")

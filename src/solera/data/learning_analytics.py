@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core import rng
 from solera.core.clients import IntArray
-from solera.core.errors import DataError, UsageError
+from solera.core.constraints import Count, check_arguments
+from solera.core.errors import DataError
 from solera.core.schema import Feature
-from solera.data.dataset import Dataset, divided, held_out, make_schema
+from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, arrays, find, reading, unavailable
 from solera.data.tables import Cells, Table, encode, load, numbers, read_cells
 
@@ -73,11 +76,12 @@ OULAD = Tables(
 )
 _PERSON = ("gender", "region", "highest_education", "imd_band", "age_band", "disability")
 _NUMBERS = ("num_of_prev_attempts", "studied_credits")
+Days = Annotated[int, Meta(ge=1, le=30)]
 _WORK = ("due", "submitted", "late", "banked", "mean_score")
 
 
 def schools(
-    students: ArrayLike, size: int = 1000, *, strata: ArrayLike | None = None, seed: int = 0
+    students: ArrayLike, size: Count = 1000, *, strata: ArrayLike | None = None, seed: int = 0
 ) -> IntArray:
     """The number of a school for every row: about ``size`` students each, none in two schools.
 
@@ -85,8 +89,7 @@ def schools(
     example of the dropout rate; then no school has students of two categories. Make clients of the
     result with ``so.ByGroup``.
     """
-    if size < 1:
-        raise UsageError.of("schools", "size", size, "must be at least 1")
+    check_arguments(schools, size=size)
     _, student = np.unique(np.asarray(students), return_inverse=True)
     student = student.reshape(-1)
     kinds = np.zeros(len(student), np.int64)
@@ -99,9 +102,9 @@ def schools(
     order = rng.generator(seed, "schools").permutation(len(kind))
     school, first = np.empty(len(kind), dtype=np.int64), 0
     for one in range(int(kind.max()) + 1):
-        mine = order[kind[order] == one]
-        count = max(1, round(len(mine) / size))
-        school[mine] = first + np.arange(len(mine)) % count
+        members = order[kind[order] == one]
+        count = max(1, round(len(members) / size))
+        school[members] = first + np.arange(len(members)) % count
         first += count
     return school[student]
 
@@ -115,14 +118,13 @@ def xuetangx_actions16k(*, test: float = 0.3, seed: int = 0) -> Dataset:
     return load(ACTIONS, test=test, seed=seed)
 
 
-def kddcup2015(*, days: int = 30, test: float = 0.3, seed: int = 0) -> Dataset:
+def kddcup2015(*, days: Days = 30, test: float = 0.3, seed: int = 0) -> Dataset:
     """Dropout from 31 online courses: 57,366 enrolments, 7 kinds of events on 30 days, 2 classes.
 
     KDD Cup 2015, as counted by Talebi et al. (2024); the 8 largest of the 39 courses are not in the
     file. ``days`` keeps the first days only. Group: ``course``.
     """
-    if not 1 <= days <= 30:
-        raise UsageError.of(COURSES.name, "days", days, "must be between 1 and 30")
+    check_arguments(kddcup2015, days=days)
     path = find(COURSES.file)
     if path is None:
         raise unavailable(COURSES, "there is no download for it")
@@ -133,17 +135,16 @@ def kddcup2015(*, days: int = 30, test: float = 0.3, seed: int = 0) -> Dataset:
         if X.shape != (len(y), 30, len(events)) or course.max() >= len(names):
             raise DataError(f"X is of shape {X.shape}")
     kinds = [str(event).removeprefix("event_") for event in events]
-    features = tuple(Feature(f"day{d}_{kind}") for d in range(days) for kind in kinds)
+    features = [Feature(f"day{d}_{kind}") for d in range(days) for kind in kinds]
     return divided(
+        COURSES,
         X[:, :days].reshape(len(X), -1).astype(np.float64),
         y,
         held_out(COURSES.name, y, "classes", test, seed),
-        {"course": names[course]},
-        schema=make_schema(features, "classes", 2),
-        name=COURSES.name,
-        title=COURSES.title,
+        features,
         source=str(path),
         class_names=("stayed", "dropped out"),
+        groups={"course": names[course]},
     )
 
 
@@ -180,15 +181,14 @@ def oulad(*, day: int = 60, test: float = 0.3, seed: int = 0) -> Dataset:
     X = np.column_stack([*columns, work])
     features += [Feature(name) for name in _WORK]
     return divided(
+        OULAD,
         X,
         y,
         held_out(OULAD.name, y, "classes", test, seed),
-        {"presentation": presentation, "student": student},
-        schema=make_schema(tuple(features), "classes", 2),
-        name=OULAD.name,
-        title=OULAD.title,
+        features,
         source=str(paths[0].parent),
         class_names=("stayed", "withdrew"),
+        groups={"presentation": presentation, "student": student},
     )
 
 

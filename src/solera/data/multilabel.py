@@ -61,13 +61,13 @@ def deal_labels(
     owned = _owned(labels, y.shape[1], draw)
     rows = draw.permutation(np.flatnonzero(~in_test))
     parts, targets = [], []
-    for mine, own in zip(np.array_split(rows, len(owned)), owned, strict=True):
-        mine = mine[y[mine][:, own].any(axis=1)]
+    for dealt_rows, own in zip(np.array_split(rows, len(owned)), owned, strict=True):
+        kept = dealt_rows[y[dealt_rows][:, own].any(axis=1)]
         deviation = draw.uniform(0, noise)
-        added = draw.normal(0, deviation, (len(mine), X.shape[1])) if noise else 0.0
-        parts.append((_dense(X[mine]) + (np.abs(added) if absolute else added)).astype(np.float32))
-        target = np.full((len(mine), y.shape[1]), UNKNOWN, dtype=np.int8)
-        target[:, own] = y[mine][:, own]
+        added = draw.normal(0, deviation, (len(kept), X.shape[1])) if noise else 0.0
+        parts.append((_dense(X[kept]) + (np.abs(added) if absolute else added)).astype(np.float32))
+        target = np.full((len(kept), y.shape[1]), UNKNOWN, dtype=np.int8)
+        target[:, own] = y[kept][:, own]
         targets.append(target)
     sizes = [len(part) for part in parts]
     if min(sizes) == 0:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.core.schema import Feature
-from solera.data.dataset import Dataset, held_out, make_schema
+from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, arrays, locate, reading
 
 
@@ -89,41 +89,31 @@ def load(
     """Reads a multi-label set, or its first ``rows`` rows, and holds the share ``test`` out."""
     path, source = locate(info, store)
     with reading(path):
-        found = arrays(path)
-        X, y = _matrix(found), found["Y"].astype(np.uint8)
+        stored = arrays(path)
+        X, y = _matrix(stored), stored["Y"].astype(np.uint8)
         if X.shape != (len(y), info.features) or y.shape[1] != info.outputs:
             raise DataError(
                 f"X is {X.shape} and Y {y.shape}",
                 hint=f"expected {info.features} features and {info.outputs} labels",
             )
-        features = tuple(Feature(name) for name in found["feature_names"].tolist())
-        class_names = tuple(found["label_names"].tolist())
+        features = [Feature(name) for name in stored["feature_names"].tolist()]
+        class_names = tuple(stored["label_names"].tolist())
     X, y = (X if not dense or isinstance(X, np.ndarray) else X.toarray())[:rows], y[:rows]
     marked = held_out(info.name, y, "labels", test, seed)
-    return Dataset(
-        X=X[~marked],
-        y=y[~marked],
-        X_test=X[marked],
-        y_test=y[marked],
-        schema=make_schema(features, "labels", info.outputs),
-        name=info.name,
-        title=info.title,
-        source=source,
-        class_names=class_names,
-    )
+    return divided(info, X, y, marked, features, source=source, class_names=class_names)
 
 
-def _matrix(found: dict[str, NDArray[Any]]) -> Any:
-    if str(found["format"]) == "dense":
-        return found["X"].astype(np.float64)
+def _matrix(stored: dict[str, NDArray[Any]]) -> Any:
+    if str(stored["format"]) == "dense":
+        return stored["X"].astype(np.float64)
     from scipy.sparse import csr_matrix
 
     parts = (
-        found["X_data"].astype(np.float32),
-        found["X_indices"].astype(np.int32),
-        found["X_indptr"].astype(np.int32),
+        stored["X_data"].astype(np.float32),
+        stored["X_indices"].astype(np.int32),
+        stored["X_indptr"].astype(np.int32),
     )
-    X = csr_matrix(parts, shape=tuple(found["X_shape"].tolist()))
+    X = csr_matrix(parts, shape=tuple(stored["X_shape"].tolist()))
     X.check_format(full_check=True)
     return X
 

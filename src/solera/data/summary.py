@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from solera.core.clients import IntArray
 from solera.core.errors import DataError
 from solera.core.rng import generator
+from solera.core.schema import class_codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +126,7 @@ def class_counts(
         if y.dtype.kind in "fc":
             raise DataError(f"y holds numbers ({y.dtype}), not classes, so there is none to count")
         known = np.unique(y) if classes is None else np.asarray(classes)
-        held, width = y[index], len(known)
-        codes = np.searchsorted(known, held)
-        unknown = held[known[np.minimum(codes, width - 1)] != held]
-        if len(unknown):
-            raise DataError(f"label {unknown[0]} of y is not among the {width} classes")
+        codes, width = class_codes(y[index], known), len(known)
     return np.bincount(owners * width + codes, minlength=clients * width).reshape(clients, width)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.core.schema import Feature
-from solera.data.dataset import Dataset, held_out, make_schema
+from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, locate, reading, unavailable
 
 Cells = Sequence[str]
@@ -210,17 +210,7 @@ def load(table: Table, *, test: float = 0.0, seed: int = 0) -> Dataset:
         marked = np.array([part == "test" for part in columns["split"]])
     else:
         marked = held_out(table.name, y, table.target, test, seed)
-    return Dataset(
-        X=X[~marked],
-        y=y[~marked],
-        X_test=X[marked],
-        y_test=y[marked],
-        schema=make_schema(features, table.target, table.outputs),
-        name=table.name,
-        title=table.title,
-        source=source,
-        class_names=class_names,
-    )
+    return divided(table, X, y, marked, features, source=source, class_names=class_names)
 
 
 def read_cells(path: Path, wanted: Sequence[str]) -> dict[str, Cells]:
@@ -239,7 +229,7 @@ def read_cells(path: Path, wanted: Sequence[str]) -> dict[str, Cells]:
     return {name: cells[1:, header.index(name)].tolist() for name in wanted}
 
 
-def _features(table: Table, columns: Mapping[str, Cells]) -> tuple[tuple[Feature, ...], FloatArray]:
+def _features(table: Table, columns: Mapping[str, Cells]) -> tuple[list[Feature], FloatArray]:
     features = []
     X = np.empty((len(columns[table.columns[0]]), table.features))
     for j, name in enumerate(table.columns):
@@ -249,7 +239,7 @@ def _features(table: Table, columns: Mapping[str, Cells]) -> tuple[tuple[Feature
         else:
             X[:, j] = numbers(name, columns[name])
             features.append(Feature(name))
-    return tuple(features), X
+    return features, X
 
 
 def _answers(table: Table, columns: Mapping[str, Cells]) -> tuple[NDArray[Any], tuple[str, ...]]:

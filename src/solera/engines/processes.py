@@ -16,7 +16,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import signal
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -24,27 +23,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Literal
-from weakref import WeakSet
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Source
 from solera.core.component import build, describe
-from solera.core.engine import Ask, Block, PerClient, Preparation
+from solera.core.engine import Ask, Block
 from solera.core.errors import PayloadError, SoleraError, TaskError
 from solera.core.payload import Limits, decode, encode, encode_pieces
 from solera.core.registry import registered
 from solera.core.replies import Batch, Failure, Stacked
 from solera.core.task import installed_tasks
+from solera.engines.asks import ask_from_payload, ask_to_payload
 from solera.engines.blocks import MEMORY, FaultModel, Runner, Simulated, States
-from solera.engines.forking import whole_fork
+from solera.engines.child import Child
 
 _UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
 """Parent and workers trust each other; the limits of the federation were checked before."""
+_NOBODY = np.empty(0, dtype=np.int64)
 
 
 class ProcessEngine(Simulated):
@@ -78,7 +77,8 @@ class ProcessEngine(Simulated):
             fold_here = None
         except PayloadError:  # an aggregation with code among its parameters stays in this process
             described, fold_here = None, aggregation
-        place = self._asks.write(_ask_to_payload(ask, described))
+        message = ask_to_payload(ask) | {"clients": _NOBODY}  # they come block by block
+        place = self._asks.write({"ask": message, "aggregation": described})
         waiting = deque(enumerate(blocks(len(ask.clients))))
         done: dict[int, Block] = {}
         following = 0
@@ -154,11 +154,10 @@ class ProcessEngine(Simulated):
 
     def _restart(self, worker: _Worker, job: _Job) -> Block:
         worker.stop()
-        reason = f"its worker process ended with exit code {worker.process.exitcode}"
+        reason = f"its worker process {worker.child.fate()}"
         self._workers[self._workers.index(worker)] = self._new_worker()
         failures = [Failure(client, "crashed", reason) for client in job.clients.tolist()]
-        none = np.empty(0, dtype=np.int64)
-        return Block(none, none, failures, batch=Batch(none, []))
+        return Block(_NOBODY, _NOBODY, failures, batch=Batch(_NOBODY, []))
 
 
 @dataclass(slots=True)
@@ -171,8 +170,7 @@ class _Job:
 class _Worker:
     """The engine's end of a worker process."""
 
-    process: BaseProcess
-    pipe: Connection
+    child: Child
     results: _Reader
     job: _Job | None = None
 
@@ -180,44 +178,22 @@ class _Worker:
     def busy(self) -> bool:
         return self.job is not None
 
+    @property
+    def pipe(self) -> Connection:
+        pipe: Connection = self.child.end
+        return pipe
+
     @classmethod
     def start(cls, method: str, runner: Runner) -> _Worker:
-        context: Any = multiprocessing.get_context(method)
-        ours, theirs = context.Pipe()
-        _open.add(ours)
-        inherited = list(_open) if method == "fork" else []
-        process = context.Process(target=_work, args=(theirs, runner, inherited), daemon=True)
-        with whole_fork():
-            process.start()
-        theirs.close()
-        return cls(process, ours, _Reader())
+        return cls(Child(method, multiprocessing.Pipe(), _work, runner), _Reader())
 
     def stop(self) -> None:
-        self.pipe.close()
-        self.process.join(timeout=5)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        self.child.stop(grace=5)
         self.results.discard()
 
 
-_open: WeakSet[Connection] = WeakSet()
-"""Our ends of the pipes of all engines."""
-
-
-def _work(pipe: Connection, runner: Runner, inherited: list[Connection]) -> None:
-    """The life of a worker: read a message, run its block, leave the result in shared memory.
-
-    It ends when the engine closes the pipe or dies; a forked worker must let go of the engines'
-    ends of the pipes for that, its own and all others'.
-    """
-    from threadpoolctl import threadpool_limits
-
-    for connection in inherited:
-        connection.close()
-    _open.clear()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threadpool_limits(1)
+def _work(pipe: Connection, runner: Runner) -> None:
+    """The life of a worker: read a message, run its block, leave the result in shared memory."""
     asks, results = _Reader(), _Buffer()
     asked: list[Any] = []
     ask: Ask | None = None
@@ -229,7 +205,9 @@ def _work(pipe: Connection, runner: Runner, inherited: list[Connection]) -> None
             break
         try:
             if message["ask"] != asked:
-                ask, aggregation = _ask_from_payload(decode(asks.read(message["ask"]), _UNLIMITED))
+                content = decode(asks.read(message["ask"]), _UNLIMITED)
+                ask = ask_from_payload(content["ask"])
+                aggregation = build(content["aggregation"])
                 asked = message["ask"]
             assert ask is not None
             states: States = dict(message["states"])
@@ -319,38 +297,6 @@ def _allocate(size: int) -> SharedMemory:
 
 
 # --- messages ---
-
-
-def _ask_to_payload(ask: Ask, aggregation: Any) -> dict[str, Any]:
-    per_client = isinstance(ask.payload, PerClient)
-    return {
-        "task": [ask.task, ask.version],
-        "payload": [[c, ask.payload.payloads[c]] for c in ask.clients.tolist()]
-        if per_client
-        else ask.payload,
-        "per_client": per_client,
-        "draws": [ask.seed, ask.round],
-        "deadline": ask.deadline,
-        "prepare": [[step.digest, step.description] for step in ask.prepare],
-        "aggregation": aggregation,
-    }
-
-
-def _ask_from_payload(message: dict[str, Any]) -> tuple[Ask, Aggregation | None]:
-    payload = message["payload"]
-    task, version = message["task"]
-    seed, round = message["draws"]
-    ask = Ask(
-        task,
-        version,
-        PerClient(dict(payload)) if message["per_client"] else payload,
-        np.empty(0, dtype=np.int64),
-        seed,
-        round,
-        message["deadline"],
-        tuple(Preparation(description, digest) for digest, description in message["prepare"]),
-    )
-    return ask, build(message["aggregation"])
 
 
 def _block_to_payload(block: Block, states: States) -> dict[str, Any]:

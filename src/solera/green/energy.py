@@ -244,7 +244,7 @@ class EnergyBudget(Callback, Component):
             round.stop(f"the budget of {self.wh:g} Wh is spent")
 
     def on_end(self, learner: Any) -> None:
-        self._sampler.__exit__(None, None, None)
+        self._sampler.__exit__()
 
 
 def _owners(moments: NDArray[np.float64], records: Sequence[Record]) -> list[int]:

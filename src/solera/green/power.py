@@ -16,7 +16,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -72,13 +71,13 @@ def load(*, children: bool = True) -> Load:
 
 def _children() -> list[int]:
     """Processes started by any thread of this one that have not ended."""
-    found: list[int] = []
+    children: list[int] = []
     for listing in _PROC.glob("task/*/children"):
         try:
-            found += map(int, listing.read_text().split())
+            children += map(int, listing.read_text().split())
         except OSError:  # the thread has ended meanwhile
             continue
-    return found
+    return children
 
 
 def _child(process: int) -> tuple[float, float]:
@@ -135,12 +134,7 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         self.read()

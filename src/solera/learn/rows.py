@@ -31,10 +31,15 @@ def check_shape(clients: ArrayLike, sizes: ArrayLike, X: Any, width: int) -> Non
 
     ``sizes`` are the rows of each of the ``clients``, or of the one, and X holds them all.
     """
-    ids = np.atleast_1d(clients)
     columns = math.prod(X.shape[1:])
     if columns != width:
-        raise DataError(f"client {ids[0]} has {columns} columns, the model {width}")
-    empty = ids[np.atleast_1d(sizes) == 0]
+        first = np.atleast_1d(clients)[0]
+        raise DataError(f"client {first} has {columns} columns, the model {width}")
+    refuse_empty(clients, sizes)
+
+
+def refuse_empty(clients: ArrayLike, sizes: ArrayLike) -> None:
+    """Refuse to train a client without rows."""
+    empty = np.atleast_1d(clients)[np.atleast_1d(sizes) == 0]
     if len(empty):
         raise Refusal(f"client {empty[0]} has no rows to train on")

@@ -124,27 +124,27 @@ def gini_by_group(counts: ArrayLike, groups: Sequence[Any]) -> dict[Any, dict[st
 
 
 def _counts(counts: ArrayLike) -> Floats:
-    found = np.asarray(counts, dtype=float)
-    if not found.size or (found < 0).any() or not np.isfinite(found).all():
+    numbers = np.asarray(counts, dtype=float)
+    if not numbers.size or (numbers < 0).any() or not np.isfinite(numbers).all():
         raise DataError("counts of selections must be at least one number, none negative")
-    return found
+    return numbers
 
 
 def summarise(
     history: History, selections: Selections | None = None, *, targets: Sequence[float] = ()
 ) -> dict[str, Any]:
     """All of the above for one run; RoA and ToA for every target, where reached."""
-    found: dict[str, Any] = {"rounds": len(history), "updates": updates(history)}
+    summary: dict[str, Any] = {"rounds": len(history), "updates": updates(history)}
     for target in targets:
-        found[f"RoA@{target:g}"] = rounds_to(history, target)
+        summary[f"RoA@{target:g}"] = rounds_to(history, target)
         if history and "time" in history[-1]:
-            found[f"ToA@{target:g}"] = time_to(history, target)
+            summary[f"ToA@{target:g}"] = time_to(history, target)
     if np.isfinite(curve(history, "loss")).any():
-        found["area"] = area_under(history)
+        summary["area"] = area_under(history)
     if history and "time" in history[-1]:
-        found["time"] = float(history[-1]["time"])
-    found["bytes"] = traffic(history)
+        summary["time"] = float(history[-1]["time"])
+    summary["bytes"] = traffic(history)
     if selections is not None:
-        found["coverage"] = coverage(selections.took_part_)
-        found["gini"] = gini(selections.took_part_)
-    return found
+        summary["coverage"] = coverage(selections.took_part_)
+        summary["gini"] = gini(selections.took_part_)
+    return summary

@@ -53,10 +53,10 @@ def ask_values(roster: Roster, to: IntArray, round: int, power: float) -> tuple[
     """Who reported a valuation of the current model, and which; NaN counts as no report."""
     model = describe_fitted(roster.learner.for_prediction())
     replies = roster.ask(value, {"model": model, "power": power}, to, round)
-    found = np.array([float(reply["value"]) for reply in replies])
-    known = np.flatnonzero(np.isfinite(found))
+    values = np.array([float(reply["value"]) for reply in replies])
+    known = np.flatnonzero(np.isfinite(values))
     clients = np.array([reply.client for reply in replies], dtype=np.int64)
-    return clients[known], found[known]
+    return clients[known], values[known]
 
 
 def with_default(values: Floats) -> Floats:
@@ -81,14 +81,14 @@ def rows(client: Client, ask: Any) -> dict[str, Any]:
 def _stated(path: str) -> Mapping[str, Any]:
     try:
         with open(path, "rb") as file:
-            found = tomllib.load(file)
-        speed, link = float(found["samples_per_second"]), float(found["bits_per_second"])
+            stated = tomllib.load(file)
+        speed, link = float(stated["samples_per_second"]), float(stated["bits_per_second"])
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise DataError(
             f"{VARIABLE}={path}: {error}",
             hint="the file says samples_per_second, bits_per_second and perhaps upload = true",
         ) from error
-    return {"speed": speed, "link": link, "upload": found.get("upload") is True}
+    return {"speed": speed, "link": link, "upload": stated.get("upload") is True}
 
 
 def own_resources(client: Client) -> Mapping[str, Any]:
@@ -120,5 +120,5 @@ def class_counts(client: Client, classes: Any) -> IntArray:
     """Rows of each class; empty where the target is no class."""
     if not len(classes):
         return np.zeros(0, dtype=np.int64)
-    found = np.searchsorted(classes, client.data.y)
-    return np.bincount(np.minimum(found, len(classes) - 1), minlength=len(classes)).astype(np.int64)
+    codes = np.searchsorted(classes, client.data.y)
+    return np.bincount(np.minimum(codes, len(classes) - 1), minlength=len(classes)).astype(np.int64)

@@ -122,29 +122,31 @@ class FedCS(Selector):
 
     def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
         candidates = np.sort(uniformly(roster.ids, roster.budget, rng))
-        found = ask_resources(roster, candidates, round)
-        if found is None:
+        estimates = ask_resources(roster, candidates, round)
+        if estimates is None:
             log.warning("round %d: none of %d candidates reported what it can do; clients report "
                         "with so.simulate(clock=…) or a SOLERA_RESOURCES file", round,
                         len(candidates))  # fmt: skip
             return candidates[:0]
-        deadline = self.deadline_of(found)
-        self._schedule = self.schedule(found, deadline)
+        deadline = self.deadline_of(estimates)
+        self._schedule = self.schedule(estimates, deadline)
         if not len(self._schedule.chosen):
             log.warning("round %d: none of %d candidates meets the deadline of %g s",
                         round, len(candidates), deadline)  # fmt: skip
-        self.prepare(round, roster, found, self._schedule)
-        return found.clients[self._schedule.chosen]
+        self.prepare(round, roster, estimates, self._schedule)
+        return estimates.clients[self._schedule.chosen]
 
-    def deadline_of(self, found: Estimates) -> float:
+    def deadline_of(self, estimates: Estimates) -> float:
         """T_round of this round."""
         return float(self.deadline)
 
-    def schedule(self, found: Estimates, deadline: float) -> Schedule:
+    def schedule(self, estimates: Estimates, deadline: float) -> Schedule:
         """Whom to choose, and how long it will take."""
-        return greedy_schedule(found.training, found.uploading, deadline, overhead=self.overhead)
+        return greedy_schedule(
+            estimates.training, estimates.uploading, deadline, overhead=self.overhead
+        )
 
-    def prepare(self, round: int, roster: Roster, found: Estimates, plan: Schedule) -> None:
+    def prepare(self, round: int, roster: Roster, estimates: Estimates, plan: Schedule) -> None:
         """What else happens before the round."""
 
     def observe(self, round: Round) -> None:
@@ -186,30 +188,32 @@ class HybridFL(FedCS):
         self.term = term
         self.upload = upload
 
-    def schedule(self, found: Estimates, deadline: float) -> Schedule:
-        counts = found.counts.astype(float) if found.counts.shape[1] else None
+    def schedule(self, estimates: Estimates, deadline: float) -> Schedule:
+        counts = estimates.counts.astype(float) if estimates.counts.shape[1] else None
         return greedy_schedule(
-            found.training,
-            found.uploading,
+            estimates.training,
+            estimates.uploading,
             deadline,
             overhead=self.overhead,
             counts=counts,
             term=self.term,
         )
 
-    def prepare(self, round: int, roster: Roster, found: Estimates, plan: Schedule) -> None:
+    def prepare(self, round: int, roster: Roster, estimates: Estimates, plan: Schedule) -> None:
         self._coordinator_rows = None
-        outside = np.ones(len(found.clients), dtype=bool)
+        outside = np.ones(len(estimates.clients), dtype=bool)
         outside[plan.chosen] = False
-        allowing = np.flatnonzero(outside & found.upload)
+        allowing = np.flatnonzero(outside & estimates.upload)
         if not (self.upload and len(plan.chosen) and len(allowing)):
             return
-        who = found.clients[allowing].tolist()
-        nothing = np.zeros(found.counts.shape[1], dtype=np.int64)
+        who = estimates.clients[allowing].tolist()
+        nothing = np.zeros(estimates.counts.shape[1], dtype=np.int64)
         already = self.sent_ or {}
         sent = np.array([already.get(client, nothing) for client in who])
-        left = np.maximum(found.counts[allowing] - sent, 0)
-        takes = plan_upload(found.link[allowing], found.row_bits[allowing], left, plan.first_upload)
+        left = np.maximum(estimates.counts[allowing] - sent, 0)
+        takes = plan_upload(
+            estimates.link[allowing], estimates.row_bits[allowing], left, plan.first_upload
+        )
         asks = {c: (i, n) for c, i, n in zip(who, sent, takes, strict=True) if n.any()}
         self._coordinator_rows = fetch_rows(roster, asks, round)
         now = {client: first + take for client, (first, take) in asks.items()}
@@ -265,8 +269,8 @@ class DynHybridFL(HybridFL):
         self.lower = lower
         self.upper = upper
 
-    def deadline_of(self, found: Estimates) -> float:
-        load = found.load
+    def deadline_of(self, estimates: Estimates) -> float:
+        load = estimates.load
         self.first_load_ = load if self.first_load_ is None else self.first_load_
         against = self.first_load_
         if self.reference == "running_mean" and self.rounds_:

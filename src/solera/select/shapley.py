@@ -36,15 +36,15 @@ def all_subsets(clients: int) -> Subsets:
 def exact_shapley(utility: Utility, clients: int) -> Floats:
     """Exact values; every subset is evaluated once, all in one call."""
     subsets = all_subsets(clients)
-    values = utility(subsets)
+    utilities = utility(subsets)
     size = subsets.sum(axis=1)
     weight = np.array([1 / (clients * comb(clients - 1, s)) for s in range(clients)])
-    found = np.empty(clients)
+    values = np.empty(clients)
     for i in range(clients):
         without = np.flatnonzero(~subsets[:, i])
-        gain = values[without + (1 << i)] - values[without]
-        found[i] = weight[size[without]] @ gain
-    return found
+        gain = utilities[without + (1 << i)] - utilities[without]
+        values[i] = weight[size[without]] @ gain
+    return values
 
 
 def truncated_shapley(
@@ -121,6 +121,6 @@ class _Memo:
         keys = [subset.tobytes() for subset in subsets]
         fresh = {key: i for i, key in enumerate(keys) if key not in self._known}
         if fresh:
-            found = self._utility(subsets[list(fresh.values())])
-            self._known.update(zip(fresh, found.tolist(), strict=True))
+            utilities = self._utility(subsets[list(fresh.values())])
+            self._known.update(zip(fresh, utilities.tolist(), strict=True))
         return np.array([self._known[key] for key in keys])

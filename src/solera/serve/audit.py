@@ -30,8 +30,6 @@ from solera.core.errors import SoleraError, UsageError
 from solera.core.private_files import sync_folder, write_file
 from solera.serve import identity as ids
 
-__all__ = ["AuditDamaged", "AuditLog", "Head", "Report", "verify"]
-
 TORN: Final = "audit.torn"
 _TORN_END: Final = b" torn\n"
 """More than a newline: a line that lacked nothing else must not become whole by its repair."""
@@ -132,24 +130,11 @@ class AuditLog:
         except AuditDamaged as error:
             raise _refused(self.path, error.message) from None
         here = Head(last.n, last.hash) if last else _EMPTY
-        if here != head and not self._leads_to(head, here):
-            raise _refused(self.path, f"it ends at line {here.n}, its head is at line {head.n}")
+        if here != head:  # a crash came before the new head, or the log was changed
+            report = verify(self.path, key, head)
+            if not report.ok or report.head != here or here.n < head.n:
+                raise _refused(self.path, f"it ends at line {here.n}, its head is at line {head.n}")
         return here, end
-
-    def _leads_to(self, head: Head, here: Head) -> bool:
-        """Whether lines after ``head`` lead up to ``here``: a crash came before the new head."""
-        at = _EMPTY
-        with open(self.path, "rb") as file:
-            while line := file.readline(_LONGEST):
-                entry = _parse(line, self.identity.sign_key)
-                if entry is None:
-                    continue
-                if at.n >= head.n and (entry.n, entry.previous) != (at.n + 1, at.hash):
-                    return False
-                at = Head(entry.n, entry.hash)
-                if at.n == head.n and at != head:
-                    return False
-        return at == here and here.n > head.n
 
     def _sign_for_torn(self, log: int, head: Head, torn: bytes) -> Head:
         if not torn.endswith(b"\n"):
@@ -284,8 +269,8 @@ def _last_line(log: int, sign_key: bytes) -> tuple[_Line | None, int]:
         end = size
         lines = re.findall(rb"[^\n]*\n|[^\n]+", os.pread(log, size - start, start))
         for line in reversed(lines):
-            if found := _parse(line, sign_key):
-                return found, end
+            if entry := _parse(line, sign_key):
+                return entry, end
             end -= len(line)
         if start == 0:
             return None, 0
@@ -297,9 +282,9 @@ def _read_head(path: Path, sign_key: bytes) -> Head:
         data = path.read_bytes()
     except OSError as error:
         raise AuditDamaged(f"{path.name}: {error.strerror}; the log may have been cut") from None
-    found = _HEAD.fullmatch(data)
-    head = Head(int(found[1]), found[2].decode()) if found else _EMPTY
-    signature = bytes.fromhex(found[3].decode()) if found else b""
+    written = _HEAD.fullmatch(data)
+    head = Head(int(written[1]), written[2].decode()) if written else _EMPTY
+    signature = bytes.fromhex(written[3].decode()) if written else b""
     if not ids.verify(sign_key, _head_message(head), signature):
         raise AuditDamaged(f"{path.name} was not written with this key, or was changed")
     return head

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import hmac
 import math
 import re
 import secrets
@@ -34,12 +33,6 @@ try:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 except ImportError:
     raise MissingExtra.of("a client's identity", "serve") from None
-
-__all__ = [
-    "Identity", "NonceCache", "Unauthorised", "check_request", "claimed_key", "new_token",
-    "reply_message", "seal_key_message", "sign_request", "signed_message", "token_hash",
-    "token_matches", "verify",
-]  # fmt: skip
 
 FILE: Final = "identity.key"
 UNKNOWN_KEY: Final = "unknown key"
@@ -224,12 +217,12 @@ def _parse(headers: Mapping[str, str]) -> list[str]:
         given.get(name.lower(), []).append(value)
     values = []
     for name, pattern in _HEADERS.items():
-        found = given[name.lower()]
-        if len(found) != 1:
-            raise Unauthorised("header", f"{name} is {'repeated' if found else 'missing'}")
-        if not pattern.fullmatch(found[0]):
+        sent = given[name.lower()]
+        if len(sent) != 1:
+            raise Unauthorised("header", f"{name} is {'repeated' if sent else 'missing'}")
+        if not pattern.fullmatch(sent[0]):
             raise Unauthorised("header", f"{name} is malformed")
-        values.append(found[0])
+        values.append(sent[0])
     return values
 
 
@@ -305,8 +298,3 @@ def new_token() -> str:
 def token_hash(token: str) -> bytes:
     """What the coordinator stores: a copy of its database invites nobody."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
-def token_matches(token: str, stored: bytes) -> bool:
-    """Compared in constant time, so that answering times tell nothing about the token."""
-    return hmac.compare_digest(token_hash(token), stored)

@@ -25,8 +25,6 @@ try:
 except ImportError:
     raise MissingExtra.of("making certificates", "serve") from None
 
-__all__ = ["MAX_DAYS", "fingerprint", "issue", "make_ca"]
-
 MAX_DAYS: Final = 825
 """The longest life of a server's certificate that all common clients accept."""
 _CA_DAYS: Final = 3650

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.errors import DataError, SoleraError, UsageError
+from solera.core.config import nearest
+from solera.core.errors import SoleraError, UsageError
+from solera.study import runs
+from solera.study.metrics import sign
+from solera.study.run.metrics_table import LAST
 from solera.study.statistics import (
     FriedmanResult,
     Interval,
@@ -23,7 +26,6 @@ from solera.study.statistics import (
     wilcoxon_holm,
 )
 
-LOWER_IS_BETTER = {"hamming_loss", "mse", "mae", "loss"}
 _OWN = {"cell", "run"}
 """Labels that only say where a score is kept."""
 
@@ -48,71 +50,41 @@ class Comparison:
     rows: tuple[str, ...]
     scores: NDArray[np.float64]
     left_out: int
+    alpha: float
     intervals: tuple[Interval, ...]
     ranks: tuple[float, ...]
     friedman: FriedmanResult | None
     critical_difference: float | None
     pairs: tuple[Pair, ...]
 
+    @property
+    def leader(self) -> str:
+        """The method with the best mean rank."""
+        return self.methods[int(np.argmin(self.ranks))]
+
+    @property
+    def worse(self) -> set[str]:
+        """Methods that differ significantly from the leader."""
+        differing = [{p.a, p.b} for p in self.pairs if p.p_holm < self.alpha]
+        return set().union(*(pair - {self.leader} for pair in differing if self.leader in pair))
+
 
 def read_scores(folder: str | os.PathLike[str], metric: str, part: str) -> list[Score]:
-    """The values of a metric in a run folder.
-
-    Reads the tidy table ``metrics.csv`` where there is one, else ``spec.toml`` and
-    ``results.json``. ``part`` is "test" or "clients".
-    """
+    """The values of a metric in a run folder; ``part`` is "test" or "clients"."""
     folder = Path(folder)
-    table = folder / "metrics.csv"
-    found = _read_table(table, part) if table.exists() else _read_results(folder, part)
-    known = sorted({name for name, _ in found})
+    rows = [row for row in runs.rows(folder) if row["part"] == part]
+    known = sorted({row["metric"] for row in rows})
     if metric not in known:
-        near = get_close_matches(metric, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
-        raise UsageError(f"{folder} has no metric {metric!r} of the {part} rows", hint=hint)
-    return [Score({**s.labels, "run": folder.name}, s.value) for n, s in found if n == metric]
-
-
-def _read_table(path: Path, part: str) -> list[tuple[str, Score]]:
-    about = {"part", "round", "client", "metric", "value"}
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        missing = {"part", "metric", "value"} - set(reader.fieldnames or ())
-        if missing:
-            raise DataError(f"{path} is damaged: no column {', '.join(sorted(missing))}")
-        try:
-            return [
-                (
-                    line["metric"],
-                    Score({k: v for k, v in line.items() if k not in about}, float(line["value"])),
-                )
-                for line in reader
-                if line["part"] == part
-            ]
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{path} is damaged at line {reader.line_num}: {error}") from error
-
-
-def _read_results(folder: Path, part: str) -> list[tuple[str, Score]]:
-    from solera.study.runner import finished
-    from solera.study.spec import read
-
-    if not (folder / "spec.toml").exists():
-        raise UsageError(f"{folder} is not a run folder", hint="it has no spec.toml")
-    spec = read(folder / "spec.toml")
-    results = finished(folder)
-    if not results:
-        raise DataError(f"{folder} holds no finished seed")
-    labels = {
-        "data": spec.data.name,
-        "partition": repr(spec.partition),
-        "learner": repr(spec.learner),
-        "clients": str(spec.data.clients),
-        "options": repr(sorted(spec.data.options.items())),
-    }
+        raise UsageError(
+            f"{folder} has no metric {metric!r} of the {part} rows", hint=nearest(metric, known)
+        )
     return [
-        (name, Score({**labels, "seed": str(seed)}, value))
-        for seed, result in results.items()
-        for name, value in (result.metrics if part == "test" else result.client_metrics).items()
+        Score(
+            {k: v for k, v in row.items() if k not in LAST} | {"run": folder.name},
+            float(row["value"]),
+        )
+        for row in rows
+        if row["metric"] == metric
     ]
 
 
@@ -138,9 +110,7 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
     """
     known = sorted({label for score in scores for label in score.labels})
     if by not in known:
-        near = get_close_matches(by, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise UsageError(f"runs are not told apart by {by!r}", hint=hint)
+        raise UsageError(f"runs do not differ in {by!r}", hint=nearest(by, known))
     cells: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for score in scores:
         row = tuple(sorted(_shared(score.labels, by).items()))
@@ -152,47 +122,34 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
                 hint="compare fewer runs, or --by run",
             )
         cells[row][method] = score.value
-    methods = sorted({method for found in cells.values() for method in found})
+    methods = sorted({method for values in cells.values() for method in values})
     if len(methods) < 2:
         raise UsageError(
             f"all runs have the same {by}: {methods[0]}", hint=f"there are {', '.join(known)}"
         )
-    whole = {row: found for row, found in cells.items() if len(found) == len(methods)}
+    whole = {row: values for row, values in cells.items() if len(values) == len(methods)}
     if not whole:
         raise UsageError(
             f"no data set, partition and seed has a score of all {len(methods)} methods",
             hint="run the learners on the same data with the same seeds",
         )
-    table = np.array([[found[method] for method in methods] for found in whole.values()])
-    return _tested(metric, _short(methods), _names(list(whole)), table, len(cells), alpha)
-
-
-def _tested(
-    metric: str,
-    methods: tuple[str, ...],
-    rows: tuple[str, ...],
-    table: NDArray[np.float64],
-    all_rows: int,
-    alpha: float,
-) -> Comparison:
-    n = len(rows)
-    better = -table if metric in LOWER_IS_BETTER else table
-    result = friedman(better)
-    pairs = [
-        Pair(methods[p.a], methods[p.b], p.p, p.p_holm, p.effect) for p in wilcoxon_holm(better)
-    ]
-    enough = n > 1
+    table = np.array([[values[method] for method in methods] for values in whole.values()])
+    names = _short(methods)
+    result = friedman(sign(metric) * table)
+    enough = len(whole) > 1
+    pairs = wilcoxon_holm(sign(metric) * table) if enough else []
     return Comparison(
         metric=metric,
-        methods=methods,
-        rows=rows,
+        methods=names,
+        rows=_names(list(whole)),
         scores=table,
-        left_out=all_rows - n,
+        left_out=len(cells) - len(whole),
+        alpha=alpha,
         intervals=tuple(t_interval(column) for column in table.T),
         ranks=tuple(result.ranks.tolist()),
         friedman=result if enough else None,
-        critical_difference=nemenyi(result.ranks, n, alpha) if enough else None,
-        pairs=tuple(pairs) if enough else (),
+        critical_difference=nemenyi(result.ranks, len(whole), alpha) if enough else None,
+        pairs=tuple(pair._replace(a=names[pair.a], b=names[pair.b]) for pair in pairs),
     )
 
 
@@ -208,7 +165,7 @@ def _shared(labels: dict[str, str], by: str) -> dict[str, str]:
 
 def _short(names: Sequence[str]) -> tuple[str, ...]:
     """``FedLinear(rounds=6)`` as ``FedLinear`` where that is enough to tell methods apart."""
-    short = [name.partition("(")[0] for name in names]
+    short = [re.sub(r"^(\w+)\(.*\)$", r"\1", name) for name in names]
     return tuple(short if len(set(short)) == len(names) else names)
 
 

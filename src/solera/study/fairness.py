@@ -1,6 +1,6 @@
 """Who wins and who loses by federating: three schemes on every client's own test rows.
 
-*alone*: each client trains on its own rows. *federated*: all train one model together.
+*alone*: each client trains on its own rows. *federated*: all train one model.
 *centralised*: one model is trained on all training rows in one place. Every model is judged where
 it would be used, on the test rows of each client.
 """
@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solera.core.clients import IntArray, Part
+from solera.core.clients import IntArray
 from solera.core.errors import DataError, UsageError
-from solera.core.replies import map_leaves
 from solera.data.federated import FederatedData
 from solera.data.partition_groups import ByGroup
 from solera.learn.base import Predictor
-from solera.learn.evaluation import Evaluation, metrics
+from solera.learn.evaluation import Evaluation
 from solera.simulate.simulation import simulate
-
-SCHEMES = ("alone", "federated", "centralised")
+from solera.study.files.tables import SCHEMES
+from solera.study.run.schemes import counts_of, evaluation_of, one_client
 
 
 @dataclass(frozen=True)
@@ -38,21 +37,22 @@ class ThreeSchemes:
 
     def table(self, metric: str = "accuracy") -> list[dict[str, Any]]:
         """A line per scheme: all test rows, then mean, worst, best and spread over clients."""
+        self._check(metric)
         return [
             {
                 "scheme": scheme,
-                metric: self._known(found.metrics, metric),
-                **_spread([each[metric] for each in found.clients.values()]),
+                metric: evaluation.metrics[metric],
+                **_spread([each[metric] for each in evaluation.clients.values()]),
             }
-            for scheme, found in self.evaluations.items()
+            for scheme, evaluation in self.evaluations.items()
         ]
 
     def by_client(self, metric: str = "accuracy") -> list[dict[str, Any]]:
         """A line per client: its score in every scheme, and what federating gains it."""
-        self._known(self["federated"].metrics, metric)
+        self._check(metric)
         lines = []
         for client, rows in self.rows.items():
-            scores = {s: found.clients[client][metric] for s, found in self.evaluations.items()}
+            scores = {s: each.clients[client][metric] for s, each in self.evaluations.items()}
             gain = scores["federated"] - scores["alone"]
             lines.append({"client": client, "rows": rows, **scores, "gain": gain})
         return lines
@@ -69,16 +69,16 @@ class ThreeSchemes:
         lines: list[dict[str, Any]] = []
         each = self.by_client(metric)
         for group in sorted(set(groups), key=str):
-            mine = [line for line in each if groups[line["client"]] == group]
-            if not mine:
+            members = [line for line in each if groups[line["client"]] == group]
+            if not members:
                 continue
-            gains = np.array([line["gain"] for line in mine])
-            spread = _spread([line["federated"] for line in mine])
+            gains = np.array([line["gain"] for line in members])
+            spread = _spread([line["federated"] for line in members])
             lines.append(
                 {
                     "group": str(group),
-                    "clients": len(mine),
-                    **{s: float(np.mean([line[s] for line in mine])) for s in SCHEMES},
+                    "clients": len(members),
+                    **{s: float(np.mean([line[s] for line in members])) for s in SCHEMES},
                     "win": int((gains > 0).sum()),
                     "lose": int((gains < 0).sum()),
                     "worst": spread["worst"],
@@ -88,20 +88,20 @@ class ThreeSchemes:
         gap = {s: float(np.ptp([line[s] for line in lines])) for s in SCHEMES}
         return [*lines, {"group": "gap between groups", "clients": len(each), **gap}]
 
-    def _known(self, found: dict[str, float], metric: str) -> float:
-        if metric not in found:
-            raise UsageError(f"there is no metric {metric!r}", hint=f"there are {', '.join(found)}")
-        return found[metric]
+    def _check(self, metric: str) -> None:
+        known = self["federated"].metrics
+        if metric not in known:
+            raise UsageError(f"there is no metric {metric!r}", hint=f"there are {', '.join(known)}")
 
 
-def judge_groups(
+def evaluate_groups(
     model: Predictor, X: Any, y: Any, groups: ArrayLike
 ) -> dict[str, dict[str, float]]:
     """The metrics of a model on each group of rows: women and men, age bands, courses."""
     named = np.asarray(groups).astype(str)
     regrouped = simulate(X, y, partition=ByGroup(named), schema=model.schema_)
-    found = model.evaluate(regrouped, "train").clients
-    return {str(name): found[i] for i, name in enumerate(np.unique(named))}
+    by_client = model.evaluate(regrouped, "train").clients
+    return {str(name): by_client[i] for i, name in enumerate(np.unique(named))}
 
 
 def _spread(scores: Sequence[float]) -> dict[str, float]:
@@ -130,42 +130,25 @@ def three_schemes(
     if not len(tested):
         raise DataError("no client has test rows", hint="set some aside: so.simulate(test=0.3)")
     federation = simulate(data, seed=seed)
+
+    def fitted(clients: IntArray) -> Predictor:
+        rows = data.segments(clients, "train").joined()
+        return learner.clone().fit(one_client(rows, data.schema, seed, shuffle=False))
+
     progress("federated")
     federated = learner.clone().fit(federation).evaluate(federation)
     progress("centralised")
-    everything = _joined(data, np.arange(data.clients), ("train",))
-    centralised = learner.clone().fit(simulate(everything, seed=seed)).evaluate(federation)
+    centralised = fitted(np.arange(data.clients)).evaluate(federation)
     counts = {}
     for client in tested.tolist():
         progress(f"alone: client {client} of {data.clients}")
-        mine = simulate(_joined(data, np.array([client]), ("train", "test")), seed=seed)
-        counts[client] = learner.clone().fit(mine).evaluate(mine).counts
-    total = map_leaves(lambda *leaves: sum(leaves), *counts.values())
-    each = {client: metrics(found) for client, found in counts.items()}
-    alone = Evaluation(metrics(total), each, total)
+        only = np.array([client])
+        test = data.segments(only, "test").joined()
+        counts[client] = counts_of(fitted(only), test.X, test.y, data.schema)
+    alone = evaluation_of(counts)
+    assert alone is not None
     sizes = data.sizes("test")
     return ThreeSchemes(
         {"alone": alone, "federated": federated, "centralised": centralised},
         {client: int(sizes[client]) for client in tested.tolist()},
-    )
-
-
-def _joined(data: FederatedData, clients: IntArray, parts: Sequence[Part]) -> FederatedData:
-    """These parts of some clients' rows as those of one client."""
-    rows = [data.segments(clients, part).joined() for part in parts]
-    sparse = hasattr(rows[0].X, "tocsr")
-    if sparse:
-        from scipy.sparse import vstack
-
-        X: Any = vstack([r.X for r in rows], format="csr")
-    else:
-        X = np.concatenate([r.X for r in rows])
-    y = None if data.y is None else np.concatenate([r.y for r in rows])
-    test = np.array([len(rows[-1]) if "test" in parts else 0])
-    return FederatedData(
-        X,
-        y,
-        np.array([0, X.shape[0]]),
-        schema=data.schema,
-        held_out=(np.zeros(1, dtype=np.int64), test),
     )

@@ -4,8 +4,8 @@
     so.runs.read("runs/digits", "runs/wine")    # several runs, told apart by the column "run"
     so.runs.read()                              # all runs under runs/
 
-The columns are those of :mod:`solera.study.tidy`. A folder that cannot be read is named in a
-warning and left out.
+The columns are those of :mod:`solera.study.run.metrics_table`. A folder that cannot be read is
+named in a warning and left out.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import msgspec
-
 from solera.core.config import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
 from solera.study.exporters import Exporter
-from solera.study.folder import Events
-from solera.study.results import SCORES
-from solera.study.tidy import FIRST, LAST
+from solera.study.metrics import score_name
+from solera.study.run.folder import Events, read_environment
+from solera.study.run.metrics_table import FIRST, LAST
 
 ROOT = "runs"
+_HINT = "start it again with --fresh, or remove the folder"
 Paths = str | os.PathLike[str]
 
 
@@ -59,10 +58,9 @@ class Run:
 
 def find(root: Paths = ROOT) -> Iterator[Run | BadRun]:
     """The runs below a folder, by name; one that cannot be read comes as what is wrong with it."""
-    root = Path(root)
-    for path in sorted(root.glob("*/environment.json")) if root.is_dir() else []:
+    for folder in _folders(root):
         try:
-            yield load(path.parent)
+            yield load(folder)
         except BadRun as problem:
             yield problem
 
@@ -70,26 +68,24 @@ def find(root: Paths = ROOT) -> Iterator[Run | BadRun]:
 def load(folder: Paths) -> Run:
     """What a run folder holds."""
     folder = Path(folder)
-    rows = _rows(folder)
+    table = rows(folder)
     try:
-        environment = msgspec.json.decode(
-            (folder / "environment.json").read_bytes(), type=dict[str, str]
-        )
+        environment = read_environment(folder)
         text = folder / "spec.toml"
         spec = tomllib.loads(text.read_text(encoding="utf-8")) if text.exists() else {}
     except (OSError, ValueError) as error:
         raise BadRun(f"{folder} cannot be read: {error}", hint=_HINT) from error
     events = Events(folder).read()
     sums: dict[str, list[float]] = {}
-    for row in rows:
+    for row in table:
         if row["part"] == "test":
             sums.setdefault(row["metric"], []).append(float(row["value"]))
     return Run(
         name=folder.name,
         folder=folder,
-        cells=len({row["cell"] for row in rows}),
-        data=list(dict.fromkeys(row["data"] for row in rows)),
-        learners=list(dict.fromkeys(row["learner"] for row in rows)),
+        cells=len({row["cell"] for row in table}),
+        data=list(dict.fromkeys(row["data"] for row in table)),
+        learners=list(dict.fromkeys(row["learner"] for row in table)),
         metrics={metric: fmean(values) for metric, values in sums.items()},
         began=events[0]["at"] if events else "",
         last=events[-1]["event"] if events else "",
@@ -98,22 +94,30 @@ def load(folder: Paths) -> Run:
     )
 
 
-_HINT = "start it again with --fresh, or remove the folder"
-
-
-def _rows(folder: Path) -> list[dict[str, str]]:
-    """The tidy table of a run, as text."""
+def rows(folder: Path) -> list[dict[str, str]]:
+    """The table of all numbers of a run, as text."""
     path = folder / "metrics.csv"
+    lines = []
     try:
         with open(path, encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            rows = list(reader)
+            missing = {*FIRST, *LAST} - set(reader.fieldnames or ())
+            for line in reader:
+                if missing or None in line or not _is_number(line["value"]):
+                    problem = f"line {reader.line_num} of {path.name} is no line of metrics"
+                    raise BadRun(f"{folder} cannot be read: {problem}", hint=_HINT)
+                lines.append(line)
     except (OSError, ValueError, csv.Error) as error:
         raise BadRun(f"{folder} cannot be read: {error}", hint=_HINT) from error
-    missing = {*FIRST, *LAST} - set(reader.fieldnames or ())
-    if missing or any(None in row or row["value"] is None for row in rows):
-        raise BadRun(f"{folder} cannot be read: {path.name} is no table of metrics", hint=_HINT)
-    return rows
+    return lines
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        float(text or "")
+    except ValueError:
+        return False
+    return True
 
 
 def resolve(name: Paths, root: Paths = ROOT) -> Path:
@@ -121,8 +125,12 @@ def resolve(name: Paths, root: Paths = ROOT) -> Path:
     for path in (Path(name), Path(root) / name):
         if (path / "environment.json").exists():
             return path
-    known = [path.parent.name for path in Path(root).glob("*/environment.json")]
+    known = [folder.name for folder in _folders(root)]
     raise UsageError(f"there is no run {str(name)!r}", hint=nearest(str(name), known))
+
+
+def _folders(root: Paths) -> list[Path]:
+    return [path.parent for path in sorted(Path(root).glob("*/environment.json"))]
 
 
 def read(*runs: Paths, root: Paths = ROOT) -> Any:
@@ -131,9 +139,7 @@ def read(*runs: Paths, root: Paths = ROOT) -> Any:
         import pandas as pd
     except ImportError:
         raise MissingExtra.of("runs.read", "pandas") from None
-    folders = [resolve(run, root) for run in runs] or [
-        path.parent for path in sorted(Path(root).glob("*/environment.json"))
-    ]
+    folders = [resolve(run, root) for run in runs] or _folders(root)
     frames = []
     for folder in folders:
         try:
@@ -163,7 +169,7 @@ class Difference:
 
 def diff(first: Run, second: Run) -> list[Difference]:
     """In what two runs differ: their files, their environments, and what came out."""
-    found = []
+    differences = []
     pairs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = (
         ("spec", dict(_flat(first.spec)), dict(_flat(second.spec))),
         ("environment", first.environment, second.environment),
@@ -172,8 +178,8 @@ def diff(first: Run, second: Run) -> list[Difference]:
     for what, a, b in pairs:
         for name in dict.fromkeys([*a, *b]):
             if a.get(name) != b.get(name):
-                found.append(Difference(what, name, a.get(name), b.get(name)))
-    return found
+                differences.append(Difference(what, name, a.get(name), b.get(name)))
+    return differences
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -190,14 +196,14 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def export(folder: Path, exporter: Any) -> int:
     """Send every cell of a run through an exporter, made by ``exporter(cell)``; how many."""
     cells: dict[str, list[dict[str, str]]] = {}
-    for row in _rows(folder):
+    for row in rows(folder):
         cells.setdefault(row["cell"], []).append(row)
-    for cell, rows in cells.items():
+    for cell, lines in cells.items():
         sink: Exporter = exporter(cell)
-        params = {key: v for key, v in rows[0].items() if key not in LAST and v}
+        params = {key: v for key, v in lines[0].items() if key not in LAST and v}
         sink.open({"run": folder.name, **params})
-        rounds = sum(row["metric"] == "rounds" and float(row["value"]) for row in rows)
-        for row in rows:
+        rounds = sum(row["metric"] == "rounds" and float(row["value"]) for row in lines)
+        for row in lines:
             if row["part"] == "round":
                 sink.send(row["metric"], float(row["value"]), int(row["round"]))
             elif row["part"] != "client":
@@ -209,5 +215,5 @@ def export(folder: Path, exporter: Any) -> int:
 
 def headline(run: Run) -> str:
     """The metric that sums a run up, in words."""
-    name = next((score for score in SCORES if score in run.metrics), None)
+    name = score_name(run.metrics)
     return "" if name is None else f"{name} {run.metrics[name]:.3f}"

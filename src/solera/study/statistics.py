@@ -37,11 +37,6 @@ class FriedmanResult(NamedTuple):
     f_statistic: float
     f_p: float
 
-    @property
-    def pvalue(self) -> float:
-        """``p`` under the name that scipy gives it."""
-        return self.p
-
 
 def rank(table: Any) -> Floats:
     """The rank of every method in every row: 1 is the largest value, ties share the mean rank."""
@@ -98,45 +93,14 @@ def nemenyi(ranks: ArrayLike, n: int, alpha: float = 0.05) -> float:
     """
     from scipy.stats import studentized_range
 
-    k = _methods(ranks, n)
-    if not 0 < alpha < 1:
-        raise UsageError.of("nemenyi", "alpha", alpha, "must be between 0 and 1")
-    return float(studentized_range.isf(alpha, k, inf)) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))
-
-
-def nemenyi_p(ranks: ArrayLike, n: int) -> Floats:
-    """The p-value of every pair of methods in the test of :func:`nemenyi`, as a matrix."""
-    k = _methods(ranks, n)
-    mean = np.asarray(ranks, dtype=float)
-    gaps = np.abs(mean[:, None] - mean) / sqrt(k * (k + 1) / (6 * n)) * sqrt(2)
-    found = {gap: _range_sf(gap, k) for gap in np.unique(gaps).tolist()}
-    return np.array([[found[gap] for gap in row] for row in gaps.tolist()])
-
-
-def _methods(ranks: ArrayLike, n: int) -> int:
     k = np.size(ranks)
     if k < 2:
         raise UsageError.of("nemenyi", "ranks", ranks, "must hold at least two mean ranks")
     if n < 1:
         raise UsageError.of("nemenyi", "n", n, "must be at least 1")
-    return k
-
-
-def _range_sf(q: float, k: int) -> float:
-    """P(range of k standard normal draws > q), to full precision in the far tail.
-
-    With z the smallest draw and Q = 1 − Φ: k ∫ φ(z) Q(z)^(k−1) [1 − (1 − Q(z + q)/Q(z))^(k−1)] dz.
-    scipy's ``studentized_range.sf`` is one less an integral and ends at about 1e-12.
-    """
-    from scipy.special import log_ndtr
-
-    z = np.linspace(-q - 14, 14, 20_000)
-    log_q = log_ndtr(-z)
-    ratio = np.exp(np.minimum(log_ndtr(-z - q) - log_q, 0))
-    with np.errstate(divide="ignore"):  # q = 0 has ratio 1
-        beyond = -np.expm1((k - 1) * np.log1p(-ratio))
-    density = k * np.exp(-(z**2) / 2 + (k - 1) * log_q) / sqrt(2 * np.pi)
-    return min(float((density * beyond).sum() * (z[1] - z[0])), 1.0)
+    if not 0 < alpha < 1:
+        raise UsageError.of("nemenyi", "alpha", alpha, "must be between 0 and 1")
+    return float(studentized_range.isf(alpha, k, inf)) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))
 
 
 class Pair(NamedTuple):

@@ -12,7 +12,8 @@ from solera.core.errors import DataError, PayloadError, UsageError
 from solera.learn.trees.fusion.federated_tree import SHOWN_RULES, filter_effect
 from solera.learn.trees.fusion.rules import rules_of
 from solera.learn.trees.plots import plot_filter_effect, plot_importance
-from solera.study.sections import of_learner
+from solera.study.report.blocks import Figure
+from solera.study.report.outcomes import of_learner
 
 
 def numeric(clients=4, rows=400, seed=0, **options):
@@ -215,14 +216,15 @@ def test_what_trees_show_in_a_report(tmp_path):
     names = [section.title.removesuffix(": mine") for section in shown]
     rules = f"{SHOWN_RULES} of {len(model.rules_):,} rules"
     assert names == ["Tree", rules, "Importance", "Filter"]
-    assert [section.body.count("<svg") for section in shown] == [1, 0, 1, 1]
-    assert shown[1].body.count('<th scope="row">') == SHOWN_RULES
-    assert "&gt;" in shown[1].body or "≤" in shown[1].body
-    assert f"{len(model.kept_)} of {len(model.clients_)} trees kept" in shown[3].body
+    parts = [part for section in shown for part in section.blocks]
+    assert [isinstance(part, Figure) for part in parts] == [True, False, True, True]
+    assert len(parts[1].rows) == SHOWN_RULES
+    assert ">" in str(parts[1].rows) or "≤" in str(parts[1].rows)
+    assert f"{len(model.kept_)} of {len(model.clients_)} trees kept" in parts[3].svg
     boosted = so.FedHistGBDT(rounds=3).fit(fed)
     (section,) = of_learner(boosted, boosted.save(tmp_path / "boosted.sol"))
     assert section.title == "Importance"
-    assert "<svg" in section.body
+    assert "<svg" in section.blocks[0].svg
 
 
 def test_relaxed_rules_are_no_narrower():

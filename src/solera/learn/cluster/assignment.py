@@ -46,8 +46,8 @@ def distances(
         x = dense(X[part]).astype(np.float64, copy=False)
         squared = np.empty((len(x), k))
         for j in range(k):
-            gap = x - (centroids[j] if owners is None else centroids[owners[part], j])
-            np.einsum("nd,nd->n", gap, gap, out=squared[:, j])
+            apart = x - (centroids[j] if owners is None else centroids[owners[part], j])
+            np.einsum("nd,nd->n", apart, apart, out=squared[:, j])
         yield part, squared
 
 

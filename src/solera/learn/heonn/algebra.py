@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.aggregation import Aggregation
+from solera.core.aggregation import Aggregation, Sum
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
 from solera.learn.heonn.statistics import pack, triangle, unpack
@@ -21,14 +22,24 @@ class Grams(Aggregation):
 
     ``keep="gram"`` adds packed matrices. ``keep="factor"`` keeps R with RᵀR = Σ G instead, by a QR
     decomposition of the factors on top of each other (the incremental SVD of Iwen & Ong 2016 up to
-    a rotation): slower, but it does not square the condition number.
+    a rotation): slower, but it does not square the condition number. ``size`` is T, K, d: members,
+    matrices of each, columns; without it replies need only agree with each other.
     """
 
-    def __init__(self, keep: Literal["gram", "factor"] = "gram") -> None:
+    def __init__(
+        self, keep: Literal["gram", "factor"] = "gram", size: Sequence[int] | None = None
+    ) -> None:
         self.keep = keep
+        self.size = size
 
     def lift(self, reply: Reply) -> Any:
         shape = reply.payload
+        if not isinstance(shape, Mapping) or not shape.keys() & {"grams", "factors"}:
+            raise PayloadError("the reply has neither Gram matrices nor factors")
+        if self.size is not None:
+            T, K, d = self.size
+            check_shape("factors", shape.get("factors"), (T, K, None, d))
+            check_shape("grams", shape.get("grams"), (T, K, d * (d + 1) // 2))
         if self.keep == "factor":
             if "factors" not in shape:
                 raise PayloadError("a factor is needed, the client sent Gram matrices")
@@ -50,6 +61,28 @@ class Grams(Aggregation):
                 *both.shape[:-2], -1, both.shape[-1]
             )
         return {"factors": both}
+
+
+class SumOf(Sum):
+    """Σ of arrays of one shape."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = shape
+
+    def lift(self, reply: Reply) -> Any:
+        check_shape("numbers", reply.payload, self.shape)
+        return super().lift(reply)
+
+
+def check_shape(name: str, value: Any, shape: Sequence[int | None]) -> None:
+    """Turn away what is no array of numbers of that shape; None stands for any length."""
+    if value is None:
+        return
+    given = value.shape if isinstance(value, np.ndarray) and value.dtype.kind in "fiu" else ()
+    pairs = zip(shape, given, strict=False)
+    if len(given) != len(shape) or any(want not in (None, have) for want, have in pairs):
+        wanted = " × ".join("any" if length is None else str(length) for length in shape)
+        raise PayloadError(f"{name} of shape {given} instead of {wanted}")
 
 
 def gram_of(shape: Any, columns: int) -> Floats:

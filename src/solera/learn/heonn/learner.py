@@ -22,6 +22,7 @@ from solera.learn.heonn.activations import HIGH, LOW, Name, activation, levels
 from solera.learn.heonn.algebra import (
     Grams,
     Layout,
+    SumOf,
     gram_of,
     per_output,
     solve,
@@ -237,13 +238,18 @@ class FedHEONN(Additive):
         return self.representation == "svd" or (self.representation == "auto" and tiny)
 
     def aggregation(self) -> Aggregation:
+        members = 1 if self.ensemble is None else len(self.patches_)
+        outputs, columns = self.schema_.outputs, self._member_columns
+        matrices = {"shared": 1, "labels": 1 + outputs}.get(self._layout, outputs)
+        keep: Literal["gram", "factor"] = "factor" if self._by_factor else "gram"
         fields: dict[str, Aggregation] = {
-            "shape": Grams("factor" if self._by_factor else "gram"),
+            "shape": Grams(keep, [members, matrices, columns]),
             "rows": Sum(),
             "few": Sum(),
         }
         if self.encrypt is None:
-            return Fields({**fields, "moments": Sum(), "squares": Sum()})
+            fields["moments"] = SumOf([members, columns, outputs])
+            return Fields({**fields, "squares": SumOf([members, outputs])})
         return Fields({**fields, "moments": EncryptedSum(self.agreed_["fingerprint"])})
 
     def _ask(

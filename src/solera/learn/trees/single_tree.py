@@ -23,7 +23,8 @@ class SingleTree(Predictor, abstract=True):
 
     def predict_proba(self, X: Any) -> Floats:
         """Probability of every class."""
-        return self.tree_.predict_proba(dense(self.check_rows(X)))
+        X = dense(self.check_rows(X))
+        return self.tree_.predict_proba(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
         best = self.predict_proba(X).argmax(axis=1)

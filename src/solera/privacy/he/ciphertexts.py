@@ -234,26 +234,24 @@ def encrypt(
 
 def add(a: Encrypted, b: Encrypted) -> Encrypted:
     """The encrypted sum; any order and grouping of additions gives the same ciphertext."""
-    mine, theirs = a.label, b.label
-    if (mine.parameters, mine.pair) != (theirs.parameters, theirs.pair):
+    x, y = a.label, b.label
+    if (x.parameters, x.pair) != (y.parameters, y.pair):
         raise WrongKey("ciphertexts of different key pairs cannot be added")
     for name in ("layout", "shape", "level"):
-        if getattr(mine, name) != getattr(theirs, name):
-            raise PayloadError(
-                f"cannot add encrypted arrays of {name} {getattr(mine, name)!r} and "
-                f"{getattr(theirs, name)!r}"
-            )
-    if not np.array_equal(mine.exponent, theirs.exponent):
+        one, other = getattr(x, name), getattr(y, name)
+        if one != other:
+            raise PayloadError(f"cannot add encrypted arrays of {name} {one!r} and {other!r}")
+    if not np.array_equal(x.exponent, y.exponent):
         raise PayloadError(
             "cannot add encrypted arrays of different magnitudes",
             hint="all clients of a sum encrypt with the same magnitude=",
         )
-    label = replace(mine, addends=mine.addends + theirs.addends)
+    label = replace(x, addends=x.addends + y.addends)
     label.check()
     evaluator, sums = ring(label.parameters).evaluator, []
-    for x, y in zip(a.ciphertexts, b.ciphertexts, strict=True):
+    for left, right in zip(a.ciphertexts, b.ciphertexts, strict=True):
         total = seal().Ciphertext()
-        evaluator.add(x, y, total)
+        evaluator.add(left, right, total)
         sums.append(total)
     return Encrypted(label, ciphertexts=sums)
 

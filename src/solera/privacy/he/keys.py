@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,22 +43,25 @@ class WrongKey(PayloadError):
     """A ciphertext, or a key, that belongs to another key pair."""
 
 
-def _frame(kind: str, fields: Mapping[str, Any]) -> bytes:
+def _frame(kind: str, parameters: Parameters, **fields: Any) -> bytes:
     """One payload frame behind its SHA-256."""
-    frame = encode({"kind": kind, **fields})
+    frame = encode({"kind": kind, "parameters": parameters.to_list(), **fields})
     return hashlib.sha256(frame).digest() + frame
 
 
-def _unframe(kind: str, data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
+def _unframe(
+    kind: str, data: bytes, allow_weak: bool, **types: type
+) -> tuple[Parameters, dict[str, Any]]:
+    """The parameters and the fields of these types that :func:`_frame` wrote."""
     digest, frame = bytes(data[:32]), bytes(data[32:])
     if hashlib.sha256(frame).digest() != digest:
         raise PayloadError(f"damaged {kind}: its checksum is wrong")
     fields = decode(frame)
     if not isinstance(fields, dict) or fields.pop("kind", None) != kind:
         raise PayloadError(f"these bytes are not a {kind}")
-    if {name: type(value) for name, value in fields.items()} != types:
+    if {name: type(value) for name, value in fields.items()} != {"parameters": list, **types}:
         raise PayloadError(f"damaged {kind}: its fields are not those of this version")
-    return fields
+    return Parameters.from_list(fields.pop("parameters"), allow_weak=allow_weak), fields
 
 
 class PublicKey:
@@ -73,12 +76,12 @@ class PublicKey:
         self.fingerprint = hashlib.sha256(encode([parameters.to_list(), data])).digest()
 
     def to_bytes(self) -> bytes:
-        return _frame(self._KIND, {"parameters": self.parameters.to_list(), "key": self._data})
+        return _frame(self._KIND, self.parameters, key=self._data)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, allow_weak: bool = False) -> PublicKey:
-        fields = _unframe(cls._KIND, data, {"parameters": list, "key": bytes})
-        return cls(Parameters.from_list(fields["parameters"], allow_weak=allow_weak), fields["key"])
+        parameters, fields = _unframe(cls._KIND, data, allow_weak, key=bytes)
+        return cls(parameters, fields["key"])
 
     def encrypt_block(self, plaintext: Any) -> bytes:
         """A ciphertext's bytes."""
@@ -107,14 +110,14 @@ class Rotations:
         return ring(self.parameters).load("GaloisKeys", self._data)
 
     def to_bytes(self) -> bytes:
-        fields = {"parameters": self.parameters.to_list(), "pair": self.fingerprint}
-        return _frame(self._KIND, fields | {"steps": sorted(self.steps), "keys": self._data})
+        fields = {"pair": self.fingerprint, "steps": sorted(self.steps), "keys": self._data}
+        return _frame(self._KIND, self.parameters, **fields)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, allow_weak: bool = False) -> Rotations:
-        types = {"parameters": list, "pair": bytes, "steps": list, "keys": bytes}
-        fields = _unframe(cls._KIND, data, types)
-        parameters = Parameters.from_list(fields["parameters"], allow_weak=allow_weak)
+        parameters, fields = _unframe(
+            cls._KIND, data, allow_weak, pair=bytes, steps=list, keys=bytes
+        )
         if any(type(step) is not int for step in fields["steps"]):
             raise PayloadError(f"damaged {cls._KIND}: a step is not a whole number")
         rotations = cls(parameters, fields["pair"], fields["steps"], fields["keys"])
@@ -150,13 +153,11 @@ class SecretKey:
         return Rotations(self.parameters, self.fingerprint, steps, dump(keys))
 
     def to_bytes(self) -> bytes:
-        fields = {"parameters": self.parameters.to_list(), "key": self._data}
-        return _frame(self._KIND, fields | {"public": self.public.to_bytes()})
+        return _frame(self._KIND, self.parameters, key=self._data, public=self.public.to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes, *, allow_weak: bool = False) -> SecretKey:
-        fields = _unframe(cls._KIND, data, {"parameters": list, "key": bytes, "public": bytes})
-        parameters = Parameters.from_list(fields["parameters"], allow_weak=allow_weak)
+        parameters, fields = _unframe(cls._KIND, data, allow_weak, key=bytes, public=bytes)
         public = PublicKey.from_bytes(fields["public"], allow_weak=allow_weak)
         if public.parameters != parameters:
             raise PayloadError(f"damaged {cls._KIND}: its public part has other parameters")

@@ -108,8 +108,8 @@ def unpack(slots: Slots, layout: Layout, shape: tuple[int, ...]) -> Reals:
         return extract(slots).reshape(-1)[: math.prod(shape)].reshape(shape)
     if layout == "rows":
         rows = rows_per_block(shape, degree)
-        found = extract(slots)[:, useful(shape, degree)].reshape(blocks * rows, shape[0])
-        return np.ascontiguousarray(found[: shape[1]].T)
+        results = extract(slots)[:, useful(shape, degree)].reshape(blocks * rows, shape[0])
+        return np.ascontiguousarray(results[: shape[1]].T)
     members, outputs, size = shape
     systems = stride(shape, degree)
     placed = slots[:, : systems * size].reshape(blocks, size, systems).swapaxes(1, 2)

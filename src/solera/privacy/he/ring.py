@@ -113,8 +113,8 @@ class Parameters:
             raise PayloadError("damaged encryption parameters")
         degree, scale_bits, matrix_bits, depth, *moduli = numbers
         try:
-            found = cls(degree, tuple(moduli), scale_bits, matrix_bits, depth)
-            return ring(found.check(allow_weak=allow_weak)).parameters
+            parameters = cls(degree, tuple(moduli), scale_bits, matrix_bits, depth)
+            return ring(parameters.check(allow_weak=allow_weak)).parameters
         except UsageError as error:
             raise PayloadError(error.message) from None
 
@@ -191,13 +191,13 @@ class Ring:
         most = 16 * len(self.parameters.moduli) * self.parameters.degree + 4096
         if len(data) > most:
             raise PayloadError(f"damaged Ciphertext: {len(data):,} bytes are more than {most:,}")
-        found = self.load("Ciphertext", data)
+        ciphertext = self.load("Ciphertext", data)
         parms_id, scale = self.place(layout, level)
-        if (found.parms_id(), found.scale, found.size()) != (parms_id, scale, 2):
+        if (ciphertext.parms_id(), ciphertext.scale, ciphertext.size()) != (parms_id, scale, 2):
             raise PayloadError("damaged Ciphertext: its modulus, scale or size is unexpected")
-        if not found.is_ntt_form() or found.is_transparent():
+        if not ciphertext.is_ntt_form() or ciphertext.is_transparent():
             raise PayloadError("damaged Ciphertext: it encrypts nothing")
-        return found
+        return ciphertext
 
 
 @lru_cache(maxsize=8)

@@ -12,10 +12,10 @@ from solera.core.aggregation import Extremes, Fields, Sum
 from solera.core.clients import Client
 from solera.core.errors import DataError
 from solera.core.federation import Federation
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.probabilities import sigmoid, softmax
-from solera.learn.rows import check_shape, dense
+from solera.learn.rows import dense, refuse_empty
 from solera.learn.trees.ensemble import TreeEnsemble
 from solera.learn.trees.tree import Floats, Ints, Tree
 
@@ -98,7 +98,7 @@ def gradients(scores: Floats, y: NDArray[Any], loss: str) -> tuple[Floats, Float
 def describe_target(client: Client, ask: Any) -> dict[str, Any]:
     """Rows, rows per class, a power of two above all |y|, and Σ y in units of 2^−shift."""
     rows = client.data.part("train")
-    check_shape(client.id, len(rows), rows.X, ask["width"])
+    refuse_empty(client.id, len(rows))
     y = boosting_target(rows.y, ask)
     if ask["loss"] != "squared":
         counts = np.bincount(y, minlength=len(ask["classes"]))
@@ -121,10 +121,10 @@ def initial_scores(counts: Ints) -> Floats:
     return np.asarray(np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p))
 
 
-def boosting_start(federation: Federation, loss: str, schema: Schema) -> tuple[int, Floats, float]:
+def boosting_start(federation: Federation, loss: str, classes: Any) -> tuple[int, Floats, float]:
     """Rows, the first scores, and a bound of the first gradients; sums do not depend on order."""
     fold = Fields({"rows": Sum(), "counts": Sum(), "exponent": Extremes(), "total": Sum()})
-    ask = {"loss": loss, "classes": schema.classes, "width": schema.width}
+    ask = {"loss": loss, "classes": classes}
     target = federation.ask(describe_target, ask).fold(fold)
     rows = int(target["rows"])
     if loss != "squared":

@@ -67,7 +67,7 @@ class FedHistGBDT(Boosted):
         loss = self.loss()
         self.bins_ = HistBins(self.bins).fit(federation)
         binned = federation.prepared(self.bins_)
-        rows, self.initial_, bound = boosting_start(binned, loss, self.schema_)
+        rows, self.initial_, bound = boosting_start(binned, loss, self.schema_.classes)
         order = {"loss": loss, "starts": self.bins_.starts_}
         self.trees_ = []
         self.progress_ = {"asks": 0, "behind": [], "bound": bound, "splits": []}

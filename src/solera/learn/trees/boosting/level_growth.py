@@ -103,8 +103,8 @@ class GrowingTree:
         those of columns that have missing values, with these to the left.
         """
         cells, k = hist.shape[1:]
-        gaps = hist[:, self.starts[1:] - 1]
-        again = np.flatnonzero(gaps.any(axis=(0, 2)).take(self.column))
+        missing = hist[:, self.starts[1:] - 1]
+        again = np.flatnonzero(missing.any(axis=(0, 2)).take(self.column))
         sums = np.empty((k, len(hist), cells + len(again)), dtype=np.int64)
         firsts = self.starts[1:-1]
         hist[:, firsts] -= totals[:, None]  # every column begins again at nothing
@@ -112,8 +112,8 @@ class GrowingTree:
             np.cumsum(hist[:, :, part], axis=1, out=sums[part, :, :cells])
         hist[:, firsts] += totals[:, None]
         if len(again):
-            missing = gaps.take(self.column[again], axis=1).transpose(2, 0, 1)
-            np.add(sums[:, :, again], missing, out=sums[:, :, cells:])
+            more = missing.take(self.column[again], axis=1).transpose(2, 0, 1)
+            np.add(sums[:, :, again], more, out=sums[:, :, cells:])
         return np.concatenate([np.arange(cells), again]), sums
 
     def _gain(self, left: Sequence[Ints], totals: Ints) -> Floats:

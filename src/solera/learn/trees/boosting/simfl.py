@@ -61,7 +61,7 @@ class SimFL(Boosted):
 
     def train(self, federation: Federation) -> None:
         loss, width = self.loss(), self.schema_.width
-        _, self.initial_, _ = boosting_start(federation, loss, self.schema_)
+        _, self.initial_, _ = boosting_start(federation, loss, self.schema_.classes)
         codes = self._hash(federation)
         clients = np.array(list(codes), dtype=np.int64)
         hashes = list(codes.values())

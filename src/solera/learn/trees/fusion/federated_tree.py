@@ -155,15 +155,14 @@ class FederatedTree(SingleTree):
     def _filter(self) -> None:
         score = self.scores_[self.metric]
         if self.filter is None:
-            self.threshold_ = 0.0
-        elif self.filter == "mean":
-            self.threshold_ = float(score.mean())
-        elif self.filter == "median":
-            self.threshold_ = float(np.median(score))
+            threshold: Any = 0.0
         elif callable(self.filter):
-            self.threshold_ = float(self.filter(score))
+            threshold = self.filter(score)
+        elif isinstance(self.filter, str):
+            threshold = score.mean() if self.filter == "mean" else np.median(score)
         else:
-            self.threshold_ = float(np.percentile(score, self.filter))
+            threshold = np.percentile(score, self.filter)
+        self.threshold_ = float(threshold)
         kept = score >= self.threshold_ - _ROUNDING
         if not kept.any():
             best = int(np.argmax(score))

@@ -34,7 +34,7 @@ def merge(a: RuleSet, b: RuleSet) -> RuleSet:
     return a.replaced(
         lower=lower,
         upper=upper,
-        gaps=a.gaps[i] & b.gaps[k],
+        missing=a.missing[i] & b.missing[k],
         weights=a.weights[i] + b.weights[k],
         wide_lower=_least(a.wide_lower[i], b.wide_lower[k], np.int32(0), np.minimum),
         wide_upper=_least(a.wide_upper[i], b.wide_upper[k], unbounded, np.maximum),
@@ -63,7 +63,7 @@ def compatible(a: RuleSet, b: RuleSet) -> tuple[Ints, Ints]:
         lower_a, upper_a, lower_b, upper_b = (side[j] for side in bounds)
         both = (lower_a[i] < upper_b[k]) & (lower_b[k] < upper_a[i])
         if _missing_alone(a, j) or _missing_alone(b, j):
-            both |= a.gaps[i, j] & b.gaps[k, j]
+            both |= a.missing[i, j] & b.missing[k, j]
         return np.asarray(both)
 
     columns = [j for j in range(a.width) if a.binds(j) and b.binds(j)]
@@ -95,7 +95,7 @@ def _selectivity(a: RuleSet, b: RuleSet, j: int) -> float:
 def _missing_alone(rules: RuleSet, j: int) -> bool:
     """Whether a missing value satisfies a condition that excludes some, or all, known values."""
     lower, upper = rules.lower[:, j], rules.upper[:, j]
-    return bool(((rules.gaps[:, j] & (lower > 0)) | (lower == upper)).any())
+    return bool(((rules.missing[:, j] & (lower > 0)) | (lower == upper)).any())
 
 
 class Pruned(NamedTuple):

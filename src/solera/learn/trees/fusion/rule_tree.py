@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -40,14 +40,6 @@ class Split:
     missing_left: bool = True
 
 
-class _Splitter(Protocol):
-    def everywhere(self) -> Any:
-        """The region of the root."""
-
-    def split(self, here: Ints, weight: Floats, region: Any) -> Split | None:
-        """The best split of a node with these rules, or None when none makes a child smaller."""
-
-
 def tree_of_rules(
     rules: RuleSet, weight: Floats, max_depth: int, *, sizes: Ints | None = None
 ) -> Tree:
@@ -55,7 +47,7 @@ def tree_of_rules(
     probabilities = rules.probabilities
     labels = probabilities.argmax(axis=1)
     weight = np.maximum(weight, _TOLERANCE * max(weight.sum(), 1.0))  # no rule counts for nothing
-    splitter: _Splitter = (
+    splitter: _Thresholds | _Categories = (
         _Thresholds(rules, labels) if sizes is None else _Categories(rules, labels, sizes)
     )
     builder = TreeBuilder(probabilities.shape[1])
@@ -104,9 +96,11 @@ class _Thresholds:
         self.high = rules.upper + self.base[:-1]
 
     def everywhere(self) -> tuple[Ints, Ints]:
+        """The region of the root."""
         return np.zeros_like(self.top), self.top
 
     def split(self, here: Ints, weight: Floats, region: tuple[Ints, Ints]) -> Split | None:
+        """The best split of a node with these rules, or None when none makes a child smaller."""
         below = self._up_to(self.low[here], here, weight)  # rules that begin at or below each rank
         ended = self._up_to(self.high[here], here, weight)
         left = np.concatenate([np.zeros((1, self.classes)), below[:-1]])
@@ -142,11 +136,12 @@ class _Thresholds:
         self, column: int, rank: int, here: Ints, weight: Floats, region: tuple[Ints, Ints]
     ) -> Split:
         lower, upper = self.rules.lower[here, column], self.rules.upper[here, column]
-        known, gap = lower < upper, self.rules.gaps[here, column]
+        known, missing = lower < upper, self.rules.missing[here, column]
         left, right = known & (lower < rank), known & (upper > rank)
-        missing_left = int((gap & left).sum()) >= int((gap & right).sum())
-        only_gap = gap & ~known
-        left, right = left | (only_gap & missing_left), right | (only_gap & (not missing_left))
+        missing_left = int((missing & left).sum()) >= int((missing & right).sum())
+        only_missing = missing & ~known
+        left = left | (only_missing & missing_left)
+        right = right | (only_missing & (not missing_left))
         share = np.where(left & right, weight / 2, weight)
         first, last = region
         ends, begins = last.copy(), first.copy()
@@ -175,10 +170,14 @@ class _Categories:
         self.code = np.clip(self.code, 0, sizes)
 
     def everywhere(self) -> Bools:
+        """The region of the root."""
         return np.ones(len(self.sizes), dtype=bool)
 
     def split(self, here: Ints, weight: Floats, region: Bools) -> Split | None:
-        """Rules without a condition on the column are divided evenly over its branches."""
+        """The best split of a node with these rules, or None when none makes a child smaller.
+
+        Rules without a condition on the column are divided evenly over its branches.
+        """
         label, free = self.labels[here], self.any[here]
         weights = np.broadcast_to(weight[:, None], free.shape)
         cells = (self.code[here] + self.starts[:-1]) * self.classes + label[:, None]
@@ -205,9 +204,9 @@ class _Categories:
         share = np.where(free, weight / branches, weight)
         inside = region.copy()
         inside[column] = False
-        found: list[tuple[Ints, Floats, Any] | None] = []
+        parts: list[tuple[Ints, Floats, Any] | None] = []
         for value in range(int(self.sizes[column]) + 1):
             bound = ~free & (code == value)
             chosen = bound | free
-            found.append((here[chosen], share[chosen], inside) if bound.any() else None)
-        return Split(column, found)
+            parts.append((here[chosen], share[chosen], inside) if bound.any() else None)
+        return Split(column, parts)

@@ -28,10 +28,8 @@ from solera.learn.trees.tree import Arrays, Bools, Floats, Ints, Tree, shares
 Ranks = NDArray[np.int32]
 Overlap = Literal["intersect", "relax"]
 
-_PAIRS = 1 << 21
-"""Pairs of rows and rules compared at once."""
 _BOUNDS = ("lower", "upper", "wide_lower", "wide_upper")
-_BY_RULE = (*_BOUNDS, "gaps", "weights", "leaf")
+_BY_RULE = (*_BOUNDS, "missing", "weights", "leaf")
 _ONE = 1 << 20
 """Shares of one row are multiples of 1/this."""
 
@@ -45,7 +43,7 @@ class RuleSet(Arrays):
     cuts, offsets: the finite bounds of column j, sorted, are ``cuts[offsets[j] : offsets[j + 1]]``.
     lower, upper: rules × columns, ranks of the bounds: 0 is −∞, r is the r-th cut of the column,
         one more than there are cuts is ∞. ``lower == upper`` is satisfied by no value.
-    gaps: whether a missing value satisfies the condition.
+    missing: whether a missing value satisfies the condition.
     weights: rules × classes, training rows of every class; their sum is the support.
     wide_lower, wide_upper: the least restrictive bounds that any merged rule brought along.
     trees: whose trees were merged, by client.
@@ -58,7 +56,7 @@ class RuleSet(Arrays):
     offsets: Ints
     lower: Ranks
     upper: Ranks
-    gaps: Bools
+    missing: Bools
     weights: Floats
     wide_lower: Ranks
     wide_upper: Ranks
@@ -68,7 +66,7 @@ class RuleSet(Arrays):
     leaf_starts: Ints
 
     @classmethod
-    def of(cls, lower: Floats, upper: Floats, gaps: Bools, weights: Floats, client: int) -> Self:
+    def of(cls, lower: Floats, upper: Floats, missing: Bools, weights: Floats, client: int) -> Self:
         """The rules of one tree from bounds that may be infinite; ``lower ≥ upper`` is empty."""
         empty = lower >= upper
         columns = [
@@ -85,7 +83,7 @@ class RuleSet(Arrays):
             offsets=np.concatenate([[0], np.cumsum([len(cuts) for cuts in columns])]),
             lower=low,
             upper=high,
-            gaps=gaps,
+            missing=missing,
             weights=weights,
             wide_lower=low,
             wide_upper=high,
@@ -160,18 +158,8 @@ class RuleSet(Arrays):
             known = np.isfinite(x)
             cell = np.searchsorted(self.column_cuts(j), np.where(known, x, 0), side="left")[:, None]
             inside = (self.lower[:, j] <= cell) & (cell < self.upper[:, j])
-            matching &= np.where(known[:, None], inside, self.gaps[:, j])
+            matching &= np.where(known[:, None], inside, self.missing[:, j])
         return matching
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Probabilities of the rule a row satisfies (the mean of several); even without one."""
-        X = dense(X)
-        step = max(1, _PAIRS // max(1, len(self)))
-        parts = [
-            self.matches(X[begin : begin + step]) @ self.probabilities
-            for begin in range(0, len(X), step)
-        ]
-        return shares(np.concatenate(parts)) if parts else np.empty((0, self.weights.shape[1]))
 
     # --- changing ---
 
@@ -201,11 +189,11 @@ class RuleSet(Arrays):
         """Whether any rule has a condition on the column."""
         top = len(self.column_cuts(column)) + 1
         lower, upper = self.lower[:, column], self.upper[:, column]
-        return bool((lower > 0).any() or (upper < top).any() or not self.gaps[:, column].all())
+        return bool((lower > 0).any() or (upper < top).any() or not self.missing[:, column].all())
 
     def ordered(self) -> Self:
         """The rules in an order of their own, whatever order they came in."""
-        keys = np.concatenate([self.lower, self.upper, self.gaps], axis=1).T[::-1]
+        keys = np.concatenate([self.lower, self.upper, self.missing], axis=1).T[::-1]
         return self.take(np.lexsort(keys))
 
     def relaxed(self, expected: Floats) -> tuple[Self, Floats]:
@@ -215,7 +203,7 @@ class RuleSet(Arrays):
         rows of joined rules are added like their weights; the leaf of the first stands for them.
         """
         wide = self.replaced(lower=self.wide_lower, upper=self.wide_upper)
-        keys = np.concatenate([wide.lower, wide.upper, wide.gaps], axis=1)
+        keys = np.concatenate([wide.lower, wide.upper, wide.missing], axis=1)
         _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         group = group.reshape(-1)
         weights = np.zeros((len(first), self.weights.shape[1]))
@@ -230,17 +218,17 @@ def rules_of(tree: Tree, width: int, client: int = 0) -> RuleSet:
     Where a category was not seen in training the node itself answers. That is a rule too, of its
     distribution and the support of a single row.
     """
-    lower, upper, gaps = node_bounds(tree, width)
+    lower, upper, missing = node_bounds(tree, width)
     splits = np.repeat(np.arange(len(tree)), tree.arity)
     ways = np.arange(len(tree.branches)) - tree.start[splits]
     unseen = (tree.branches < 0) & (ways < tree.arity[splits] - 1)
     stops, code = splits[unseen], ways[unseen]
     ends = np.concatenate([tree.leaves, stops])
-    lower, upper, gaps, weights = lower[ends], upper[ends], gaps[ends], tree.value[ends]
+    lower, upper, missing, weights = lower[ends], upper[ends], missing[ends], tree.value[ends]
     rules, column = np.arange(len(tree.leaves), len(ends)), tree.feature[stops]
-    lower[rules, column], upper[rules, column], gaps[rules, column] = code - 1, code, False
+    lower[rules, column], upper[rules, column], missing[rules, column] = code - 1, code, False
     weights[rules] = np.rint(shares(weights[rules]) * _ONE) / _ONE  # sums stay exact
-    return RuleSet.of(lower, upper, gaps, weights, client)
+    return RuleSet.of(lower, upper, missing, weights, client)
 
 
 def rule_table(rules: RuleSet, expected: Floats, schema: Schema) -> list[dict[str, Any]]:
@@ -253,7 +241,7 @@ def rule_table(rules: RuleSet, expected: Floats, schema: Schema) -> list[dict[st
     for i in np.argsort(-expected, kind="stable").tolist():
         conditions = [
             Condition.of(
-                schema.features[j], j, lower[i, j], upper[i, j], missing=bool(rules.gaps[i, j])
+                schema.features[j], j, lower[i, j], upper[i, j], missing=bool(rules.missing[i, j])
             )
             for j in np.flatnonzero(bound[i]).tolist()
         ]

@@ -1,0 +1,1 @@
+"""Everything that runs at a data owner."""

@@ -1,0 +1,96 @@
+"""The folder of a client: its keys, where it has joined, and the one agent that works in it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from solera.core.errors import UsageError
+from solera.core.private_files import write_file
+from solera.serve.connection import Connection
+from solera.serve.identity import Identity, sign_request
+
+PLACE = "place.json"
+MEMORY = "memory.sol"
+APPROVALS = "approvals.json"
+HELD = "held.json"
+LOCK = "agent.lock"
+LOG = "audit.log"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a client has joined, and under which number."""
+
+    url: str
+    ca: str | None
+    client: int
+    name: str
+    federation: str
+
+
+def find_place(folder: Path) -> Place | None:
+    """Where the client of a folder has joined; None if it has not."""
+    path = folder / PLACE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Place)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise UsageError(f"{path} is damaged", hint="restore it from a copy") from None
+
+
+def read_place(folder: Path) -> Place:
+    """Where the client of a folder has joined; an error if it has not."""
+    place = find_place(folder)
+    if place is None:
+        raise UsageError(f"no client in {folder} has joined yet")
+    return place
+
+
+def write_place(folder: Path, place: Place) -> None:
+    """Remember where the client has joined."""
+    write_file(folder / PLACE, msgspec.json.encode(place), 0o600, overwrite=True)
+
+
+def connect(
+    identity: Identity, url: str, ca: str | None, federation: str, patience: float
+) -> Connection:
+    """A connection whose requests are signed by the client, for one federation."""
+
+    def headers(method: str, path: str, body: bytes) -> dict[str, str]:
+        digest = hashlib.sha256(body).hexdigest()
+        return sign_request(identity, federation, method, path, digest, time.time())
+
+    return Connection(url, headers, ca=ca, patience=patience)
+
+
+def connect_to(place: Place, identity: Identity, patience: float) -> Connection:
+    """A connection to where the client has joined."""
+    return connect(identity, place.url, place.ca, place.federation, patience)
+
+
+class Lock:
+    """One agent at a time in a folder; the system lets go of it when the process ends, somehow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a worker does not inherit it
+        except OSError:
+            who = self._file.read(20).strip() or "unknown"
+            self._file.close()
+            raise UsageError(
+                f"an agent works in {folder} already, process {who}",
+                hint="stop it first, or give each agent a --folder of its own",
+            ) from None
+        self._file.truncate()
+        self._file.write(f"{os.getpid()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()

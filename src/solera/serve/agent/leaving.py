@@ -1,0 +1,91 @@
+"""Leaving a federation: what is held for a client, on both sides, and deleting it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from solera.core.errors import UsageError
+from solera.core.private_files import sync_folder
+from solera.serve import wire
+from solera.serve.agent import home
+from solera.serve.audit import AuditLog
+from solera.serve.connection import CoordinatorError
+from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
+
+_OURS = (home.MEMORY, home.APPROVALS, home.HELD, home.LOCK, home.PLACE, FILE)
+"""In the order in which they go: without the keys nothing more could be asked."""
+_LOGS = (home.LOG, f"{home.LOG}.head")
+_PATIENCE = 5.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Rows per table and blobs at the coordinator, files and their bytes in the folder.
+
+    ``place`` is where the client has joined, if it has. ``rows`` is None if the coordinator does
+    not know this client, or knows it no more.
+    """
+
+    place: home.Place | None
+    rows: dict[str, int] | None
+    blobs: int
+    bytes: int
+    files: dict[str, int]
+
+
+def holdings(folder: Path) -> Holdings:
+    """Everything held for the client of this folder; nothing is changed."""
+    files = {path.name: path.stat().st_size for path in _files(folder, (*_OURS, *_LOGS))}
+    if not files:
+        raise UsageError(f"no client lives in {folder}", hint="--folder names its folder")
+    place = home.find_place(folder)
+    there = None if place is None else _ask(place, folder, "GET", "/v1/held", wire.Held)
+    if there is None:
+        return Holdings(place, None, 0, 0, files)
+    return Holdings(place, there.rows, there.blobs, there.bytes, files)
+
+
+def leave(folder: Path, *, log: bool) -> None:
+    """Delete it all: at the coordinator first, for which the keys are needed, then here.
+
+    The audit log stays, with a last line that says so, unless ``log``. A command that was cut
+    short can be given again.
+    """
+    place = home.find_place(folder)
+    lock = home.Lock(folder)
+    try:
+        if place is not None:
+            if not log:
+                audit = AuditLog(folder / home.LOG, Identity.load(folder))
+                audit.append("leaving", federation=place.federation, url=place.url)
+            _ask(place, folder, "POST", "/v1/leave", wire.Left)
+        for path in _files(folder, (*_LOGS, *_OURS) if log else _OURS):
+            path.unlink()
+        sync_folder(folder)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    finally:
+        lock.release()
+
+
+def _ask(place: home.Place, folder: Path, method: str, path: str, answer: type[T]) -> T | None:
+    """What the coordinator says, or None if it knows this client no more."""
+    connection = home.connect_to(place, Identity.load(folder), _PATIENCE)
+    try:
+        return connection.call(method, path, answer)
+    except CoordinatorError as error:
+        if UNKNOWN_KEY in error.message:
+            return None
+        raise
+    finally:
+        connection.close()
+
+
+def _files(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """The files of those names, and what a crash left of them while they were written."""
+    paths = [path for name in names for path in folder.glob(f".{name}.*")]
+    paths += [folder / name for name in names]
+    return [path for path in paths if path.is_file()]

@@ -1,0 +1,1 @@
+"""The service that carries and stores asks and replies."""

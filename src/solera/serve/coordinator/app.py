@@ -1,0 +1,104 @@
+"""The coordinator's web service: what clients and drivers may ask of it.
+
+Clients sign every request with their Ed25519 key; drivers and administrators show a token. Nothing
+is acknowledged before it is stored. Waiting requests hold no thread and no database connection.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from solera.core.errors import SoleraError
+from solera.serve.coordinator.metrics import CONTENT_TYPE, Metrics
+from solera.serve.coordinator.middleware import RequestMiddleware
+from solera.serve.coordinator.notifier import Notifier
+from solera.serve.coordinator.openapi import describe
+from solera.serve.coordinator.routes.asks import asks_of
+from solera.serve.coordinator.routes.blobs import blobs_of
+from solera.serve.coordinator.routes.jobs import jobs_of
+from solera.serve.coordinator.routes.members import members
+from solera.serve.coordinator.routes.work import work_of
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
+from solera.serve.coordinator.store.blobs import Blobs
+from solera.serve.coordinator.store.store import Store
+
+_STATUS = {Conflict: 409, Denied: 403, NotFound: 404}
+
+
+def create_app(
+    store: Store,
+    blobs: Blobs,
+    admin: bytes,
+    background: Callable[[Coordinator], Coroutine[Any, Any, None]] | None = None,
+) -> FastAPI:
+    """The service over a store; ``admin`` is the hash of the driver's token.
+
+    ``background`` is what the coordinator does beside answering.
+    """
+    coordinator = Coordinator(store, blobs, admin)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        coordinator.notifier = Notifier()
+        beside = asyncio.create_task(background(coordinator)) if background is not None else None
+        yield
+        if beside is not None:
+            beside.cancel()
+            await asyncio.wait([beside])
+
+    app = FastAPI(
+        title="Solera coordinator",
+        version="1",
+        description="Stores and carries asks and replies between a learner and data owners.",
+        lifespan=lifespan,
+    )
+    app.state.coordinator = coordinator
+    metrics = Metrics(coordinator)
+    app.add_middleware(RequestMiddleware, metrics=metrics, folder=blobs.folder)
+
+    @app.exception_handler(SoleraError)
+    async def named(request: Request, error: SoleraError) -> Response:
+        status = _STATUS.get(type(error), 400)
+        return JSONResponse({"detail": str(error)}, status_code=status)
+
+    @app.exception_handler(RequestValidationError)
+    async def unclear(request: Request, error: RequestValidationError) -> Response:
+        """What is wrong and where; what was sent is not repeated, it may be anything."""
+        wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        detail = "; ".join(wrong)[:1000].encode("ascii", "replace").decode()
+        return JSONResponse({"detail": detail}, status_code=422)
+
+    @app.get("/healthz", tags=["health"])
+    async def health() -> dict[str, str]:
+        """Alive."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["health"])
+    def ready() -> dict[str, Any]:
+        """Alive, and the database answers."""
+        return {"status": "ok", "federations": len(store.federations())}
+
+    @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
+    def numbers() -> Response:
+        """Numbers for Prometheus. They name no client, no job and no federation."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    routers = [
+        members(coordinator),
+        blobs_of(coordinator),
+        jobs_of(coordinator),
+        asks_of(coordinator),
+        work_of(coordinator),
+    ]
+    for router in routers:
+        app.include_router(router)
+    described = cache(lambda: describe(app, coordinator, routers))
+    app.openapi = described  # type: ignore[method-assign]
+    return app

@@ -1,0 +1,72 @@
+"""The coordinator's own log: a line per request and per problem, for people or for machines.
+
+Lines name routes, never paths, queries or headers: what a stranger sends does not end up in the
+log, and neither does a token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+Format: TypeAlias = Literal["text", "json"]
+FIELDS = ("method", "route", "status", "ms", "who", "bytes_in", "bytes_out")
+"""What is told of a request, in this order."""
+
+requests = logging.getLogger("solera.requests")
+
+
+def set_up(style: Format) -> None:
+    """Send everything from level info on to standard error, in one format."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if style == "json" else TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # its lines show whole addresses
+
+
+def log_request(facts: dict[str, Any], error: Exception | None = None) -> None:
+    """One line for one request; an error comes with its traceback."""
+    level = logging.INFO if error is None else logging.ERROR
+    requests.log(level, "request", exc_info=error, extra={"facts": facts})
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _moment(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            line["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
+        return json.dumps(line, default=str)
+
+
+class TextLines(logging.Formatter):
+    """One line of words; a traceback follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "facts", None)
+        text = record.getMessage()
+        if facts is not None:
+            text = " ".join(f"{name}={facts[name]}" for name in FIELDS)
+        # A message may quote what somebody sent: it must not look like a line of its own.
+        text = text.replace("\r", "\\r").replace("\n", "\\n")
+        line = f"{_moment(record)} {record.levelname.lower()} {record.name} {text}"
+        if record.exc_info and record.exc_info[1] is not None:
+            line += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+        return line
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

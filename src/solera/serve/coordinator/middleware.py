@@ -1,0 +1,140 @@
+"""What every request passes: it is bounded, counted and logged, and no error gets past.
+
+Bodies that are not small wait on the disk until they are complete, and a few at a time are then
+read: a thousand clients that send slowly cost no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from solera.serve.coordinator import logs
+from solera.serve.coordinator.metrics import Metrics
+
+LARGEST_BODY = 8 << 20
+_SMALL = 1 << 16
+_AT_ONCE = 4
+"""Bodies in memory, each up to twice: a constant, whatever the number of clients."""
+_PIECE = 1 << 18
+_NO_BODY = ("GET", "HEAD", "OPTIONS", "DELETE")
+_GONE = 499
+"""What is counted when nobody was left to answer, as other servers do."""
+
+
+class RequestMiddleware:
+    """Wraps the service; see the module."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, folder: Path) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.folder = folder
+        """Where bodies wait."""
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = _Exchange(receive, send)
+        try:
+            size = _body_size(scope)
+            if size is not None and size <= _SMALL:
+                await self.app(scope, exchange.receive, exchange.send)
+            elif size is not None:
+                await self._read_and_go_on(scope, exchange)
+            else:
+                wanted = f"a body of known length, at most {LARGEST_BODY:,} bytes"
+                await _answer(413, f"the request needs {wanted}", scope, exchange)
+        except Exception as error:
+            exchange.error = error
+            if exchange.status is not None:  # half an answer cannot be taken back
+                raise
+            await _answer(500, "an error at the coordinator; its log has more", scope, exchange)
+        finally:
+            self._record(scope, exchange)
+
+    async def _read_and_go_on(self, scope: Scope, exchange: _Exchange) -> None:
+        with TemporaryFile(dir=self.folder) as body:
+            more = True
+            while more:
+                message = await exchange.receive()
+                if message["type"] == "http.disconnect":
+                    return
+                body.write(message.get("body", b""))
+                more = message.get("more_body", False)
+            left = body.tell()
+            body.seek(0)
+
+            async def again() -> Message:
+                nonlocal left
+                if not left:
+                    return await exchange.receive()
+                piece = body.read(_PIECE)
+                left -= len(piece)
+                return {"type": "http.request", "body": piece, "more_body": left > 0}
+
+            async with self._turns:
+                await self.app(scope, again, exchange.send)
+
+    def _record(self, scope: Scope, exchange: _Exchange) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        status = _GONE if exchange.status is None else exchange.status
+        seconds = time.perf_counter() - exchange.began
+        self.metrics.count(
+            scope["method"], route, status, seconds, exchange.received, exchange.sent
+        )
+        facts: dict[str, Any] = {
+            "method": scope["method"][:16],
+            "route": route,
+            "status": status,
+            "ms": round(1000 * seconds, 1),
+            "who": scope.get("state", {}).get("who", "-"),
+            "bytes_in": exchange.received,
+            "bytes_out": exchange.sent,
+        }
+        logs.log_request(facts, exchange.error)
+
+
+class _Exchange:
+    """One request on its way, and what is known of it so far."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self.began = time.perf_counter()
+        self.received = self.sent = 0
+        self.status: int | None = None
+        self.error: Exception | None = None
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.received += len(message.get("body", b""))
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        self.sent += len(message.get("body", b""))
+        await self._send(message)
+
+
+async def _answer(status: int, detail: str, scope: Scope, exchange: _Exchange) -> None:
+    response = JSONResponse({"detail": detail}, status_code=status)
+    await response(scope, exchange.receive, exchange.send)
+
+
+def _body_size(scope: Scope) -> int | None:
+    """Bytes of the body, which must be said before one is read; None if it is not, or too many."""
+    headers = dict(scope["headers"])
+    if b"transfer-encoding" in headers:
+        return None
+    length = headers.get(b"content-length", b"0" if scope["method"] in _NO_BODY else b"")
+    if not length.isdigit() or len(length) > 20 or int(length) > LARGEST_BODY:
+        return None
+    return int(length)

@@ -1,0 +1,1 @@
+"""What the coordinator answers, by who asks."""

@@ -1,0 +1,88 @@
+"""Asks, their replies and checkpoints, for drivers."""
+
+import time
+
+from fastapi import APIRouter, Depends
+from starlette.concurrency import run_in_threadpool
+
+from solera.serve.coordinator.routes.messages import MessageRoute, Name
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.events import INVALID, problem
+from solera.serve.wire import (
+    INLINE,
+    Checkpoint,
+    NewAsk,
+    NewCheckpoint,
+    NewProblem,
+    Replies,
+    Reply,
+)
+
+_MOST_INLINE = 1 << 20
+
+
+def asks_of(coordinator: Coordinator) -> APIRouter:
+    """The routes of a learner that asks."""
+    routes = APIRouter(
+        tags=["asks"], dependencies=[Depends(coordinator.driver)], route_class=MessageRoute
+    )
+    store = coordinator.store
+
+    @routes.put("/v1/jobs/{job}/asks/{sequence}")
+    async def add_ask(job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
+        """Ask clients of a job; the same again changes nothing."""
+
+        def add() -> str:
+            payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
+            coordinator.check_uploaded(*payloads, new.prepare)
+            store.add_ask(job, sequence, new, time.time())
+            return store.job(job).federation
+
+        federation = await run_in_threadpool(add)
+        coordinator.notifier.notify(*((federation, client) for client in new.clients))
+        return {"job": job, "sequence": sequence}
+
+    @routes.get("/v1/jobs/{job}/asks/{sequence}/replies")
+    async def replies(job: Name, sequence: int, known: int = 0, wait: float = 0) -> Replies:
+        """Replies so far; waits for more than ``known``."""
+
+        def look() -> Replies | None:
+            coordinator.close_late(job, sequence, time.time())
+            answered = store.answered(job, sequence)
+            complete = answered == asked
+            if answered <= known and not complete:
+                return None
+            rows = store.replies(job, sequence)
+            share = min(INLINE, _MOST_INLINE // max(1, len(rows)))
+            return Replies(
+                complete,
+                [Reply.of(row, frame=coordinator.inline(row.digest, share)) for row in rows],
+            )
+
+        ask = await run_in_threadpool(store.ask, job, sequence)
+        asked = len(ask.clients)
+        stored_job = await run_in_threadpool(store.job, job)
+        ends = [end - time.time() for end in (ask.deadline, stored_job.deadline) if end is not None]
+        limit = min([wait, *(max(0.0, left) + 0.01 for left in ends)])
+        news: Replies | None = await coordinator.notifier.until(job, look, limit)
+        return news or Replies(False, [])
+
+    @routes.put("/v1/jobs/{job}/checkpoint")
+    def save_checkpoint(job: Name, new: NewCheckpoint) -> dict[str, int]:
+        """Remember where a job can go on; replies before it are forgotten."""
+        store.save_checkpoint(job, new, time.time())
+        return {"sequence": new.sequence}
+
+    @routes.get("/v1/jobs/{job}/checkpoint")
+    def checkpoint(job: Name, first: int) -> Checkpoint:
+        """Where a replay of the loop that began with ask ``first`` goes on, if it does."""
+        return store.checkpoint(job, first)
+
+    @routes.post("/v1/jobs/{job}/asks/{sequence}/problems")
+    def add_problem(job: Name, sequence: int, new: NewProblem) -> dict[str, int]:
+        """The driver could not use a reply; everyone who looks at the job shall know."""
+        store.ask(job, sequence)
+        federation, reason = store.job(job).federation, problem(sequence, new.reason)
+        return {"event": store.log(federation, job, new.client, INVALID, reason, time.time())}
+
+    return routes

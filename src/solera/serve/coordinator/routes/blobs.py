@@ -1,0 +1,91 @@
+"""What asks and replies carry, in pieces that resume."""
+
+import os
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from solera.core.errors import PayloadError
+from solera.serve.coordinator.routes.messages import Digest, MessageRoute
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.wire import Upload
+
+_PIECE = 1 << 17
+
+
+def blobs_of(coordinator: Coordinator) -> APIRouter:
+    """The routes of uploads and downloads."""
+    routes = APIRouter(tags=["blobs"], route_class=MessageRoute)
+    store, blobs = coordinator.store, coordinator.blobs
+    anyone = Depends(coordinator.anyone)
+
+    @routes.post("/v1/blobs", dependencies=[anyone])
+    async def put(request: Request) -> dict[str, str]:
+        """A small blob in one piece."""
+        return {"digest": await run_in_threadpool(blobs.put, await request.body())}
+
+    @routes.get("/v1/uploads/{digest}", dependencies=[anyone])
+    def received(digest: Digest) -> Upload:
+        """How much of a blob is here."""
+        done = digest in blobs
+        return Upload(done, 0 if done else blobs.uploaded(digest))
+
+    @routes.put("/v1/uploads/{digest}", dependencies=[anyone])
+    async def append(request: Request, digest: Digest, offset: int) -> dict[str, int]:
+        """The next piece of a blob."""
+        chunk = await request.body()
+        return {"received": await run_in_threadpool(blobs.append, digest, offset, chunk)}
+
+    @routes.post("/v1/uploads/{digest}", dependencies=[anyone])
+    def complete(digest: Digest) -> dict[str, bool]:
+        """The last piece was sent."""
+        if digest not in blobs:
+            blobs.finish(digest)
+        return {"done": True}
+
+    @routes.get("/v1/blobs/{digest}")
+    async def blob(
+        request: Request, digest: Digest, who: Annotated[ClientRow | None, anyone]
+    ) -> Response:
+        """A piece of a blob; clients see only what is addressed to them."""
+        if who is not None and not await run_in_threadpool(
+            store.may_read, who.federation, who.id, digest
+        ):
+            raise await coordinator.refusal(
+                f"client {who.name}", "a blob that is not addressed to it"
+            )
+        first, last = _range(request.headers.get("Range", ""))
+
+        file = await run_in_threadpool(blobs.open, digest)
+        size = os.fstat(file.fileno()).st_size
+        left = max(0, min(last, size - 1) - first + 1)
+        headers = {"Solera-Size": str(size), "Content-Length": str(left)}
+        file.seek(first)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            """A little at a time: whoever reads slowly costs no memory."""
+            nonlocal left
+            with file:
+                while piece := await run_in_threadpool(file.read, min(left, _PIECE)):
+                    left -= len(piece)
+                    yield piece
+
+        return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
+
+    return routes
+
+
+def _range(header: str) -> tuple[int, int]:
+    """First and last byte of ``bytes=a-b``; at most one chunk of a few megabytes."""
+    most = 4 << 20
+    try:
+        first, last = (int(part) for part in header.removeprefix("bytes=").split("-"))
+    except ValueError:
+        return 0, most - 1
+    if not 0 <= first <= last < 2**62:
+        raise PayloadError(f"range {header!r} makes no sense")
+    return first, min(last, first + most - 1)

@@ -1,0 +1,148 @@
+"""Jobs, for drivers and administrators: start, look, cancel; contributions and models."""
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from starlette.concurrency import run_in_threadpool
+
+from solera.serve.coordinator.routes.messages import MessageRoute, Name
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.base import NotFound
+from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.wire import (
+    Call,
+    Contribution,
+    Event,
+    Job,
+    JobProgress,
+    Model,
+    NewJob,
+    NewModel,
+    NewNote,
+    NewState,
+    Queue,
+    StartedJob,
+)
+
+
+def jobs_of(coordinator: Coordinator) -> APIRouter:
+    """The routes of whoever starts jobs and watches them."""
+    routes = APIRouter(tags=["jobs"], route_class=MessageRoute)
+    store = coordinator.store
+    driver = Depends(coordinator.driver)
+
+    @routes.post("/v1/federations/{federation}/jobs", dependencies=[driver])
+    def add_job(federation: Name, new: NewJob) -> StartedJob:
+        """Start a job, or find the one of that name.
+
+        A driven job runs at once, with the clients that are there. The others run once the
+        coordinator has started their driver.
+        """
+        now = time.time()
+        coordinator.check_uploaded(new.spec)
+        job = store.add_job(federation, new, now)
+        if job.state == "created" and job.kind == "driven":
+            running = store.set_job_state(job.id, "running", "", now)
+            return StartedJob.of(running, job)
+        return job
+
+    @routes.get("/v1/federations/{federation}/jobs", dependencies=[driver])
+    def list_jobs(federation: Name) -> list[Job]:
+        """The jobs of a federation, oldest first."""
+        return [coordinator.expire(job.id, time.time()) for job in store.jobs(federation)]
+
+    @routes.get("/v1/federations/{federation}/events", dependencies=[driver])
+    def federation_events(federation: Name, after: int = 0) -> list[Event]:
+        """What happened in a federation, every refusal and failure among it."""
+        return store.events(federation, after=after)
+
+    @routes.get("/v1/jobs/{job}", dependencies=[driver])
+    def show_job(job: Name) -> JobProgress:
+        """One job, and how far it is."""
+        stored = coordinator.expire(job, time.time())
+        try:
+            model = store.model(job)
+        except NotFound:
+            model = None
+        return JobProgress.of(stored, progress=store.progress(job), model=model)
+
+    @routes.get("/v1/jobs/{job}/events", dependencies=[driver])
+    def job_events(
+        job: Name, after: int = 0, event: str | None = None, newest: bool = False
+    ) -> list[Event]:
+        """What happened in a job, a thousand events at most."""
+        store.job(job)
+        return store.events(job=job, event=event, after=after, newest=newest)
+
+    @routes.post("/v1/jobs/{job}/notes", dependencies=[driver])
+    def add_note(job: Name, new: NewNote) -> dict[str, int]:
+        """What a learner has to say, for the job's log."""
+        federation = store.job(job).federation
+        number = store.log(federation, job, None, new.event, "", time.time(), facts=new.facts)
+        return {"event": number}
+
+    @routes.post("/v1/jobs/{job}/state", dependencies=[driver])
+    async def set_state(job: Name, new: NewState) -> dict[str, str]:
+        """Move a job on, for instance to ``cancelled``."""
+        now = time.time()
+        await run_in_threadpool(store.set_job_state, job, new.state, new.reason, now)
+        coordinator.notifier.notify()
+        return {"state": new.state}
+
+    # --- contributions ---
+
+    @routes.put("/v1/jobs/{job}/question", dependencies=[driver])
+    async def set_question(job: Name, new: Call) -> dict[str, int]:
+        """What a standing job asks of everyone, now and later."""
+
+        def put() -> int:
+            coordinator.check_uploaded(new.payload, new.prepare)
+            question = store.set_question(job, new)
+            store.ask_newcomers(store.job(job).federation, time.time())
+            return question.first
+
+        first = await run_in_threadpool(put)
+        coordinator.notifier.notify()
+        return {"first": first}
+
+    @routes.get("/v1/jobs/{job}/queue", dependencies=[driver])
+    async def queue(job: Name, known: str = "", wait: float = 0) -> Queue:
+        """Contributions so far: waits for another state than ``known``."""
+
+        def look() -> Queue | None:
+            contributions = store.queue(job)
+            is_new = contributions.state != known or not contributions.running
+            return contributions if is_new else None
+
+        news: Queue | None = await coordinator.notifier.until(job, look, wait)
+        return news or Queue(known)
+
+    @routes.get("/v1/jobs/{job}/contributions/{sequence}")
+    async def contribution(
+        job: Name, sequence: int, who: Annotated[ClientRow | None, Depends(coordinator.anyone)]
+    ) -> Contribution:
+        """Where one contribution is: waiting for the client, waiting to be folded, or folded."""
+        return await run_in_threadpool(
+            store.contribution, job, sequence, None if who is None else (who.federation, who.id)
+        )
+
+    # --- models ---
+
+    @routes.put("/v1/jobs/{job}/model", dependencies=[driver])
+    def publish(job: Name, new: NewModel) -> dict[str, int]:
+        """Make this the job's latest model."""
+        coordinator.check_uploaded(new.digest)
+        return {"version": store.publish(job, new, time.time()).version}
+
+    @routes.get("/v1/jobs/{job}/model")
+    async def model(
+        job: Name, who: Annotated[ClientRow | None, Depends(coordinator.anyone)]
+    ) -> Model:
+        """The job's latest model; clients of its federation may have it too."""
+        stored_job = await run_in_threadpool(store.job, job)
+        if who is not None and stored_job.federation != who.federation:
+            raise await coordinator.refusal(f"client {who.name}", "a model of another federation")
+        return await run_in_threadpool(store.model, job)
+
+    return routes

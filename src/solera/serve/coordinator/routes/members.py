@@ -1,0 +1,129 @@
+"""Who takes part: invitations, enrolment, heartbeats, leaving, revocation."""
+
+import asyncio
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
+
+from solera.serve.coordinator.routes.messages import MessageRoute, Name
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.identity import new_token, seal_key_message, token_hash, verify
+from solera.serve.wire import (
+    Enrolled,
+    Heartbeat,
+    Held,
+    Invite,
+    Join,
+    Left,
+    Member,
+    Members,
+    NewInvite,
+    Why,
+)
+
+_INVITE_SECONDS = 7 * 24 * 3600.0
+_MOMENT = 1.0
+"""Seconds that pass, at most, between storing a blob and storing the row that names it."""
+
+
+def members(coordinator: Coordinator) -> APIRouter:
+    """The routes of people who join, and of those who let them."""
+    routes = APIRouter(tags=["members"], route_class=MessageRoute)
+    store = coordinator.store
+    driver = Depends(coordinator.driver)
+
+    @routes.post("/v1/federations/{federation}/invites", dependencies=[driver])
+    def invite(federation: Name, new: NewInvite) -> Invite:
+        """A token with which one client may join, once, within a week."""
+        store.add_federation(federation)
+        token = f"{federation}/{new.name}/{new_token()}"
+        store.add_invite(federation, new.name, token_hash(token), time.time() + _INVITE_SECONDS)
+        return Invite(token)
+
+    @routes.post("/v1/join")
+    async def join(request: Request, new: Join) -> Enrolled:
+        """Enrol the key that signed this request, and the key to seal to that it vouches for."""
+        federation, _, rest = new.token.partition("/")
+        key = await coordinator.signed(request, federation, None)
+        if key.hex() != new.sign_key:
+            raise await coordinator.refusal(
+                "join", "the request is signed by another key than it names"
+            )
+        seal_key = bytes.fromhex(new.seal_key)
+        vouched = bytes.fromhex(new.seal_signature)
+        if not verify(key, seal_key_message(federation, seal_key), vouched):
+            raise await coordinator.refusal("join", "the key to seal to is not signed")
+
+        def enrol() -> ClientRow:
+            name, token = rest.partition("/")[0], token_hash(new.token)
+            return store.enrol(federation, name, key, seal_key, new.tasks, token_hash=token)
+
+        client = await run_in_threadpool(enrol)
+        coordinator.forget_clients()
+        return Enrolled(client.id, client.name, client.federation)
+
+    @routes.post("/v1/heartbeat")
+    async def heartbeat(
+        who: Annotated[ClientRow, Depends(coordinator.client)], beat: Heartbeat
+    ) -> dict[str, str]:
+        """A client lives; what it is doing, and where its audit log ends."""
+        now = time.time()
+        await run_in_threadpool(store.heartbeat, who.federation, who.id, now, beat.doing, beat.head)
+        return {"status": "ok"}
+
+    # --- leaving ---
+
+    @routes.get("/v1/held")
+    async def held(who: Annotated[ClientRow, Depends(coordinator.client)]) -> Held:
+        """Everything that is held for this client: rows of each table, and its blobs."""
+
+        def look() -> Held:
+            digests = {
+                d for d in store.client_digests(who.federation, who.id) if d in coordinator.blobs
+            }
+            size = sum(map(coordinator.blobs.size, digests))
+            return Held(store.held(who.federation, who.id), len(digests), size)
+
+        return await run_in_threadpool(look)
+
+    @routes.post("/v1/leave")
+    async def leave(who: Annotated[ClientRow, Depends(coordinator.client)]) -> Left:
+        """Delete everything that is held for this client, at once and for good.
+
+        Its blobs go unless others refer to them, too. Whoever stores the same bytes right now has
+        a moment to say what they are for.
+        """
+        digests = await run_in_threadpool(store.client_digests, who.federation, who.id)
+        rows = await run_in_threadpool(store.forget_client, who.federation, who.id)
+        coordinator.forget_clients()
+        await asyncio.sleep(_MOMENT)
+        kept = await run_in_threadpool(store.digests)
+        gone = await run_in_threadpool(coordinator.blobs.collect, kept, _MOMENT, among=digests)
+        return Left(rows, gone, len(digests & kept))
+
+    # --- for drivers and administrators ---
+
+    @routes.get("/v1/federations/{federation}", dependencies=[driver])
+    def federation_of(federation: Name) -> Members:
+        """Who takes part."""
+        coordinator.write_heard()
+        if federation not in store.federations():
+            raise HTTPException(404, f"no federation {federation!r}")
+        return Members(federation, [_member(client) for client in store.clients(federation)])
+
+    @routes.post("/v1/federations/{federation}/clients/{client}/revoke", dependencies=[driver])
+    async def revoke(federation: Name, client: int, why: Why) -> dict[str, str]:
+        """Shut a client out, at once."""
+        await run_in_threadpool(store.revoke, federation, client, why.reason)
+        coordinator.forget_clients()
+        return {"status": "revoked"}
+
+    return routes
+
+
+def _member(client: ClientRow) -> Member:
+    status = "active" if client.revoked is None else "revoked"
+    return Member.of(client, status=status, doing=client.doing or "")

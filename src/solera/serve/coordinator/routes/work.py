@@ -1,0 +1,80 @@
+"""Work, for clients: what they are asked, and what they answer."""
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from starlette.concurrency import run_in_threadpool
+
+from solera.core.errors import UsageError
+from solera.serve.coordinator.routes.messages import MessageRoute, Name
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.identity import reply_message, verify
+from solera.serve.wire import NewReply, PendingAsk, Work
+
+_MOST_ASKS = 64
+
+
+def work_of(coordinator: Coordinator) -> APIRouter:
+    """The routes of the clients' agents."""
+    routes = APIRouter(tags=["work"], route_class=MessageRoute)
+    store = coordinator.store
+
+    @routes.get("/v1/work")
+    async def work(who: Annotated[ClientRow, Depends(coordinator.client)], wait: float = 0) -> Work:
+        """Asks that wait for this client."""
+        coordinator.heard[who.federation, who.id] = time.time()
+
+        def look() -> list[PendingAsk]:
+            return [
+                PendingAsk.of(
+                    ask, store.job(ask.job), sequence=ask.seq, frame=coordinator.inline(ask.payload)
+                )
+                for ask in store.pending(who.federation, who.id, _MOST_ASKS)
+            ]
+
+        return Work(await coordinator.notifier.until((who.federation, who.id), look, wait))
+
+    @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
+    async def reply(
+        job: Name,
+        sequence: int,
+        who: Annotated[ClientRow, Depends(coordinator.client)],
+        new: NewReply,
+    ) -> dict[str, bool]:
+        """A client's answer, signed for this ask; the same again changes nothing."""
+        message = reply_message(
+            who.federation, job, sequence, str(who.id), new.status, new.digest or "", new.size
+        )
+        if not verify(who.sign_key, message, bytes.fromhex(new.signature)):
+            raise await coordinator.refusal(f"client {who.name}", "a reply that it did not sign")
+
+        def add() -> bool:
+            if new.digest is not None and new.frame is not None:
+                coordinator.keep(new.digest, new.frame)
+            if new.status == "ok" and (new.digest is None or new.digest not in coordinator.blobs):
+                raise UsageError("the reply's blob was not uploaded")
+            if new.digest is not None and coordinator.blobs.size(new.digest) != new.size:
+                raise UsageError("the reply's blob has another size than the reply says")
+            return store.add_reply(job, sequence, who.id, new, time.time())
+
+        stored = await run_in_threadpool(add)
+        coordinator.notifier.notify(job)
+        return {"stored": stored}
+
+    # --- contributions to standing jobs ---
+
+    @routes.post("/v1/jobs/{job}/contributions")
+    async def contribute(
+        job: Name, who: Annotated[ClientRow, Depends(coordinator.client)]
+    ) -> dict[str, int]:
+        """Ask to be asked: the client has something new to tell a standing job."""
+        stored_job = await run_in_threadpool(store.job, job)
+        if stored_job.federation != who.federation:
+            raise await coordinator.refusal(f"client {who.name}", "a job of another federation")
+        number = await run_in_threadpool(store.contribute, job, who.id, time.time())
+        coordinator.notifier.notify(job, (who.federation, who.id))
+        return {"id": number}
+
+    return routes

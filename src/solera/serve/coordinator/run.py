@@ -1,0 +1,106 @@
+"""Starting a coordinator: its folder, its token, its certificate, its server."""
+
+from __future__ import annotations
+
+import asyncio.selector_events
+import asyncio.sslproto
+import logging
+from pathlib import Path
+from typing import Any
+
+from solera.core.private_files import read_private, write_file
+from solera.serve.audit import AuditLog
+from solera.serve.coordinator import logs
+from solera.serve.coordinator.app import create_app
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.blobs import Blobs
+from solera.serve.coordinator.store.store import Store
+from solera.serve.coordinator.supervisor import Supervisor
+from solera.serve.identity import Identity, new_token, token_hash
+
+_KEEP_ALIVE = 75
+"""Seconds: agents come back after their tasks, and a new TLS connection is dear."""
+_READ_AT_ONCE = 1 << 16
+"""Bytes per connection: with asyncio's 256 kB a thousand of them need 600 MB."""
+
+
+def coordinator_app(
+    folder: str | Path,
+    database: str | None = None,
+    url: str | None = None,
+    certificate: str | None = None,
+) -> Any:
+    """The service over a folder (0700): database, blobs, signed log and the driver's token.
+
+    ``database`` is an SQLAlchemy URL, by default an SQLite file in the folder. With ``url``, the
+    address at which the service reaches itself, it also runs the learners of jobs.
+    """
+    folder = Path(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = Store(database or f"sqlite:///{folder / 'coordinator.sqlite'}")
+    blobs = Blobs(folder / "blobs")
+    token = driver_token(folder)
+
+    async def supervise(coordinator: Coordinator) -> None:
+        assert url is not None
+        audit = AuditLog(folder / "audit.log", _identity(folder / "identity"))
+        await Supervisor(coordinator, url, token, folder / "jobs", audit, certificate).run()
+
+    background = None if url is None else supervise
+    return create_app(store, blobs, token_hash(token), background)
+
+
+def _identity(folder: Path) -> Identity:
+    """The coordinator's own keys, with which it signs its log; made at the first start."""
+    return Identity.load(folder) if folder.exists() else Identity.create(folder)
+
+
+def driver_token(folder: str | Path) -> str:
+    """The token of drivers and administrators, made at the first start and kept in a 0600 file."""
+    path = Path(folder) / "driver.token"
+    if not path.exists():
+        write_file(path, new_token().encode(), 0o600, overwrite=False)
+    return read_private(path).decode()
+
+
+def serve(
+    folder: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8443,
+    database: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+    log_format: logs.Format = "text",
+) -> None:
+    """Run until interrupted; without a certificate in plain HTTP, on loopback only."""
+    import uvicorn
+
+    from solera.core.errors import UsageError
+
+    if certificate is None and host not in ("127.0.0.1", "::1", "localhost"):
+        raise UsageError(
+            f"serve(host={host!r}): a coordinator that others can reach needs TLS",
+            hint="make a certificate with `solera tls init`, or pass your own",
+        )
+    reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
+        host, f"[{host}]" if ":" in host else host
+    )
+    url = f"{'http' if certificate is None else 'https'}://{reached}:{port}"
+    logs.set_up(log_format)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
+    plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
+    plain.max_size = _READ_AT_ONCE
+    uvicorn.run(
+        coordinator_app(folder, database, url, certificate),
+        host=host,
+        port=port,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        log_config=None,
+        access_log=False,
+        loop="asyncio",
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=_KEEP_ALIVE,
+    )

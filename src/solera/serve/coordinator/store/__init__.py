@@ -1,0 +1,1 @@
+"""What the coordinator must not forget."""

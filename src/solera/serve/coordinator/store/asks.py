@@ -1,0 +1,296 @@
+"""Asks and the replies to them: stored once, in whatever order and however often they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import asdict
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from solera.core.errors import UsageError
+from solera.core.replies import FailureKind
+from solera.serve.coordinator.store.base import (
+    Base,
+    Conflict,
+    Denied,
+    NotFound,
+    note,
+    plain,
+    row_of,
+)
+from solera.serve.coordinator.store.jobs import find_job
+from solera.serve.coordinator.store.members import find_client
+from solera.serve.coordinator.store.tables import (
+    OPEN,
+    REPLY_COLUMNS,
+    AskRow,
+    ReplyRow,
+    asks,
+    clients,
+    deliveries,
+    federations,
+    jobs,
+    models,
+)
+from solera.serve.wire import Answer, Job, NewAsk, NewReply, Progress
+
+_PAYLOAD = func.coalesce(deliveries.c.payload, asks.c.payload)
+_OF_THE_STORE = ("deadline", "created", "pruned")
+"""Of a stored ask; the driver does not say them, or not the same when it is replayed."""
+
+
+class Asks(Base):
+    """Asks, their deliveries and replies."""
+
+    def add_ask(self, job: str, seq: int, new: NewAsk, now: float) -> AskRow:
+        """Store an ask and one delivery per client; a replayed driver gets the stored one back.
+
+        A client that was revoked or has left counts as failed at once.
+        """
+        ids = sorted(set(new.clients))
+        own = {} if isinstance(new.payload, str) else _own_payloads(new.payload, ids)
+        ask = AskRow.of(
+            new,
+            payload=None if own else new.payload,
+            job=job,
+            seq=seq,
+            deadline=None if new.seconds is None else now + new.seconds,
+            clients=ids,
+            created=now,
+        )
+        with self._write() as connection:
+            state = find_job(connection, job, lock=True)
+            stored = _find_ask(connection, job, seq)
+            if stored is not None:
+                _check_same(connection, stored, ask, own)
+                return stored
+            insert_ask(connection, state, ask, own)
+            return ask
+
+    def ask(self, job: str, seq: int) -> AskRow:
+        """One ask."""
+        with self._read() as connection:
+            stored = _find_ask(connection, job, seq)
+            if stored is None:
+                raise NotFound(f"no ask {seq} in job {job!r}")
+            return stored
+
+    def pending(self, federation: str, client: int, limit: int) -> list[AskRow]:
+        """What a client has to answer in running jobs, oldest first, with its own payload."""
+        payload = _PAYLOAD.label("payload")
+        columns = [payload if column.name == "payload" else column for column in asks.c]
+        chosen = _open_to(federation, client, *columns)
+        ordered = chosen.order_by(asks.c.created, asks.c.job, asks.c.seq)
+        return self._rows(AskRow, ordered.limit(limit))
+
+    def progress(self, job: str) -> Progress:
+        """How far a job is."""
+        chosen = select(asks).where(asks.c.job == job).order_by(asks.c.seq.desc()).limit(1)
+        with self._read() as connection:
+            row = connection.execute(chosen).first()
+            if row is None:
+                return Progress(0)
+            counted = (
+                select(deliveries.c.status, func.count())
+                .where(_of_ask(job, row.seq))
+                .group_by(deliveries.c.status)
+            )
+            states = {row[0]: row[1] for row in connection.execute(counted)}
+        return Progress(row.seq + 1, row.task, row.round, states)
+
+    def may_read(self, federation: str, client: int, digest: str) -> bool:
+        """Whether a blob is part of what a client is asked, or a model of its federation."""
+        named = [column == digest for column in (_PAYLOAD, asks.c.prepare, jobs.c.spec)]
+        open_asks = _open_to(federation, client, asks.c.job).where(or_(*named))
+        published = (
+            select(models.c.job)
+            .join(jobs, jobs.c.id == models.c.job)
+            .where(jobs.c.federation == federation, models.c.digest == digest)
+        )
+        with self._read() as connection:
+            return any(connection.execute(c.limit(1)).first() for c in (open_asks, published))
+
+    # --- replies ---
+
+    def add_reply(self, job: str, seq: int, client: int, new: NewReply, now: float) -> bool:
+        """Store a reply. True if it is new, False if the same one was stored before."""
+        if (new.digest is not None) != (new.status == "ok"):
+            raise UsageError.of("reply", "digest", new.digest, "must be given exactly with 'ok'")
+        answer = {name: getattr(new, name) for name in Answer.__struct_fields__}
+        answer["reason"] = plain(new.reason)
+        signature = bytes.fromhex(new.signature)
+        with self._write() as connection:
+            stored_job = find_job(connection, job)
+            sender = find_client(connection, stored_job.federation, client)
+            if sender.revoked is not None:
+                raise Denied(f"client {client} was revoked: {sender.reason}")
+            this = and_(_of_ask(job, seq), deliveries.c.client == client)
+            running = exists().where(jobs.c.id == job, jobs.c.state == "running")
+            changed = connection.execute(
+                update(deliveries)
+                .where(this, deliveries.c.status == OPEN, running)
+                .values(answer | {"signature": signature, "time": now})
+            )
+            if changed.rowcount:
+                note(
+                    connection,
+                    "replied" if new.status == "ok" else new.status,
+                    now,
+                    of=stored_job,
+                    client=client,
+                    reason=new.reason,
+                    facts={"seq": seq, "digest": new.digest, "bytes": new.size},
+                )
+                return True
+            row = connection.execute(select(deliveries).where(this)).first()
+            if row is None:
+                raise Denied(f"client {client} was not asked {seq} of job {job!r}")
+            if row.status == OPEN:
+                raise Conflict(f"job {job!r} is {stored_job.state}: it takes no replies")
+            if row.signature is None:
+                raise Conflict(f"ask {seq} of job {job!r} no longer waits for it: {row.reason}")
+            same = [name for name in answer if not (row.pruned and name == "digest")]
+            if any(getattr(row, name) != answer[name] for name in same):
+                raise Conflict(f"client {client} gave another reply to ask {seq} of job {job!r}")
+            return False
+
+    def replies(self, job: str, seq: int) -> list[ReplyRow]:
+        """Replies and failures so far in client order."""
+        chosen = (
+            select(*REPLY_COLUMNS)
+            .where(_of_ask(job, seq), deliveries.c.status != OPEN)
+            .order_by(deliveries.c.client)
+        )
+        return self._rows(ReplyRow, chosen)
+
+    def answered(self, job: str, seq: int) -> int:
+        """How many clients have replied or failed."""
+        closed = and_(_of_ask(job, seq), deliveries.c.status != OPEN)
+        with self._read() as connection:
+            chosen = select(func.count()).select_from(deliveries).where(closed)
+            return int(connection.execute(chosen).scalar_one())
+
+    def fail_open(
+        self, job: str, seq: int, status: FailureKind, reason: str, now: float
+    ) -> list[int]:
+        """Stop waiting, for instance because the deadline has passed; the clients given up."""
+        with self._write() as connection:
+            stored_job = find_job(connection, job, lock=True)
+            failed = connection.execute(
+                update(deliveries)
+                .where(_of_ask(job, seq), deliveries.c.status == OPEN)
+                .values(status=status, reason=plain(reason), time=now)
+                .returning(deliveries.c.client)
+            )
+            given_up = sorted(failed.scalars())
+            for client in given_up:
+                facts = {"seq": seq}
+                note(
+                    connection,
+                    status,
+                    now,
+                    of=stored_job,
+                    client=client,
+                    reason=reason,
+                    facts=facts,
+                )
+            return given_up
+
+
+def insert_ask(
+    connection: Connection, stored_job: Job, ask: AskRow, own: Mapping[int, str]
+) -> None:
+    """Store a new ask of a running job and its deliveries; ``own`` payloads by client, if any."""
+    if stored_job.state != "running":
+        raise Conflict(f"job {stored_job.id!r} is {stored_job.state}: it cannot ask")
+    connection.execute(insert(asks).values(asdict(ask)))
+    rows = _new_deliveries(connection, stored_job.federation, ask, own, ask.created)
+    if rows:
+        connection.execute(insert(deliveries), rows)
+    facts = {"seq": ask.seq, "task": ask.task, "version": ask.version, "clients": ask.clients}
+    carried = {"payload": ask.payload or sorted(own.values()), "prepare": ask.prepare}
+    about = facts | carried
+    note(connection, "asked", ask.created, of=stored_job, facts=about)
+
+
+def _own_payloads(payloads: Mapping[int, str], ids: list[int]) -> dict[int, str]:
+    """The payload of each client."""
+    missing = [id for id in ids if id not in payloads]
+    if missing:
+        raise UsageError(f"the ask has no payload for client {missing[0]}")
+    return {id: payloads[id] for id in ids}
+
+
+def _find_ask(connection: Connection, job: str, seq: int) -> AskRow | None:
+    row = connection.execute(select(asks).where(asks.c.job == job, asks.c.seq == seq)).first()
+    return None if row is None else row_of(AskRow, row)
+
+
+def _check_same(
+    connection: Connection, stored: AskRow, asked: AskRow, own: Mapping[int, str]
+) -> None:
+    """A driver that does not repeat itself bit by bit cannot be replayed."""
+    names = [name for name in AskRow.__struct_fields__ if name not in _OF_THE_STORE]
+    differs = [name for name in names if getattr(stored, name) != getattr(asked, name)]
+    if not differs and own:
+        chosen = select(deliveries.c.client, deliveries.c.payload).where(
+            _of_ask(stored.job, stored.seq)
+        )
+        kept = {row.client: row.payload for row in connection.execute(chosen)}
+        if any(digest is not None and own[client] != digest for client, digest in kept.items()):
+            differs = ["payload"]
+    if differs:
+        raise Conflict(
+            f"the replayed driver asked something else: ask {stored.seq} of job {stored.job!r} "
+            f"differs in {', '.join(differs)}",
+            hint="a driver must be deterministic: same code, same seed, same data",
+        )
+
+
+def _new_deliveries(
+    connection: Connection, federation: str, ask: AskRow, own: Mapping[int, str], now: float
+) -> list[dict[str, Any]]:
+    ever = select(federations.c.next_client).where(federations.c.name == federation)
+    count = connection.execute(ever).scalar_one()
+    if ask.clients and not 0 <= ask.clients[0] <= ask.clients[-1] < count:
+        wrong = ask.clients[0] if ask.clients[0] < 0 else ask.clients[-1]
+        raise NotFound(f"no client {wrong} in {federation!r}; ids are 0 to {count - 1}")
+    # Locked, so that revoking a client and asking it happen one after the other.
+    present = select(clients.c.id, clients.c.revoked).where(clients.c.federation == federation)
+    revoked = {
+        row.id: row.revoked for row in connection.execute(present.with_for_update(read=True))
+    }
+    rows = []
+    for id in ask.clients:
+        why = "left the federation" if id not in revoked else "revoked" if revoked[id] else ""
+        row = {"job": ask.job, "seq": ask.seq, "client": id, "payload": own.get(id)}
+        row |= {"digest": None, "size": 0, "reason": why, "signature": None, "pruned": False}
+        rows.append(row | {"status": "failed" if why else OPEN, "time": now if why else None})
+    return rows
+
+
+def _of_ask(job: str, seq: int) -> ColumnElement[bool]:
+    return and_(deliveries.c.job == job, deliveries.c.seq == seq)
+
+
+def _open_to(federation: str, client: int, *columns: Any) -> Select[Any]:
+    """Asks of running jobs that a client has yet to answer."""
+    return (
+        select(*columns)
+        .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
+        .join(jobs, jobs.c.id == asks.c.job)
+        .where(deliveries.c.client == client, deliveries.c.status == OPEN)
+        .where(jobs.c.federation == federation, jobs.c.state == "running")
+    )

@@ -1,0 +1,237 @@
+"""Blobs: what asks and replies carry, on disk, named by their SHA-256.
+
+A blob appears under its name only when it is complete, checked and on stable storage: it is written
+beside, synced, renamed, and its folder synced. Uploads come in chunks and can be resumed; no method
+but :meth:`Blobs.put` and :meth:`Blobs.read` holds more than one chunk in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Set
+from pathlib import Path
+from typing import BinaryIO
+
+from solera.core.errors import PayloadError, PayloadTooLarge, UsageError
+
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_CHUNK = 1 << 20
+
+
+class NoBlob(PayloadError):
+    """No blob of that digest is stored."""
+
+
+def check_digest(digest: object) -> str:
+    """The digest itself, if it is 64 lower-case hexadecimal digits."""
+    if isinstance(digest, str) and _DIGEST.fullmatch(digest):
+        return digest
+    raise UsageError.of("blob", "digest", str(digest)[:80], "must be 64 hexadecimal digits")
+
+
+class Blobs:
+    """A folder of blobs, ``ab/cdef…``, and ``parts/`` of those still on their way.
+
+    Safe for many threads of one process; a folder belongs to one process.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, max_size: int = 1 << 30) -> None:
+        if max_size <= 0:
+            raise UsageError.of(self, "max_size", max_size, "must be > 0 bytes")
+        self.folder = Path(folder)
+        self.max_size = max_size
+        self._parts = self.folder / "parts"
+        self._parts.mkdir(parents=True, exist_ok=True)
+        self._locks = [threading.Lock() for _ in range(256)]
+
+    # --- whole blobs ---
+
+    def put(self, data: bytes) -> str:
+        """Store the bytes; their digest. Storing them again keeps them from being collected."""
+        self._check_size(len(data))
+        digest = hashlib.sha256(data).hexdigest()
+        path = self.path(digest)
+        with self._lock(digest):
+            if path.exists() and path.stat().st_size == len(data):
+                _touch(path)
+                return digest
+            handle, name = tempfile.mkstemp(dir=self._parts)
+            with open(handle, "wb") as file:
+                file.write(data)
+            self._place(Path(name), path)
+        return digest
+
+    def path(self, digest: str) -> Path:
+        """Where the blob lies, or would lie."""
+        check_digest(digest)
+        return self.folder / digest[:2] / digest[2:]
+
+    def __contains__(self, digest: str) -> bool:
+        return self.path(digest).exists()
+
+    def size(self, digest: str) -> int:
+        """Bytes of a stored blob."""
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError:
+            raise _no_blob(digest) from None
+
+    def open(self, digest: str) -> BinaryIO:
+        """The blob as a file, for readers that stream; the reader checks the digest."""
+        try:
+            return self.path(digest).open("rb")
+        except FileNotFoundError:
+            raise _no_blob(digest) from None
+
+    def read(self, digest: str) -> bytes:
+        """The checked bytes of a blob."""
+        with self.open(digest) as file:
+            data = file.read()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise PayloadError(
+                f"blob {digest} is damaged on disk", hint="restore it from a backup of the folder"
+            )
+        return data
+
+    # --- uploads ---
+
+    def uploaded(self, digest: str) -> int:
+        """Bytes received so far: where an upload resumes."""
+        path = self.path(digest)
+        with self._lock(digest):
+            if path.exists():
+                _touch(path)
+                return path.stat().st_size
+            return _size(self._part(digest))
+
+    def append(self, digest: str, offset: int, chunk: bytes) -> int:
+        """Add a chunk that begins where the upload stands; bytes received so far.
+
+        Of a chunk that begins earlier the rest is added: it was sent again because nobody
+        acknowledged it, or two clients send the same blob. :meth:`finish` checks the whole.
+        """
+        path, part = self.path(digest), self._part(digest)
+        with self._lock(digest):
+            if path.exists():
+                _touch(path)
+                return path.stat().st_size
+            have = _size(part)
+            if not 0 <= offset <= have:
+                raise UsageError(
+                    f"upload of {digest}: a chunk for byte {offset} came, {have} is next",
+                    hint="ask where the upload stands and continue there",
+                )
+            rest = memoryview(chunk)[have - offset :]
+            self._check_size(have + len(rest))
+            with part.open("ab") as file:
+                file.write(rest)
+            return have + len(rest)
+
+    def finish(self, digest: str) -> int:
+        """Check an upload and make it a blob; its size. A wrong upload is thrown away."""
+        path, part = self.path(digest), self._part(digest)
+        with self._lock(digest):
+            if path.exists():
+                part.unlink(missing_ok=True)
+                _touch(path)
+                return path.stat().st_size
+            if not part.exists():
+                raise NoBlob(f"upload of {digest}: nothing was received")
+            with part.open("rb") as file:
+                received = hashlib.file_digest(file, "sha256").hexdigest()
+            if received != digest:
+                part.unlink()
+                raise PayloadError(
+                    f"upload of {digest}: the bytes received have digest {received}",
+                    hint="send it again from the start",
+                )
+            self._place(part, path)
+            return path.stat().st_size
+
+    # --- housekeeping ---
+
+    def collect(
+        self, keep: Set[str], grace: float = 3600.0, *, among: Set[str] | None = None
+    ) -> int:
+        """Delete blobs not in ``keep`` and parts, unless used in the last ``grace`` seconds.
+
+        The grace period covers the time between storing a blob and storing the row that names it.
+        With ``among`` no others are looked at.
+        """
+        before = time.time() - grace
+        gone = 0
+        if among is not None:
+            for digest in among - keep:
+                with self._lock(digest):
+                    gone += _delete_older(self.path(digest), before)
+                    gone += _delete_older(self._part(digest), before)
+            return gone
+        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
+            digest = path.parent.name + path.name
+            if digest not in keep and _DIGEST.fullmatch(digest):
+                with self._lock(digest):
+                    gone += _delete_older(path, before)
+        for part in self._parts.iterdir():
+            named = part.name if _DIGEST.fullmatch(part.name) else "00"
+            with self._lock(named):
+                gone += _delete_older(part, before)
+        return gone
+
+    def _lock(self, digest: str) -> threading.Lock:
+        return self._locks[int(digest[:2], 16)]
+
+    def _part(self, digest: str) -> Path:
+        return self._parts / digest
+
+    def _check_size(self, size: int) -> None:
+        if size > self.max_size:
+            raise PayloadTooLarge(f"blob of {size:,} bytes exceeds the limit of {self.max_size:,}")
+
+    def _place(self, source: Path, path: Path) -> None:
+        """Make a complete file durable under its name."""
+        _sync(source)
+        if not path.parent.exists():
+            path.parent.mkdir(exist_ok=True)
+            _sync(self.folder)
+        os.replace(source, path)
+        _touch(path)
+
+
+def _no_blob(digest: str) -> NoBlob:
+    return NoBlob(f"no blob {digest}", hint="it was never uploaded, or is no longer needed")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _touch(path: Path) -> None:
+    """Restart the grace period; the name is durable even if the process that made it was killed."""
+    os.utime(path)
+    _sync(path.parent)
+
+
+def _delete_older(path: Path, before: float) -> int:
+    try:
+        if path.stat().st_mtime > before:
+            return 0
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return 1

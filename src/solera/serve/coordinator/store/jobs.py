@@ -1,0 +1,152 @@
+"""Jobs: their state machine and checkpoints."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec.structs import asdict
+from sqlalchemy import Connection, and_, delete, false, insert, select, true, update
+
+from solera.serve.coordinator.store.base import Base, Conflict, NotFound, note, plain, row_of
+from solera.serve.coordinator.store.tables import (
+    NEXT,
+    OPEN,
+    asks,
+    checkpoints,
+    clients,
+    deliveries,
+    federations,
+    jobs,
+)
+from solera.serve.wire import Checkpoint, Job, NewCheckpoint, NewJob, StartedJob, State
+
+_FIXED = ("federation", "kind", "spec", "seed", "owner")
+"""What a job that is started again must have in common with the stored one."""
+
+
+class Jobs(Base):
+    """Jobs and checkpoints."""
+
+    def add_job(self, federation: str, new: NewJob, now: float) -> StartedJob:
+        """A new job in state ``created``, or the stored one if it is the same."""
+        deadline = None if new.seconds is None else now + new.seconds
+        job = Job.of(
+            new,
+            federation=federation,
+            hash=new.spec,
+            deadline=deadline,
+            state="created",
+            reason="",
+            created=now,
+            changed=now,
+            clients=None,
+        )
+        with self._write() as connection:
+            known = select(federations.c.name).where(federations.c.name == federation)
+            if connection.execute(known).first() is None:
+                raise NotFound(f"no federation {federation!r}")
+            is_new = self._add(connection, jobs, **asdict(job))
+            stored = find_job(connection, new.id)
+            for name in _FIXED:
+                if getattr(stored, name) != getattr(job, name):
+                    raise Conflict(f"job {new.id!r} exists with another {name}")
+            return StartedJob.of(stored, resumed=not is_new)
+
+    def job(self, id: str) -> Job:
+        """One job."""
+        with self._read() as connection:
+            return find_job(connection, id)
+
+    def jobs(self, federation: str | None = None, *, ended: bool = True) -> list[Job]:
+        """Jobs of one federation or of all, oldest first; without ``ended`` those that go on."""
+        ours = true() if federation is None else jobs.c.federation == federation
+        if not ended:
+            ours = and_(ours, jobs.c.state.in_([state for state, next in NEXT.items() if next]))
+        chosen = select(jobs).where(ours).order_by(jobs.c.created, jobs.c.id)
+        return self._rows(Job, chosen)
+
+    def set_job_state(self, id: str, new_state: State, reason: str, now: float) -> Job:
+        """Move a job on. Moving it where it is changes nothing; what is final stays."""
+        sources = [state for state, targets in NEXT.items() if new_state in targets]
+        with self._write() as connection:
+            changed = connection.execute(
+                update(jobs)
+                .where(jobs.c.id == id, jobs.c.state.in_(sources))
+                .values(state=new_state, reason=plain(reason), changed=now)
+            )
+            job = find_job(connection, id)
+            if not changed.rowcount:
+                if job.state != new_state:
+                    raise Conflict(f"job {id!r} is {job.state} and cannot become {new_state}")
+                return job
+            facts = {"kind": job.kind, "hash": job.hash, "owner": job.owner}
+            note(connection, new_state, now, of=job, reason=reason, facts=facts)
+            if new_state == "running":
+                present = _present(connection, job.federation)
+                connection.execute(update(jobs).where(jobs.c.id == id).values(clients=present))
+                return find_job(connection, id)
+            return job
+
+    # --- checkpoints ---
+
+    def save_checkpoint(self, job: str, new: NewCheckpoint, now: float) -> None:
+        """A replay of the loop that began with ask ``first`` goes on at ask ``sequence``.
+
+        The blobs of the asks between them are let go.
+        """
+        with self._write() as connection:
+            find_job(connection, job, lock=True)
+            this = and_(checkpoints.c.job == job, checkpoints.c.first == new.first)
+            last = connection.execute(select(checkpoints.c.seq).where(this)).scalar()
+            if last is not None and last > new.sequence:
+                raise Conflict(
+                    f"job {job!r} has a checkpoint at ask {last}, later than {new.sequence}"
+                )
+            connection.execute(delete(checkpoints).where(this))
+            row = {"job": job, "first": new.first, "seq": new.sequence, "digest": new.digest}
+            connection.execute(insert(checkpoints).values(row | {"time": now}))
+            _prune(connection, job, range(new.first, new.sequence), now)
+
+    def checkpoint(self, job: str, first: int) -> Checkpoint:
+        """Where a replay of that loop goes on, and the digest of what the driver knew there."""
+        this = and_(checkpoints.c.job == job, checkpoints.c.first == first)
+        chosen = select(checkpoints.c.seq, checkpoints.c.digest).where(this)
+        with self._read() as connection:
+            row = connection.execute(chosen).first()
+            return Checkpoint() if row is None else Checkpoint(row.seq, row.digest)
+
+    def prune(self, job: str) -> None:
+        """Let go of all blobs of an ended job but its description and last checkpoint."""
+        with self._write() as connection:
+            state = find_job(connection, job, lock=True).state
+            if NEXT[state]:
+                raise Conflict(f"job {job!r} is {state}: a replay may need its replies")
+            _prune(connection, job, range(2**62), time.time())
+
+
+def _present(connection: Connection, federation: str) -> list[int]:
+    ours = select(clients.c.id).where(clients.c.federation == federation)
+    present = ours.where(clients.c.revoked.is_(None)).order_by(clients.c.id)
+    return list(connection.execute(present).scalars())
+
+
+def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
+    """The job of that name; with ``lock`` no other transaction changes it meanwhile."""
+    chosen = select(jobs).where(jobs.c.id == id)
+    row = connection.execute(chosen.with_for_update() if lock else chosen).first()
+    if row is None:
+        raise NotFound(f"no job {id!r}")
+    return row_of(Job, row)
+
+
+def _prune(connection: Connection, job: str, sequence: range, now: float) -> None:
+    """Forget the digests of some asks; whoever still owes a reply to them is let off."""
+    for table in (asks, deliveries):
+        these = table.c.seq.between(sequence.start, sequence.stop - 1)
+        due = and_(table.c.job == job, these, table.c.pruned == false())
+        if table is deliveries:
+            given_up = {"status": "dropped", "reason": "no longer needed", "time": now}
+            connection.execute(update(table).where(due, table.c.status == OPEN).values(given_up))
+            connection.execute(update(table).where(due).values(pruned=True, digest=None))
+        else:
+            connection.execute(update(table).where(due).values(pruned=True))

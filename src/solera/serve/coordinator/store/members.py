@@ -1,0 +1,324 @@
+"""Who takes part: federations, invites, clients, and leaving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+
+from msgspec.structs import asdict
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    union,
+    update,
+)
+
+from solera.core.errors import UsageError
+from solera.serve.coordinator.store.base import (
+    Base,
+    Conflict,
+    Denied,
+    NotFound,
+    note,
+    plain,
+    row_of,
+)
+from solera.serve.coordinator.store.tables import (
+    OPEN,
+    ClientRow,
+    InviteRow,
+    approvals,
+    clients,
+    deliveries,
+    events,
+    federations,
+    invites,
+    jobs,
+)
+
+LOG_CUT = "log cut"
+"""The event of a client whose audit log has lost lines that it had."""
+_LONGEST_NAME = 200
+
+
+class Members(Base):
+    """Federations, invites and clients."""
+
+    # --- federations and invites ---
+
+    def add_federation(self, name: str) -> None:
+        """Open a federation; opening it again changes nothing."""
+        _check_name("add_federation", name)
+        with self._write() as connection:
+            self._add(connection, federations, name=name, next_client=0, created=time.time())
+
+    def federations(self) -> list[str]:
+        """The names of all federations, in order."""
+        with self._read() as connection:
+            names = select(federations.c.name).order_by(federations.c.name)
+            return list(connection.execute(names).scalars())
+
+    def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> None:
+        """Let one client join under this name, once, until ``expires``."""
+        _check_name("add_invite", name)
+        invite = InviteRow(token_hash, federation, name, expires, None)
+        with self._write() as connection:
+            _next_client(connection, federation)
+            if not self._add(connection, invites, **asdict(invite)):
+                raise Conflict("this token was given out already", hint="draw a new one")
+
+    # --- clients ---
+
+    def enrol(
+        self,
+        federation: str,
+        name: str,
+        sign_key: bytes,
+        seal_key: bytes,
+        tasks: Mapping[str, int],
+        *,
+        token_hash: bytes | None = None,
+    ) -> ClientRow:
+        """Take in a client under the next free number; the same client again gets its number back.
+
+        With ``token_hash`` the invite is used up in the same transaction, so that neither a crash
+        nor a lost answer costs the client its invite.
+        """
+        _check_name("enrol", name)
+        now = time.time()
+        with self._write() as connection:
+            number = _next_client(connection, federation, lock=True)
+            taken = or_(
+                clients.c.sign_key == sign_key,
+                and_(clients.c.federation == federation, clients.c.name == name),
+            )
+            known = [
+                row_of(ClientRow, row) for row in connection.execute(select(clients).where(taken))
+            ]
+            known.sort(key=lambda client: client.sign_key != sign_key)
+            if token_hash is not None and not (known and known[0].sign_key == sign_key):
+                invite = _use_invite(connection, token_hash, now)  # nobody else learns who is here
+                if (invite.federation, invite.name) != (federation, name):
+                    raise Denied(
+                        f"the invite is for {invite.name!r} of {invite.federation!r}, "
+                        f"not for {name!r} of {federation!r}"
+                    )
+            if known:
+                return _same_client(known[0], federation, name, sign_key, seal_key)
+            client = ClientRow(federation, number, name, sign_key, seal_key, dict(tasks), now)
+            if not self._add(connection, clients, **asdict(client)):
+                raise Conflict(f"the key of client {name!r} is enrolled in another federation")
+            connection.execute(
+                update(federations)
+                .where(federations.c.name == federation)
+                .values(next_client=number + 1)
+            )
+            note(
+                connection,
+                "joined",
+                now,
+                federation=federation,
+                client=number,
+                facts={"name": name, "key": sign_key.hex()},
+            )
+            return client
+
+    def clients(self, federation: str) -> list[ClientRow]:
+        """All clients of a federation in the order of their numbers."""
+        chosen = select(clients).where(clients.c.federation == federation).order_by(clients.c.id)
+        return self._rows(ClientRow, chosen)
+
+    def client_by_key(self, sign_key: bytes) -> ClientRow | None:
+        """Whose key this is; look at ``revoked`` before trusting it."""
+        owners = self._rows(ClientRow, select(clients).where(clients.c.sign_key == sign_key))
+        return owners[0] if owners else None
+
+    def heartbeat(
+        self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
+    ) -> None:
+        """The client says what it does and where its audit log ends.
+
+        A log only grows: one that goes back, or ends otherwise at the same line, is noted once, and
+        the head that it had stays, to convict it.
+        """
+        values: dict[str, object] = {"seen": now, "doing": plain(doing), "head": list(head)}
+        with self._write() as connection:
+            known = find_client(connection, federation, id).head
+            if known is not None and head[0] <= known[0] and list(head) != known:
+                del values["head"]
+                facts = {"head": known, "said": list(head)}
+                about = and_(events.c.federation == federation, events.c.client == id)
+                noted = select(events.c.facts).where(about, events.c.event == LOG_CUT)
+                if facts not in connection.execute(noted).scalars().all():
+                    reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
+                    note(connection, LOG_CUT, now, federation=federation, client=id,
+                         reason=reason, facts=facts)  # fmt: skip
+            connection.execute(update(clients).where(_is(federation, id)).values(values))
+
+    def seen_all(self, heard: Mapping[tuple[str, int], float]) -> None:
+        """These clients were heard of, at these times; those that have left are no error."""
+        with self._write() as connection:
+            for (federation, id), now in heard.items():
+                connection.execute(update(clients).where(_is(federation, id)).values(seen=now))
+
+    def revoke(self, federation: str, id: int, reason: str) -> ClientRow:
+        """Shut a client out at once; what it still owes counts as failed."""
+        now = time.time()
+        with self._write() as connection:
+            _lock_jobs(connection, federation)
+            connection.execute(
+                update(clients)
+                .where(_is(federation, id), clients.c.revoked.is_(None))
+                .values(revoked=now, reason=plain(reason))
+            )
+            connection.execute(
+                update(deliveries)
+                .where(_delivered_to(federation, id), deliveries.c.status == OPEN)
+                .values(status="failed", reason=plain(f"revoked: {reason}"), time=now)
+            )
+            note(connection, "revoked", now, federation=federation, client=id, reason=reason)
+            return find_client(connection, federation, id)
+
+    # --- leaving ---
+
+    def held(self, federation: str, client: int) -> dict[str, int]:
+        """How many rows of each table are held for a client."""
+        with self._read() as connection:
+            return {
+                table.name: connection.execute(
+                    select(func.count()).select_from(table).where(where)
+                ).scalar_one()
+                for table, where in _holdings(federation, client)
+            }
+
+    def client_digests(self, federation: str, id: int) -> set[str]:
+        """The blobs that hold what this client sent and what was meant for it alone."""
+        delivered = _delivered_to(federation, id)
+        columns = (deliveries.c.payload, deliveries.c.digest)
+        with self._read() as connection:
+            digests = connection.execute(union(*(select(c).where(delivered) for c in columns)))
+            return set(digests.scalars()) - {None}
+
+    def forget_client(self, federation: str, id: int) -> dict[str, int]:
+        """Delete everything held for a client; rows per table.
+
+        Of its deliveries the bare numbers stay, without reply and signature, so that a running job
+        sees a client that failed. Its number is never given out again, and the log says why.
+        """
+        now = time.time()
+        gone: dict[str, int] = {}
+        with self._write() as connection:
+            find_client(connection, federation, id)
+            _lock_jobs(connection, federation)
+            if self._sqlite:
+                connection.exec_driver_sql("PRAGMA secure_delete=ON")
+            for table, where in _holdings(federation, id):
+                change = (
+                    update(table)
+                    .where(where)
+                    .values(status="failed", payload=None, digest=None, size=0, signature=None,
+                            reason="left the federation", time=now)
+                    if table is deliveries
+                    else delete(table).where(where)
+                )  # fmt: skip
+                gone[table.name] = connection.execute(change).rowcount
+            note(connection, "left", now, federation=federation, reason=f"client {id}")
+        self._empty_journal()
+        return gone
+
+    def _empty_journal(self) -> None:
+        """SQLite keeps what was deleted in its journal until that is copied into the database."""
+        if self._sqlite:
+            with self._turn, closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def find_client(connection: Connection, federation: str, id: int) -> ClientRow:
+    """The client of that number."""
+    row = connection.execute(select(clients).where(_is(federation, id))).first()
+    if row is None:
+        raise NotFound(f"no client {id} in {federation!r}")
+    return row_of(ClientRow, row)
+
+
+def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[bool]]]:
+    """What belongs to a client: tables, those that refer to others first."""
+    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    content = or_(
+        deliveries.c.status == OPEN,
+        deliveries.c.payload.is_not(None),
+        deliveries.c.signature.is_not(None),
+    )
+    invited = exists().where(_is(federation, client), clients.c.name == invites.c.name)
+    return [
+        (deliveries, and_(_delivered_to(federation, client), content)),
+        (approvals, and_(approvals.c.job.in_(ours), approvals.c.client == client)),
+        (events, and_(events.c.federation == federation, events.c.client == client)),
+        (invites, and_(invites.c.federation == federation, invited)),
+        (clients, _is(federation, client)),
+    ]
+
+
+def _lock_jobs(connection: Connection, federation: str) -> None:
+    """Whoever changes deliveries of many asks holds their jobs, so that nobody waits in a ring."""
+    ours = select(jobs.c.id).where(jobs.c.federation == federation).order_by(jobs.c.id)
+    connection.execute(ours.with_for_update()).all()
+
+
+def _delivered_to(federation: str, id: int) -> ColumnElement[bool]:
+    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    return and_(deliveries.c.client == id, deliveries.c.job.in_(ours))
+
+
+def _is(federation: str, id: int) -> ColumnElement[bool]:
+    return and_(clients.c.federation == federation, clients.c.id == id)
+
+
+def _next_client(connection: Connection, federation: str, *, lock: bool = False) -> int:
+    """The number of the client that joins next."""
+    chosen = select(federations.c.next_client).where(federations.c.name == federation)
+    number = connection.execute(chosen.with_for_update() if lock else chosen).scalar()
+    if number is None:
+        raise NotFound(f"no federation {federation!r}")
+    return int(number)
+
+
+def _use_invite(connection: Connection, token_hash: bytes, now: float) -> InviteRow:
+    this = invites.c.token_hash == token_hash
+    valid = and_(this, invites.c.used.is_(None), invites.c.expires > now)
+    used = update(invites).where(valid).values(used=now).returning(invites)
+    row = connection.execute(used).first()
+    if row is not None:
+        return row_of(InviteRow, row)
+    row = connection.execute(select(invites).where(this)).first()
+    if row is None:
+        raise Denied("no such invite", hint="ask the coordinator for a token")
+    why = "was used already" if row.used is not None else "has expired"
+    raise Denied(f"the invite of {row.name!r} {why}", hint="ask the coordinator for a new token")
+
+
+def _same_client(
+    known: ClientRow, federation: str, name: str, sign_key: bytes, seal_key: bytes
+) -> ClientRow:
+    """The enrolled client, if it is the one that enrols again."""
+    if (known.federation, known.name) != (federation, name):
+        raise Conflict(f"the key of client {name!r} belongs to another client")
+    if (known.sign_key, known.seal_key) != (sign_key, seal_key):
+        raise Conflict(f"a client {name!r} of {federation!r} exists", hint="choose another name")
+    if known.revoked is not None:
+        raise Denied(f"client {name!r} of {federation!r} was revoked: {known.reason}")
+    return known
+
+
+def _check_name(where: str, name: str) -> None:
+    if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        rule = f"must be 1 to {_LONGEST_NAME} printable characters"
+        raise UsageError.of(where, "name", name[:_LONGEST_NAME], rule)

@@ -1,0 +1,189 @@
+"""Standing jobs and the models that jobs publish.
+
+A standing job has one question, which every client answers when it can. The latest answer of a
+client replaces its earlier ones, so that none counts twice; the model is made of the latest of all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from msgspec.structs import asdict
+from sqlalchemy import Connection, Select, and_, func, insert, select, update
+
+from solera.core.errors import UsageError
+from solera.serve.coordinator.store.asks import insert_ask
+from solera.serve.coordinator.store.base import Base, Conflict, NotFound, note, row_of
+from solera.serve.coordinator.store.events import INVALID, problem
+from solera.serve.coordinator.store.jobs import find_job
+from solera.serve.coordinator.store.tables import (
+    OPEN,
+    REPLY_COLUMNS,
+    AskRow,
+    QuestionRow,
+    asks,
+    clients,
+    deliveries,
+    events,
+    jobs,
+    models,
+    questions,
+)
+from solera.serve.wire import Call, Contribution, Model, NewModel, Queue, Queued
+
+
+class Models(Base):
+    """Questions, contributions and models."""
+
+    def set_question(self, job: str, call: Call) -> QuestionRow:
+        """What a standing job asks from now on; the first question stands."""
+        with self._write() as connection:
+            stored_job = find_job(connection, job, lock=True)
+            if stored_job.kind != "standing":
+                raise UsageError(
+                    f"job {job!r} is {stored_job.kind}, only standing jobs have a question"
+                )
+            last = select(func.max(asks.c.seq)).where(asks.c.job == job)
+            first = 1 + (connection.execute(last).scalar() or 0)
+            self._add(connection, questions, job=job, first=first, **asdict(call))
+            stored = _question(connection, job)
+            if Call.of(stored) != call:
+                raise Conflict(f"job {job!r} has another question")
+            return stored
+
+    def contribute(self, job: str, client: int, now: float) -> int:
+        """Ask a client for a contribution; the number of the ask, of the open one if there is."""
+        with self._write() as connection:
+            stored_job = find_job(connection, job, lock=True)
+            question = _question(connection, job)
+            ours = and_(deliveries.c.job == job, deliveries.c.seq >= question.first)
+            waiting = select(deliveries.c.seq).where(
+                ours, deliveries.c.client == client, deliveries.c.status == OPEN
+            )
+            open_ask = connection.execute(waiting).scalar()
+            if open_ask is not None:
+                return int(open_ask)
+            last = connection.execute(select(func.max(asks.c.seq)).where(asks.c.job == job))
+            seq = max(question.first, 1 + (last.scalar() or 0))
+            ask = AskRow.of(
+                question,
+                seq=seq,
+                round=seq - question.first,
+                deadline=None,
+                clients=[client],
+                created=now,
+            )
+            insert_ask(connection, stored_job, ask, {})
+            return seq
+
+    def ask_newcomers(self, federation: str, now: float) -> int:
+        """Ask everyone who was never asked for a contribution; how many asks that makes."""
+        asked = select(deliveries.c.client).where(
+            deliveries.c.job == jobs.c.id, deliveries.c.seq >= questions.c.first
+        )
+        missing = (
+            select(jobs.c.id, clients.c.id)
+            .join(questions, questions.c.job == jobs.c.id)
+            .join(clients, clients.c.federation == jobs.c.federation)
+            .where(jobs.c.federation == federation, jobs.c.state == "running")
+            .where(clients.c.revoked.is_(None), clients.c.id.not_in(asked))
+        )
+        with self._read() as connection:
+            newcomers = connection.execute(missing).all()
+        for job, client in newcomers:
+            self.contribute(job, client, now)
+        return len(newcomers)
+
+    def queue(self, job: str) -> Queue:
+        """The contributions to a standing job so far."""
+        with self._read() as connection:
+            stored_job, question = find_job(connection, job), _question(connection, job)
+            latest: dict[int, Queued] = {}
+            waiting: list[int] = []
+            for row in connection.execute(_contributions(question).order_by(deliveries.c.seq)):
+                if row.status == OPEN:
+                    waiting.append(row.seq)
+                elif row.status == "ok" and row.digest is not None:
+                    latest[row.client] = Queued(row.seq, row.digest)
+        answers = dict(sorted(latest.items()))
+        state = hashlib.sha256(repr(answers).encode()).hexdigest()
+        return Queue(state, answers, waiting, stored_job.state == "running")
+
+    def contribution(self, job: str, seq: int, client: tuple[str, int] | None) -> Contribution:
+        """Where a contribution is; clients see only their own."""
+        with self._read() as connection:
+            stored_job, question = find_job(connection, job), _question(connection, job)
+            row = connection.execute(
+                _contributions(question).where(deliveries.c.seq == seq)
+            ).first()
+            if row is None or client not in (None, (stored_job.federation, row.client)):
+                raise NotFound(f"no contribution {seq} to job {job!r}")
+            model = _model(connection, job)
+            about = and_(events.c.job == job, events.c.client == row.client)
+            against = select(events.c.reason).where(about, events.c.event == INVALID)
+            why = connection.execute(
+                against.where(events.c.reason.startswith(problem(seq)))
+            ).scalar()
+        state, reason = row.status, row.reason
+        if state == "ok" and why is not None:
+            state, reason = INVALID, why
+        elif state == "ok":
+            folded = {} if model is None else model.contributions
+            state = "folded" if folded.get(str(row.client), -1) >= seq else "queued"
+        return Contribution(seq, row.client, state, reason)
+
+    # --- models ---
+
+    def publish(self, job: str, new: NewModel, now: float) -> Model:
+        """Make this the job's latest model.
+
+        What a client contributed before the ask named for it is no longer needed.
+        """
+        with self._write() as connection:
+            stored_job = find_job(connection, job, lock=True)
+            before = _model(connection, job)
+            if before is not None and before.digest == new.digest:
+                return before  # a driver that died after publishing publishes again
+            version = 1 if before is None else before.version + 1
+            contributions = {str(client): seq for client, seq in sorted(new.contributions.items())}
+            model = Model(job, version, new.digest, contributions, now)
+            connection.execute(
+                insert(models).values(asdict(model))
+                if before is None
+                else update(models).where(models.c.job == job).values(asdict(model))
+            )
+            for client, seq in new.contributions.items():
+                earlier = and_(
+                    deliveries.c.job == job, deliveries.c.client == client, deliveries.c.seq < seq
+                )
+                done = update(deliveries).where(earlier, deliveries.c.status != OPEN)
+                connection.execute(done.values(pruned=True, digest=None))
+            facts = {"digest": new.digest, "version": version, "contributions": len(contributions)}
+            note(connection, "published", now, of=stored_job, facts=facts)
+            return model
+
+    def model(self, job: str) -> Model:
+        """The latest model of a job."""
+        with self._read() as connection:
+            find_job(connection, job)
+            model = _model(connection, job)
+            if model is None:
+                raise NotFound(f"job {job!r} has not published a model yet")
+            return model
+
+
+def _question(connection: Connection, job: str) -> QuestionRow:
+    row = connection.execute(select(questions).where(questions.c.job == job)).first()
+    if row is None:
+        raise NotFound(f"job {job!r} asks for no contributions, or not yet")
+    return row_of(QuestionRow, row)
+
+
+def _model(connection: Connection, job: str) -> Model | None:
+    row = connection.execute(select(models).where(models.c.job == job)).first()
+    return None if row is None else row_of(Model, row)
+
+
+def _contributions(question: QuestionRow) -> Select[tuple[object, ...]]:
+    ours = and_(deliveries.c.job == question.job, deliveries.c.seq >= question.first)
+    return select(*REPLY_COLUMNS).where(ours)

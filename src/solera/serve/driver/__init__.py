@@ -1,0 +1,1 @@
+"""The program in which a learner runs, towards a coordinator."""

@@ -1,0 +1,221 @@
+"""The engine of real federations: asks travel through a coordinator to clients far away.
+
+Every ask has a key, (job, sequence number). The coordinator stores it and every reply before it
+acknowledges them, so a driver that dies may be started again with the same job: it asks the same
+things in the same order and gets the stored replies back.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import UNSET
+
+from solera.core.aggregation import Aggregation, blocks
+from solera.core.clients import IntArray, Part
+from solera.core.engine import Ask, Block, PerClient
+from solera.core.errors import PayloadError, UsageError
+from solera.core.federation import Federation
+from solera.core.payload import decode, encode
+from solera.core.replies import Batch, Failure, FailureKind
+from solera.core.schema import Schema
+from solera.core.task import find_task
+from solera.core.topology import Topology
+from solera.engines.blocks import validate_and_fold
+from solera.serve import wire
+from solera.serve.connection import Connection
+
+_WAIT = 20
+_ALL_AT_ONCE = 64
+"""Up to this many replies are fetched together; of more, a block as soon as it may be there."""
+SAVE_SECONDS = 5.0
+"""How often the state of a loop is kept at the coordinator."""
+_KINDS: dict[str, FailureKind] = {"refused": "refused", "failed": "failed", "late": "late"}
+
+
+class HttpEngine:
+    """Carries asks of one job to the clients of one federation.
+
+    Clients are known by their enrolment numbers; ``active`` are those that took part when the job
+    began, so that a replay asks the same ones.
+    """
+
+    def __init__(self, connection: Connection, job: str) -> None:
+        self.connection = connection
+        self.job = job
+        self._sequence = 0
+        self.active = connection.call("GET", f"/v1/jobs/{job}", wire.Job).clients or []
+
+    @property
+    def clients(self) -> int:
+        return len(self.active)
+
+    @property
+    def schema(self) -> Schema | None:
+        return None
+
+    def sizes(self, part: Part) -> IntArray | None:
+        return None
+
+    def states(self) -> dict[int, Any]:
+        """Clients keep their state themselves; a job only needs to know how far it has asked."""
+        return {-1: {"sequence": self._sequence}}
+
+    def restore(self, states: Mapping[int, Any]) -> None:
+        self._sequence = int(states[-1]["sequence"])
+
+    def checkpoint_store(self) -> CoordinatorCheckpointStore:
+        return CoordinatorCheckpointStore(self)
+
+    def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        path = self._post(ask)
+        task = find_task(ask.task, ask.version)
+        replies: dict[int, wire.Reply] = {}
+        complete = False
+        for positions in blocks(len(ask.clients)):
+            clients = ask.clients[positions]
+            enough = len(ask.clients) if len(ask.clients) <= _ALL_AT_ONCE else positions.stop
+            while not complete and any(self.active[c] not in replies for c in clients.tolist()):
+                known = max(len(replies), enough - 1)
+                query = f"{path}/replies?known={known}&wait={_WAIT}"
+                so_far = self.connection.call("GET", query, wire.Replies)
+                replies = {reply.client: reply for reply in so_far.replies} or replies
+                complete = so_far.complete
+            batch, failures = self._read(clients, replies)
+            block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
+            for failure in block.failures:
+                report(self.connection, path, self.active[failure.client], failure)
+            yield block
+
+    def _post(self, ask: Ask) -> str:
+        """Store the ask at the coordinator; the same one again is the same ask."""
+        path = f"/v1/jobs/{self.job}/asks/{self._sequence}"
+        self._sequence += 1
+        prepare = [step.description for step in ask.prepare]
+        new = wire.NewAsk.of(
+            ask,
+            payload=self._upload(ask),
+            prepare=self.connection.upload(encode(prepare)) if prepare else None,
+            clients=[self.active[c] for c in ask.clients.tolist()],
+            seconds=ask.deadline,
+        )
+        self.connection.request("PUT", path, json=new)
+        return path
+
+    def _upload(self, ask: Ask) -> str | dict[int, str]:
+        if not isinstance(ask.payload, PerClient):
+            return self.connection.upload(encode(ask.payload))
+        return {
+            self.active[c]: self.connection.upload(encode(ask.payload.payloads[c]))
+            for c in ask.clients.tolist()
+        }
+
+    def _read(
+        self, clients: IntArray, replies: Mapping[int, wire.Reply]
+    ) -> tuple[Batch, list[Failure]]:
+        answered, payloads, sizes = [], [], []
+        failures: list[Failure] = []
+        for client in clients.tolist():
+            reply = replies.get(self.active[client])
+            if reply is None:
+                failures.append(Failure(client, "late", "no reply before the ask was closed"))
+            elif reply.status != "ok" or reply.digest is None:
+                kind = _KINDS.get(reply.status, "failed")
+                failures.append(Failure(client, kind, reply.reason))
+            else:
+                try:
+                    frame = self.connection.download(reply.digest, reply.frame)
+                    payloads.append(decode(frame))
+                except PayloadError as error:
+                    failures.append(Failure(client, "corrupt", error.message))
+                    continue
+                answered.append(client)
+                sizes.append(len(frame))
+        batch = Batch(np.array(answered, np.int64), payloads, np.array(sizes, np.int64))
+        return batch, failures
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def report(connection: Connection, ask_path: str, client: int, failure: Failure) -> None:
+    """Tell of a reply that came and is of no use: only the driver knows, all should."""
+    if failure.kind in ("corrupt", "invalid"):
+        problem = wire.NewProblem(client, failure.reason[:2000])
+        connection.request("POST", f"{ask_path}/problems", json=problem)
+
+
+class CoordinatorCheckpointStore:
+    """Keeps the state of a loop at the coordinator, which then lets go of the replies before it.
+
+    Not after every round: a replay from an earlier state gets the replies since then back, and
+    ends the same.
+    """
+
+    def __init__(self, engine: HttpEngine) -> None:
+        self._engine = engine
+        self._first = engine._sequence
+        self._path = f"/v1/jobs/{engine.job}/checkpoint"
+        self._saved = time.monotonic()
+
+    def __str__(self) -> str:
+        return f"of job {self._engine.job!r}"
+
+    def read(self) -> bytes | None:
+        connection = self._engine.connection
+        kept = connection.call("GET", f"{self._path}?first={self._first}", wire.Checkpoint)
+        return None if kept.digest is UNSET else connection.download(kept.digest)
+
+    def write(self, content: Callable[[], bytes]) -> None:
+        if time.monotonic() - self._saved >= SAVE_SECONDS:
+            self.save(content())
+
+    def save(self, content: bytes) -> None:
+        """Keep this now."""
+        connection = self._engine.connection
+        digest = connection.upload(content)
+        reached = wire.NewCheckpoint(self._first, self._engine._sequence, digest)
+        connection.request("PUT", self._path, json=reached)
+        self._saved = time.monotonic()
+
+
+def connect(
+    url: str,
+    *,
+    federation: str,
+    token: str | None = None,
+    ca: str | None = None,
+    job: str | None = None,
+    seed: int = 0,
+    owner: str = "",
+    deadline: float | None = None,
+    topology: Topology | None = None,
+) -> Federation:
+    """A real federation, to be asked like a simulated one.
+
+    Parameters
+    ----------
+    url: the coordinator's address.
+    federation: which of its federations.
+    token: the driver's token, by default ``$SOLERA_TOKEN``.
+    ca: file of the certificate authority to trust, by default ``$SOLERA_CA`` or the system's.
+    job: a name for what is asked from here on. Connecting again with the same name goes through the
+        same asks and gets the stored replies back, so a driver that died may simply be run again.
+    seed, owner: fix all random draws; say who asks, for the clients' policies and logs.
+    deadline: seconds after which the job as a whole is over.
+    """
+    token = token or os.environ.get("SOLERA_TOKEN", "")
+    if not token:
+        raise UsageError("connect: no token", hint="pass token= or set SOLERA_TOKEN")
+    authorised = {"Authorization": f"Bearer {token}"}
+    connection = Connection(url, lambda *_: authorised, ca=ca or os.environ.get("SOLERA_CA"))
+    name = job or f"job-{secrets.token_hex(8)}"
+    spec = {"kind": "driven", "federation": federation, "owner": owner, "seed": seed}
+    new = wire.NewJob(name, "driven", connection.upload(encode(spec)), seed, owner, deadline)
+    connection.request("POST", f"/v1/federations/{federation}/jobs", json=new)
+    return Federation(HttpEngine(connection, name), seed=seed, topology=topology)

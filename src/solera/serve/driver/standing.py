@@ -1,0 +1,137 @@
+"""A standing job: clients contribute whenever they can, the model is published again each time.
+
+Answers are folded in blocks of client numbers, and the blocks in order. A new answer changes its
+own block only, and the model depends on what clients said, not on when they said it: every order
+of arrival, with whatever crashes in between, gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import UNSET
+
+from solera.core.engine import Ask
+from solera.core.errors import PayloadError
+from solera.core.federation import Federation
+from solera.core.payload import decode, encode
+from solera.core.replies import Batch, Failure
+from solera.core.task import Task
+from solera.data.agreement import agree
+from solera.engines.blocks import validate_and_fold
+from solera.learn.base import Additive
+from solera.serve import wire
+from solera.serve.connection import Connection
+from solera.serve.driver.engine import CoordinatorCheckpointStore, HttpEngine, report
+
+log = logging.getLogger("solera.driver")
+
+_BLOCK = 16
+_WAIT = 20
+
+
+class Standing:
+    """Folds what clients contribute to a job, and publishes the model when all is folded."""
+
+    def __init__(
+        self, connection: Connection, job: str, learner: Additive, federation: Federation
+    ) -> None:
+        self.connection = connection
+        self.path = f"/v1/jobs/{job}"
+        self.learner = learner
+        self.federation = federation
+        self._task: Task
+        self._payload: Any = None
+        self._answers: Mapping[int, wire.Queued] = {}
+        self._partials: dict[int, Any] = {}
+        self._unsound: dict[int, wire.Queued] = {}
+        """Answers that were turned away."""
+
+    def run(self) -> None:
+        """Fold and publish until the job ends."""
+        self._begin()
+        known, published = "", ""
+        while True:
+            wait = _WAIT if published == known else 0
+            query = f"{self.path}/queue?known={known}&wait={wait}"
+            queue = self.connection.call("GET", query, wire.Queue)
+            if queue.running is False:
+                return
+            if queue.answers is not UNSET and queue.state != known:
+                known = queue.state
+                self._fold(queue.answers)
+            elif published != known:  # nothing came meanwhile: the queue is empty
+                self._publish()
+                published = known
+
+    def _begin(self) -> None:
+        """Agree on everything once; what is asked stays the same for all who come later."""
+        engine = self.federation.engine
+        assert isinstance(engine, HttpEngine)
+        store = CoordinatorCheckpointStore(engine)
+        kept = store.read()
+        if kept is None:
+            self.learner.history_ = []
+            self.learner.schema_ = agree(self.federation, allow_missing=self.learner.allows_missing)
+            self.learner.prepare(self.federation)
+            store.save(encode(self.learner.get_state()))
+        else:
+            self.learner.set_state(decode(kept))
+            self.learner.history_ = []
+        self._task, self._payload = self.learner.question()
+        digest = self.connection.upload(encode(self._payload))
+        call = wire.Call(task=self._task.name, version=self._task.version, payload=digest)
+        self.connection.request("PUT", f"{self.path}/question", json=call)
+
+    def _fold(self, answers: Mapping[int, wire.Queued]) -> None:
+        """Take over the latest answers: the blocks in which one has changed are folded anew."""
+        changed = {
+            client // _BLOCK
+            for client in {*answers, *self._answers}
+            if answers.get(client) != self._answers.get(client)
+        }
+        self._answers = answers
+        aggregation = self.learner.aggregation()
+        for block in sorted(changed):
+            partial = None
+            for client in range(block * _BLOCK, (block + 1) * _BLOCK):
+                if client in answers and self._unsound.get(client) != answers[client]:
+                    partial = aggregation.merge(partial, self._folded(client, answers[client]))
+            self._partials[block] = partial
+
+    def _folded(self, client: int, answer: wire.Queued) -> Any:
+        """The partial of one answer; None if it is not sound, which everyone is then told."""
+        clients = np.array([client])
+        failures: list[Failure] = []
+        try:
+            frame = self.connection.download(answer.digest)
+            batch = Batch(clients, [decode(frame)], np.array([len(frame)]))
+        except PayloadError as error:
+            failures.append(Failure(client, "corrupt", error.message))
+            batch = Batch(np.empty(0, dtype=np.int64), [], np.empty(0, dtype=np.int64))
+        ask = Ask(self._task.name, self._task.version, self._payload, clients, 0)
+        block = validate_and_fold(self._task, ask, batch, failures, 0.0, self.learner.aggregation())
+        for failure in block.failures:
+            log.warning("%s", failure)
+            self._unsound[client] = answer
+            report(self.connection, f"{self.path}/asks/{answer.sequence}", client, failure)
+        return block.partial
+
+    def _publish(self) -> None:
+        aggregation = self.learner.aggregation()
+        total = None
+        for block in sorted(self._partials):
+            total = aggregation.merge(total, self._partials[block])
+        if total is None:
+            return
+        self.learner.conclude(aggregation.result(total))
+        digest = self.connection.upload(self.learner.to_bytes())
+        used = {
+            client: answer.sequence
+            for client, answer in self._answers.items()
+            if self._unsound.get(client) != answer
+        }
+        self.connection.request("PUT", f"{self.path}/model", json=wire.NewModel(digest, used))

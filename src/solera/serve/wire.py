@@ -1,0 +1,405 @@
+"""Every message between driver, coordinator and agent, each defined once.
+
+A driver makes a :class:`NewAsk`; the coordinator stores it as a row that has its fields and hands
+them to an agent as :class:`PendingAsk`; the agent answers with a :class:`NewReply`, and the driver
+reads it as a :class:`Reply`. What several of them say lies in a base class: a field added to
+:class:`Call` is in the ask on its whole way.
+
+Reading a message checks it, on every side: nobody here trusts the sender. Payloads are not part of
+messages. They travel as blobs, named by their SHA-256, or, when small, as base64 in ``frame``.
+An acknowledgement that nobody reads is a plain dictionary of the route that gives it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from solera.core.errors import PayloadError
+
+INLINE = 1 << 16
+"""Blobs up to this size travel inside the message that names them, which spares a request."""
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+DIGEST = r"^[0-9a-f]{64}$"
+_SIGNATURE = r"^[0-9a-f]{128}$"
+_SHOWN = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+
+def _whole(pattern: str) -> str:
+    """For Python ``$`` also matches before a last newline."""
+    return pattern[:-1] + r"\Z"
+
+
+Name = Annotated[str, Meta(pattern=_whole(NAME), examples=["cardio-2"])]
+Digest = Annotated[str, Meta(pattern=_whole(DIGEST), examples=[_SHOWN])]
+Signature = Annotated[str, Meta(pattern=_whole(_SIGNATURE), examples=[2 * _SHOWN])]
+Number = Annotated[int, Meta(ge=0, lt=2**31, examples=[3])]
+Size = Annotated[int, Meta(ge=0, lt=2**50, examples=[81920])]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, examples=[7])]
+Seconds = Annotated[float, Meta(gt=0, examples=[3600.0])]
+TaskName = Annotated[str, Meta(max_length=200, examples=["linear.train"])]
+Person = Annotated[str, Meta(max_length=200, examples=["ana@example.org"])]
+Reason = Annotated[str, Meta(max_length=2000, examples=["too few rows"])]
+Frame = Annotated[str, Meta(max_length=2 * INLINE, examples=["U09MAQ=="])]
+
+Kind: TypeAlias = Literal["driven", "managed", "standing"]
+State: TypeAlias = Literal[
+    "created", "waiting", "running", "finished", "failed", "cancelled", "expired"
+]
+Status: TypeAlias = Literal["ok", "refused", "failed"]
+"""What a client says of its own reply."""
+
+T = TypeVar("T")
+
+
+class Message(Struct):
+    """The base of all messages, and of the rows that store them."""
+
+    @classmethod
+    def of(cls, *sources: object, **fields: Any) -> Self:
+        """The message with these fields; the others are those of the sources, the first first."""
+        for name in cls.__struct_fields__:
+            for source in sources:
+                if name not in fields and hasattr(source, name):
+                    fields[name] = getattr(source, name)
+        return cls(**fields)
+
+
+def read(content: bytes, kind: type[T]) -> T:
+    """The message in a body, checked. An error does not repeat what was sent, which may be bad."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (ValueError, RecursionError) as error:
+        wrong = re.sub("value .* - at", "value - at", str(error)[:1000], flags=re.DOTALL)
+        raise PayloadError(wrong) from None
+
+
+# --- asks ----------------------------------------------------------------------------------------
+
+
+class Call(Message, kw_only=True):
+    """What is asked: a task, the blob of its payload, and how the rows are prepared for it.
+
+    Every ask has these fields, from the driver to the agent. It is also the one question of a
+    standing job.
+    """
+
+    task: TaskName
+    version: Number
+    payload: Digest
+    prepare: Digest | None = None
+
+
+class NewAsk(Call, kw_only=True):
+    """An ask of a driver; ``payload`` is a blob for all clients, or one for each."""
+
+    payload: Digest | dict[int, Digest]  # type: ignore[assignment]
+    round: Number
+    clients: Annotated[list[Number], Meta(min_length=1, examples=[[0, 1]])]
+    seconds: Seconds | None = None
+
+
+class PendingAsk(Call, kw_only=True):
+    """An ask as an agent sees it. ``hash`` is of the job's description, which people approve."""
+
+    prepare: Digest | None
+    job: Name
+    sequence: Number
+    kind: TaskName
+    hash: Digest
+    owner: Person
+    seed: Seed
+    round: Number
+    deadline: float | None = None
+    frame: str | None = None
+
+
+class Work(Message):
+    """The asks that wait for a client."""
+
+    asks: list[PendingAsk]
+
+
+# --- replies -------------------------------------------------------------------------------------
+
+
+class Answer(Message, kw_only=True):
+    """What became of an ask at one client; ``digest`` names the blob of an answer."""
+
+    status: str
+    digest: Digest | None = None
+    size: Size
+    reason: Reason = ""
+
+
+class NewReply(Answer, kw_only=True):
+    """A reply, signed by the client; ``frame`` is a small blob itself, as base64."""
+
+    status: Status
+    signature: Signature
+    frame: Frame | None = None
+
+
+class Reply(Answer, kw_only=True):
+    """A reply as the driver sees it."""
+
+    client: int
+    frame: str | None = None
+
+
+class Replies(Message):
+    """Replies and failures so far; ``complete`` when no more will come."""
+
+    complete: bool
+    replies: list[Reply]
+
+
+class NewProblem(Message):
+    """Something is wrong with what a client replied."""
+
+    client: Number
+    reason: Reason
+
+
+class NewCheckpoint(Message):
+    """What the driver knows after the asks from ``first`` to before ``sequence``."""
+
+    first: Number
+    sequence: Number
+    digest: Digest
+
+
+class Checkpoint(Message):
+    """Where a replay goes on; empty if from the start."""
+
+    sequence: int | UnsetType = UNSET
+    digest: Digest | UnsetType = UNSET
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+class NewJob(Message):
+    """A job; ``spec`` names the blob that describes it, ``seconds`` is the time it has."""
+
+    id: Name
+    kind: Kind
+    spec: Digest
+    seed: Seed
+    owner: Person
+    seconds: Seconds | None = None
+
+
+class Job(Message):
+    """``spec`` is the digest of its description, ``hash`` what people approve.
+
+    ``clients`` are those that take part, fixed when the job begins to run: a replay asks the same.
+    """
+
+    id: str
+    federation: str
+    kind: Kind
+    spec: str
+    hash: str
+    seed: int
+    owner: str
+    deadline: float | None
+    state: State
+    reason: str
+    created: float
+    changed: float
+    clients: list[int] | None
+
+
+class StartedJob(Job):
+    """A job that was started, now or before."""
+
+    resumed: bool
+
+
+class Model(Message):
+    """The latest model of a job; ``contributions``: for each client, the ask it was made from."""
+
+    job: str
+    version: int
+    digest: Digest
+    contributions: dict[str, int]
+    time: float
+
+
+class Progress(Message):
+    """How many asks a job has made, and how far the last one is."""
+
+    asks: int
+    task: str | UnsetType = UNSET
+    round: int | UnsetType = UNSET
+    deliveries: dict[str, int] | UnsetType = UNSET
+
+
+class JobProgress(Job):
+    """A job, how far it is, and its latest model."""
+
+    progress: Progress
+    model: Model | None
+
+
+class NewState(Message):
+    """Where a job goes, and why."""
+
+    state: State
+    reason: Reason = ""
+
+
+class Event(Message):
+    """Something that happened."""
+
+    id: int
+    federation: str
+    job: str | None
+    client: int | None
+    event: str
+    reason: str
+    time: float
+    facts: dict[str, Any] | None
+
+
+class NewNote(Message):
+    """What a learner has to say of itself."""
+
+    event: Literal["round", "evaluated"]
+    facts: Annotated[dict[str, float], Meta(max_length=100, examples=[{"loss": 0.41}])]
+
+
+# --- standing jobs -------------------------------------------------------------------------------
+
+
+class Contribution(Message):
+    """One contribution, and whether it waits for the client or to be folded, or what came of it."""
+
+    id: int
+    client: int
+    state: str
+    reason: str
+
+
+class Queued(Message):
+    """The latest answer of a client to a standing job."""
+
+    sequence: int
+    digest: Digest
+
+
+class Queue(Message):
+    """The contributions to a standing job; only ``state``, a digest of them, if nothing is new.
+
+    ``open`` are the asks, by number, that clients have yet to answer.
+    """
+
+    state: str
+    answers: dict[int, Queued] | UnsetType = UNSET
+    open: list[int] | UnsetType = UNSET
+    running: bool | UnsetType = UNSET
+
+
+class NewModel(Message):
+    """A model, and the asks it was made from, by client."""
+
+    digest: Digest
+    contributions: dict[int, Number] = {}
+
+
+# --- members -------------------------------------------------------------------------------------
+
+
+class NewInvite(Message):
+    """What the client will be called."""
+
+    name: Name
+
+
+class Invite(Message):
+    """A token with which one client may join."""
+
+    token: str
+
+
+class Join(Message):
+    """The keys of a new client, and the token of its invitation."""
+
+    token: Annotated[str, Meta(max_length=200, examples=["cardio/north/Zk0cQe1xv3m2bS9d7fTq5w"])]
+    sign_key: Digest
+    seal_key: Digest
+    seal_signature: Signature
+    tasks: Annotated[dict[str, int], Meta(max_length=1000, examples=[{"data.describe": 1}])]
+
+
+class Enrolled(Message):
+    """What a coordinator says to a client that has joined."""
+
+    client: Number
+    name: Person
+    federation: Person
+
+
+class Heartbeat(Message, kw_only=True):
+    """What a client is doing, and the line number and hash at the end of its audit log."""
+
+    doing: TaskName = ""
+    head: Annotated[
+        tuple[Annotated[int, Meta(ge=0, lt=2**53)], Digest], Meta(examples=[[17, _SHOWN]])
+    ]
+
+
+class Member(Message):
+    """A client, as drivers see it; ``head`` is the end of its audit log, as it said last."""
+
+    id: int
+    name: str
+    status: str
+    seen: float | None
+    doing: str
+    head: list[Any] | None
+    tasks: dict[str, int]
+
+
+class Members(Message):
+    """Who takes part in a federation."""
+
+    name: str
+    clients: list[Member]
+
+
+class Why(Message):
+    """Why."""
+
+    reason: Reason = ""
+
+
+class Held(Message):
+    """Everything that is held for a client: rows of each table, and its blobs."""
+
+    rows: dict[str, int]
+    blobs: int
+    bytes: int
+
+
+class Left(Message):
+    """What was deleted, and how many blobs stay because others refer to them."""
+
+    rows: dict[str, int]
+    blobs: int
+    kept: int
+
+
+# --- blobs ---------------------------------------------------------------------------------------
+
+
+class Upload(Message):
+    """How far an upload is: whether it is done, and the bytes received if not."""
+
+    done: bool
+    received: int

@@ -1,0 +1,134 @@
+"""The tables of a study file as what they describe: data, engine, search, budget, a variant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta
+
+from solera.core.checkpoint import fingerprint
+from solera.core.component import describe
+from solera.core.config import Problem, Where, build_table, check_call, choose, component
+from solera.core.constraints import Count, Positive, ProperFraction
+from solera.data import datasets
+from solera.data.partition import IID, Partition
+from solera.learn.base import Learner
+
+Scheme = Literal["alone", "federated", "centralised"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+"""Who trains: every client by itself, all together, or one place that has all rows."""
+SECTIONS = ("data", "partition", "learner")
+"""The tables that a file may have several of."""
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Which rows, over how many clients; ``options`` are those of the data set's loader.
+
+    ``client_test`` is the share of its rows that every client keeps to judge the model by.
+    """
+
+    name: str
+    clients: Count | None = None
+    client_test: ProperFraction = 0.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """How messages travel."""
+
+    kind: Literal["local", "processes"] = "local"
+    workers: Count | None = None
+
+
+@dataclass(frozen=True)
+class SearchSpec:
+    """Which points of the grid are run.
+
+    ``random`` draws ``draws`` of them. ``halving`` (Jamieson & Talwalkar 2016) starts with all, or
+    with ``draws`` of them, gives each ``least`` of the ``resource`` (a whole-number parameter of
+    the learner, or "seeds"), keeps the best 1/``factor`` by validation rows, gives these ``factor``
+    times as much, and so on up to ``most``.
+    """
+
+    kind: Literal["grid", "random", "halving"] = "grid"
+    draws: Count | None = None
+    seed: int = 0
+    resource: str = "rounds"
+    least: Count = 1
+    most: Count | None = None
+    factor: Annotated[int, Meta(ge=2)] = 3
+
+
+@dataclass(frozen=True)
+class BudgetSpec:
+    """When to stop: so many cells, seconds or watt-hours of all cells together."""
+
+    cells: Count | None = None
+    seconds: Positive | None = None
+    wh: Positive | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One choice of data, partition and learner; ``params`` are its values on axes of the grid."""
+
+    data: DataSpec
+    learner: Learner
+    partition: Partition = field(default_factory=IID)
+    engine: EngineSpec = EngineSpec()
+    params: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all that decides what training comes to, apart from the seed."""
+        data = self.data
+        return fingerprint(
+            data.name,
+            data.clients,
+            data.client_test,
+            dict(data.options),
+            describe(self.partition),
+            describe(self.learner),
+            self.engine.kind,
+        )[:12]
+
+
+def build_variant(
+    tables: Mapping[str, Any], places: Mapping[str, Where], params: Mapping[str, Any]
+) -> Variant:
+    """The variant that tables describe; ``places`` says where in the file each of them stands."""
+    return Variant(
+        data=_data(tables["data"], places["data"]),
+        partition=component(Partition, tables["partition"], places["partition"]),
+        learner=component(Learner, tables["learner"], places["learner"]),
+        engine=_engine(tables.get("engine", {})),
+        params=params,
+    )
+
+
+def _data(table: Mapping[str, Any], where: Where) -> DataSpec:
+    if "name" not in table:
+        raise Problem(where, "[data] has no name", hint="'solera data list' shows the data sets")
+    loaders = {info.name: getattr(datasets, info.name) for info in datasets.available()}
+    loader = choose(loaders, table["name"], "data set", (*where, "name"))
+    own = {key: table[key] for key in ("name", "clients", "client_test") if key in table}
+    options = {key: value for key, value in table.items() if key not in own}
+    spec = build_table(DataSpec, "[data]", {**own, "options": options}, where)
+    check_call(loader, f"data set {table['name']}", options, where, also=("clients", "client_test"))
+    return spec
+
+
+def _engine(table: Mapping[str, Any]) -> EngineSpec:
+    spec = build_table(EngineSpec, "[engine]", table, ("engine",))
+    if spec.workers is not None and spec.kind == "local":
+        raise Problem(
+            ("engine", "workers"),
+            f'workers = {spec.workers} with kind = "{spec.kind}"',
+            hint='workers go with kind = "processes"',
+        )
+    return spec

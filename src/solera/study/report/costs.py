@@ -1,0 +1,91 @@
+"""Sections about what a study took, what went wrong, and what it was run with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solera.green.energy import EnergyUse
+from solera.study.formatting import number, size
+from solera.study.report import figures
+from solera.study.report.blocks import Block, Paragraph, Preformatted, Table
+from solera.study.report.groups import StudyResults
+from solera.study.run.folder import read_environment
+from solera.study.run.schemes import divided, load
+
+MOST_TASKS = 12
+
+
+def traffic(study: StudyResults) -> list[Block]:
+    """Bytes of one training, where a learner without rounds counts as one round with all."""
+    rows = []
+    for group, name in zip(study.groups, study.series, strict=True):
+        results, variant = group.results, group.cells[0].variant
+        clients = variant.data.clients or divided(group.cells[0], load(variant.data)).clients
+        rounds = np.array([max(r.rounds, 1) for r in results])
+        turns = np.array([sum(h["clients"] for h in r.history) or clients for r in results])
+        mean_rounds = float(np.mean([result.rounds for result in results]))
+        for way, field in (("to clients", "bytes_down"), ("from clients", "bytes_up")):
+            total = np.array([getattr(result, field) for result in results], dtype=float)
+            sizes = [size(float(each.mean())) for each in (total, total / rounds, total / turns)]
+            rows.append([f"{name}: {way}", f"{mean_rounds:g}", *sizes])
+    header = ["", "rounds", "in all", "per round", "per client and round"]
+    note = "Sizes of the encoded payloads of one training, mean over seeds and folds."
+    return [Table(rows, header), Paragraph(note)]
+
+
+def energy(study: StudyResults) -> list[Block]:
+    """What training took, by configuration and by task."""
+    rows = []
+    total: EnergyUse | None = None
+    for name, results in study.series.items():
+        uses = [r.energy for r in results if r.energy is not None]
+        if not uses:
+            continue
+        use = sum(uses[1:], start=uses[0])
+        total = use if total is None else total + use
+        scores = [r.metrics.get(r.score or "") for r in results]
+        known = [score for score in scores if score is not None]
+        per_wh = use.per_wh(float(np.mean(known))) * len(uses) if known else None
+        rows.append(
+            [
+                name,
+                f"{use.kwh:.3e}",
+                f"{1000 * use.co2e:.3g}",
+                f"{use.seconds:.1f}",
+                number(per_wh),
+            ]
+        )
+    if total is None:
+        return []
+    by_task = sorted(total.tasks.items(), key=lambda task: -task[1])[:MOST_TASKS]
+    bars = figures.bars({name: 1000 * kwh for name, kwh in by_task}, "Wh")
+    caption = "Watt-hours by task; 'coordinator' is the work between asks."
+    note = (
+        f"In all {total.kwh:.3e} kWh and {1000 * total.co2e:.3g} g CO₂e, measured by "
+        f"'{total.source}'. Score per Wh divides the mean score by the Wh of one training."
+    )
+    header = ["", "kWh", "g CO₂e", "seconds", "score per Wh"]
+    return [Table(rows, header), Paragraph(note), figures.drawn(bars, caption)]
+
+
+def failures(study: StudyResults) -> list[Block]:
+    """Cells that raised an error."""
+    cells = {cell.key: cell for cell in study.run.cells}
+    rows = [[str(cells[key]), error] for key, error in study.run.failures.items() if key in cells]
+    return [Table(rows, ["cell", "error"])] if rows else []
+
+
+def warnings(study: StudyResults) -> list[Block]:
+    """What this start warned of."""
+    rows = [[f"{times} cells", text] for text, times in study.run.warnings.items()]
+    return [Table(rows)] if rows else []
+
+
+def study_file(study: StudyResults) -> list[Block]:
+    """What was declared."""
+    return [Preformatted(study.run.study.text)]
+
+
+def environment(study: StudyResults) -> list[Block]:
+    """What the numbers were computed with."""
+    return [Table(list(read_environment(study.run.folder).items()))]

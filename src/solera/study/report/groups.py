@@ -1,0 +1,172 @@
+"""The cells of a study by configuration: what tables and pictures compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from solera.core.component import Component
+from solera.core.errors import UsageError
+from solera.study.comparison import Comparison, Score, compare
+from solera.study.files.tables import DataSpec
+from solera.study.metrics import sign
+from solera.study.run.cells import Cell
+from solera.study.run.results import Result, headline
+from solera.study.run.runner import StudyRun
+
+MOST_DIVISIONS = 6
+
+
+@dataclass
+class Group:
+    """One configuration over all its seeds and folds."""
+
+    data: str
+    partition: str
+    method: str
+    scheme: str
+    name: str
+    cells: list[Cell] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def division(self) -> tuple[str, str]:
+        """Where methods meet: the same rows, divided the same way."""
+        return self.data, self.partition
+
+    def values(self, metric: str) -> list[float | None]:
+        """The metric of every seed and fold, on the best rows there are to judge by."""
+        return [value_of(result, metric) for result in self.results]
+
+    def mean(self, metric: str) -> float:
+        known = [v for v in self.values(metric) if v is not None]
+        return float(np.mean(known)) if known else math.nan
+
+
+def value_of(result: Result, metric: str) -> float | None:
+    """The metric on test rows or, without these, on validation rows or the clients' own."""
+    for values in (result.metrics, result.validation, result.client_metrics):
+        if metric in values:
+            return values[metric]
+    return None
+
+
+def better(metric: str, a: float, b: float) -> bool:
+    """Whether a is better than b."""
+    return sign(metric) * a > sign(metric) * b
+
+
+def best(metric: str, candidates: Sequence[Group]) -> Group | None:
+    """The group with the best mean."""
+    known = [group for group in candidates if not math.isnan(group.mean(metric))]
+    return max(known, key=lambda group: sign(metric) * group.mean(metric), default=None)
+
+
+def scores_of(groups: Sequence[Group], metric: str) -> list[Score]:
+    """What statistical tests compare: methods over data sets, partitions, seeds and folds."""
+    return [
+        Score({"method": group.name, "data": group.data, "partition": group.partition,
+               "seed": str(cell.seed), "fold": str(cell.fold)}, value)
+        for group in groups
+        for cell, value in zip(group.cells, group.values(metric), strict=True)
+        if value is not None
+    ]  # fmt: skip
+
+
+@dataclass
+class StudyResults:
+    """What the sections of a report work with."""
+
+    run: StudyRun
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The configurations that have results, in the order of the study."""
+        finished = self.run.finished
+        variants = [cell.variant for cell, _ in finished]
+        methods = _names([variant.learner for variant in variants], _component_parts)
+        partitions = _names([variant.partition for variant in variants], _component_parts)
+        data = _names([variant.data for variant in variants], _data_parts)
+        one_method = len(set(methods)) == 1 and len(self.run.study.schemes) > 1
+        by_key: dict[Hashable, Group] = {}
+        for i, (cell, result) in enumerate(finished):
+            key = (data[i], partitions[i], methods[i], cell.scheme)
+            name = methods[i] if cell.scheme == "federated" else f"{methods[i]}, {cell.scheme}"
+            group = by_key.setdefault(key, Group(*key, cell.scheme if one_method else name))
+            group.cells.append(cell)
+            group.results.append(result)
+        return list(by_key.values())
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The metrics that are shown; the first decides what is best.
+
+        Learners that predict nothing have none, and tables show a dash.
+        """
+        results = list(self.run.results.values())
+        if self.run.study.metrics:
+            return list(self.run.study.metrics)
+        names = headline(results) or list(results[0].validation or results[0].client_metrics)
+        return names or ["score"]
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides what is best."""
+        return self.metrics[0]
+
+    @cached_property
+    def divisions(self) -> dict[tuple[str, str], list[Group]]:
+        """The groups by the rows they have and how these are divided."""
+        divisions: dict[tuple[str, str], list[Group]] = {}
+        for group in self.groups:
+            divisions.setdefault(group.division, []).append(group)
+        return divisions
+
+    @property
+    def shown_divisions(self) -> list[tuple[tuple[str, str], list[Group]]]:
+        """As many divisions as there are sentences and pictures about; tables show all."""
+        return list(self.divisions.items())[:MOST_DIVISIONS]
+
+    @cached_property
+    def series(self) -> dict[str, list[Result]]:
+        """The results of every group by a name that tells it apart."""
+        if len(self.divisions) == 1:
+            return {g.name: g.results for g in self.groups}
+        return {f"{g.name} on {g.data}, {g.partition}": g.results for g in self.groups}
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """The methods over data sets, partitions, seeds and folds, where these are enough."""
+        try:
+            comparison = compare(scores_of(self.groups, self.metric), "method", self.metric)
+        except UsageError:  # one method, or none that all rows have
+            return None
+        return comparison if len(comparison.rows) > 2 else None
+
+
+def _names(
+    things: Sequence[Any], parts: Callable[[Any], tuple[str, Mapping[str, Any]]]
+) -> list[str]:
+    """Short names that tell things apart: the kind, and the parameters that differ."""
+    described = [parts(thing) for thing in things]
+    values: dict[str, dict[str, set[str]]] = {}
+    for kind, params in described:
+        for name, value in params.items():
+            values.setdefault(kind, {}).setdefault(name, set()).add(repr(value))
+    return [
+        " ".join([kind, *(f"{n}={v!r}" for n, v in params.items() if len(values[kind][n]) > 1)])
+        for kind, params in described
+    ]
+
+
+def _component_parts(component: Component) -> tuple[str, Mapping[str, Any]]:
+    return type(component).__name__, component.get_params(deep=False)
+
+
+def _data_parts(data: DataSpec) -> tuple[str, Mapping[str, Any]]:
+    return data.name, {"clients": data.clients, "client_test": data.client_test, **data.options}

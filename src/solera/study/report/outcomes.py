@@ -1,0 +1,279 @@
+"""Sections about what came out: words, tables of scores, curves, confusion, learners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from solera.learn.base import load as load_model
+from solera.study.files.tables import SCHEMES
+from solera.study.formatting import mean_and_spread, metric_label, size
+from solera.study.report import figures
+from solera.study.report.blocks import (
+    Block,
+    Heading,
+    Marked,
+    Paragraph,
+    Preformatted,
+    Section,
+    Table,
+)
+from solera.study.report.groups import Group, StudyResults, best, better, value_of
+from solera.study.report.significance import comparison_blocks, friedman_words
+from solera.study.run.cells import CellStore
+from solera.study.run.results import Result
+from solera.study.run.schemes import divided, load
+
+# --- words ---
+
+
+def summary(study: StudyResults) -> list[Block]:
+    """What was done and what came out, in words."""
+    run = study.run
+    one = len(study.groups) == 1
+    done = _one_configuration(study.groups[0]) if one else _many_configurations(study)
+    words = [f"{done} {len(run.finished)} of {len(run.cells)} cells are finished."]
+    if not one:
+        words += [_leader(study.metric, *item) for item in study.shown_divisions]
+    if study.comparison is not None:
+        words.append(f"{friedman_words(study.comparison)}.")
+    if run.stopped:
+        words.append(f"The study ended early: {run.stopped}.")
+    return [Paragraph(text) for text in words]
+
+
+def _one_configuration(group: Group) -> str:
+    cell, results = group.cells[0], group.results
+    variant, dataset = cell.variant, load(cell.variant.data)
+    data = divided(cell, dataset)
+    text = (
+        f"{variant.learner!r} was trained on {dataset.name} ({dataset.title}): "
+        f"{data.offsets[-1]:,} rows held by {data.clients:,} clients, divided by "
+        f"{variant.partition!r}. "
+    )
+    score = results[0].score
+    if score is not None and results[0].metrics:
+        value = mean_and_spread([r.metrics.get(score) for r in results])
+        rows = dataset.X_test.shape[0]
+        text += (
+            f"On the {rows:,} test rows no client has it reached {metric_label(score)} {value}. "
+        )
+    if any(r.clients for r in results):
+        worst = mean_and_spread([min(r.clients.values(), default=None) for r in results])
+        text += f"On its own test rows the worst client saw {worst}. "
+    exchanged = _mean(results, "bytes_up") + _mean(results, "bytes_down")
+    return f"{text}Training exchanged {size(exchanged / data.clients)} with each client."
+
+
+def _many_configurations(study: StudyResults) -> str:
+    declared = study.run.study
+    methods = {group.method for group in study.groups}
+    data = dict.fromkeys(group.data for group in study.groups)
+    folds = f" and {declared.folds} folds" if declared.folds else ""
+    return (
+        f"{_count(methods, 'method')} on {_count(study.divisions, 'division')} of "
+        f"{', '.join(data)}, {_count(declared.seeds, 'seed')}{folds}:"
+    )
+
+
+def _leader(metric: str, division: tuple[str, str], groups: Sequence[Group]) -> str:
+    """Who is best in a division, and how the best of each scheme compare."""
+    leader = best(metric, groups)
+    if leader is None:
+        return ""
+    value = mean_and_spread(leader.values(metric))
+    text = (
+        f"On {division[0]} divided by {division[1]}, {leader.name} is best with "
+        f"{metric_label(metric)} {value}."
+    )
+    leaders = {s: best(metric, [g for g in groups if g.scheme == s]) for s in SCHEMES}
+    means = {s: g.mean(metric) for s, g in leaders.items() if g is not None}
+    federated = means.pop("federated", None)
+    if federated is None or not means:
+        return text
+    gaps = [
+        f"{abs(federated - value):.3f} "
+        f"{'better' if better(metric, federated, value) else 'worse'} than {scheme}"
+        for scheme, value in means.items()
+    ]
+    return f"{text} The best federated method is {' and '.join(gaps)}."
+
+
+def _count(things: Any, word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+
+
+# --- tables ---
+
+
+Column = Callable[[Sequence[Result]], str]
+
+
+def results(study: StudyResults) -> list[Block]:
+    """Mean ± standard deviation of every configuration; the best of a division is marked.
+
+    Where there is one configuration only, its seeds and folds have lines of their own.
+    """
+    columns = result_columns(study)
+    worse = study.comparison.worse if study.comparison is not None else set()
+    blocks: list[Block] = []
+    for division, groups in study.divisions.items():
+        rows = []
+        for group in groups:
+            cells = [column(group.results) for column in columns.values()]
+            if group.name in worse:
+                cells[0] += " †"
+            for i, metric in enumerate(study.metrics):
+                if len(groups) > 1 and best(metric, groups) is group:
+                    cells[i] = Marked(cells[i])
+            rows.append([group.name, *cells])
+        if len(study.groups) == 1:
+            rows += _rows_by_cell(groups[0], columns)
+        if len(study.divisions) > 1:
+            blocks.append(Heading(", ".join(division)))
+        blocks.append(Table(rows, ["", *columns]))
+    note = "Mean ± standard deviation over seeds and folds; the best of each division is marked."
+    if study.comparison is not None:
+        note += " † differs from the best method (Wilcoxon–Holm, α = 0.05)."
+    if len(study.run.study.schemes) > 1:
+        note += " Alone is the mean over the clients; centralised sends the rows themselves."
+    return [*blocks, Paragraph(note)]
+
+
+def _rows_by_cell(group: Group, columns: Mapping[str, Column]) -> list[list[str]]:
+    return [
+        [cell.title, *(column([result]) for column in columns.values())]
+        for cell, result in zip(group.cells, group.results, strict=True)
+        if len(group.cells) > 1
+    ]
+
+
+def result_columns(study: StudyResults) -> dict[str, Column]:
+    """What tables say about some results: scores, what training exchanged, and what it took."""
+    first, label = study.metric, metric_label(study.metric)
+    every = [result for group in study.groups for result in group.results]
+    scores: dict[str, Callable[[Result], float | None]] = {
+        metric_label(metric): partial(value_of, metric=metric) for metric in study.metrics
+    }
+    if any(r.validation and r.metrics for r in every):
+        scores[f"{label}, validation"] = lambda r: r.validation.get(first)
+    if any(r.client_metrics for r in every):
+        scores[f"{label}, clients' rows"] = lambda r: r.client_metrics.get(first)
+        scores["worst client"] = lambda r: min(r.clients.values(), default=None)
+    columns: dict[str, Column] = {name: _mean_of(score) for name, score in scores.items()}
+    columns["cells"] = lambda results: str(len(results))
+    columns["rounds"] = lambda results: f"{_mean(results, 'rounds'):g}"
+    columns["up"] = lambda results: size(_mean(results, "bytes_up"))
+    columns["down"] = lambda results: size(_mean(results, "bytes_down"))
+    columns["seconds"] = lambda results: f"{_mean(results, 'seconds'):.2f}"
+    if any(r.energy is not None for r in every):
+        columns["Wh"] = lambda results: _energy(results, "wh")
+        columns["kg CO₂e"] = lambda results: _energy(results, "co2e")
+    return columns
+
+
+def _mean_of(score: Callable[[Result], float | None]) -> Column:
+    return lambda results: mean_and_spread([score(result) for result in results])
+
+
+def _mean(results: Sequence[Any], field: str) -> float:
+    return float(np.mean([getattr(result, field) for result in results]))
+
+
+def _energy(results: Sequence[Result], field: str) -> str:
+    uses = [result.energy for result in results if result.energy is not None]
+    return f"{_mean(uses, field):.3g}" if uses else "–"
+
+
+def significance(study: StudyResults) -> list[Block]:
+    """Whether chance explains the differences."""
+    if study.comparison is None:
+        return []
+    return comparison_blocks(study.comparison, all_pairs=False)
+
+
+# --- pictures ---
+
+
+def learning_curves(study: StudyResults) -> list[Block]:
+    """The loss of every round, one picture for each division."""
+    blocks: list[Block] = []
+    for division, groups in study.shown_divisions:
+        name = figures.logged_name([r for g in groups for r in g.results])
+        series = {g.name: g.results for g in groups if figures.logged_name(g.results) == name}
+        if name is None or not series:
+            continue
+        shown = dict(list(series.items())[: figures.MOST_SERIES])
+        caption = (
+            f"{metric_label(name).capitalize()} of every round on {', '.join(division)}: mean over "
+            "the seeds; bands reach from the lowest to the highest."
+        )
+        if len(series) > len(shown):
+            caption += f" The first {len(shown)} of {len(series)} methods."
+        blocks.append(figures.drawn(figures.curves(shown, name), caption))
+    return blocks
+
+
+def confusion(study: StudyResults) -> list[Block]:
+    """Which classes are taken for which by the best method of each division."""
+    blocks: list[Block] = []
+    for division, groups in study.shown_divisions:
+        leader = best(study.metric, [g for g in groups if g.scheme != "alone"])
+        matrices = [np.array(r.confusion) for r in leader.results if r.confusion] if leader else []
+        if leader is not None and matrices:
+            classes = load(leader.cells[0].variant.data).class_names
+            caption = (
+                f"{leader.name} on {', '.join(division)}: test rows by true and predicted class, "
+                "over all seeds."
+            )
+            picture = figures.confusion(sum(matrices), classes)
+            blocks.append(figures.drawn(picture, caption))
+    return blocks
+
+
+# --- what learners have to show ---
+
+
+def learners(study: StudyResults) -> list[Block]:
+    """What the best learner of each kind has to show: trees, rules, prototypes."""
+    store = CellStore(study.run.folder)
+    federated: dict[type, list[Group]] = {}
+    for group in study.groups:
+        if group.scheme == "federated":
+            federated.setdefault(type(group.cells[0].variant.learner), []).append(group)
+    blocks: list[Block] = []
+    for groups in federated.values():
+        leader = best(study.metric, groups) or groups[0]
+        cell = leader.cells[0]
+        for section in of_learner(cell.variant.learner, store.model(cell), leader.name):
+            blocks += [Heading(section.title), *section.blocks]
+    return blocks
+
+
+def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
+    """What a learner, stored at ``path``, has to show: its method ``report_sections``, if any.
+
+    The method returns pairs of a title and a text, a matplotlib figure, or a table as a list of
+    dicts with the same keys. Of a pipeline the last step is asked.
+    """
+    last = getattr(learner, "steps", [learner])[-1]
+    if not hasattr(last, "report_sections") or not path.exists():
+        return []
+    model = load_model(path)
+    sections = []
+    for name, content in getattr(model, "steps_", [model])[-1].report_sections():
+        heading = f"{name}: {title}" if title else name
+        sections.append(Section(heading, [_learner_block(content, heading)]))
+    return sections
+
+
+def _learner_block(content: Any, heading: str) -> Block:
+    if hasattr(content, "savefig"):
+        return figures.drawn(content, heading, shown=False)
+    if isinstance(content, list) and content:
+        return Table([list(row.values()) for row in content], list(content[0]))
+    return Preformatted(str(content))

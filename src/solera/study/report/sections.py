@@ -1,0 +1,31 @@
+"""The sections of a report, in their order: a title and the function that makes its blocks.
+
+A new section is one function of :class:`~solera.study.report.groups.StudyResults` and one line
+here. A section without blocks is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from solera.study.report import clients, costs, outcomes
+from solera.study.report.blocks import Block
+from solera.study.report.groups import StudyResults
+
+SECTIONS: dict[str, Callable[[StudyResults], list[Block]]] = {
+    "Summary": outcomes.summary,
+    "Results": outcomes.results,
+    "Significance": outcomes.significance,
+    "Learning curves": outcomes.learning_curves,
+    "Partitions": clients.partitions,
+    "Selection": clients.selection,
+    "Fairness": clients.fairness,
+    "Confusion": outcomes.confusion,
+    "Learners": outcomes.learners,
+    "Traffic": costs.traffic,
+    "Energy": costs.energy,
+    "Cells that failed": costs.failures,
+    "Warnings": costs.warnings,
+    "Study file": costs.study_file,
+    "Environment": costs.environment,
+}

@@ -1,0 +1,75 @@
+"""The table of all numbers of a run: one number per line, and what it belongs to.
+
+Columns: ``cell``, ``data``, ``partition``, ``learner``, ``scheme``, ``seed``, ``fold``, one for
+every parameter that varies (``learner.lr``), then ``part``, ``round``, ``client``, ``metric``,
+``value``.
+
+========== =====================================================================
+part       what ``value`` is
+========== =====================================================================
+test       a metric of the data set's test rows
+clients    a metric of all rows that clients keep to test on
+client     the score of one ``client`` on its own of these
+validation a metric of the rows of the fold left out
+round      what the learner logged in a ``round``
+cost       rounds, bytes, seconds; kWh and kg CO₂e in all (``kwh``) and by task
+========== =====================================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from solera.study.run.folder import write_text
+from solera.study.run.results import Result, logged
+
+Labels = Mapping[str, Any]
+FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
+LAST = ("part", "round", "client", "metric", "value")
+
+
+def numbers(result: Result) -> Iterator[tuple[str, int | None, int | None, str, float]]:
+    """All numbers of a result: part, round, client, metric, value."""
+    parts = {
+        "test": result.metrics,
+        "clients": result.client_metrics,
+        "validation": result.validation,
+    }
+    for part, metrics in parts.items():
+        for metric, value in metrics.items():
+            yield part, None, None, metric, value
+    for client, value in result.clients.items():
+        yield "client", None, client, result.score or "score", value
+    for entry in result.history:
+        for metric, value in logged(entry).items():
+            yield "round", entry["round"], None, metric, float(value)
+    for metric in ("rounds", "bytes_down", "bytes_up", "seconds"):
+        yield "cost", None, None, metric, getattr(result, metric)
+    if result.energy is not None:
+        yield "cost", None, None, "kwh", result.energy.kwh
+        yield "cost", None, None, "co2e", result.energy.co2e
+        for task, kwh in result.energy.tasks.items():
+            yield "cost", None, None, f"kwh of {task}", kwh
+
+
+def table_text(rows: Sequence[tuple[Labels, Result]]) -> str:
+    """The table as CSV."""
+    varying = dict.fromkeys(key for labels, _ in rows for key in labels if key not in FIRST)
+    header = [*FIRST, *varying, *LAST]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for labels, result in rows:
+        start = [labels.get(key) for key in (*FIRST, *varying)]
+        for line in numbers(result):
+            writer.writerow([*start, *line])
+    return text.getvalue()
+
+
+def write_table(folder: Path, rows: Sequence[tuple[Labels, Result]]) -> None:
+    """Write ``metrics.csv``."""
+    write_text(folder / "metrics.csv", table_text(rows))

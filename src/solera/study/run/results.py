@@ -1,0 +1,61 @@
+"""What one training came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from solera.green.energy import EnergyUse
+from solera.study.metrics import score_name
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one cell came to.
+
+    ``metrics`` are those of the data set's test rows, ``client_metrics`` those of all rows that
+    clients keep to test on, ``clients`` the score of each client on its own of these, and
+    ``validation`` those of the fold left out of a cross-validation. ``confusion`` counts the test
+    rows by true and predicted class; ``selected`` the rounds in which each client took part. Bytes
+    and seconds count training only, over all starts of an interrupted one; ``energy`` all of it.
+    """
+
+    seed: int
+    rounds: int
+    metrics: dict[str, float]
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    client_metrics: dict[str, float] = field(default_factory=dict)
+    clients: dict[int, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    validation: dict[str, float] = field(default_factory=dict)
+    confusion: list[list[int]] = field(default_factory=list)
+    selected: list[int] = field(default_factory=list)
+    energy: EnergyUse | None = None
+
+    @property
+    def score(self) -> str | None:
+        """The name of the metric that sums up the model."""
+        return score_name(self.metrics or self.client_metrics or self.validation)
+
+
+def headline(results: Sequence[Result]) -> list[str]:
+    """Names of the metrics that tables show; the stored results have all of them."""
+    names = dict.fromkeys(name for result in results for name in result.metrics)
+    return [name for name in names if name not in ("macro_precision", "macro_recall")]
+
+
+def logged(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of one round that the learner logged, without those of the loop itself."""
+    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "seconds", "time")
+    return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}
+
+
+def finite(metrics: Mapping[K, float]) -> dict[K, float]:
+    """JSON has no number for a metric that overflowed; reports show it as missing."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -1,0 +1,357 @@
+"""Train once and judge: federated, every client alone, or all rows in one place."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import IntArray, Part
+from solera.core.payload import encoded_size
+from solera.core.replies import map_leaves
+from solera.core.rounds import Callback, Round
+from solera.data import datasets
+from solera.data.dataset import Dataset
+from solera.data.federated import FederatedData
+from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
+from solera.green.power import Sampler
+from solera.learn.evaluation import Evaluation, evaluate, metrics
+from solera.simulate.simulation import Simulation, simulate
+from solera.study.files.tables import DataSpec, Scheme
+from solera.study.metrics import score_name
+from solera.study.run.cells import Cell
+from solera.study.run.results import Result, finite, logged
+
+MOST_CLASSES = 100
+"""Confusion matrices of more classes are not kept."""
+
+
+def train(
+    cell: Cell,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Callback] = (),
+    energy: EnergyOptions | None = None,
+    sampler: Sampler | None = None,
+    stage: Callable[[str], None] = lambda text: None,
+    save: str | os.PathLike[str] | None = None,
+) -> Result:
+    """The result of one training.
+
+    The model goes to the file ``save``, except where every client has one of its own. ``energy``
+    measures it, with a ``sampler`` that is shared by several trainings, if any.
+    """
+    with _measured(energy, sampler) as tracked:
+        tracked.stage("reading data")
+        dataset = load(cell.variant.data)
+        stage("dividing the rows")
+        record = TrainingRecord(tracked)
+        options = {"callbacks": [record, *callbacks], "checkpoint": checkpoint}
+        result, model = _SCHEMES[cell.scheme](
+            _Training(cell, dataset, tracked, record, stage, options)
+        )
+        if save is not None and model is not None:
+            tracked.stage("storing")
+            model.save(save)
+    result = replace(result, seconds=round(record.seconds, 3), selected=record.selected)
+    if energy is not None:
+        result = replace(result, energy=_with_earlier(tracked.use, record.earlier_kwh_, energy))
+    return result
+
+
+# --- the three schemes ---
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What a scheme works with; ``options`` are those of the learner's fit."""
+
+    cell: Cell
+    dataset: Dataset
+    tracked: Any
+    record: TrainingRecord
+    stage: Callable[[str], None]
+    options: dict[str, Any]
+
+    def federation(self) -> Simulation:
+        """The federation that is trained on."""
+        engine = self.cell.variant.engine
+        data = divided(self.cell, self.dataset)
+        return simulate(data, seed=self.cell.seed, engine=engine.kind, workers=engine.workers)
+
+    def fit(self, federation: Simulation, **options: Any) -> Any:
+        """The learner, fitted."""
+        self.tracked.attach(federation)
+        self.tracked.stage(COORDINATOR)
+        return self.cell.variant.learner.clone().fit(federation, **options)
+
+    def evaluate(self, model: Any, federation: Simulation) -> Result:
+        """What a model that all clients share comes to; bytes are left to the scheme."""
+        self.end()
+        wanted = {
+            "test": self.cell.variant.data.client_test > 0,
+            "validation": self.cell.fold is not None,
+        }
+        kept = [
+            evaluate(model, federation, part)
+            if model.predicts and wanted[part] and federation.data.sizes(part).any()
+            else None
+            for part in wanted
+        ]
+        counts = counts_of(model, self.dataset.X_test, self.dataset.y_test, self.dataset.schema)
+        return Result(
+            seed=self.cell.seed,
+            rounds=len(model.history_),
+            metrics={} if counts is None else finite(metrics(counts)),
+            history=model.history_,
+            confusion=_confusion(counts),
+            **_client_results(*kept),
+        )
+
+    def end(self) -> None:
+        """Training is over."""
+        self.record.stop()
+        self.tracked.stage("scoring")
+        self.stage("scoring")
+
+
+def _federated(training: _Training) -> tuple[Result, Any]:
+    with training.federation() as federation:
+        model = training.fit(federation, **training.options)
+        sent = federation.meter.total()
+        result = training.evaluate(model, federation)
+    earlier = model.history_[: training.record.start]
+    down = sent.down + sum(entry["bytes_down"] for entry in earlier)
+    up = sent.up + sum(entry["bytes_up"] for entry in earlier)
+    return replace(result, bytes_down=down, bytes_up=up), model
+
+
+def _centralised(training: _Training) -> tuple[Result, Any]:
+    """All rows in one place, which is what federated learning avoids: the rows are sent."""
+    with training.federation() as federation:
+        rows = federation.data.segments(federation.clients, "train").joined()
+        training.tracked.attach(federation)
+        one = one_client(rows, training.dataset.schema, training.cell.seed)
+        model = training.fit(one, **training.options)
+        result = training.evaluate(model, federation)
+    return replace(result, bytes_up=_size(rows.X, rows.y)), model
+
+
+def _alone(training: _Training) -> tuple[Result, None]:
+    """Every client learns from its own rows only; nothing is sent. Metrics are clients' means."""
+    cell, dataset = training.cell, training.dataset
+    data = divided(cell, dataset)
+    held_out, histories = [], []
+    kept: dict[Part, dict[int, Any]] = {"test": {}, "validation": {}}
+    for client in range(data.clients):
+        only = np.array([client])
+        rows = data.segments(only, "train").joined()
+        model = training.fit(one_client(rows, dataset.schema, cell.seed))
+        histories.append(model.history_)
+        held_out.append(counts_of(model, dataset.X_test, dataset.y_test, dataset.schema))
+        for part, by_client in kept.items():
+            rows = data.segments(only, part).joined()
+            counts = counts_of(model, rows.X, rows.y, dataset.schema)
+            if counts is not None:
+                by_client[client] = counts
+    training.end()
+    known = [counts for counts in held_out if counts is not None]
+    each = [metrics(counts) for counts in known]
+    names = each[0] if each else {}
+    result = Result(
+        seed=cell.seed,
+        rounds=max(map(len, histories)),
+        metrics=finite({name: float(np.mean([m[name] for m in each])) for name in names}),
+        history=_mean_history(histories),
+        confusion=_confusion(_summed(known)) if known else [],
+        **_client_results(*(evaluation_of(counts) for counts in kept.values())),
+    )
+    return result, None
+
+
+def _mean_history(histories: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What the clients logged, averaged over those that still trained in that round."""
+    mean = []
+    for index in range(max(map(len, histories))):
+        entries = [history[index] for history in histories if len(history) > index]
+        names = dict.fromkeys(name for entry in entries for name in logged(entry))
+        values = {n: float(np.mean([e[n] for e in entries if n in e])) for n in names}
+        mean.append({"round": index, "clients": len(entries), **finite(values)})
+    return mean
+
+
+_SCHEMES: dict[Scheme, Callable[[_Training], tuple[Result, Any]]] = {
+    "alone": _alone,
+    "federated": _federated,
+    "centralised": _centralised,
+}
+
+
+# --- data and federations ---
+
+
+@lru_cache(maxsize=2)
+def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
+    return datasets.load(name, **dict(options))
+
+
+def load(data: DataSpec) -> Dataset:
+    """The data set of a cell, kept for the next cells that need it."""
+    return _dataset(data.name, tuple(sorted(data.options.items())))
+
+
+def divided(cell: Cell, dataset: Dataset) -> FederatedData:
+    """Who holds which rows."""
+    variant, fold = cell.variant, cell.fold
+    whole = simulate(
+        dataset.X,
+        dataset.y,
+        clients=variant.data.clients,
+        partition=variant.partition,
+        test=variant.data.client_test,
+        seed=cell.seed,
+        schema=dataset.schema,
+    )
+    data: FederatedData = whole.data
+    return data if fold is None else data.fold(fold.number, fold.of, seed=cell.seed)
+
+
+def one_client(rows: Any, schema: Any, seed: int, *, shuffle: bool = True) -> Simulation:
+    """A federation of one client that has all of these rows, in another order or in this one."""
+    if shuffle:
+        return simulate(rows.X, rows.y, clients=1, seed=seed, schema=schema)
+    ends = np.array([0, rows.X.shape[0]])
+    return simulate(FederatedData(rows.X, rows.y, ends, schema=schema), seed=seed)
+
+
+# --- evaluation ---
+
+
+def counts_of(model: Any, X: Any, y: Any, schema: Any) -> Any:
+    """Counts over some rows, as one client that holds them all would count; None without rows."""
+    if not model.predicts or y is None or not X.shape[0]:
+        return None
+    everything = simulate(X, y, clients=1, schema=schema)
+    return evaluate(model, everything, "train").counts
+
+
+def evaluation_of(counts: Mapping[int, Any]) -> Evaluation | None:
+    """What clients counted, each with a model of its own."""
+    if not counts:
+        return None
+    total = _summed(list(counts.values()))
+    return Evaluation(metrics(total), {client: metrics(c) for client, c in counts.items()}, total)
+
+
+def _client_results(test: Evaluation | None, validation: Evaluation | None) -> dict[str, Any]:
+    """What clients' own rows say, folded and one by one."""
+    results: dict[str, Any] = {}
+    if test is not None:
+        score = score_name(test.metrics)
+        each = {int(client): values[score] for client, values in test.clients.items() if score}
+        results |= {"client_metrics": finite(test.metrics), "clients": finite(each)}
+    if validation is not None:
+        results["validation"] = finite(validation.metrics)
+    return results
+
+
+def _summed(counts: Sequence[Any]) -> Any:
+    return map_leaves(lambda *leaves: sum(leaves), *counts)
+
+
+def _confusion(counts: Any) -> list[list[int]]:
+    if counts is None or "confusion" not in counts or len(counts["confusion"]) > MOST_CLASSES:
+        return []
+    matrix: list[list[int]] = np.asarray(counts["confusion"]).tolist()
+    return matrix
+
+
+def _size(X: Any, y: Any) -> int:
+    """Bytes of rows that are sent."""
+    if hasattr(X, "tocsr"):
+        X = X.tocsr()
+        X = [X.data, X.indices, X.indptr]
+    return encoded_size({"X": X, "y": y})
+
+
+# --- time, clients and energy ---
+
+
+class TrainingRecord(Callback):
+    """Seconds, chosen clients and energy of training, carried on from the checkpoint.
+
+    ``start`` is the first round of this start.
+    """
+
+    def __init__(self, tracked: Any) -> None:
+        self.start = 0
+        self.earlier_kwh_ = 0.0
+        self._tracked = tracked
+        self._earlier_seconds = 0.0
+        self._began = time.perf_counter()
+        self._ended: float | None = None
+        self.selected_: IntArray = np.zeros(0, dtype=np.int64)
+
+    @property
+    def seconds(self) -> float:
+        now = time.perf_counter() if self._ended is None else self._ended
+        return self._earlier_seconds + now - self._began
+
+    @property
+    def selected(self) -> list[int]:
+        """In how many rounds each client took part."""
+        chosen: list[int] = self.selected_.tolist()
+        return chosen
+
+    def stop(self) -> None:
+        self._ended = time.perf_counter()
+
+    def on_start(self, learner: Any, rounds: int, start: int) -> None:
+        self.start = start
+
+    def on_round(self, learner: Any, round: Round) -> None:
+        if not len(self.selected_):
+            self.selected_ = np.zeros(len(round.federation), dtype=np.int64)
+        self.selected_ = self.selected_ + np.bincount(round.clients, minlength=len(self.selected_))
+
+    def get_state(self) -> Any:
+        kwh = self.earlier_kwh_ + self._tracked.wh / 1000
+        return {"seconds": self.seconds, "selected": self.selected_, "kwh": kwh}
+
+    def set_state(self, state: Any) -> None:
+        self._earlier_seconds = state["seconds"]
+        self.selected_ = state["selected"]
+        self.earlier_kwh_ = state["kwh"]
+
+
+class _Unmeasured:
+    """Stands where energy is not asked for."""
+
+    wh = 0.0
+
+    def stage(self, name: str) -> None: ...
+
+    def attach(self, federation: Any) -> None: ...
+
+
+@contextmanager
+def _measured(energy: EnergyOptions | None, sampler: Sampler | None) -> Iterator[Any]:
+    if energy is None:
+        yield _Unmeasured()
+    else:
+        with track_energy(options=energy, sampler=sampler) as tracked:
+            yield tracked
+
+
+def _with_earlier(use: EnergyUse, kwh: float, options: EnergyOptions) -> EnergyUse:
+    """What this start took and what earlier ones of the same training took."""
+    if not kwh:
+        return use
+    co2e = kwh * options.grams_per_kwh() / 1000
+    return use + EnergyUse(kwh, co2e, 0.0, use.source, {"earlier starts": kwh})

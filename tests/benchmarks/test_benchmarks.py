@@ -1,0 +1,77 @@
+"""Every benchmark runs at a tiny size, so that a renamed method does not break one unnoticed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import solera as so
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+SECONDS = 300
+ALONE = {"OMP_NUM_THREADS": "1"}
+"""Other tests have the other cores."""
+MODULES = {"heonn_reference", "numbers_task", "sizes"}
+"""Files that benchmarks import."""
+SHOWS = {
+    "before_after": r"W3 .*\d\.\d+ \[",
+    "energy": r"2 workers: tasks of \d+ cells",
+    "gpu": r"W3 logistic +\d",
+    "heonn": r"encrypted weights, finish=coordinator +\d",
+    "heonn_figures": r"digits, random_layer, .* \d\d\.\d\d",
+    "kmeans": r"one place: scikit-learn.*×",
+    "million": r"peak memory +\d+ MB",
+    "million_averaging": r"peak memory +\d+ MB",
+    "overhead": r"processes \(2 workers\), fold.* the loop",
+    "selection": r"largest difference of a value \d",
+    "simulation": r"W3: (.*\n)*loop +\d",
+    "trees": r"FedHistGBDT, .*ratio \d",
+}
+PARTS = {
+    ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
+    ("coordinator", "load"): r"1 MB +\d",
+    ("coordinator", "update"): r"worker +-?\d+ MB more",
+    ("coordinator", "flower"): r"ratio \d|not installed",
+}
+NEEDS = {
+    "coordinator": ("fastapi", "httpx"),
+    "gpu": ("torch",),
+    "heonn": ("tenseal",),
+    "million_averaging": ("torch",),
+    "selection": ("torch",),
+    "simulation": ("torch",),
+}
+CASES = [*((name, "") for name in SHOWS), *PARTS]
+
+
+def test_every_benchmark_is_started_here():
+    files = {path.stem for path in FOLDER.glob("*.py")}
+    assert files == {name for name, _ in CASES} | MODULES
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), CASES, ids=[" ".join(filter(None, case)) for case in CASES]
+)
+def test_runs_at_a_tiny_size(name, part, tmp_path):
+    for package in NEEDS.get(name, ()):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    paths = [str(Path(so.__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *filter(None, [part]), "--tiny"],
+        cwd=tmp_path,
+        env={**os.environ, **ALONE, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected = PARTS[name, part] if part else SHOWS[name]
+    assert re.search(expected, done.stdout), done.stdout[-3000:]
+    assert not list(tmp_path.iterdir()), "a benchmark leaves nothing behind"

@@ -1,0 +1,405 @@
+"""The agent alone with a coordinator: heartbeats, approvals, faults of its own machine, signals."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.core.errors import DataError, UsageError
+from solera.core.payload import encode
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "pandas"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+import agent_tasks  # noqa: E402, F401
+from network import AGENT, Network, kill  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from solera.cli.app import app  # noqa: E402
+from solera.serve.agent.agent import Agent  # noqa: E402
+from solera.serve.agent.held_jobs import HeldJobs, describe  # noqa: E402
+from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.sources import open_source  # noqa: E402
+from solera.serve.agent.worker import Worker  # noqa: E402
+
+PROGRAM = f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n" + (
+    "import agent_tasks\n" + AGENT
+)
+ALL = '[[task]]\nname = "*"\n'
+rng = np.random.default_rng(3)
+X = rng.normal(size=(60, 3))
+Y = (X @ rng.normal(size=(3, 2))).argmax(axis=1)
+ROWS = so.FederatedData(X, Y, np.array([0, 60]))
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory):
+    here = Network(tmp_path_factory.mktemp("agents"))
+    try:
+        here.start()
+        yield here
+    finally:
+        here.close()
+
+
+@pytest.fixture
+def network(coordinator, request, tmp_path):
+    """A federation of its own for every test, at one coordinator."""
+    here = copy.copy(coordinator)
+    here.federation = f"f{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}"
+    here.folder, here.agents = tmp_path, {}
+    (tmp_path / "coordinator").symlink_to(coordinator.folder / "coordinator")
+    yield here
+    for process in here.agents.values():
+        kill(process)
+
+
+def hire(network, policy=ALL, rows=ROWS, name="north", **options):
+    return Agent(network.enrol(name), Worker(rows, **options), Policy.parse(policy), patience=5)
+
+
+@contextmanager
+def working(agent):
+    thread = threading.Thread(target=agent.run, args=(0.5,))
+    thread.start()
+    try:
+        yield agent
+    finally:
+        agent.stop.set()
+        thread.join(20)
+        agent.close()
+
+
+def told(network):
+    """What the coordinator knows of the first client."""
+    path = f"/v1/federations/{network.federation}"
+    return network.driver().request("GET", path).json()["clients"][0]
+
+
+def until(ready, seconds=15):
+    deadline = time.monotonic() + seconds
+    while not (found := ready()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
+    return found
+
+
+@contextmanager
+def asking(fed, *what, **options):
+    """An ask in the background; gives a list that fills with its replies and failures."""
+    heard = []
+
+    def ask():
+        replies = fed.ask(*what, quorum=0, deadline=30, **options)
+        heard.extend([*(r.payload for r in replies), *replies.failures])
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    yield heard
+    thread.join(40)
+
+
+def answer(network, *what, **options):
+    with asking(network.connect(), *what, **options) as heard:
+        pass
+    return heard
+
+
+# --- heartbeats and the log ----------------------------------------------------------------------
+
+
+def test_the_coordinator_hears_what_a_client_does_and_where_its_log_ends(network, tmp_path):
+    busy = tmp_path / "busy"
+    busy.touch()
+    agent = hire(network)
+    assert told(network)["head"] is None
+    with working(agent):
+        with asking(network.connect(), "agent.wait", {"file": str(busy)}) as heard:
+            until(lambda: told(network)["doing"] == "agent.wait")
+            assert told(network)["head"] == [0, "0" * 64]
+            busy.unlink()
+        assert heard == [{"rows": 60}]
+        until(lambda: told(network)["doing"] == "")
+    assert told(network)["head"] == list(agent.audit.head())
+    assert told(network)["head"][0] == 1
+    assert time.time() - told(network)["seen"] < 20
+
+
+def test_a_log_cut_together_with_its_head_is_found_out(network, tmp_path):
+    with working(hire(network)) as agent:
+        answer(network, "data.flaws")
+        home = agent.folder
+        for name in ("audit.log", "audit.log.head"):
+            shutil.copy(home / name, tmp_path / name)
+        answer(network, "data.flaws")
+    head = told(network)["head"]
+    assert head[0] == 2
+    remembered = ("--head", f"{head[0]}:{head[1]}")
+
+    def verify(*options, code):
+        arguments = ["audit", "verify", str(home / "audit.log"), "--folder", str(home), *options]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == code, result.output
+        return result.output
+
+    assert "ok" in verify(*remembered, code=0)
+    for name in ("audit.log", "audit.log.head"):
+        shutil.copy(tmp_path / name, home / name)
+    assert "ok" in verify(code=0), "the files alone look right"
+    assert "the log ends at line 1, the remembered head is at line 2" in verify(*remembered, code=1)
+    assert "no line of a log" in verify("--head", "2:ab", code=1)
+
+    with working(Agent(home, Worker(ROWS), Policy.parse(ALL), patience=5)):
+        until(lambda: cuts(network))
+        answer(network, "data.flaws")
+        time.sleep(1.5)
+    assert told(network)["head"] == head, "what convicts the log is not forgotten"
+    assert [e["facts"]["said"][0] for e in cuts(network)] == [1, 2], "each noted once"
+
+
+def cuts(network):
+    path = f"/v1/federations/{network.federation}/events"
+    events = network.driver().request("GET", path).json()
+    return [event for event in events if event["event"] == "log cut"]
+
+
+# --- signals and second agents -------------------------------------------------------------------
+
+
+def start(network, name, program=PROGRAM, **options):
+    files = [str(network.folder / f"{name}.{end}") for end in ("rows", "toml")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(network.folder / name), *files], **options
+    )
+    network.agents[f"{name} {process.pid}"] = process
+    return process
+
+
+def children(pid):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_sigterm_ends_an_agent_in_the_middle_of_a_task_and_nothing_is_lost(network, tmp_path):
+    busy = tmp_path / "busy"
+    busy.touch()
+    network.enrol("north")
+    network.give("north", ROWS, 0)
+    first = start(network, "north")
+    with asking(network.connect(), "agent.wait", {"file": str(busy)}) as heard:
+        until(lambda: told(network)["doing"] == "agent.wait")
+        workers = children(first.pid)
+        assert workers
+        second = start(network, "north", stderr=subprocess.PIPE)
+        assert second.wait(20) == 1
+        said = second.stderr.read().decode()
+        second.stderr.close()
+        assert f"an agent works in {network.folder / 'north'} already, process {first.pid}" in said
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(10) == 0
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+        assert told(network)["doing"] == ""
+        assert heard == []
+        busy.unlink()
+        start(network, "north")
+    assert heard == [{"rows": 60}]
+
+
+# --- a machine with faults -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "no table", "other fields"])
+def test_a_damaged_memory_is_named(network, damage):
+    agent = hire(network)
+    job = network.connect()
+
+    def times():
+        return job.ask("agent.count", {"numbers": 0}).collect()[0].payload["times"]
+
+    with working(agent):
+        assert times() == 1
+    path = agent.folder / "memory.sol"
+    whole = path.read_bytes()
+    other = {"no table": encode([1]), "other fields": encode({"state": {}}), "empty": b""}
+    path.write_bytes(other.get(damage, whole[:-1]))
+    with Worker(ROWS) as worker:
+        with pytest.raises(UsageError, match=r"memory\.sol is damaged.*restore it from a copy"):
+            Agent(agent.folder, worker, Policy.parse(ALL))
+        path.write_bytes(whole)
+        again = Agent(agent.folder, worker, Policy.parse(ALL))
+        with working(again):
+            assert times() == 2
+
+
+@contextmanager
+def full_disk(size=16 << 10):
+    """No file of this process may grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_the_disk_does_not_keep_does_not_leave(network):
+    agent = hire(network)
+    large = ("agent.count", {"numbers": 10_000})
+    with working(agent):
+        with full_disk():
+            (failure,) = answer(network, *large)
+        assert failure.kind == "failed"
+        assert failure.reason == "the client cannot keep its reply: File too large"
+        assert not [path for path in agent.folder.iterdir() if "memory" in path.name]
+        (reply,) = answer(network, *large)
+        assert reply["times"] == 1, "the state of the task that was not kept does not count"
+
+
+def test_nothing_leaves_that_cannot_be_logged(network):
+    agent = hire(network)
+    with working(agent):
+        log = agent.folder / "audit.log"
+        aside = log.rename(agent.folder / "aside")
+        log.mkdir()
+        with asking(network.connect(), "agent.count", {"numbers": 1}) as heard:
+            until(lambda: told(network)["doing"].startswith("cannot work: "))
+            assert heard == []
+            log.rmdir()
+            aside.rename(log)
+        assert heard[0]["times"] == 1
+
+
+def read_when_there(path):
+    if not path.exists():
+        raise DataError("the database is away")
+    return ROWS
+
+
+def test_an_agent_whose_rows_are_away_says_so_and_waits(network, tmp_path):
+    flag = tmp_path / "flag"
+    agent = hire(network, rows=functools.partial(read_when_there, flag), begin=False)
+    with working(agent):
+        until(lambda: told(network)["doing"] == "cannot work: the database is away")
+        with asking(network.connect(), "agent.count", {"numbers": 0}) as heard:
+            flag.touch()
+        assert heard[0]["times"] == 1
+        until(lambda: told(network)["doing"] == "")
+
+
+# --- held jobs -----------------------------------------------------------------------------------
+
+CAREFUL = '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n' + ALL
+
+
+def test_held_jobs_are_listed_with_their_description_and_run_once_approved(network, tmp_path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text(CAREFUL)
+    agent = hire(network, CAREFUL)
+
+    def solera(*arguments):
+        result = CliRunner().invoke(app, [*arguments, "--folder", str(agent.folder)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert solera("held") == "no job waits for approval\n"
+    fed = network.connect("studied", seed=77)
+    job = network.driver().request("GET", f"/v1/jobs/{fed.engine.job}").json()
+    with working(agent):
+        with asking(fed, "agent.count", {"numbers": 0}) as heard:
+            said = until(lambda: solera("held") if agent.held.path.exists() else "")
+            assert job["hash"] in said
+            assert f"{job['id']}, driven, of {job['owner']}; asks for agent.count; since 20" in said
+            assert '"seed": 77' in said
+            until(lambda: agent.held.read())
+            time.sleep(1.5)
+            assert heard == []
+            solera("approve", job["hash"], "--person", "dr.garcia", "--policy", str(policy))
+            assert solera("held", "--policy", str(policy)) == "no job waits for approval\n"
+        assert heard[0]["times"] == 1
+        until(lambda: agent.held.read() == [])
+
+
+def test_a_description_is_told_in_words_and_not_at_any_length():
+    assert describe(encode({"toml": 'name = "a"'})) == 'name = "a"'
+    assert '"seed": 3' in describe(encode({"seed": 3, "x": np.zeros(4), "b": b"12"}))
+    assert "array float64 (4,)" in describe(encode({"x": np.zeros(4)}))
+    assert len(describe(encode({"toml": "a" * 100_000}))) < 21_000
+    assert describe(encode([1])) == "[\n  1\n]"
+
+
+def test_what_is_shown_cannot_write_to_the_terminal(tmp_path):
+    from solera.serve.agent.held_jobs import HeldJob
+
+    evil = "\x1b[2Jname = 'fine'\r\x07"
+    HeldJobs(tmp_path / "held.json").write([HeldJob("ab", "j", evil, "k", evil, "now", evil)])
+    said = CliRunner().invoke(app, ["held", "--folder", str(tmp_path)]).stdout
+    assert "name = 'fine'" in said
+    assert not {"\x1b", "\r", "\x07"} & set(said)
+    (tmp_path / "held.json").write_bytes(b"[{}]")
+    broken = CliRunner().invoke(app, ["held", "--folder", str(tmp_path)])
+    assert broken.exit_code == 1
+    assert "held.json is damaged" in broken.stderr
+
+
+# --- what tasks see ------------------------------------------------------------------------------
+
+
+def test_columns_that_the_policy_does_not_list_never_reach_a_task(network, tmp_path):
+    path = tmp_path / "rows.csv"
+    lines = [f"{i},{i / 2},{90_000 + i},{i % 2}" for i in range(30)]
+    path.write_text("\n".join(["age,bmi,secret,ill", *lines]))
+    policy = '[data]\ncolumns = ["bmi", "age"]\n' + ALL
+    columns = Policy.parse(policy).data.columns
+    source = functools.partial(open_source, str(path), target="ill", columns=columns)
+    with working(hire(network, policy, source)):
+        (seen,) = answer(network, "agent.rows")
+    assert seen["names"] == ["bmi", "age"]
+    assert seen["X"].shape == (30, 2)
+    assert seen["X"].max() < 90_000
+
+
+TASKS = "".join(f'[[task]]\nname = "{name}"\n' for name in ("preprocess.*", "heonn.*", "data.*"))
+
+
+def test_a_pipeline_needs_a_rule_for_its_transformer(network):
+    def learn():
+        return so.Pipeline(so.FedScaler(), so.FedHEONN()).fit(network.connect(seed=1))
+
+    allowed = TASKS + '[[task]]\nname = "prepare.FedScaler"\n'
+    agent = hire(network, TASKS)
+    with working(agent), pytest.raises(Exception, match=r"not allow task 'prepare\.FedScaler'"):
+        learn()
+    again = Agent(agent.folder, Worker(ROWS), Policy.parse(allowed), patience=5)
+    with working(again):
+        there = learn()
+    here = so.Pipeline(so.FedScaler(), so.FedHEONN()).fit(so.simulate(ROWS, seed=1))
+    np.testing.assert_allclose(there.predict(X), here.predict(X))
+
+
+def test_a_task_that_spends_a_privacy_budget_is_refused_without_a_ledger(network):
+    with working(hire(network, ALL + "[privacy]\nepsilon = 4.0\n")):
+        ask = {"numbers": 0, "privacy": {"epsilon": 0.1, "delta": 1e-6}}
+        (failure,) = answer(network, "agent.count", ask)
+    assert failure.kind == "refused"
+    assert "no ledger" in failure.reason

@@ -1,0 +1,93 @@
+"""Every learner gives over a real network what it gives in simulation, and repeats bit for bit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.core.component import describe_fitted
+from solera.core.payload import encode
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "laws"))
+
+import cases  # noqa: E402
+from network import Network  # noqa: E402
+
+CLIENTS = 3
+TARGETS = ("classes", "labels", "numbers")
+
+
+def rows(target):
+    """What the clients train on; a network's clients in these tests keep nothing apart."""
+    data = cases.rows(target)
+    parts = [data.segments(np.array([client]))[0] for client in range(CLIENTS)]
+    offsets = np.cumsum([0, *(len(part) for part in parts)])
+    X = np.concatenate([part.X for part in parts])
+    y = np.concatenate([part.y for part in parts])
+    return so.FederatedData(X, y, offsets, schema=data.schema)
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def place(request, tmp_path_factory):
+    """A network whose clients hold rows with one kind of target."""
+    network = Network(tmp_path_factory.mktemp(request.param))
+    network.start()
+    data = rows(request.param)
+    for client in range(CLIENTS):
+        network.enrol(f"client-{client}")
+        network.give(f"client-{client}", data, client)
+        network.work(f"client-{client}")
+    yield network, request.param, data
+    network.close()
+
+
+def test_every_learner_gives_the_same_over_a_network(place):
+    """Every variant is compared with simulation; the first of each learner is also repeated."""
+    network, target, data = place
+    tried = set()
+    for name, make, of in cases.learner_cases():
+        if of != target or "module" in name:  # code of one's own stays in simulation
+            continue
+        here = cases.federation_over(cases.ENGINES["local-undeclared"](data), make())
+        expected = make().fit(here)
+        there = learned(network, name, make(), here.topology)
+        assert_alike(name, there, describe_fitted(expected))
+        learner = name.partition("-")[0]
+        if learner not in tried:
+            again = learned(network, f"{name}-again", make(), here.topology)
+            assert encode(again) == encode(there), name
+        tried.add(learner)
+    assert tried
+
+
+def learned(network, job, learner, topology):
+    federation = network.connect(job, seed=11)
+    federation.topology = topology
+    return describe_fitted(learner.fit(federation))
+
+
+def assert_alike(where, found, expected):
+    """Equal but for the last bits of floating point numbers."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for key, value in expected.items():
+            assert_alike(f"{where}.{key}", found[key], value)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected), where
+        for k, value in enumerate(expected):
+            assert_alike(f"{where}[{k}]", found[k], value)
+    elif isinstance(expected, np.ndarray) and expected.dtype.kind == "f":
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9, err_msg=where)
+    elif isinstance(expected, np.ndarray):
+        np.testing.assert_array_equal(found, expected, err_msg=where)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-7, nan_ok=True), where
+    else:
+        assert found == expected, where

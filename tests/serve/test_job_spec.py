@@ -1,0 +1,55 @@
+"""A job file says what a coordinator shall run; what is wrong in it is named with its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from solera.core.errors import UsageError
+from solera.serve.job_spec import parse_job
+
+LEARNER = '\n[learner]\nkind = "FedHEONN"\nlam = 0.5\n'
+HEAD = 'name = "risk"\nfederation = "cardio"\n'
+
+
+def test_a_job_file_is_read():
+    spec = parse_job(HEAD + 'seed = 3\ndeadline = 5\nevaluate = "test"\nstanding = true' + LEARNER)
+    assert (spec.name, spec.federation, spec.seed, spec.deadline) == ("risk", "cardio", 3, 5)
+    assert (spec.standing, spec.evaluate, spec.clients, spec.owner) == (True, "test", 1, "")
+    assert spec.learner.lam == 0.5
+    assert parse_job(f'federation = "cardio"{LEARNER}', name="file").name == "file"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("sede = 3", "job:3: a job has no 'sede' (did you mean 'seed'?)"),
+        ("seed = -1", "job:3: a job: seed = -1 is not a whole number of at least 0"),
+        ('seed = "x"', "job:3: a job: seed = 'x' is not a whole number of at least 0"),
+        ("clients = 0", "job:3: a job: clients = 0 is not a whole number of at least 1"),
+        ("clients = true", "job:3: a job: clients = True is not a whole number of at least 1"),
+        ("deadline = nan", "job:3: a job: deadline = nan is not a number of at least 0"),
+        ('evaluate = "all"', "job:3: a job: evaluate = 'all' is not '', 'train' or 'test'"),
+        ("standing = 1", "job:3: a job: standing = 1 is not true or false"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(line, said):
+    with pytest.raises(UsageError) as error:
+        parse_job(HEAD + line + LEARNER)
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LEARNER, "a job needs federation"),
+        (f'federation = "a/b"{LEARNER}', "'a/b' is not a name"),
+        (f'federation = "a\\n"{LEARNER}', "is not a name"),
+        (HEAD, "a job needs learner"),
+        (f"{HEAD}learner = 3", "learner = 3 is not a table"),
+        (f"{HEAD}standing = true\n[learner]\nkind = 'FedLinear'", "FedLinear cannot stand"),
+        ("x =", "this is not TOML"),
+    ],
+)
+def test_a_file_that_lacks_something_is_refused(text, said):
+    with pytest.raises(UsageError, match=said):
+        parse_job(text, name="job")

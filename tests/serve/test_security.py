@@ -1,0 +1,717 @@
+"""What a hospital's reviewer tests, one promise after the other, against processes that run.
+
+Still to come: the privacy ledger; its place in the policy is tested. Leaving is in
+``agent/test_leaving.py``, memory in ``coordinator/test_memory.py``. Resuming is short here:
+``test_chaos.py`` kills all sides at every step.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import copy
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import socket
+import ssl
+import struct
+import threading
+import time
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.core.aggregation import Mean
+from solera.core.component import describe_fitted
+from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.payload import decode, encode
+from solera.serve.connection import Connection, CoordinatorError
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+import httpx  # noqa: E402
+from network import Network, kill  # noqa: E402
+
+from solera.serve import audit  # noqa: E402
+from solera.serve.agent.agent import Agent  # noqa: E402
+from solera.serve.agent.approvals import Approvals  # noqa: E402
+from solera.serve.agent.policy import Policy  # noqa: E402
+from solera.serve.agent.worker import Worker  # noqa: E402
+from solera.serve.coordinator.store.store import Store  # noqa: E402
+from solera.serve.identity import Identity, reply_message, sign_request  # noqa: E402
+
+try:
+    import tenseal
+except ImportError:
+    tenseal = None
+needs_he = pytest.mark.skipif(tenseal is None, reason="the extra 'he' is not installed")
+needs_proc = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="there is no /proc")
+
+SOURCE = Path(so.__file__).parent
+rng = np.random.default_rng(5)
+X = rng.normal(size=(120, 4))
+Y = (X @ rng.normal(size=(4, 3))).argmax(axis=1)
+DATA = so.FederatedData(X, Y, np.array([0, 50, 90, 120]))
+NAMES = ("north", "south", "west")
+TRAIN = {
+    "coef": np.zeros((4, 3)),
+    "intercept": np.zeros(3),
+    "loss": "softmax",
+    "classes": np.arange(3),
+    "lr": 0.1,
+    "l2": 0.0,
+    "epochs": 1,
+    "batch_size": 8,
+}
+CAREFUL = {
+    "closed": "",
+    "few": '[data]\nmin_rows = 1000\n[[task]]\nname = "data.*"\n',
+    "wary": '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n[output]\nmax_bytes = 10\n'
+    '[[task]]\nname = "data.*"\n',
+    "frugal": '[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[[task]]\nname = "data.*"\n',
+}
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """Three agents, with the same encryption key where encryption is installed."""
+    folder = tmp_path_factory.mktemp("security")
+    here = Network(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            here.start()
+            patch.setenv("SOLERA_KEYS", str(folder / "keys"))
+            if tenseal is not None:
+                from solera.privacy.he import keys
+
+                keys.create(folder / "keys", "shared", keys.CLIENT)
+            staff(here, dict.fromkeys(NAMES))
+            yield here
+        finally:
+            here.close()
+
+
+@pytest.fixture(scope="module")
+def careful(network):
+    """A federation of agents whose policies allow little."""
+    here = federation(network, "careful")
+    staff(here, CAREFUL)
+    return here
+
+
+@pytest.fixture(scope="module")
+def lab(network):
+    """A federation of an honest agent (0) and a client (1) that has no agent: the tests play it."""
+    here = federation(network, "lab")
+    staff(here, {"honest": None})
+    here.enrol("rogue")
+    return here
+
+
+def federation(network, name):
+    """The same coordinator, another federation."""
+    other = copy.copy(network)
+    other.federation = name
+    return other
+
+
+def staff(network, policies):
+    for k, (name, policy) in enumerate(policies.items()):
+        network.enrol(name)
+        network.give(name, DATA, k % DATA.clients, *([] if policy is None else [policy]))
+        network.work(name)
+
+
+class Hand:
+    """A client moved by hand: it has keys and a place, and sends what it likes."""
+
+    def __init__(self, network, name):
+        self.network, self.folder = network, network.folder / name
+        self.identity = Identity.load(self.folder)
+        self.number = int(json.loads((self.folder / "place.json").read_text())["client"])
+        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=5)
+
+    def headers(self, method, path, body):
+        digest = hashlib.sha256(body).hexdigest()
+        federation = self.network.federation
+        return sign_request(self.identity, federation, method, path, digest, time.time())
+
+    def orders(self, wait=5):
+        return self.connection.request("GET", f"/v1/work?wait={wait}").json()["asks"]
+
+    def reply(self, job, sequence, frame, *, signer=None, **other):
+        """Upload a frame and say that it is the answer."""
+        digest = self.connection.upload(frame)
+        message = reply_message(
+            self.network.federation, job, sequence, str(self.number), "ok", digest, len(frame)
+        )
+        signature = (signer or self.identity).sign(message).hex()
+        said = {"status": "ok", "digest": digest, "size": len(frame), "signature": signature}
+        path = f"/v1/jobs/{job}/asks/{sequence}/reply"
+        return self.connection.request("POST", path, json=said | other).json()
+
+    @contextmanager
+    def answering(self):
+        """Answers every ask of the federation with the frame in the list that this gives."""
+        frames = [b""]
+        stop, trouble = threading.Event(), []
+
+        def answer():
+            try:
+                while not stop.is_set():
+                    for order in self.orders(wait=0.3):
+                        self.reply(order["job"], order["sequence"], frames[0])
+            except Exception as error:
+                trouble.append(error)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield frames
+        finally:
+            stop.set()
+            thread.join()
+        assert not trouble
+
+
+def files(folder):
+    """Every file below a folder and its bytes."""
+    found = {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    assert found
+    return found
+
+
+def http(network):
+    return httpx.Client(base_url=network.url, verify=ssl.create_default_context(cafile=network.ca))
+
+
+def alive(network):
+    with http(network) as client:
+        assert client.get("/readyz").json()["status"] == "ok"
+    assert network.coordinator.poll() is None
+
+
+def learned(model):
+    return encode(describe_fitted(model))
+
+
+def job_of(fed):
+    return fed.engine.job
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def tree(pid):
+    """A process and all that it started."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = [pid]
+    for process in found:
+        found += [child for child, parent in parents.items() if parent == process]
+    return found
+
+
+def listening(pid):
+    """Sockets of a process that accept connections or datagrams from elsewhere."""
+    mine = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            mine.add(os.readlink(path))
+        except OSError:
+            continue
+    found = []
+    for table, states in (("tcp", {"0A"}), ("tcp6", {"0A"}), ("udp", {"07"}), ("udp6", {"07"})):
+        path = Path(f"/proc/{pid}/net/{table}")
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
+            fields = line.split()
+            if fields[3] in states and f"socket:[{fields[9]}]" in mine:
+                found.append(fields[1])
+    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[3], 16) & 0x10000 and f"socket:[{fields[6]}]" in mine:
+            found.append(line)
+    return found
+
+
+@needs_proc
+def test_outbound_only(network):
+    assert len(network.connect().ask("data.describe", deadline=30).collect()) == 3
+    assert listening(network.coordinator.pid), "the test must be able to find a listener"
+    for name in NAMES:
+        processes = tree(network.agents[name].pid)
+        assert len(processes) >= 2, "the agent and its worker"
+        assert not [found for pid in processes for found in listening(pid)]
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
+    sent = []
+    request = httpx.Client.request
+
+    def captured(self, method, url, **options):
+        sent.append(repr((method, url, options.get("headers"))).encode())
+        sent.append(options.get("content") or b"")
+        return request(self, method, url, **options)
+
+    monkeypatch.setattr(httpx.Client, "request", captured)
+    here = federation(network, "leaving")
+    home = here.enrol("east")
+    one = so.FederatedData(X, Y, np.array([0, len(X)]))
+    agent = Agent(home, Worker(one), Policy.parse('[[task]]\nname = "*"\n'), patience=5)
+    replies = here.connect().ask("data.describe", deadline=20)
+    reader = threading.Thread(target=replies.collect)
+    worker = threading.Thread(target=agent.step, args=(10,))
+    try:
+        for thread in (worker, reader):
+            thread.start()
+        for thread in (worker, reader):
+            thread.join(20)
+        assert not replies.failures
+        fields = decode((home / "identity.key").read_bytes())
+        wire = b"\n".join(sent)
+        assert fields["public"][:32].hex().encode() in wire, "the public half does travel"
+        private = [fields["sign"], fields["seal"]]
+        everything = [*files(network.folder / "coordinator").values(), wire]
+        for secret in private:
+            for form in (secret, secret.hex().encode(), base64.b64encode(secret)[:-4]):
+                assert not any(form in data for data in everything)
+
+        hand = Hand(here, "east")
+        polled = []
+        poll = threading.Thread(target=lambda: polled.extend(hand.orders(wait=2)))
+        poll.start()
+        time.sleep(0.3)
+        path = f"/v1/federations/leaving/clients/{hand.number}/revoke"
+        here.driver().request("POST", path, json={"reason": "left the study"})
+        with pytest.raises(CoordinatorError, match=r"left the study.*401"):
+            agent.step()
+        with pytest.raises(CoordinatorError, match="401"):
+            Hand(here, "east").connection.upload(b"more")
+        poll.join(10)
+        assert polled == []
+    finally:
+        agent.close()
+
+
+# --- policy ---------------------------------------------------------------------------------------
+
+
+def reason_of(fed, client, task, payload=None):
+    replies = fed.ask(task, payload, to=[client], quorum=0, deadline=20)
+    assert list(replies) == []
+    (failure,) = replies.failures
+    assert failure.kind == "refused"
+    return failure.reason
+
+
+def approve(network, name, digest):
+    approvals = Approvals(network.folder / name / "approvals.json", ["dr.garcia"])
+    approvals.approve(digest, "dr.garcia", datetime.now())
+
+
+def test_default_deny_and_approval_of_one_exact_job(careful):
+    fed = careful.connect()
+    for task, payload in (("data.describe", None), ("linear.train", TRAIN)):
+        assert f"does not allow task '{task}'" in reason_of(fed, 0, task, payload)
+    assert "does not allow task 'linear.train'" in reason_of(fed, 1, "linear.train", TRAIN)
+
+    allowed, changed = careful.connect("allowed", seed=1), careful.connect("changed", seed=2)
+    driver = careful.driver()
+    one, other = (
+        driver.request("GET", f"/v1/jobs/{job_of(f)}").json()["hash"] for f in (allowed, changed)
+    )
+    assert one != other
+    approve(careful, "wary", one)
+    assert "max_bytes" in reason_of(allowed, 2, "data.describe"), "it ran: only its reply was held"
+    late = changed.ask("data.describe", to=[2], quorum=0, deadline=2.5)
+    assert list(late) == []
+    assert late.failures[0].kind == "late", "a job that nobody approved does not run"
+
+
+def test_limits_are_enforced_at_the_client(careful):
+    fed = careful.connect("limits")
+    assert "fewer rows than min_rows = 1,000" in reason_of(fed, 1, "data.describe")
+    approve(careful, "wary", careful.driver().request("GET", "/v1/jobs/limits").json()["hash"])
+    reason = reason_of(fed, 2, "data.describe")
+    assert "max_bytes = 10" in reason
+    rows = careful.driver().request("GET", "/v1/jobs/limits/asks/1/replies").json()["replies"]
+    assert [row["digest"] for row in rows] == [None], "the refused reply never left"
+
+
+# --- privacy budget -------------------------------------------------------------------------------
+
+
+def test_the_budget_has_its_place_and_nothing_spends_without_a_ledger(careful):
+    spends = {"privacy": {"epsilon": 0.1, "delta": 1e-7}}
+    for _ in range(2):
+        fed = careful.connect()
+        assert "no ledger keeps one" in reason_of(fed, 3, "data.flaws", spends)
+        assert len(fed.ask("data.flaws", to=[3], deadline=20).collect()) == 1
+        kill(careful.agents["frugal"])
+        careful.work("frugal")  # after a restart, too
+    for wrong in ("epsilon = 0.0", "epsilon = nan", "epsilon = inf", "delta = 1e-6"):
+        with pytest.raises(UsageError):
+            Policy.parse(f"[privacy]\n{wrong}\n")
+
+
+# --- audit log ------------------------------------------------------------------------------------
+
+
+def test_the_audit_log_shows_every_change(network, tmp_path):
+    fed = network.connect()
+    for _ in range(3):
+        fed.ask("data.flaws", deadline=30).collect()
+    home = network.folder / "north"
+    key = Identity.load(home).sign_key
+    for name in ("audit.log", "audit.log.head"):
+        shutil.copy(home / name, tmp_path / name)
+    log, head = tmp_path / "audit.log", tmp_path / "audit.log.head"
+    whole, sealed = log.read_bytes(), head.read_bytes()
+    assert audit.verify(log, key).ok
+    lines = whole.splitlines(keepends=True)
+    assert len(lines) >= 3
+    damage = {
+        "edited": whole.replace(b'"status":"ok"', b'"status":"no"', 1),
+        "one bit": bytes([*whole[:50], whole[50] ^ 1, *whole[51:]]),
+        "first deleted": b"".join(lines[1:]),
+        "middle deleted": b"".join([*lines[:1], *lines[2:]]),
+        "swapped": b"".join([lines[1], lines[0], *lines[2:]]),
+        "last cut": b"".join(lines[:-1]),
+        "last torn": whole[:-20],
+        "empty": b"",
+    }
+    for name, data in damage.items():
+        assert data != whole
+        log.write_bytes(data)
+        assert not audit.verify(log, key).ok, name
+    log.write_bytes(whole)
+    head.unlink()
+    assert not audit.verify(log, key).ok
+    head.write_bytes(sealed)
+    assert audit.verify(log, key).ok
+    assert not audit.verify(log, Identity.load(network.folder / "south").sign_key).ok
+
+
+# --- resuming -------------------------------------------------------------------------------------
+
+
+def test_a_killed_agent_resumes_to_the_same_bits(network):
+    expected = learned(so.FedLinear(rounds=6).fit(network.connect(seed=3)))
+    models = []
+    fed = network.connect(seed=3)
+    kill(network.agents["north"])
+    driver = threading.Thread(target=lambda: models.append(so.FedLinear(rounds=6).fit(fed)))
+    driver.start()
+    time.sleep(0.3)
+    assert driver.is_alive(), "the run waits for the client that was killed"
+    network.work("north")
+    driver.join(30)
+    assert learned(models[0]) == expected
+
+
+# --- unsound messages -----------------------------------------------------------------------------
+
+UNSAFE = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+def test_no_pickle(network, tmp_path):
+    folders = ("core", "serve", "learn", "privacy")
+    sources = [path for folder in folders for path in (SOURCE / folder).rglob("*.py")]
+    sources += [SOURCE / "engines" / "blocks.py"]
+    assert len(sources) > 30
+    assert not {str(path): found for path in sources if (found := UNSAFE & {*imports(path)})}
+    fed = network.connect()
+    so.FedLinear(rounds=1).fit(fed).save(tmp_path / "model.sol")
+    assert (tmp_path / "model.sol").read_bytes()[:3] == b"SOL"
+    store = Store(f"sqlite:///{network.folder / 'coordinator' / 'coordinator.sqlite'}")
+    blobs = network.folder / "coordinator" / "blobs"
+    with store:
+        found = [store.ask(job_of(fed), 0).payload]
+        found += [reply.digest for reply in store.replies(job_of(fed), 0)]
+        found += [store.job(job_of(fed)).spec]
+    assert len(found) == 5
+    for digest in found:
+        assert (blobs / digest[:2] / digest[2:]).read_bytes()[:3] == b"SOL"
+
+
+def garbage():
+    """Replies to ``linear.train`` that are not sound."""
+    good = {"coef": np.ones((4, 3)), "intercept": np.ones(3), "loss": 0.1, "rows": 40}
+    frame = encode(good)
+    head = struct.Struct("<4sI")
+    nested = b"\x91" * 100_000 + b"\xc0"
+    noise = np.random.default_rng(1)
+    yield "empty", b""
+    yield "noise", noise.bytes(500)
+    yield "pickle", pickle.dumps(good)
+    yield "truncated", frame[: len(frame) // 2]
+    yield "one byte short", frame[:-1]
+    yield "trailing", frame + b"\0"
+    yield "nested", head.pack(frame[:4], len(nested)) + nested
+    yield "length lies", head.pack(frame[:4], 0xFFFFFFFF) + frame[8:]
+    yield "another version", frame[:3] + b"\xff" + frame[4:]
+    for name, value in (("nan", np.nan), ("infinite", np.inf)):
+        bad = good["coef"].copy()
+        bad[2, 1] = value
+        yield name, encode(good | {"coef": bad})
+    yield "nan alone", encode(good | {"loss": float("nan")})
+    yield "another shape", encode(good | {"coef": np.ones((3, 4))})
+    yield "another type", encode(good | {"coef": "1"})
+    yield "a list", encode([1, 2, 3])
+    yield "nothing", encode(None)
+    for where in (4, 6, 8, 9, 12):
+        changed = bytearray(frame)
+        changed[where] ^= 0xFF
+        yield f"byte {where} changed", bytes(changed)
+
+
+def test_unsound_replies_never_reach_an_aggregate(lab):
+    fed = lab.connect()
+    expected = encode(fed.ask("linear.train", TRAIN, to=[0]).fold(Mean()))
+    with Hand(lab, "rogue").answering() as frames:
+        for name, frames[0] in garbage():
+            replies = fed.ask("linear.train", TRAIN, deadline=20)
+            assert encode(replies.fold(Mean())) == expected, name
+            (failure,) = replies.failures
+            assert failure.client == 1, name
+            assert failure.kind in ("corrupt", "invalid"), (name, failure)
+            assert failure.reason, name
+    alive(lab)
+
+
+REPLY = "/v1/jobs/none/asks/0/reply"
+WHOLE = b'{"status": "failed", "size": 0, "signature": "%s", "reason": "%s"}'
+REQUESTS = {
+    "nothing": (REPLY, b""),
+    "not JSON": (REPLY, b"{"),
+    "not text": (REPLY, b"\xff\xfe"),
+    "nested": (REPLY, b"[" * 50_000),
+    "null": (REPLY, b"null"),
+    "no signature": (REPLY, WHOLE % (b"0" * 128, b"")),
+    "zero byte": (REPLY, WHOLE % (b"0" * 128, b"\\u0000")),
+    "large number": (REPLY.replace("0", "9" * 40), WHOLE % (b"0" * 128, b"")),
+    "odd name": (REPLY.replace("none", "%00%2e%2e"), WHOLE % (b"0" * 128, b"")),
+    "NaN": (REPLY, b'{"status": NaN}'),
+    "infinite": (REPLY, b'{"size": 1e999}'),
+    "half a character": (REPLY, WHOLE % (b"0" * 128, b"\\ud800")),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_malformed_requests_are_refused(lab, name):
+    path, body = REQUESTS[name]
+    signed = Hand(lab, "rogue").headers("POST", path, body) | {"Content-Type": "application/json"}
+    with http(lab) as client:
+        answer = client.post(path, content=body, headers=signed)
+    alive(lab)
+    assert 400 <= answer.status_code < 500
+
+
+def test_large_bodies_are_turned_away_unread(lab):
+    with http(lab) as client:
+        answer = client.post("/v1/blobs", content=bytes(9 << 20))
+        assert answer.status_code == 413
+        unknown = client.post("/v1/blobs", content=iter([b"x" * 1000] * 3))
+        assert unknown.status_code == 413
+        odd = client.get("/v1/blobs/" + "0" * 64, headers={"Range": f"bytes={10**30}-{10**31}"})
+        assert 400 <= odd.status_code < 500
+    alive(lab)
+
+
+def test_a_wait_that_is_no_number_ends(lab):
+    began = time.monotonic()
+    with pytest.raises(CoordinatorError):
+        Hand(lab, "rogue").orders(wait="x")
+    for wait in ("nan", "-inf", "-1"):
+        assert Hand(lab, "rogue").orders(wait) == []
+    assert time.monotonic() - began < 20, "the longest wait is half a minute"
+    alive(lab)
+
+
+# --- replays --------------------------------------------------------------------------------------
+
+
+def test_replays_duplicates_and_others_signatures(lab):
+    rogue, honest = Hand(lab, "rogue"), Hand(lab, "honest")
+    with http(lab) as client:
+        signed = rogue.headers("GET", "/v1/work?wait=0", b"")
+        assert client.get("/v1/work?wait=0", headers=signed).status_code == 200
+        again = client.get("/v1/work?wait=0", headers=signed)
+        assert again.status_code == 401
+        assert "seen before" in again.json()["detail"]
+        signed = rogue.headers("GET", "/v1/work?wait=0", b"")
+        assert client.get("/v1/work?wait=1", headers=signed).status_code == 401, "another path"
+
+    fed = lab.connect()
+    job = job_of(fed)
+    replies = fed.ask("data.flaws", to=[1], quorum=0, deadline=20)
+    found = []
+    reader = threading.Thread(target=lambda: found.extend(replies))
+    reader.start()
+    (order,) = [order for order in rogue.orders() if order["job"] == job]
+    sequence = order["sequence"]
+    frame = encode({"answer": 1})
+    with pytest.raises(CoordinatorError, match=r"did not sign.*401"):
+        rogue.reply(job, sequence, frame, signer=honest.identity)
+    with pytest.raises(CoordinatorError, match=r"did not sign.*401"):
+        rogue.reply(job, sequence, frame, size=len(frame) + 1)
+    with pytest.raises(CoordinatorError, match="was not asked"):
+        honest.reply(job, sequence, frame)
+    with pytest.raises(CoordinatorError, match=r"status 40[34]"):
+        rogue.reply(job, sequence + 1, frame)
+    assert rogue.reply(job, sequence, frame) == {"stored": True}
+    path = f"/v1/jobs/{job}/asks/{sequence}/replies"
+    stored = lab.driver().request("GET", path).json()
+    assert rogue.reply(job, sequence, frame) == {"stored": False}
+    with pytest.raises(CoordinatorError, match="another reply"):
+        rogue.reply(job, sequence, encode({"answer": 2}))
+    assert lab.driver().request("GET", path).json() == stored
+    reader.join(20)
+    assert [reply.payload for reply in found] == [{"answer": 1}]
+
+
+# --- encryption -----------------------------------------------------------------------------------
+
+
+def test_tls_is_strong(network):
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    context = ssl.create_default_context(cafile=network.ca)
+    with (
+        socket.create_connection(("127.0.0.1", network.port), 5) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        assert secure.version() in ("TLSv1.2", "TLSv1.3")
+        assert secure.cipher()[2] >= 128
+        shown = x509.load_der_x509_certificate(secure.getpeercert(binary_form=True))
+    for certificate in (shown, x509.load_pem_x509_certificate(Path(network.ca).read_bytes())):
+        key = certificate.public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        assert key.curve.key_size >= 256
+        assert certificate.signature_hash_algorithm.digest_size >= 32
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(network.url.replace("https", "http") + "/healthz", timeout=5)
+
+
+@needs_he
+def test_weak_encryption_is_refused(tmp_path):
+    from solera.privacy.he import keys
+    from solera.privacy.he import ring as he_ring
+
+    for name in ("CLIENT", "COORDINATOR", "COMPAT", "SMALL", "SMALL_CLIENT"):
+        assert getattr(he_ring, name).check().security() >= 128
+    weak = he_ring.Parameters(4096, (60, 60), scale_bits=44)
+    with pytest.raises(UsageError, match="128-bit security"):
+        keys.create(tmp_path / "keys", "weak", weak)
+    with pytest.warns(he_ring.WeakParameters, match="WEAK"):
+        weak.check(allow_weak=True)
+
+
+@needs_he
+def test_what_is_encrypted_cannot_be_read_at_the_coordinator(network):
+    from solera.privacy.he import keys
+
+    sums = [so.FedHEONN().fit(so.simulate(DATA)).statistics_["moments"]]
+    for k in range(3):
+        rows = DATA.segments(np.array([k]))[0]
+        part = so.FederatedData(rows.X, rows.y, np.array([0, len(rows)]), schema=DATA.schema)
+        sums.append(so.FedHEONN().fit(so.simulate(part)).statistics_["moments"])
+    markers = {np.float64(v).tobytes() for array in sums for v in np.ravel(array) if v % 1}
+    markers |= {row.tobytes() for row in X}
+    secret = keys.load(network.folder / "keys", "shared")
+    pieces = {secret.to_bytes()[200 + i : 232 + i] for i in range(0, 4000, 500)}
+
+    def leaked():
+        held = files(network.folder / "coordinator").values()
+        return {marker for marker in markers | pieces if any(marker in data for data in held)}
+
+    encrypt = so.Encryption("shared", finish="client")
+    model = so.FedHEONN(encrypt=encrypt).fit(network.connect(seed=11))
+    assert not leaked()
+    plain = so.FedHEONN().fit(network.connect(seed=11))
+    np.testing.assert_allclose(model.weights_, plain.weights_, rtol=1e-5, atol=1e-8)
+    assert len(leaked() - pieces) > 10, "without encryption the markers are found"
+
+
+# --- deadlines, refusals and failures -------------------------------------------------------------
+
+
+def test_a_dead_client_cannot_hang_an_ask(lab):
+    fed = lab.connect()
+    began = time.monotonic()
+    replies = fed.ask("data.describe", deadline=1.5)
+    assert [reply.client for reply in replies] == [0]
+    assert [(f.client, f.kind) for f in replies.failures] == [(1, "late")]
+    with pytest.raises(NotEnoughReplies):
+        fed.ask("data.describe", to=[1], deadline=0.5).collect()
+    assert time.monotonic() - began < 20, "the deadlines are two seconds"
+
+
+def test_a_job_ends_in_a_named_state_by_its_deadline(lab):
+    from solera.serve.driver.engine import connect
+
+    fed = connect(lab.url, federation="lab", token=lab.token, ca=lab.ca, deadline=1.0)
+    driver = lab.driver()
+    ask = {"task": "data.describe", "version": 1, "payload": driver.upload(encode(None))}
+    path = f"/v1/jobs/{job_of(fed)}/asks/0"
+    driver.request("PUT", path, json=ask | {"round": 0, "clients": [1]})
+    time.sleep(1.5)
+    job = driver.request("GET", f"/v1/jobs/{job_of(fed)}").json()
+    assert job["state"] != "running"
+
+
+def events(network):
+    with Store(f"sqlite:///{network.folder / 'coordinator' / 'coordinator.sqlite'}") as store:
+        return [event for event in store.events(network.federation) if event.reason]
+
+
+def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):
+    fed = careful.connect()
+    reason = reason_of(fed, 0, "data.describe")
+    found = [e for e in events(careful) if e.job == job_of(fed)]
+    assert [(e.client, e.event, e.reason) for e in found] == [(0, "refused", reason)]
+
+    fed = lab.connect()
+    wrong = TRAIN | {"coef": np.zeros((9, 3))}
+    replies = fed.ask("linear.train", wrong, to=[0], quorum=0, deadline=20)
+    assert list(replies) == []
+    (failure,) = replies.failures
+    assert failure.kind == "failed"
+    found = [e for e in events(lab) if e.job == job_of(fed)]
+    assert [(e.client, e.event, e.reason) for e in found] == [(0, "failed", failure.reason)]
+
+    with pytest.raises(CoordinatorError, match="401"):
+        Connection(lab.url, lambda *_: {"Authorization": "Bearer no"}, ca=lab.ca).request(
+            "GET", "/v1/federations/lab"
+        )
+    assert any("wrong token" in e.reason for e in events(federation(lab, "")))
+
+
+def test_a_late_client_is_an_event_too(lab):
+    fed = lab.connect()
+    assert list(fed.ask("data.describe", to=[1], quorum=0, deadline=0.5)) == []
+    assert [e.event for e in events(lab) if e.job == job_of(fed)] == ["late"]

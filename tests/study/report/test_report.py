@@ -1,0 +1,242 @@
+"""The report of a study: what it says, and how it looks in a real browser."""
+
+from __future__ import annotations
+
+import html as markup
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import needs_chromium, screenshot, visit
+from matplotlib.figure import Figure
+
+from solera.core.component import Component
+from solera.core.errors import UsageError
+from solera.learn.linear import FedLinear
+from solera.study.files.reader import parse
+from solera.study.report import clients, costs, outcomes
+from solera.study.report.blocks import Paragraph, Section
+from solera.study.report.export import NoBrowser, export_report
+from solera.study.report.groups import StudyResults, best
+from solera.study.report.html import render_html
+from solera.study.report.report import sections_of
+from solera.study.run.cells import cells_of
+from solera.study.run.results import Result
+from solera.study.run.runner import StudyRun, run_study
+
+STUDY = """\
+# <script>alert('x')</script>
+seeds = [0, 1, 2]
+schemes = ["alone", "federated", "centralised"]
+folds = 2
+[data]
+name = "wine"
+clients = 5
+client_test = 0.2
+[[partition]]
+kind = "IID"
+[[partition]]
+kind = "Dirichlet"
+alpha = 1.0
+min_rows = 10
+[[learner]]
+kind = "FedLinear"
+rounds = 4
+per_round = 2
+lr = [1e-5, 1e-4]
+[[learner]]
+kind = "FedHEONN"
+[energy]
+country = "ESP"
+"""
+TITLES = [
+    "Summary", "Results", "Learning curves", "Partitions", "Selection", "Fairness", "Confusion",
+    "Traffic", "Energy", "Study file", "Environment",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
+    study = parse(STUDY, file="study.toml", name="look")
+    return run_study(study, tmp_path_factory.mktemp("look"))
+
+
+@pytest.fixture(scope="module")
+def page(run: StudyRun) -> str:
+    return (run.folder / "report.html").read_text()
+
+
+def test_every_section_is_there(page: str) -> None:
+    titles = re.findall(r"<h2>(.*?)</h2>", page)
+    assert [title for title in titles if title in TITLES] == TITLES
+    assert page.count("<svg") >= 2 + 2 + 1 + 1 + 2 + 1  # curves, maps, selection, …
+    text = re.sub(r"<[^>]+>", " ", page)
+    assert "3 methods on 2 divisions of wine, 3 seeds and 2 folds: 108 of 108 cells" in text
+    assert "than alone" in text
+    assert "than centralised" in text
+    assert "<script" not in page
+
+
+def test_the_best_of_every_division_is_marked(run: StudyRun, page: str) -> None:
+    found = StudyResults(run).groups
+    for division in {g.division for g in found}:
+        leader = best("accuracy", [g for g in found if g.division == division])
+        assert leader is not None
+        means = [g.mean("accuracy") for g in found if g.division == division]
+        assert leader.mean("accuracy") == max(means)
+    tables = re.findall(r"<h3>.*?</table>", page, re.DOTALL)
+    assert len(tables) == 2
+    assert all(1 <= table.count("<strong>") <= 3 for table in tables)
+
+
+def test_rows_are_what_all_methods_have(run: StudyRun) -> None:
+    study = StudyResults(run)
+    assert study.comparison is not None
+    assert study.comparison.scores.shape == (2 * 3 * 2, len(study.comparison.methods)) == (12, 9)
+    fewer = StudyResults(run)
+    fewer.groups[0].results.pop()
+    fewer.groups[0].cells.pop()
+    assert fewer.comparison is not None
+    assert fewer.comparison.scores.shape == (11, 9)
+    assert fewer.comparison.left_out == 1
+
+
+def test_ready_made_sections_follow_the_results(run: StudyRun) -> None:
+    made = render_html("mine", sections_of(run, [Section("Mine", [Paragraph("<hello>")])]))
+    assert "&lt;hello&gt;" in made
+    assert made.index("<h2>Results") < made.index("<h2>Mine") < made.index("<h2>Partitions")
+
+
+def test_nothing_comes_from_outside(page: str) -> None:
+    plain = re.sub(r"data:image/png;base64,[\w+/=\s]+", "", page)
+    assert not re.search(r"https?:|//\w|@import|url\((?!#)", plain)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+@needs_chromium
+def test_the_page_opens_without_a_word(run: StudyRun, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.html"
+    bad.write_text('<img src="http://example.org/x.png"><script>absent()</script>')
+    control = visit(bad.as_uri())
+    assert control.console
+    assert "example.org" in control.hosts
+    quiet = visit((run.folder / "report.html").as_uri())
+    assert quiet.console == []
+    assert quiet.hosts <= control.hosts - {"example.org"}  # the browser's own
+    assert quiet.text.count("<svg") >= 9
+
+
+@needs_chromium
+def test_the_pictures_are_there(run: StudyRun, page: str, tmp_path: Path) -> None:
+    whole = screenshot(run.folder / "report.html", tmp_path / "whole.png", 900, 7000)
+    bare = tmp_path / "bare.html"
+    bare.write_text(re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL))
+    without = screenshot(bare, tmp_path / "bare.png", 900, 7000)
+    colours = {"blue": "0072b2", "red": "d55e00", "map": "00224e", "map's end": "fee838"}
+    for name, colour in colours.items():
+        rgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)]) / 255
+        seen = (np.abs(whole - rgb).max(axis=2) < 0.02).sum()
+        assert seen > 100, f"no {name} in the picture of the page"
+        assert not (np.abs(without - rgb).max(axis=2) < 0.02).any()
+
+
+MEASURE = """
+<script>addEventListener("load", () => {
+  const inner = document.querySelector("iframe").contentDocument, root = inner.documentElement;
+  const sizes = [...inner.querySelectorAll("svg")].map(s => s.getBoundingClientRect());
+  document.title = JSON.stringify([root.scrollWidth, root.clientWidth,
+    Math.min(...sizes.map(s => s.width)), Math.min(...sizes.map(s => s.height))]);
+})</script>
+"""
+
+
+@needs_chromium
+def test_a_phone_shows_it_without_scrolling_sideways(page: str, tmp_path: Path) -> None:
+    frame = tmp_path / "phone.html"
+    inside = markup.escape(page, quote=True)
+    frame.write_text(f'{MEASURE}<iframe width="360" height="800" srcdoc="{inside}"></iframe>')
+    shown = visit(frame.as_uri()).text
+    sizes = re.search(r"<title>\[([\d.,]+)\]</title>", shown)
+    assert sizes is not None
+    wide, available, width, height = map(float, sizes[1].split(","))
+    assert wide <= available <= 360
+    assert width > 250
+    assert height > 50
+
+
+def test_markdown_holds_the_same_words_and_pictures(run: StudyRun, page: str) -> None:
+    text = (run.folder / "report.md").read_text()
+    assert [t for t in re.findall(r"^## (.*)$", text, re.MULTILINE) if t in TITLES] == TITLES
+    assert "| method | accuracy |" in text
+    assert "**" in text
+    linked = re.findall(r"\]\((figures/[^)]+)\)", text)
+    assert len(linked) == page.count("<svg")
+    for name in linked:
+        picture = (run.folder / name).read_text()
+        assert picture.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+        assert "var(" not in picture
+    lines = text.splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert all(line.endswith("|") for line in rows)
+
+
+@needs_chromium
+def test_pdf(run: StudyRun, tmp_path: Path) -> None:
+    export_report(run.folder, tmp_path / "report.pdf")
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "report.pdf").stat().st_size > 50_000
+
+
+def test_pdf_without_a_browser(
+    run: StudyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoBrowser, match="print it there"):
+        export_report(run.folder, tmp_path / "report.pdf")
+    with pytest.raises(UsageError, match=r"neither \.md nor \.pdf"):
+        export_report(run.folder, tmp_path / "report.doc")
+
+
+def test_learners_may_add_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Component, "registry", dict(Component.registry))
+
+    class Showing(FedLinear):
+        def report_sections(self) -> list[tuple[str, Any]]:
+            figure = Figure()
+            figure.add_subplot().plot([1, 2])
+            return [("Rules", "if x <= 3 & y"), ("Tree", figure)]
+
+    text = STUDY.replace('"FedHEONN"', '"Showing"\nrounds = 2').replace("folds = 2\n", "")
+    study = parse(text, file="study.toml", name="shown")
+    run_study(study, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "<pre>if x &lt;= 3 &amp; y</pre>" in page
+    assert re.search(r"<h3>Tree: Showing</h3>\s*<svg", page)
+
+
+def test_fairness_in_numbers() -> None:
+    assert clients.jain([0.5, 0.5, 0.5]) == pytest.approx(1)
+    assert clients.jain([1, 0, 0, 0]) == pytest.approx(0.25)
+    assert clients.jain([0, 0]) == 1
+
+
+def test_sections_without_anything_to_show_are_left_out(tmp_path: Path) -> None:
+    study = parse(STUDY.replace("folds = 2\n", ""), file="study.toml", name="bare")
+    run = StudyRun(study, tmp_path, cells_of(study, study.variants()[0]))
+    run.results = {cell.key: Result(cell.seed, 0, {}, 0, 0, 0.0) for cell in run.cells}
+    bare = StudyResults(run)
+    for section in (costs.energy, clients.selection, outcomes.confusion, outcomes.learners):
+        assert section(bare) == []
+
+
+def test_significance_is_that_of_the_comparison(run: StudyRun, page: str) -> None:
+    comparison = StudyResults(run).comparison
+    assert comparison is not None
+    assert comparison.leader in comparison.methods
+    assert comparison.leader not in comparison.worse
+    assert comparison.worse <= set(comparison.methods)
+    assert "Friedman: χ²" in page
+    assert page.count(" †") >= 1 + len(comparison.worse)
