@@ -95,7 +95,7 @@ class Asks(Base):
 
     def progress(self, job: str) -> Progress:
         """How far a job is."""
-        chosen = select(asks).where(asks.c.job == job).order_by(asks.c.seq.desc()).limit(1)
+        chosen = select(asks).filter_by(job=job).order_by(asks.c.seq.desc()).limit(1)
         with self._read() as connection:
             row = connection.execute(chosen).first()
             if row is None:
@@ -221,7 +221,7 @@ def _own_payloads(payloads: Mapping[int, str], ids: list[int]) -> dict[int, str]
 
 
 def _ask(job: str, seq: int) -> Select[Any]:
-    return select(asks).where(asks.c.job == job, asks.c.seq == seq)
+    return select(asks).filter_by(job=job, seq=seq)
 
 
 def _check_same(
@@ -253,13 +253,13 @@ def _new_deliveries(
         wrong = ask.clients[0] if ask.clients[0] < 0 else ask.clients[-1]
         raise NotFound(f"no client {wrong} in {federation!r}; ids are 0 to {count - 1}")
     # Locked, so that revoking a client and asking it happen one after the other.
-    present = select(clients.c.id, clients.c.revoked).where(clients.c.federation == federation)
+    present = select(clients.c.id, clients.c.revoked).filter_by(federation=federation)
     revoked = dict(connection.execute(present.with_for_update(read=True)).all())
     rows = []
     for id in ask.clients:
         why = "left the federation" if id not in revoked else "revoked" if revoked[id] else ""
         row = {"job": ask.job, "seq": ask.seq, "client": id, "payload": own.get(id)}
-        row |= {"digest": None, "size": 0, "reason": why, "signature": None, "pruned": False}
+        row |= {"size": 0, "reason": why, "pruned": False}
         rows.append(row | {"status": "failed" if why else OPEN, "time": now if why else None})
     return rows
 

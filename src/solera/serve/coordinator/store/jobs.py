@@ -75,7 +75,7 @@ class Jobs(Base):
             changes: dict[str, Any] = {"state": new_state, "reason": plain(reason), "changed": now}
             if new_state == "running":
                 changes["clients"] = _present(connection, job.federation)
-            connection.execute(update(jobs).where(jobs.c.id == id).values(changes))
+            connection.execute(update(jobs).filter_by(id=id).values(changes))
             facts = {"kind": job.kind, "hash": job.hash, "owner": job.owner}
             note(connection, new_state, now, of=job, reason=reason, facts=facts)
             return replace(job, **changes)
@@ -89,8 +89,8 @@ class Jobs(Base):
         """
         with self._write() as connection:
             find_job(connection, job, lock=True)
-            this = and_(checkpoints.c.job == job, checkpoints.c.first == new.first)
-            last = connection.scalar(select(checkpoints.c.seq).where(this))
+            kept = select(checkpoints.c.seq).filter_by(job=job, first=new.first)
+            last = connection.scalar(kept)
             if last is not None and last > new.sequence:
                 raise Conflict(
                     f"job {job!r} has a checkpoint at ask {last}, later than {new.sequence}"
@@ -101,11 +101,10 @@ class Jobs(Base):
 
     def checkpoint(self, job: str, first: int) -> Checkpoint:
         """Where a replay of that loop goes on, and the digest of what the driver knew there."""
-        this = and_(checkpoints.c.job == job, checkpoints.c.first == first)
-        chosen = select(checkpoints.c.seq, checkpoints.c.digest).where(this)
+        chosen = select(checkpoints.c.seq, checkpoints.c.digest).filter_by(job=job, first=first)
         with self._read() as connection:
             row = connection.execute(chosen).first()
-            return Checkpoint() if row is None else Checkpoint(row.seq, row.digest)
+            return Checkpoint() if row is None else Checkpoint(*row)
 
     def prune(self, job: str) -> None:
         """Let go of all blobs of an ended job but its description and last checkpoint."""
@@ -117,14 +116,13 @@ class Jobs(Base):
 
 
 def _present(connection: Connection, federation: str) -> list[int]:
-    ours = select(clients.c.id).where(clients.c.federation == federation)
-    present = ours.where(clients.c.revoked.is_(None)).order_by(clients.c.id)
-    return list(connection.scalars(present))
+    present = select(clients.c.id).filter_by(federation=federation, revoked=None)
+    return list(connection.scalars(present.order_by(clients.c.id)))
 
 
 def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
     """The job of that name; with ``lock`` no other transaction changes it meanwhile."""
-    chosen = select(jobs).where(jobs.c.id == id)
+    chosen = select(jobs).filter_by(id=id)
     return find_row(connection, Job, chosen.with_for_update() if lock else chosen, f"no job {id!r}")
 
 

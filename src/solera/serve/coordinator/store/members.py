@@ -114,9 +114,7 @@ class Members(Base):
             if not self._add(connection, clients, **asdict(client)):
                 raise Conflict(f"the key of client {name!r} is enrolled in another federation")
             connection.execute(
-                update(federations)
-                .where(federations.c.name == federation)
-                .values(next_client=number + 1)
+                update(federations).filter_by(name=federation).values(next_client=number + 1)
             )
             note(
                 connection,
@@ -130,13 +128,13 @@ class Members(Base):
 
     def clients(self, federation: str) -> list[ClientRow]:
         """All clients of a federation in the order of their numbers."""
-        chosen = select(clients).where(clients.c.federation == federation).order_by(clients.c.id)
+        chosen = select(clients).filter_by(federation=federation).order_by(clients.c.id)
         return self._rows(ClientRow, chosen)
 
     def client_by_key(self, sign_key: bytes) -> ClientRow | None:
         """Whose key this is; look at ``revoked`` before trusting it."""
         with self._read() as connection:
-            owned = select(clients).where(clients.c.sign_key == sign_key)
+            owned = select(clients).filter_by(sign_key=sign_key)
             return first_row(connection, ClientRow, owned)
 
     def heartbeat(
@@ -153,8 +151,9 @@ class Members(Base):
             if known is not None and head[0] <= known[0] and list(head) != known:
                 del values["head"]
                 facts = {"head": known, "said": list(head)}
-                about = and_(events.c.federation == federation, events.c.client == id)
-                noted = select(events.c.facts).where(about, events.c.event == LOG_CUT)
+                noted = select(events.c.facts).filter_by(
+                    federation=federation, client=id, event=LOG_CUT
+                )
                 if facts not in connection.scalars(noted).all():
                     reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
                     note(connection, LOG_CUT, now, federation=federation, client=id,
@@ -244,7 +243,7 @@ def find_client(connection: Connection, federation: str, id: int) -> ClientRow:
 
 def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[bool]]]:
     """What belongs to a client: tables, those that refer to others first."""
-    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    ours = select(jobs.c.id).filter_by(federation=federation)
     content = or_(
         deliveries.c.status == OPEN,
         deliveries.c.payload.is_not(None),
@@ -262,12 +261,12 @@ def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[b
 
 def _lock_jobs(connection: Connection, federation: str) -> None:
     """Whoever changes deliveries of many asks holds their jobs, so that nobody waits in a ring."""
-    ours = select(jobs.c.id).where(jobs.c.federation == federation).order_by(jobs.c.id)
+    ours = select(jobs.c.id).filter_by(federation=federation).order_by(jobs.c.id)
     connection.execute(ours.with_for_update()).all()
 
 
 def _delivered_to(federation: str, id: int) -> ColumnElement[bool]:
-    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    ours = select(jobs.c.id).filter_by(federation=federation)
     return and_(deliveries.c.client == id, deliveries.c.job.in_(ours))
 
 
@@ -277,7 +276,7 @@ def _is(federation: str, id: int) -> ColumnElement[bool]:
 
 def next_client(connection: Connection, federation: str, *, lock: bool = False) -> int:
     """The number of the client that joins next; an error if there is no such federation."""
-    chosen = select(federations.c.next_client).where(federations.c.name == federation)
+    chosen = select(federations.c.next_client).filter_by(name=federation)
     number = connection.scalar(chosen.with_for_update() if lock else chosen)
     if number is None:
         raise NotFound(f"no federation {federation!r}")
@@ -285,13 +284,12 @@ def next_client(connection: Connection, federation: str, *, lock: bool = False) 
 
 
 def _use_invite(connection: Connection, token_hash: bytes, now: float) -> InviteRow:
-    this = invites.c.token_hash == token_hash
-    valid = and_(this, invites.c.used.is_(None), invites.c.expires > now)
-    using = update(invites).where(valid).values(used=now).returning(invites)
+    unused = update(invites).filter_by(token_hash=token_hash, used=None)
+    using = unused.where(invites.c.expires > now).values(used=now).returning(invites)
     used = first_row(connection, InviteRow, using)
     if used is not None:
         return used
-    invite = first_row(connection, InviteRow, select(invites).where(this))
+    invite = first_row(connection, InviteRow, select(invites).filter_by(token_hash=token_hash))
     if invite is None:
         raise Denied("no such invite", hint="ask the coordinator for a token")
     why = "was used already" if invite.used is not None else "has expired"

@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy import Connection, Select, and_, func, select, update
+from sqlalchemy import Connection, Select, func, select, update
 
 from solera.core.errors import UsageError
 from solera.serve.coordinator.store.asks import insert_ask
@@ -63,13 +63,10 @@ class Models(Base):
         with self._write() as connection:
             stored_job = find_job(connection, job, lock=True)
             question = _question(connection, job)
-            ours = and_(deliveries.c.job == job, deliveries.c.seq >= question.first)
-            waiting = select(deliveries.c.seq).where(
-                ours, deliveries.c.client == client, deliveries.c.status == OPEN
-            )
-            open_ask = connection.scalar(waiting)
+            waiting = _contributions(question).filter_by(client=client, status=OPEN)
+            open_ask = connection.execute(waiting).first()
             if open_ask is not None:
-                return int(open_ask)
+                return int(open_ask.seq)
             seq = max(question.first, 1 + _last_ask(connection, job))
             ask = AskRow.of(
                 question,
@@ -119,14 +116,11 @@ class Models(Base):
         """Where a contribution is; clients see only their own."""
         with self._read() as connection:
             stored_job, question = find_job(connection, job), _question(connection, job)
-            row = connection.execute(
-                _contributions(question).where(deliveries.c.seq == seq)
-            ).first()
+            row = connection.execute(_contributions(question).filter_by(seq=seq)).first()
             if row is None or client not in (None, (stored_job.federation, row.client)):
                 raise NotFound(f"no contribution {seq} to job {job!r}")
             model = first_row(connection, Model, _model(job))
-            about = and_(events.c.job == job, events.c.client == row.client)
-            against = select(events.c.reason).where(about, events.c.event == INVALID)
+            against = select(events.c.reason).filter_by(job=job, client=row.client, event=INVALID)
             why = connection.scalar(against.where(events.c.reason.startswith(problem(seq))))
         state, reason = row.status, row.reason
         if state == "ok" and why is not None:
@@ -153,10 +147,8 @@ class Models(Base):
             model = Model(job, version, new.digest, contributions, now)
             self._put(connection, models, **asdict(model))
             for client, seq in new.contributions.items():
-                earlier = and_(
-                    deliveries.c.job == job, deliveries.c.client == client, deliveries.c.seq < seq
-                )
-                done = update(deliveries).where(earlier, deliveries.c.status != OPEN)
+                own = update(deliveries).filter_by(job=job, client=client)
+                done = own.where(deliveries.c.seq < seq, deliveries.c.status != OPEN)
                 connection.execute(done.values(pruned=True, digest=None))
             facts = {"digest": new.digest, "version": version, "contributions": len(contributions)}
             note(connection, "published", now, of=stored_job, facts=facts)
@@ -175,15 +167,15 @@ def _last_ask(connection: Connection, job: str) -> int:
 
 
 def _question(connection: Connection, job: str) -> QuestionRow:
-    chosen = select(questions).where(questions.c.job == job)
+    chosen = select(questions).filter_by(job=job)
     missing = f"job {job!r} asks for no contributions, or not yet"
     return find_row(connection, QuestionRow, chosen, missing)
 
 
 def _model(job: str) -> Select[Any]:
-    return select(models).where(models.c.job == job)
+    return select(models).filter_by(job=job)
 
 
 def _contributions(question: QuestionRow) -> Select[tuple[object, ...]]:
-    ours = and_(deliveries.c.job == question.job, deliveries.c.seq >= question.first)
-    return select(*REPLY_COLUMNS).where(ours)
+    ours = select(*REPLY_COLUMNS).filter_by(job=question.job)
+    return ours.where(deliveries.c.seq >= question.first)
