@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import PayloadError
 from solera.serve import wire
@@ -45,26 +46,18 @@ def _is_message(annotation: Any) -> bool:
 
 
 def _answering(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its answer written as JSON."""
-    if inspect.iscoroutinefunction(endpoint):
-
-        @wraps(endpoint)
-        async def answer_later(**given: Any) -> Response:
-            return _response(await endpoint(**given))
-
-        return answer_later
+    """The function with its answer written as JSON; one that may block runs in a thread."""
+    may_block = not inspect.iscoroutinefunction(endpoint)
 
     @wraps(endpoint)
-    def answer(**given: Any) -> Response:
-        return _response(endpoint(**given))
+    async def answer(**given: Any) -> Response:
+        pending = run_in_threadpool(endpoint, **given) if may_block else endpoint(**given)
+        content = await pending
+        if isinstance(content, Response):
+            return content
+        return Response(msgspec.json.encode(content), media_type="application/json")
 
     return answer
-
-
-def _response(answer: Any) -> Response:
-    if isinstance(answer, Response):
-        return answer
-    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def _reader(kind: type[wire.Message]) -> Callable[..., Any]:
