@@ -99,9 +99,8 @@ class Blobs:
         path = self.path(digest)
         with self._lock(digest):
             if path.exists():
-                _touch(path)
-                return path.stat().st_size
-            return _size(self._part(digest))
+                return _touch(path)
+            return _size(self._parts / digest)
 
     def append(self, digest: str, offset: int, chunk: bytes) -> int:
         """Add a chunk that begins where the upload stands; bytes received so far.
@@ -109,11 +108,10 @@ class Blobs:
         Of a chunk that begins earlier the rest is added: it was sent again because nobody
         acknowledged it, or two clients send the same blob. :meth:`finish` checks the whole.
         """
-        path, part = self.path(digest), self._part(digest)
+        path, part = self.path(digest), self._parts / digest
         with self._lock(digest):
             if path.exists():
-                _touch(path)
-                return path.stat().st_size
+                return _touch(path)
             have = _size(part)
             if not 0 <= offset <= have:
                 raise UsageError(
@@ -128,12 +126,11 @@ class Blobs:
 
     def finish(self, digest: str) -> int:
         """Check an upload and make it a blob; its size. A wrong upload is thrown away."""
-        path, part = self.path(digest), self._part(digest)
+        path, part = self.path(digest), self._parts / digest
         with self._lock(digest):
             if path.exists():
                 part.unlink(missing_ok=True)
-                _touch(path)
-                return path.stat().st_size
+                return _touch(path)
             if not part.exists():
                 raise NoBlob(f"upload of {digest}: nothing was received")
             with part.open("rb") as file:
@@ -144,8 +141,7 @@ class Blobs:
                     f"upload of {digest}: the bytes received have digest {received}",
                     hint="send it again from the start",
                 )
-            self._place(part, path)
-            return path.stat().st_size
+            return self._place(part, path)
 
     # --- housekeeping ---
 
@@ -163,7 +159,7 @@ class Blobs:
             for digest in among - keep:
                 with self._lock(digest):
                     gone += _delete_older(self.path(digest), before)
-                    gone += _delete_older(self._part(digest), before)
+                    gone += _delete_older(self._parts / digest, before)
             return gone
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             digest = path.parent.name + path.name
@@ -183,22 +179,19 @@ class Blobs:
     def _lock(self, digest: str) -> threading.Lock:
         return self._locks[int(digest[:2], 16)]
 
-    def _part(self, digest: str) -> Path:
-        return self._parts / digest
-
     def _check_size(self, size: int) -> None:
         if size > self.max_size:
             raise PayloadTooLarge(f"blob of {size:,} bytes exceeds the limit of {self.max_size:,}")
 
-    def _place(self, source: Path, path: Path) -> None:
-        """Make a complete file durable under its name."""
+    def _place(self, source: Path, path: Path) -> int:
+        """Make a complete file durable under its name; its bytes."""
         with source.open("rb") as file:
             os.fsync(file.fileno())
         if not path.parent.exists():
             path.parent.mkdir(exist_ok=True)
             sync_folder(self.folder)
         os.replace(source, path)
-        _touch(path)
+        return _touch(path)
 
 
 def _size(path: Path) -> int:
@@ -208,10 +201,14 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _touch(path: Path) -> None:
-    """Restart the grace period; the name is durable even if the process that made it was killed."""
+def _touch(path: Path) -> int:
+    """Restart the grace period of a blob; its bytes.
+
+    The name is durable even if the process that made it was killed.
+    """
     os.utime(path)
     sync_folder(path.parent)
+    return path.stat().st_size
 
 
 def _delete_older(path: Path, before: float) -> int:
