@@ -175,7 +175,6 @@ class Supervisor:
 
 
 def _facts(event: Event) -> Mapping[str, Any]:
-    about = {"federation": event.federation, "job": event.job, "client": event.client}
+    about = {name: getattr(event, name) for name in ("federation", "job", "client", "reason")}
     known = {name: value for name, value in about.items() if value not in (None, "")}
-    reason = {"reason": event.reason} if event.reason else {}
-    return {"event": event.id, "at": event.time, **known, **reason, **(event.facts or {})}
+    return {"event": event.id, "at": event.time, **known, **(event.facts or {})}

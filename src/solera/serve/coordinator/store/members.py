@@ -20,7 +20,6 @@ from sqlalchemy import (
     update,
 )
 
-from solera.core.errors import UsageError
 from solera.serve.coordinator.store.base import (
     Base,
     Conflict,
@@ -47,7 +46,6 @@ from solera.serve.coordinator.store.tables import (
 
 LOG_CUT = "log cut"
 """The event of a client whose audit log has lost lines that it had."""
-_LONGEST_NAME = 200
 
 
 class Members(Base):
@@ -57,7 +55,6 @@ class Members(Base):
 
     def add_federation(self, name: str) -> None:
         """Open a federation; opening it again changes nothing."""
-        _check_name("add_federation", name)
         with self._write() as connection:
             self._add(connection, federations, name=name, next_client=0, created=time.time())
 
@@ -67,7 +64,6 @@ class Members(Base):
 
     def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> None:
         """Let one client join under this name, once, until ``expires``."""
-        _check_name("add_invite", name)
         invite = InviteRow(token_hash, federation, name, expires, None)
         with self._write() as connection:
             next_client(connection, federation)
@@ -91,7 +87,6 @@ class Members(Base):
         With ``token_hash`` the invite is used up in the same transaction, so that neither a crash
         nor a lost answer costs the client its invite.
         """
-        _check_name("enrol", name)
         now = time.time()
         with self._write() as connection:
             number = next_client(connection, federation, lock=True)
@@ -307,9 +302,3 @@ def _same_client(
     if known.revoked is not None:
         raise Denied(f"client {name!r} of {federation!r} was revoked: {known.reason}")
     return known
-
-
-def _check_name(where: str, name: str) -> None:
-    if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
-        rule = f"must be 1 to {_LONGEST_NAME} printable characters"
-        raise UsageError.of(where, "name", name[:_LONGEST_NAME], rule)
