@@ -204,7 +204,7 @@ def insert_ask(
     if stored_job.state != "running":
         raise Conflict(f"job {stored_job.id!r} is {stored_job.state}: it cannot ask")
     connection.execute(insert(asks).values(asdict(ask)))
-    rows = _new_deliveries(connection, stored_job.federation, ask, own, ask.created)
+    rows = _new_deliveries(connection, stored_job.federation, ask, own)
     if rows:
         connection.execute(insert(deliveries), rows)
     facts = {"seq": ask.seq, "task": ask.task, "version": ask.version, "clients": ask.clients}
@@ -246,7 +246,7 @@ def _check_same(
 
 
 def _new_deliveries(
-    connection: Connection, federation: str, ask: AskRow, own: Mapping[int, str], now: float
+    connection: Connection, federation: str, ask: AskRow, own: Mapping[int, str]
 ) -> list[dict[str, Any]]:
     count = next_client(connection, federation)
     if ask.clients and not 0 <= ask.clients[0] <= ask.clients[-1] < count:
@@ -259,8 +259,8 @@ def _new_deliveries(
     for id in ask.clients:
         why = "left the federation" if id not in revoked else "revoked" if revoked[id] else ""
         row = {"job": ask.job, "seq": ask.seq, "client": id, "payload": own.get(id)}
-        row |= {"size": 0, "reason": why, "pruned": False}
-        rows.append(row | {"status": "failed" if why else OPEN, "time": now if why else None})
+        row |= {"status": "failed" if why else OPEN, "size": 0, "reason": why, "pruned": False}
+        rows.append(row | {"time": ask.created if why else None})
     return rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -156,7 +156,7 @@ def note(
     job: str | None = None,
     client: int | None = None,
     reason: str = "",
-    facts: Mapping[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
 ) -> int:
     """Write down what happens, in the transaction in which it happens; the number of the event.
 
@@ -165,13 +165,13 @@ def note(
     if of is not None:
         federation, job = of.federation, of.id
     row = {
-        "federation": plain(federation),
-        "job": None if job is None else plain(job),
+        "federation": federation,
+        "job": job,
         "client": client,
-        "event": plain(event),
+        "event": event,
         "reason": plain(reason),
         "time": now,
-        "facts": None if facts is None else dict(facts),
+        "facts": facts,
     }
     return int(connection.scalar(insert(events).values(row).returning(events.c.id)))
 

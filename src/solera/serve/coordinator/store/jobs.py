@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from msgspec.structs import asdict, replace
-from sqlalchemy import Connection, and_, false, select, true, update
+from sqlalchemy import Connection, select, update
 
 from solera.serve.coordinator.store.base import Base, Conflict, find_row, note, plain
 from solera.serve.coordinator.store.members import next_client
@@ -58,10 +58,11 @@ class Jobs(Base):
 
     def jobs(self, federation: str | None = None, *, ended: bool = True) -> list[Job]:
         """Jobs of one federation or of all, oldest first; without ``ended`` those that go on."""
-        ours = true() if federation is None else jobs.c.federation == federation
+        chosen = select(jobs).order_by(jobs.c.created, jobs.c.id)
+        if federation is not None:
+            chosen = chosen.filter_by(federation=federation)
         if not ended:
-            ours = and_(ours, jobs.c.state.in_([state for state, next in NEXT.items() if next]))
-        chosen = select(jobs).where(ours).order_by(jobs.c.created, jobs.c.id)
+            chosen = chosen.where(jobs.c.state.in_([state for state, next in NEXT.items() if next]))
         return self._rows(Job, chosen)
 
     def set_job_state(self, id: str, new_state: State, reason: str, now: float) -> Job:
@@ -128,12 +129,10 @@ def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
 
 def _prune(connection: Connection, job: str, sequence: range, now: float) -> None:
     """Forget the digests of some asks; whoever still owes a reply to them is let off."""
-    for table in (asks, deliveries):
-        these = table.c.seq.between(sequence.start, sequence.stop - 1)
-        due = and_(table.c.job == job, these, table.c.pruned == false())
-        if table is deliveries:
-            given_up = {"status": "dropped", "reason": "no longer needed", "time": now}
-            connection.execute(update(table).where(due, table.c.status == OPEN).values(given_up))
-            connection.execute(update(table).where(due).values(pruned=True, digest=None))
-        else:
-            connection.execute(update(table).where(due).values(pruned=True))
+    first, last = sequence.start, sequence.stop - 1
+    owed = update(deliveries).filter_by(job=job, status=OPEN)
+    given_up = owed.values(status="dropped", reason="no longer needed", time=now)
+    connection.execute(given_up.where(deliveries.c.seq.between(first, last)))
+    for table, digests in ((asks, {}), (deliveries, {"digest": None})):
+        kept = update(table).filter_by(job=job, pruned=False).values(pruned=True, **digests)
+        connection.execute(kept.where(table.c.seq.between(first, last)))

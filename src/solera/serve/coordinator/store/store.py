@@ -7,19 +7,22 @@ replayed and gets the same replies back.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, false, select, union
+from sqlalchemy import Select, func, select, union
 
 from solera.serve.coordinator.store.asks import Asks
-from solera.serve.coordinator.store.counts import Counts
+from solera.serve.coordinator.store.base import count_rows
 from solera.serve.coordinator.store.events import Events
 from solera.serve.coordinator.store.jobs import Jobs
 from solera.serve.coordinator.store.members import Members
 from solera.serve.coordinator.store.models import Models
 from solera.serve.coordinator.store.tables import (
+    OPEN,
     asks,
     checkpoints,
+    clients,
     deliveries,
     jobs,
     models,
@@ -27,17 +30,31 @@ from solera.serve.coordinator.store.tables import (
 )
 
 
-class Store(Members, Events, Jobs, Asks, Models, Counts):
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Clients, jobs by state, and what became of what clients were asked.
+
+    ``clients`` have not been revoked, ``seen`` of them were there in the last minute. ``asks`` wait
+    for somebody. ``replies`` counts deliveries by status.
+    """
+
+    clients: int
+    seen: int
+    jobs: dict[str, int]
+    asks: int
+    replies: dict[str, int]
+
+
+class Store(Members, Events, Jobs, Asks, Models):
     """The durable state of a coordinator; payloads themselves lie in the blobs."""
 
     def digests(self) -> set[str]:
         """Every blob that is still needed; the others may be collected."""
-        live = asks.c.pruned == false()
         sources: list[Select[Any]] = [
             select(jobs.c.spec),
-            select(asks.c.payload).where(live),
-            select(asks.c.prepare).where(live),
-            select(deliveries.c.payload).where(deliveries.c.pruned == false()),
+            select(asks.c.payload).filter_by(pruned=False),
+            select(asks.c.prepare).filter_by(pruned=False),
+            select(deliveries.c.payload).filter_by(pruned=False),
             select(deliveries.c.digest),
             select(checkpoints.c.digest),
             select(questions.c.payload),
@@ -45,3 +62,21 @@ class Store(Members, Events, Jobs, Asks, Models, Counts):
             select(models.c.digest),
         ]
         return set(self._scalars(union(*sources))) - {None}
+
+    def census(self, now: float) -> Census:
+        """All counts, of one moment."""
+        active = clients.c.revoked.is_(None)
+        waiting = deliveries.c.status == OPEN
+        asked = select(deliveries.c.job, deliveries.c.seq).where(waiting).distinct()
+        by_state = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+        by_status = select(deliveries.c.status, func.count()).group_by(deliveries.c.status)
+        with self._read() as connection:
+            replies: dict[str, int] = dict(connection.execute(by_status).all())
+            replies.pop(OPEN, None)
+            return Census(
+                clients=count_rows(connection, clients, active),
+                seen=count_rows(connection, clients, active, clients.c.seen > now - 60),
+                jobs=dict(connection.execute(by_state).all()),
+                asks=count_rows(connection, asked.subquery()),
+                replies=replies,
+            )
