@@ -212,12 +212,9 @@ def check_request(
 
 def _parse(headers: Mapping[str, str]) -> list[str]:
     """The four values; each exactly once and in its one spelling."""
-    given: dict[str, list[str]] = {name.lower(): [] for name in _HEADERS}
-    for name, value in headers.items():
-        given.get(name.lower(), []).append(value)
     values = []
     for name, pattern in _HEADERS.items():
-        sent = given[name.lower()]
+        sent = [value for given, value in headers.items() if given.lower() == name.lower()]
         if len(sent) != 1:
             raise Unauthorised("header", f"{name} is {'repeated' if sent else 'missing'}")
         if not pattern.fullmatch(sent[0]):

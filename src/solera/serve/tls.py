@@ -39,8 +39,8 @@ def make_ca(folder: str | Path, name: str = "Solera federation") -> Path:
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.now(UTC)
-    builder = _builder(name, _name(name), key.public_key(), now, now + timedelta(days=_CA_DAYS))
+    end = datetime.now(UTC) + timedelta(days=_CA_DAYS)
+    builder = _builder(name, _name(name), key.public_key(), end)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(ca=True), critical=True)
     return _store(folder, "ca", key, builder.sign(key, hashes.SHA256()))[0]
@@ -60,9 +60,8 @@ def issue(
     folder = Path(folder)
     authority, signer = _load_ca(folder)
     key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.now(UTC)
-    end = min(now + timedelta(days=days), authority.not_valid_after_utc)
-    builder = _builder(name, authority.subject, key.public_key(), now, end)
+    end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
+    builder = _builder(name, authority.subject, key.public_key(), end)
     server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     alternatives = x509.SubjectAlternativeName([_host(host) for host in hosts])
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
@@ -83,7 +82,7 @@ def fingerprint(cert: str | Path | bytes) -> str:
 
 
 def _builder(
-    name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, end: datetime
+    name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -91,7 +90,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
+        .not_valid_before(datetime.now(UTC) - _SKEW)
         .not_valid_after(end - _SKEW)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

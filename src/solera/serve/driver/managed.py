@@ -81,8 +81,11 @@ def _evaluate(
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    finite = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
-    return {k: v for k, v in finite.items() if math.isfinite(v)}
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def _note(connection: Connection, job: str, note: wire.NewNote) -> None:

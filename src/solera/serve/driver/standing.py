@@ -111,7 +111,7 @@ class Standing:
             batch = Batch(clients, [decode(frame)], np.array([len(frame)]))
         except PayloadError as error:
             failures.append(Failure(client, "corrupt", error.message))
-            batch = Batch(np.empty(0, dtype=np.int64), [], np.empty(0, dtype=np.int64))
+            batch = Batch(clients[:0], [], clients[:0])
         ask = Ask(self._task.name, self._task.version, self._payload, clients, 0)
         block = validate_and_fold(self._task, ask, batch, failures, 0.0, self.learner.aggregation())
         for failure in block.failures:
