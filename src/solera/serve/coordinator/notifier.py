@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -16,31 +17,31 @@ class Notifier:
     """Wakes those who wait for news of a topic: of a client's work, or of a job."""
 
     def __init__(self) -> None:
-        self._events: dict[Hashable, asyncio.Event] = {}
+        self._news: dict[Hashable, Future[None]] = {}
         self.waiting = 0
         """How many wait now."""
 
     def notify(self, *topics: Hashable) -> None:
-        """There is news of these topics; without any, of all."""
-        for topic in topics or list(self._events):
-            event = self._events.pop(topic, None)
-            if event is not None:
-                event.set()
+        """There is news of these topics; without any, of all. Any thread may say so."""
+        for topic in topics or list(self._news):
+            news = self._news.pop(topic, None)
+            if news is not None:
+                news.set_result(None)
 
     async def until(self, topic: Hashable, ready: Callable[[], Any], seconds: float) -> Any:
         """The first true result of ``ready`` (run in a thread), or its last one when time is up."""
         end = time.monotonic() + (min(seconds, LONGEST_WAIT) if seconds > 0 else 0.0)
         while True:
-            event = self._events.setdefault(topic, asyncio.Event())
-            news = await run_in_threadpool(ready)
+            news = self._news.setdefault(topic, Future())
+            result = await run_in_threadpool(ready)
             left = end - time.monotonic()
-            if news or left <= 0:
-                return news
+            if result or left <= 0:
+                return result
             self.waiting += 1
             try:
-                await asyncio.wait_for(event.wait(), left)
-            except TimeoutError:
-                self.notify(topic)  # no event is kept for those who are gone
-                return await run_in_threadpool(ready)
+                await asyncio.wait([asyncio.wrap_future(news)], timeout=left)
             finally:
                 self.waiting -= 1
+            if not news.done():
+                self.notify(topic)  # nothing is kept for those who are gone
+                return await run_in_threadpool(ready)

@@ -29,16 +29,12 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
     store = coordinator.store
 
     @routes.put("/v1/jobs/{job}/asks/{sequence}")
-    async def add_ask(job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
+    def add_ask(job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
         """Ask clients of a job; the same again changes nothing."""
-
-        def add() -> str:
-            payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
-            coordinator.check_uploaded(*payloads, new.prepare)
-            store.add_ask(job, sequence, new, time.time())
-            return store.job(job).federation
-
-        federation = await run_in_threadpool(add)
+        payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
+        coordinator.check_uploaded(*payloads, new.prepare)
+        store.add_ask(job, sequence, new, time.time())
+        federation = store.job(job).federation
         coordinator.notifier.notify(*((federation, client) for client in new.clients))
         return {"job": job, "sequence": sequence}
 

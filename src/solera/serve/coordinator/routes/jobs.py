@@ -4,7 +4,6 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from starlette.concurrency import run_in_threadpool
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator, Refused
@@ -82,28 +81,22 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         return {"event": store.log(new.event, time.time(), of=store.job(job), facts=new.facts)}
 
     @routes.post("/v1/jobs/{job}/state", dependencies=[driver])
-    async def set_state(job: Name, new: NewState) -> dict[str, str]:
+    def set_state(job: Name, new: NewState) -> dict[str, str]:
         """Move a job on, for instance to ``cancelled``."""
-        now = time.time()
-        await run_in_threadpool(store.set_job_state, job, new.state, new.reason, now)
+        store.set_job_state(job, new.state, new.reason, time.time())
         coordinator.notifier.notify()
         return {"state": new.state}
 
     # --- contributions ---
 
     @routes.put("/v1/jobs/{job}/question", dependencies=[driver])
-    async def set_question(job: Name, new: Call) -> dict[str, int]:
+    def set_question(job: Name, new: Call) -> dict[str, int]:
         """What a standing job asks of everyone, now and later."""
-
-        def put() -> int:
-            coordinator.check_uploaded(new.payload, new.prepare)
-            question = store.set_question(job, new)
-            store.ask_newcomers(store.job(job).federation, time.time())
-            return question.first
-
-        first = await run_in_threadpool(put)
+        coordinator.check_uploaded(new.payload, new.prepare)
+        question = store.set_question(job, new)
+        store.ask_newcomers(store.job(job).federation, time.time())
         coordinator.notifier.notify()
-        return {"first": first}
+        return {"first": question.first}
 
     @routes.get("/v1/jobs/{job}/queue", dependencies=[driver])
     async def queue(job: Name, known: str = "", wait: float = 0) -> Queue:
@@ -134,8 +127,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.get("/v1/jobs/{job}/model")
     def model(job: Name, who: Anyone) -> Model:
         """The job's latest model; clients of its federation may have it too."""
-        stored_job = store.job(job)
-        if who is not None and stored_job.federation != who.federation:
+        if who is not None and store.job(job).federation != who.federation:
             raise Refused(f"client {who.name}", "a model of another federation")
         return store.model(job)
 

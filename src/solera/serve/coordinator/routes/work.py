@@ -4,7 +4,6 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import UsageError
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
@@ -38,36 +37,31 @@ def work_of(coordinator: Coordinator) -> APIRouter:
         return Work(await coordinator.notifier.until((who.federation, who.id), look, wait))
 
     @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
-    async def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:
+    def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:
         """A client's answer, signed for this ask; the same again changes nothing."""
         message = reply_message(
             who.federation, job, sequence, str(who.id), new.status, new.digest or "", new.size
         )
         if not verify(who.sign_key, message, bytes.fromhex(new.signature)):
             raise Refused(f"client {who.name}", "a reply that it did not sign")
-
-        def add() -> bool:
-            if new.digest is not None and new.frame is not None:
-                coordinator.keep(new.digest, new.frame)
-            if new.status == "ok" and (new.digest is None or new.digest not in coordinator.blobs):
-                raise UsageError("the reply's blob was not uploaded")
-            if new.digest is not None and coordinator.blobs.size(new.digest) != new.size:
-                raise UsageError("the reply's blob has another size than the reply says")
-            return store.add_reply(job, sequence, who.id, new, time.time())
-
-        stored = await run_in_threadpool(add)
+        if new.digest is not None and new.frame is not None:
+            coordinator.keep(new.digest, new.frame)
+        if new.status == "ok" and (new.digest is None or new.digest not in coordinator.blobs):
+            raise UsageError("the reply's blob was not uploaded")
+        if new.digest is not None and coordinator.blobs.size(new.digest) != new.size:
+            raise UsageError("the reply's blob has another size than the reply says")
+        stored = store.add_reply(job, sequence, who.id, new, time.time())
         coordinator.notifier.notify(job)
         return {"stored": stored}
 
     # --- contributions to standing jobs ---
 
     @routes.post("/v1/jobs/{job}/contributions")
-    async def contribute(job: Name, who: Client) -> dict[str, int]:
+    def contribute(job: Name, who: Client) -> dict[str, int]:
         """Ask to be asked: the client has something new to tell a standing job."""
-        stored_job = await run_in_threadpool(store.job, job)
-        if stored_job.federation != who.federation:
+        if store.job(job).federation != who.federation:
             raise Refused(f"client {who.name}", "a job of another federation")
-        number = await run_in_threadpool(store.contribute, job, who.id, time.time())
+        number = store.contribute(job, who.id, time.time())
         coordinator.notifier.notify(job, (who.federation, who.id))
         return {"id": number}
 
