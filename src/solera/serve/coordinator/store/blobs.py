@@ -62,7 +62,7 @@ class Blobs:
 
     def path(self, digest: str) -> Path:
         """Where the blob lies, or would lie."""
-        if not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        if not _DIGEST.fullmatch(str(digest)):
             raise UsageError.of("blob", "digest", str(digest)[:80], "must be 64 hexadecimal digits")
         return self.folder / digest[:2] / digest[2:]
 
