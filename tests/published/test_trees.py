@@ -55,7 +55,7 @@ def test_all_cells_have_published_figures():
 def test_folds_test_every_row_once_and_never_train_on_it():
     dataset = so.datasets.car()
     X, y = dataset.all
-    assignment = so.QuantitySkew(1.0, min_rows=5).assign(len(X), y, clients=20, seed=0)
+    assignment = so.partitions.QuantitySkew(1.0, min_rows=5).assign(len(X), y, clients=20, seed=0)
     tested = np.zeros(20, dtype=int)
     for fold in range(trees.FOLDS):
         data = trees.fold_data(dataset, assignment, fold)

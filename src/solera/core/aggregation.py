@@ -265,6 +265,7 @@ def check_aggregation(value: Any) -> Aggregation:
     """``value`` if it is an aggregation, else an error that says what to pass."""
     if not isinstance(value, Aggregation):
         raise UsageError(
-            f"fold needs an aggregation, not {value!r}", hint="for example fold(so.Sum())"
+            f"fold needs an aggregation, not {value!r}",
+            hint="for example fold(so.aggregations.Sum())",
         )
     return value

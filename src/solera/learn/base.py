@@ -104,7 +104,11 @@ class Learner(Stateful, Component, abstract=True):
         selector = Uniform() if select is None else select
         if not isinstance(selector, Selector):
             raise UsageError.of(
-                self, "select", selector, "must be a selector", hint="for example so.Uniform()"
+                self,
+                "select",
+                selector,
+                "must be a selector",
+                hint="for example so.selectors.Uniform()",
             )
         checkpoint = None
         store: CheckpointStore | None = None

@@ -119,7 +119,7 @@ def evaluate(
     if not model.predicts:
         raise UsageError(
             f"{model!r} does not predict the target and cannot be judged by it",
-            hint="compare clusters with so.jaccard or model.silhouette",
+            hint="compare clusters with so.metrics.jaccard or model.silhouette",
         )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     replies = federation.ask(_evaluate, ask)

@@ -33,7 +33,7 @@ class PeerToPeer(Predictor):
         if not isinstance(topology, Peers):
             raise UsageError(
                 f"PeerToPeer needs a federation of peers, not {topology!r}",
-                hint="so.simulate(…, topology=so.Peers('cyclic'))",
+                hint="so.simulate(…, topology=so.simulation.Peers('cyclic'))",
             )
         self.learner_ = self.learner.clone()
         self.learner_.history_, self.learner_.schema_ = [], self.schema_

@@ -124,17 +124,17 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     return rows
 
 
-def _measure(case: Case) -> tuple[so.EnergyUse, float]:
+def _measure(case: Case) -> tuple[so.energy.EnergyUse, float]:
     X, y, X_test, y_test = split(case.data)
     if case.what == "MLP":
         train, score = _mlp(X, y, X_test, y_test, case.clients)
-        with so.track_energy(country="ESP") as tracked:
+        with so.energy.track_energy(country="ESP") as tracked:
             train()
         return tracked.use, score()
     fed = so.simulate(X, y, clients=case.clients, seed=0)
     how: dict[str, Any] = {"encrypt": so.Encryption(KEY)} if case.encrypted else AS_THESIS
     model = so.FedHEONN(lam=case.lam, ensemble=case.ensemble, **how)
-    with so.track_energy(fed, country="ESP") as tracked:
+    with so.energy.track_energy(fed, country="ESP") as tracked:
         for client in range(case.clients):  # one after the other, as in the thesis
             model.partial_fit(fed, clients=[client])
     return tracked.use, score_of(model, X_test, y_test)

@@ -12,7 +12,7 @@ from solera.learn.averaging.training import architecture, layers
 rng = np.random.default_rng(5)
 X = rng.normal(size=(240, 8))
 Y = (X @ rng.normal(size=(8, 3))).argmax(axis=1)
-DATA = so.FederatedData(X, Y, np.array([0, 60, 70, 150, 240])).split(test=0.2, seed=0)
+DATA = so.data.FederatedData(X, Y, np.array([0, 60, 70, 150, 240])).split(test=0.2, seed=0)
 NET = so.nn.mlp(8, 40, 3)
 OPTIONS = {"rounds": 4, "lr": 0.2, "batch_size": 10, "dtype": "float64"}
 
@@ -43,8 +43,10 @@ def test_a_saved_model_predicts_the_same_with_another_constant(narrow, tmp_path)
 LEARNERS = {
     "plain": lambda: so.FedAvg(NET, **OPTIONS),
     "momentum": lambda: so.FedAvg(NET, momentum=0.9, send="weights", **OPTIONS),
-    "compressed": lambda: so.FedAvg(NET, update_steps=[so.RandomMask(0.3)], **OPTIONS),
-    "noisy": lambda: so.FedAvg(NET, update_steps=[so.Clip(1.0), so.Noise(0.01)], **OPTIONS),
+    "compressed": lambda: so.FedAvg(NET, update_steps=[so.updates.RandomMask(0.3)], **OPTIONS),
+    "noisy": lambda: so.FedAvg(
+        NET, update_steps=[so.updates.Clip(1.0), so.updates.Noise(0.01)], **OPTIONS
+    ),
     "control variates": lambda: so.Scaffold(NET, **OPTIONS),
     "private head": lambda: so.FedRep(NET, private=["0"], **OPTIONS),
     "own model": lambda: so.Ditto(NET, **OPTIONS),

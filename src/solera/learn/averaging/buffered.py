@@ -37,7 +37,7 @@ class FedBuff(FedAvg):
     ----------
     buffer: replies per move.
     concurrency: clients that train at the same time.
-    arrivals: when replies arrive, for example ``so.Durations(1.0, slowest=30.0)``.
+    arrivals: when replies arrive, for example ``so.simulation.Durations(1.0, slowest=30.0)``.
 
     ``per_round`` and ``select`` are not used: a client that finishes is replaced by another that
     is idle. With ``buffer`` = ``concurrency`` = all clients nothing is ever stale. Rounds log

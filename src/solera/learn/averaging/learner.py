@@ -65,7 +65,7 @@ class FedAvg(ScoreAveraging):
     server_lr: the coordinator's step size η_s.
     send: ``"difference"`` to the global model, or ``"weights"``.
     update_steps: what happens to updates on their way, for example
-        ``[so.Clip(1.0), so.TopK(0.05)]``.
+        ``[so.updates.Clip(1.0), so.updates.TopK(0.05)]``.
     dtype: ``"float32"`` or ``"float64"``.
     device: where simulated clients are trained; by default a GPU where there is one.
 
