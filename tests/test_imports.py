@@ -11,6 +11,7 @@ import pytest
 import solera as so
 
 NAMESPACES = [
+]
     "aggregations",
     "callbacks",
     "data",
