@@ -11,7 +11,6 @@ import pytest
 import solera as so
 
 NAMESPACES = [
-]
     "aggregations",
     "callbacks",
     "data",
