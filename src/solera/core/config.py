@@ -144,12 +144,14 @@ def check_call(
     where: Where,
     *,
     also: Sequence[str] = (),
+    passed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Check names and types of arguments before a call; returns the types by name.
 
-    ``also`` are other names that would be right in the same table.
+    ``also`` are other names that would be right in the same table, ``passed`` are arguments that
+    do not come from it.
     """
-    parameters = _parameters(function)
+    parameters = {n: p for n, p in _parameters(function).items() if n not in passed}
     hints = type_hints(function)
     for name, value in given.items():
         if name not in parameters:
