@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Sum
-from solera.core.clients import Client, ClientGroup, IntArray, Part, Segments
+from solera.core.clients import ClientGroup, IntArray, Part, Segments
 from solera.core.component import Component, build_fitted, describe_fitted
 from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
@@ -22,19 +22,13 @@ from solera.core.federation import Federation
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import Schema, class_codes
-from solera.core.task import task
+from solera.core.task import group_task
 
 
-def _evaluate_many(group: ClientGroup, ask: Any) -> Stacked:
+@group_task("learner.evaluate")
+def _evaluate(group: ClientGroup, ask: Any) -> Stacked:
+    """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
-
-
-@task("learner.evaluate", many=_evaluate_many)
-def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
-    """Counts of this client's rows: a confusion matrix, label counts or sums of squares."""
-    rows = client.data.part(ask["part"])
-    one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
-    return Stacked(count_rows(build_fitted(ask["model"]), one))[0]
 
 
 def count_rows(model: Any, rows: Segments) -> dict[str, NDArray[Any]]:
