@@ -29,7 +29,7 @@ from solera.learn.rows import check_shape
 from solera.learn.trees.binned_rows import Cells, add_up, move
 from solera.learn.trees.boosting.base import boosting_target, gradients
 from solera.learn.trees.client_trees import with_missing
-from solera.learn.trees.tree import Floats, Ints
+from solera.learn.trees.tree import Floats, Ints, starts_of
 
 Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
@@ -70,8 +70,7 @@ class HistBins(Transformer):
             else np.arange(len(feature.categories) - 1, dtype=np.float64)
             for feature, edges in zip(self.schema_.features, cuts, strict=True)
         ]
-        sizes = [len(edges) + 2 for edges in self.edges_]
-        self.starts_ = np.concatenate([[0], np.cumsum(sizes)])
+        self.starts_ = starts_of([len(edges) + 2 for edges in self.edges_])
 
     def transform(self, X: Any) -> NDArray[np.int32]:
         X = with_missing(self.check_rows(X))
@@ -163,7 +162,7 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
         moved = zip(at, ask["splits"], strict=True)
         at = np.stack([move(cells, nodes, splits, ask["starts"]) for nodes, splits in moved])
     reply: dict[str, Any] = {}
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    bounds = starts_of(sizes)
     if level == 0:
         if ask["values"]:
             reached = zip(ask["values"], at, strict=True)
