@@ -176,6 +176,11 @@ class Client:
         d = self._draws
         return random.stream_keys(d.seed, d.purpose, d.round, [self.id])
 
+    @property
+    def alone(self) -> ClientGroup:
+        """This client as a group of one."""
+        return ClientGroup(self.data._id, self.data._source, self._draws, [self.state])
+
 
 class ClientGroup:
     """Several simulated clients of one process, served by one call of a ``many=`` task."""
