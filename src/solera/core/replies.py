@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import BoolArray, IntArray
 from solera.core.errors import PayloadError
 from solera.core.payload import encoded_size, is_finite
 
@@ -83,7 +83,7 @@ class Stacked:
             return np.full(self._len, encoded_size(self[0]), dtype=np.int64)
         return np.array([encoded_size(row) for row in self], dtype=np.int64)
 
-    def finite(self) -> NDArray[np.bool_]:
+    def finite(self) -> BoolArray:
         """For every reply, whether all its numbers are finite."""
         good = np.ones(self._len, dtype=bool)
         for leaf in _leaves(self.fields):
@@ -154,7 +154,7 @@ class Batch:
         sizes = None if self.known_sizes is None else self.known_sizes[first:last]
         return Batch(self.clients[first:last], payloads, sizes)
 
-    def _kept(self, good: NDArray[np.bool_]) -> Batch:
+    def _kept(self, good: BoolArray) -> Batch:
         kept = np.flatnonzero(good)
         if isinstance(self.payloads, Stacked):
             payloads: Any = self.payloads.take(kept)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.constraints import Count, check_arguments
 from solera.core.errors import DataError, MissingExtra, UsageError
 from solera.core.schema import Feature, Target, infer_target, numbered
 from solera.data.dataset import Dataset, make_schema
-
-FloatArray = NDArray[np.float64]
 
 _SHOW_PROGRESS = 10_000  # rows read one by one
 _FREE_TEXT = 100  # different texts a short column may have

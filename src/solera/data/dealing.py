@@ -8,11 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
-
-FloatArray = NDArray[np.float64]
+from solera.core.clients import FloatArray, IntArray
 
 
 def even(total: int, parts: int) -> IntArray:

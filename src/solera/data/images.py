@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import IntArray
 from solera.core.errors import DataError
 from solera.core.schema import numbered
 from solera.data.catalogue import described
@@ -62,7 +63,7 @@ def load(images: Images, *, flat: bool = True) -> Dataset:
 
 def _pixels(
     images: Images, stored: dict[str, NDArray[Any]], part: str, flat: bool
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+) -> tuple[NDArray[np.float32], IntArray]:
     x, y = stored[f"x_{part}"], stored[f"y_{part}"]
     if x.dtype != np.uint8 or x.shape != (len(y), *images.shape):
         size = " x ".join(map(str, images.shape))

@@ -11,7 +11,7 @@ from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core import rng
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, check_arguments
 from solera.core.errors import DataError
 from solera.core.schema import Feature
@@ -162,7 +162,7 @@ def _work(
     presentation: NDArray[np.str_],
     student: NDArray[np.str_],
     day: int,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Per enrolment: assessments due, handed in, late and banked by that day, and their mean."""
     with reading(assessments):
         given = read_cells(

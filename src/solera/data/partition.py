@@ -17,13 +17,12 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count, Fraction, NonNegativeInt, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.rng import generator
 from solera.data.dealing import (
-    FloatArray,
     at_least,
     divide,
     even,

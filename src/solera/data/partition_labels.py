@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
-from solera.data.dealing import FloatArray, at_least, draw, even, group, hand_out
+from solera.data.dealing import at_least, draw, even, group, hand_out
 from solera.data.federated import Assignment
 from solera.data.partition import Concentration, Partition, collect, encode, is_whole
 

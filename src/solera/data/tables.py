@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.errors import DataError
 from solera.core.schema import Feature
 from solera.data.catalogue import described
@@ -23,7 +24,6 @@ from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, locate, reading, unavailable
 
 Cells = Sequence[str]
-FloatArray = NDArray[np.float64]
 
 _MISSING = {"", "?"}
 

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
-from solera.core.clients import Client, ClientGroup, Draws, IntArray, Part, Source
+from solera.core.clients import (
+    BoolArray,
+    Client,
+    ClientGroup,
+    Draws,
+    FloatArray,
+    IntArray,
+    Part,
+    Source,
+)
 from solera.core.component import build_fitted
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
@@ -29,10 +37,10 @@ MEMORY = 256 << 20
 class Faults:
     """What goes wrong at each client of a block: masks, and seconds of delay."""
 
-    dropped: NDArray[np.bool_]
-    crashed: NDArray[np.bool_]
-    corrupted: NDArray[np.bool_]
-    delay: NDArray[np.float64]
+    dropped: BoolArray
+    crashed: BoolArray
+    corrupted: BoolArray
+    delay: FloatArray
 
 
 class FaultModel(Protocol):

@@ -20,8 +20,8 @@ from itertools import count
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, check_values, declared_types
 from solera.core.federation import Federation
@@ -247,7 +247,7 @@ class EnergyBudget(Callback, Component):
         self._sampler.__exit__()
 
 
-def _owners(moments: NDArray[np.float64], records: Sequence[Record]) -> list[int]:
+def _owners(moments: FloatArray, records: Sequence[Record]) -> list[int]:
     """For each piece between two moments, the innermost ask under way, or −1."""
     starts = np.searchsorted(moments, [r.began for r in records])
     ends = np.searchsorted(moments, [r.began + r.wall for r in records])
@@ -258,7 +258,7 @@ def _owners(moments: NDArray[np.float64], records: Sequence[Record]) -> list[int
     return found
 
 
-def _shares(asks: Sequence[tuple[Record, Federation]], each: NDArray[np.float64]) -> list[float]:
+def _shares(asks: Sequence[tuple[Record, Federation]], each: FloatArray) -> list[float]:
     """kWh of every client, where an ask is shared in proportion to rows."""
     if not asks:
         return []

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.constraints import NonNegative, Positive
 from solera.core.engine import Engine
 from solera.core.errors import UsageError
@@ -21,7 +20,6 @@ from solera.select.schedule import Schedule, greedy_schedule
 from solera.select.upload import fetch_rows, plan_upload
 
 log = logging.getLogger("solera")
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +27,12 @@ class Estimates:
     """What candidates would take: seconds to train and to upload, and what they told besides."""
 
     clients: IntArray
-    training: Floats
-    uploading: Floats
-    link: Floats
+    training: FloatArray
+    uploading: FloatArray
+    link: FloatArray
     counts: IntArray
-    row_bits: Floats
-    upload: NDArray[np.bool_]
+    row_bits: FloatArray
+    upload: BoolArray
 
     @property
     def load(self) -> float:

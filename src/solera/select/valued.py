@@ -6,10 +6,9 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core import rng as random
-from solera.core.clients import IntArray, Part
+from solera.core.clients import FloatArray, IntArray, Part
 from solera.core.constraints import NonNegative
 from solera.core.errors import UsageError
 from solera.core.rounds import Round
@@ -18,8 +17,6 @@ from solera.select.draw import by_weight, highest
 from solera.select.round_robin import RoundRobin
 from solera.select.shapley import MOST_EXACT, exact_shapley, truncated_shapley
 from solera.select.valuing import RoundUtility
-
-Floats = NDArray[np.float64]
 
 
 class ShapleySelector(Selector, abstract=True):
@@ -35,7 +32,7 @@ class ShapleySelector(Selector, abstract=True):
     """
 
     needs_updates: ClassVar[bool] = True
-    sums_: Floats = np.zeros(0)
+    sums_: FloatArray = np.zeros(0)
     counts_: IntArray = np.zeros(0, dtype=np.int64)
 
     def __init__(
@@ -62,7 +59,7 @@ class ShapleySelector(Selector, abstract=True):
         """Ids of the clients, with :attr:`means` and ``counts_`` known."""
 
     @property
-    def means(self) -> Floats:
+    def means(self) -> FloatArray:
         """Mean value of each client over the rounds in which it was valued; 0 before the first."""
         return self.sums_ / np.maximum(self.counts_, 1)
 
