@@ -112,13 +112,10 @@ def gini_by_group(counts: ArrayLike, groups: Sequence[Any]) -> dict[Any, dict[st
     if len(names) != len(counts):
         raise DataError(f"{len(names)} groups are named for {len(counts)} clients")
     total = max(counts.sum(), 1)
+    members = {name: counts[names == name] for name in np.unique(names).tolist()}
     return {
-        name: {
-            "share": float(counts[names == name].sum() / total),
-            "coverage": coverage(counts[names == name]),
-            "gini": gini(counts[names == name]),
-        }
-        for name in np.unique(names).tolist()
+        name: {"share": float(own.sum() / total), "coverage": coverage(own), "gini": gini(own)}
+        for name, own in members.items()
     }
 
 

@@ -59,12 +59,7 @@ def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates
     counts = np.array([r["counts"] for r in sound], dtype=np.int64)
     silent = len(candidates) - len(sound)
     if silent:
-        guess = [
-            reported[:, 0].min(),
-            reported[:, 1].min(),
-            reported[:, 2].max(),
-            reported[:, 3].max(),
-        ]
+        guess = [*reported[:, :2].min(axis=0), *reported[:, 2:].max(axis=0)]
         reported = np.concatenate([reported, np.tile(guess, (silent, 1))])
         usual = np.tile(np.round(counts.mean(axis=0)).astype(np.int64), (silent, 1))
         counts = np.concatenate([counts, usual])
