@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def load(table: Table, *, test: float = 0.0, seed: int = 0) -> Dataset:
         columns = read_cells(
             path, (*table.columns, *table.answers, *(["split"] if table.split else []))
         )
-        features, X = _features(table, columns)
+        features, X = encode_columns(table.columns, table.categorical, columns)
         y, class_names = _answers(table, columns)
     if table.split:
         marked = np.array([part == "test" for part in columns["split"]])
@@ -78,11 +78,14 @@ def read_cells(path: Path, wanted: Sequence[str]) -> dict[str, Cells]:
     return {name: cells[1:, header.index(name)].tolist() for name in wanted}
 
 
-def _features(table: Table, columns: Mapping[str, Cells]) -> tuple[list[Feature], FloatArray]:
+def encode_columns(
+    names: Sequence[str], categorical: Container[str], columns: Mapping[str, Cells]
+) -> tuple[list[Feature], FloatArray]:
+    """Features and, column by column, the codes or numbers of their cells."""
     features = []
-    X = np.empty((len(columns[table.columns[0]]), table.features))
-    for j, name in enumerate(table.columns):
-        if name in table.categorical:
+    X = np.empty((len(columns[names[0]]), len(names)))
+    for j, name in enumerate(names):
+        if name in categorical:
             X[:, j], categories = encode(columns[name])
             features.append(Feature(name, "categorical", categories))
         else:
