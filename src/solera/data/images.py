@@ -40,9 +40,9 @@ def best_at_hand(images: Images) -> Images:
     return images
 
 
-def load(images: Images, *, flat: bool = True) -> Dataset:
+def load(name: str, *, flat: bool = True) -> Dataset:
     """Reads images as float32 in [0, 1], one row of pixels each unless ``flat`` is False."""
-    images = best_at_hand(images)
+    images = best_at_hand(IMAGES[name])
     path, source = locate(images, store)
     with reading(path):
         stored = arrays(path)

@@ -18,7 +18,7 @@ from solera.core.schema import Feature
 from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, arrays, find, locate, reading, unavailable
-from solera.data.tables import TABLES, Cells, encode_columns, load, numbers, read_cells
+from solera.data.tables import Cells, encode_columns, load, numbers, read_cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def xuetangx_actions16k(*, test: float = 0.3, seed: int = 0) -> Dataset:
     A real part of :func:`xuetangx`, those with 100 to 1,000 actions: 44 % drop out, against 76 % of
     all. It does not say who the students are, nor which course they took.
     """
-    return load(TABLES["xuetangx_actions16k"], test=test, seed=seed)
+    return load("xuetangx_actions16k", test, seed)
 
 
 def kddcup2015(*, days: Days = 30, test: float = 0.3, seed: int = 0) -> Dataset:

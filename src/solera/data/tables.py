@@ -46,8 +46,9 @@ class Table(DatasetInfo):
 TABLES = described("tables", Table)
 
 
-def load(table: Table, *, test: float = 0.0, seed: int = 0) -> Dataset:
+def load(name: str, test: float = 0.0, seed: int = 0) -> Dataset:
     """Reads a table; without a split of its own, the share ``test`` of its rows is held out."""
+    table = TABLES[name]
     path, source = locate(table, store)
     with reading(path):
         columns = read_cells(
