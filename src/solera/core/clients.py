@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from solera.core import rng as random
@@ -152,10 +153,10 @@ class Client:
         self.state = state
         self.data = ClientData(source, id)
         self._draws = draws
-        self._rng: np.random.Generator | None = None
+        self._rng: Generator | None = None
 
     @property
-    def rng(self) -> np.random.Generator:
+    def rng(self) -> Generator:
         """This client's generator for this task and round."""
         if self._rng is None:
             d = self._draws

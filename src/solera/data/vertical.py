@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from solera.core.clients import IntArray
 from solera.core.component import Component
@@ -66,7 +67,7 @@ class VerticalPartition(Component, abstract=True):
 
     @abstractmethod
     def _split(
-        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
+        self, rows: int, names: Sequence[Any], clients: int, rng: Generator
     ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
         """Columns and rows of every client."""
 
@@ -132,7 +133,7 @@ class VerticalSplit(VerticalPartition):
         return super()._count(len(self.columns))
 
     def _split(
-        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
+        self, rows: int, names: Sequence[Any], clients: int, rng: Generator
     ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
         everyone = tuple(repeat(np.arange(rows), clients))
         if not isinstance(self.columns, str):
@@ -182,7 +183,7 @@ class TransferSplit(VerticalPartition):
         self.label_owner = label_owner
 
     def _split(
-        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
+        self, rows: int, names: Sequence[Any], clients: int, rng: Generator
     ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
         columns = rng.permutation(len(names))
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.constraints import Count, Fraction, NonNegative
@@ -47,7 +48,7 @@ class ActiveSampling(Selector):
         self.mean = mean
         self.explore = explore
 
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         if self.values_ is None or self.asked_ is None or len(self.values_) != roster.clients:
             self.values_ = np.full(roster.clients, np.nan)
             self.asked_ = np.zeros(roster.clients, dtype=bool)
@@ -64,7 +65,7 @@ class ActiveSampling(Selector):
             self._refresh(roster, fresh, round)
         return chosen
 
-    def draw(self, values: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
+    def draw(self, values: FloatArray, count: int, rng: Generator) -> IntArray:
         """Positions of ``count`` clients with these valuations; NaN where none is known."""
         values = with_default(np.asarray(values, dtype=float))
         count = min(count, len(values))
@@ -105,7 +106,7 @@ class PowerOfChoice(Selector):
     def __init__(self, *, candidates: Count | None = None) -> None:
         self.candidates = candidates
 
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         count = max(roster.budget, self.candidates or 2 * roster.budget)
         candidates = self.draw(roster, count, round, rng)
         if len(candidates) <= roster.budget:
@@ -115,7 +116,7 @@ class PowerOfChoice(Selector):
         losses[who] = reported
         return candidates[highest(with_default(losses[candidates]), roster.budget, rng)]
 
-    def draw(self, roster: Roster, count: int, round: int, rng: np.random.Generator) -> IntArray:
+    def draw(self, roster: Roster, count: int, round: int, rng: Generator) -> IntArray:
         """Candidates with probability ∝ rows."""
         ids = roster.ids
         if self.rows_ is None or len(self.rows_) != roster.clients:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from math import comb
 
 import numpy as np
+from numpy.random import Generator
 
 from solera.core.clients import BoolArray, FloatArray
 
@@ -50,7 +51,7 @@ def exact_shapley(utility: Utility, clients: int) -> FloatArray:
 def truncated_shapley(
     utility: Utility,
     clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     epsilon: float = EPSILON,
     converged: float = CONVERGED,
@@ -80,7 +81,7 @@ def truncated_shapley(
 
 
 def _turn(
-    memo: _Memo, clients: int, rng: np.random.Generator, nothing: float, whole: float, eps: float
+    memo: _Memo, clients: int, rng: Generator, nothing: float, whole: float, eps: float
 ) -> FloatArray:
     """Gains (permutations, clients) along one permutation per leading client."""
     orders = np.stack(

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
 from solera.core import rng as random
 from solera.core.clients import FloatArray, IntArray, Part
@@ -48,14 +49,14 @@ class ShapleySelector(Selector, abstract=True):
         self.part = part
         self.epsilon = epsilon
 
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         if len(self.counts_) != roster.clients:
             self.sums_ = np.zeros(roster.clients)
             self.counts_ = np.zeros(roster.clients, dtype=np.int64)
         return self.pick(round, roster, rng)
 
     @abstractmethod
-    def pick(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         """Ids of the clients, with :attr:`means` and ``counts_`` known."""
 
     @property
@@ -96,7 +97,7 @@ class GreedyShapley(ShapleySelector):
 
     turns_: RoundRobin | None = None
 
-    def pick(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         if round * roster.budget < roster.clients:
             if self.turns_ is None:
                 self.turns_ = RoundRobin()
@@ -110,7 +111,7 @@ class ShapleyUCB(ShapleySelector):
     After Auer, Cesa-Bianchi & Fischer (2002); t counts rounds, N_k those of client k.
     """
 
-    def pick(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             bonus = np.sqrt(np.log(round + 1) / self.counts_)
         bounds = np.where(self.counts_ > 0, self.means + bonus, np.inf)
@@ -123,5 +124,5 @@ class ShapleySoftmax(ShapleySelector):
     Nagalapatti & Narayanam (2021); a client that was never valued counts as 0.
     """
 
-    def pick(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         return roster.ids[by_weight(self.means[roster.ids], roster.budget, rng)]
