@@ -36,6 +36,11 @@ class Rows:
         return int(self.X.shape[0])
 
 
+def take_rows(X: Any, y: Any, rows: Any) -> Rows:
+    """Some of the rows, by a slice, numbers or marks, and their target where there is one."""
+    return Rows(X[rows], None if y is None else y[rows])
+
+
 @dataclass(frozen=True, slots=True)
 class Segments:
     """The rows of several clients: client i has ``X[starts[i] : starts[i] + sizes[i]]``."""
@@ -50,7 +55,7 @@ class Segments:
 
     def __getitem__(self, i: int) -> Rows:
         rows = slice(int(self.starts[i]), int(self.starts[i] + self.sizes[i]))
-        return Rows(self.X[rows], None if self.y is None else self.y[rows])
+        return take_rows(self.X, self.y, rows)
 
     @property
     def owners(self) -> IntArray:
@@ -68,8 +73,7 @@ class Segments:
 
     def joined(self) -> Rows:
         """All rows, client after client; a view where possible."""
-        rows = self.index
-        return Rows(self.X[rows], None if self.y is None else self.y[rows])
+        return take_rows(self.X, self.y, self.index)
 
 
 class Source(Protocol):
