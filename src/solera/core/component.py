@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
 from solera.core.constraints import check_values, declared_types, parameters_of
 from solera.core.errors import PayloadError, UsageError
-from solera.core.registry import new_registry
+from solera.core.registry import load_packages, new_registry
 
 _COMPONENT = "$component"
 
@@ -184,18 +183,9 @@ def _starred(cls: Any) -> str | None:
     return starred[0] if starred else None
 
 
-@cache
-def _load_packages() -> None:
-    """Import the packages that add components through a ``solera.learners`` entry point."""
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="solera.learners"):
-        entry.load()
-
-
 def installed_components() -> dict[str, type[Component]]:
-    """All components by name, including those of other packages."""
-    _load_packages()
+    """All components by name, including those of packages with a ``solera.learners`` entry."""
+    load_packages("solera.learners")
     return Component.registry
 
 
