@@ -45,17 +45,17 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 @cache
 def parameters_of(function: Any) -> tuple[inspect.Parameter, ...]:
     """The parameters of a function, or of a class's constructor without ``self``."""
-    if not isinstance(function, type):
-        return tuple(inspect.signature(function).parameters.values())
-    if function.__init__ is object.__init__:
+    called = _called(function)
+    if called is object.__init__:
         return ()
-    return tuple(inspect.signature(function.__init__).parameters.values())[1:]
+    parameters = inspect.signature(called).parameters.values()
+    return tuple(parameter for parameter in parameters if parameter.name != "self")
 
 
 @cache
 def declared_types(function: Any) -> dict[str, Any]:
     """The annotations of the :func:`parameters_of` a function, those of ``*name`` as a list."""
-    hints = _hints(function.__init__ if isinstance(function, type) else function)
+    hints = _hints(_called(function))
     declared = {}
     for parameter in parameters_of(function):
         hint = hints.get(parameter.name, Any)
@@ -63,6 +63,10 @@ def declared_types(function: Any) -> dict[str, Any]:
             hint = types.GenericAlias(list, (hint,))
         declared[parameter.name] = hint
     return declared
+
+
+def _called(function: Any) -> Any:
+    return function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
 
 
 def check_arguments(function: Callable[..., Any], *, owner: object = None, **given: Any) -> None:

@@ -107,7 +107,7 @@ class Runner:
             yield from ([span] for span in spans)
             return
         costs = self._costs(ask, np.concatenate(spans))
-        sizes = [len(span) for span in spans]
+        sizes = _ints([len(span) for span in spans])
         for run in self._runs(np.add.reduceat(costs, np.cumsum(sizes) - sizes)):
             yield list(spans[run])
 
