@@ -20,6 +20,8 @@ from solera.data.dealing import even, missing_from, offsets_of
 from solera.data.partition import is_whole
 
 Columns = Sequence[Sequence[int | str]]
+Held = tuple[IntArray, ...]
+"""For every client the numbers of what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class VerticalAssignment:
     ``left_over`` counts the columns that no client holds.
     """
 
-    columns: tuple[IntArray, ...]
-    rows: tuple[IntArray, ...]
+    columns: Held
+    rows: Held
     label_owners: tuple[int, ...]
     left_over: int = 0
 
@@ -68,7 +70,7 @@ class VerticalPartition(Component, abstract=True):
     @abstractmethod
     def _split(
         self, rows: int, names: Sequence[Any], clients: int, rng: Generator
-    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+    ) -> tuple[Held, Held]:
         """Columns and rows of every client."""
 
     def _count(self, clients: int | None) -> int:
@@ -85,7 +87,7 @@ class VerticalPartition(Component, abstract=True):
             raise UsageError.of(self, "label_owner", given, rule)
         return tuple(int(owner) for owner in owners)
 
-    def _shared(self, name: str, what: str, order: IntArray, clients: int) -> tuple[IntArray, ...]:
+    def _shared(self, name: str, what: str, order: IntArray, clients: int) -> Held:
         """The first things of ``order`` for everyone, the others divided evenly."""
         shared = getattr(self, name)
         own = len(order) - shared
@@ -134,7 +136,7 @@ class VerticalSplit(VerticalPartition):
 
     def _split(
         self, rows: int, names: Sequence[Any], clients: int, rng: Generator
-    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+    ) -> tuple[Held, Held]:
         everyone = tuple(repeat(np.arange(rows), clients))
         if not isinstance(self.columns, str):
             return self._listed(self.columns, names), everyone
@@ -143,7 +145,7 @@ class VerticalSplit(VerticalPartition):
             order = rng.permutation(order)
         return self._shared("overlap", "columns", order, clients), everyone
 
-    def _listed(self, columns: Columns, names: Sequence[Any]) -> tuple[IntArray, ...]:
+    def _listed(self, columns: Columns, names: Sequence[Any]) -> Held:
         if self.overlap:
             raise UsageError(
                 f"VerticalSplit: overlap={self.overlap} contradicts columns listed by client",
@@ -184,7 +186,7 @@ class TransferSplit(VerticalPartition):
 
     def _split(
         self, rows: int, names: Sequence[Any], clients: int, rng: Generator
-    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+    ) -> tuple[Held, Held]:
         columns = rng.permutation(len(names))
         return (
             self._shared("shared_columns", "columns", columns, clients),
