@@ -171,13 +171,11 @@ class HybridFL(FedCS):
     def __init__(
         self,
         *,
-        deadline: Positive = 180.0,
-        overhead: NonNegative = 0.0,
         term: Literal["variance", "deviation"] = "variance",
         upload: bool = True,
+        **fedcs: Any,
     ) -> None:
-        self.deadline = deadline
-        self.overhead = overhead
+        super().__init__(**fedcs)
         self.term = term
         self.upload = upload
 
@@ -246,18 +244,12 @@ class DynHybridFL(HybridFL):
     def __init__(
         self,
         *,
-        deadline: Positive = 180.0,
-        overhead: NonNegative = 0.0,
-        term: Literal["variance", "deviation"] = "variance",
-        upload: bool = True,
         reference: Literal["previous", "running_mean"] = "previous",
         lower: NonNegative = 0.0,
         upper: float = float("inf"),
+        **hybrid: Any,
     ) -> None:
-        self.deadline = deadline
-        self.overhead = overhead
-        self.term = term
-        self.upload = upload
+        super().__init__(**hybrid)
         self.reference = reference
         self.lower = lower
         self.upper = upper
