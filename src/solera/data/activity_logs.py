@@ -174,19 +174,13 @@ class _Counter:
         kinds = sorted(self._column)
         columns = [self._column[kind] for kind in kinds]
         return Activities(
-            counts=self._table(rows, columns),
+            counts=np.ascontiguousarray(self._counts[rows][:, columns]),
             kinds=tuple(kinds),
             enrolments=np.array(known),
             students=np.array(self._students)[rows],
             courses=np.array(self._courses)[rows],
             dropout=np.array([outcomes[name] for name in known], dtype=np.int64),
         )
-
-    def _table(self, rows: IntArray, columns: list[int]) -> NDArray[np.uint32]:
-        if len(self._row) > len(self._counts):  # enrolments without any activity
-            missing = len(self._row) - len(self._counts)
-            self._counts = np.pad(self._counts, ((0, missing), (0, 0)))
-        return np.ascontiguousarray(self._counts[rows][:, columns])
 
 
 def _natural(name: str) -> tuple[int, str]:

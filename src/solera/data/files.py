@@ -111,10 +111,7 @@ def unavailable(info: DatasetInfo, reason: str) -> DatasetUnavailable:
 def _download(info: DatasetInfo, openml: tuple[str, int]) -> tuple[Any, Any]:
     if os.environ.get("SOLERA_OFFLINE", "0") not in ("", "0"):
         raise unavailable(info, "SOLERA_OFFLINE forbids the download")
-    try:
-        import pandas  # noqa: F401
-    except ImportError:
-        raise MissingExtra.of(f"downloading the data set {info.name!r}", "pandas") from None
+    require_pandas(f"downloading the data set {info.name!r}")
     import socket
     from http.client import HTTPException
 
@@ -135,6 +132,15 @@ def _download(info: DatasetInfo, openml: tuple[str, int]) -> tuple[Any, Any]:
         shape = " x ".join(str(n) for n in bunch.data.shape)
         raise unavailable(info, f"OpenML's copy is {shape}, not {info.rows} x {info.features}")
     return bunch.data, bunch.target
+
+
+def require_pandas(what: str) -> Any:
+    """The module pandas, or an error that says what needs it."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtra.of(what, "pandas") from None
+    return pandas
 
 
 @contextmanager
