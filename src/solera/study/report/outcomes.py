@@ -167,8 +167,8 @@ def result_columns(study: StudyResults) -> dict[str, Column]:
     columns: dict[str, Column] = {name: _mean_of(score) for name, score in scores.items()}
     columns["cells"] = lambda results: str(len(results))
     columns["rounds"] = lambda results: f"{_mean(results, 'rounds'):g}"
-    columns["up"] = lambda results: size(_mean(results, "bytes_up"))
-    columns["down"] = lambda results: size(_mean(results, "bytes_down"))
+    columns["to clients"] = lambda results: size(_mean(results, "bytes_down"))
+    columns["from clients"] = lambda results: size(_mean(results, "bytes_up"))
     columns["seconds"] = lambda results: f"{_mean(results, 'seconds'):.2f}"
     if any(r.energy is not None for r in every):
         columns["Wh"] = lambda results: _energy(results, "wh")
