@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.rng import generator
 from solera.data import datasets
 from solera.data.dataset import Dataset
@@ -206,7 +206,7 @@ def measure(cell: Cell, *, folds: int = FOLDS, seed: int = 0) -> dict[str, Any]:
 
 def _one_fold(
     cell: Cell, dataset: Dataset, assignment: Assignment, fold: int, seed: int
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Metrics of the global, local and centralised tree at every client; NaN without rows."""
     data = fold_data(dataset, assignment, fold)
     federation = simulate(data, seed=seed)

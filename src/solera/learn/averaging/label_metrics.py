@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import Array, BoolArray, FloatArray
+
 Scores = NDArray[np.floating[Any]]
 
 
-def label_scores(
-    z: Scores, truth: NDArray[Any], thresholds: NDArray[Any] | float = 0.0
-) -> dict[str, float]:
+def label_scores(z: Scores, truth: Array, thresholds: Array | float = 0.0) -> dict[str, float]:
     """Scores of outputs z (before the sigmoid) against labels 0 and 1.
 
     A label is predicted where z exceeds its threshold. ``subset_accuracy`` counts rows with every
@@ -39,7 +39,7 @@ def label_scores(
     }
 
 
-def ranking_loss(z: Scores, positive: NDArray[np.bool_]) -> float:
+def ranking_loss(z: Scores, positive: BoolArray) -> float:
     """The share of pairs (label present, label absent) of a row that are in the wrong order."""
     from sklearn.metrics import label_ranking_loss
 
@@ -48,7 +48,7 @@ def ranking_loss(z: Scores, positive: NDArray[np.bool_]) -> float:
     return float(label_ranking_loss(positive, z))
 
 
-def tune_thresholds(z: Scores, y: NDArray[Any]) -> NDArray[np.float64]:
+def tune_thresholds(z: Scores, y: Array) -> FloatArray:
     """For every label the threshold on z with the best F1; 0 where no row has the label.
 
     Rows are sorted by z; a threshold lies half-way between two neighbours.
@@ -67,7 +67,7 @@ def tune_thresholds(z: Scores, y: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(present > 0, cut, 0.0)
 
 
-def _ratio(a: Any, b: Any) -> NDArray[np.float64]:
+def _ratio(a: Any, b: Any) -> FloatArray:
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    ratio: NDArray[np.float64] = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+    ratio: FloatArray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
     return ratio

@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Collect
-from solera.core.clients import Client, Rows
+from solera.core.clients import Array, Client, Rows
 from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
@@ -136,7 +135,7 @@ def _score_labels(client: Client, ask: Any) -> dict[str, Any]:
     return {"rows": float(kept.sum()), **label_scores(z, truth[kept], cut)}
 
 
-def _outputs(client: Client, ask: Any, X: Any) -> NDArray[Any]:
+def _outputs(client: Client, ask: Any, X: Any) -> Array:
     local = OneClientTraining(client, ask)
     return outputs_of(local.architecture, local.copies()[0].numpy(), X, "cpu")
 
@@ -166,7 +165,7 @@ class MLFedAvg(FedAvg):
 
     update = train_core
     watched_: list[list[float]]
-    best_: NDArray[Any]
+    best_: Array
     rounds_: int
 
     def __init__(

@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array
 from solera.core.component import build
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import decode, encode
@@ -72,7 +72,7 @@ class Architecture:
         """The network for one client."""
         return self.model.module()
 
-    def start(self, seed: int, dtype: str) -> NDArray[Any]:
+    def start(self, seed: int, dtype: str) -> Array:
         """The vector training begins with."""
         if self.layers is not None:
             return self.layout.start(generator(seed, "init"), dtype)
@@ -82,7 +82,7 @@ class Architecture:
             module = self.module()
         return self.layout.vector(_values(module), dtype)
 
-    def load(self, vector: NDArray[Any], module: Any) -> Any:
+    def load(self, vector: Array, module: Any) -> Any:
         """The module with the parameters of a flat vector."""
         t = torch()
         arrays = self.layout.arrays(np.asarray(vector))
@@ -91,7 +91,7 @@ class Architecture:
         module.load_state_dict(state, strict=False)
         return module
 
-    def vector(self, module: Any, dtype: Any) -> NDArray[Any]:
+    def vector(self, module: Any, dtype: Any) -> Array:
         """The flat vector of a module."""
         return self.layout.vector(_values(module), dtype)
 
