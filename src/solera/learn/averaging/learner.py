@@ -214,9 +214,8 @@ class FedAvg(ScoreAveraging):
         return model
 
     def described_params(self) -> dict[str, Any]:
-        params = super().described_params()
         return {
-            **params,
+            **super().described_params(),
             "model": described(self.model),
             "loss": described_loss(self.loss),
         }

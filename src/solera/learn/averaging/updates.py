@@ -28,6 +28,7 @@ from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
 
 Parts = dict[str, Any]
+"""The entries of an update: tensors at a client, arrays at the coordinator."""
 _RESIDUAL = "update_residual"
 
 
@@ -46,9 +47,9 @@ class UpdateStep(Component, abstract=True):
     def send(self, parts: Parts, keys: Bits) -> Parts:
         """The client's side."""
 
-    def receive(self, parts: Mapping[str, Array], size: int) -> dict[str, Array]:
+    def receive(self, parts: Parts, size: int) -> Parts:
         """The coordinator's side; ``size`` is the length of the values before :meth:`send`."""
-        return dict(parts)
+        return parts
 
     def sent_size(self, size: int) -> int:
         """The length of the values after :meth:`send`."""
@@ -106,12 +107,11 @@ class TopK(Sparse):
         kind = torch().int32
         return {**parts, "values": values.gather(1, places), "places": places.to(kind)}
 
-    def receive(self, parts: Mapping[str, Array], size: int) -> dict[str, Array]:
-        rest = dict(parts)
-        places, sent = rest.pop("places"), parts["values"]
+    def receive(self, parts: Parts, size: int) -> Parts:
+        places, sent = parts.pop("places"), parts["values"]
         if places.shape != sent.shape or places.min() < 0 or places.max() >= size:
             raise PayloadError(f"places of a compressed update must lie in 0 … {size - 1}")
-        return {**rest, "values": _scattered(sent, places.astype(np.int64), size)}
+        return {**parts, "values": _scattered(sent, places.astype(np.int64), size)}
 
 
 class RandomMask(Sparse):
@@ -145,14 +145,13 @@ class RandomMask(Sparse):
             sent = sent * (size / sent.shape[1])
         return {**parts, "values": sent, "mask": seeds}
 
-    def receive(self, parts: Mapping[str, Array], size: int) -> dict[str, Array]:
-        rest = dict(parts)
-        seeds, sent = rest.pop("mask"), parts["values"]
+    def receive(self, parts: Parts, size: int) -> Parts:
+        seeds, sent = parts.pop("mask"), parts["values"]
         count = self.sent_size(size)
         if sent.shape != (len(seeds), count) or seeds.dtype.kind != "i" or seeds.ndim != 1:
             raise PayloadError(f"a masked update must have {count} numbers and one seed")
         places = _drawn_places(seeds, size, count)
-        return {**rest, "values": _scattered(sent, places, size)}
+        return {**parts, "values": _scattered(sent, places, size)}
 
 
 def _scattered(sent: Array, places: IntArray, size: int) -> Array:
@@ -192,12 +191,11 @@ class Quantise(UpdateStep):
         packed = _pack(codes.to("cpu", torch().int32).numpy(), self.bits)
         return {**parts, "values": packed, "low": low[:, 0], "step": step[:, 0]}
 
-    def receive(self, parts: Mapping[str, Array], size: int) -> dict[str, Array]:
-        rest = dict(parts)
-        low, step = rest.pop("low"), rest.pop("step")
+    def receive(self, parts: Parts, size: int) -> Parts:
+        low, step = parts.pop("low"), parts.pop("step")
         codes = _unpack(parts["values"], self.bits, size)
         values = (codes * step[:, None] + low[:, None]).astype(low.dtype)
-        return {**rest, "values": values}
+        return {**parts, "values": values}
 
 
 def _pack(codes: NDArray[np.int32], bits: int) -> Array:
@@ -250,7 +248,7 @@ def pack_update(
     steps: Sequence[UpdateStep],
     keys: Bits,
     states: Sequence[MutableMapping[str, Any]],
-) -> dict[str, Array]:
+) -> Parts:
     """The client's side of the onion; each client's state remembers what compression lost."""
     lossy = [step for step in steps if step.lossy]
     fed_back = lossy if all(step.feeds_back for step in lossy) else []
@@ -274,15 +272,15 @@ def pack_update(
     return sent
 
 
-def unpack_update(parts: Mapping[str, Array], steps: Sequence[UpdateStep], size: int) -> Array:
+def unpack_update(parts: Parts, steps: Sequence[UpdateStep], size: int) -> Array:
     """The coordinator's side: dense updates, (clients, size)."""
     sizes = [size]
     for step in steps:
         sizes.append(step.sent_size(sizes[-1]))
     try:
         for step, before in zip(reversed(steps), reversed(sizes[:-1]), strict=True):
-            parts = step.receive(parts, before)
-        values = parts["values"]
+            parts = step.receive(dict(parts), before)
+        values: Array = parts["values"]
     except KeyError as missing:
         raise PayloadError(f"an update has no entry {missing}") from None
     if values.shape[1:] != (size,):
@@ -290,7 +288,7 @@ def unpack_update(parts: Mapping[str, Array], steps: Sequence[UpdateStep], size:
     return values
 
 
-def _numpy(parts: Parts) -> dict[str, Array]:
+def _numpy(parts: Parts) -> Parts:
     return {n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()}
 
 

@@ -18,7 +18,6 @@ from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
-from solera.learn.averaging.updates import UpdateMean
 
 _CONTROL = "control"
 
@@ -167,9 +166,7 @@ class Scaffold(FedAvg):
         return {**super().get_model(), "control": self.control_}
 
     def round_aggregation(self) -> Aggregation:
-        return UpdateMean(
-            self._shared_size, steps=self.update_steps, weight=self.weight, plain=["control"]
-        )
+        return super().round_aggregation().set_params(plain=["control"])
 
     def apply_update(self, mean: Mapping[str, Any]) -> None:
         super().apply_update(mean)
@@ -202,7 +199,7 @@ def path_length(steps: FloatArray, config: TrainingConfig) -> FloatArray:
     return steps
 
 
-class FedNova(FedAvg):
+class FedNova(FedProx):
     """Clients that make more steps do not pull the model further than the others.
 
     Wang et al. (2020), "Tackling the objective inconsistency problem in heterogeneous federated
@@ -213,14 +210,10 @@ class FedNova(FedAvg):
     update = train_and_normalise
 
     def __init__(self, model: Any, *, mu: NonNegative = 0.0, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
-        self.mu = mu
+        super().__init__(model, mu=mu, **averaging)
 
     def apply_update(self, mean: Mapping[str, Any]) -> None:
         super().apply_update({**mean, "update": mean["update"] * float(mean["length"])})
-
-    def _training(self, round: int) -> dict[str, Any]:
-        return {**super()._training(round), "mu": float(self.mu)}
 
     def check_params(self) -> None:
         super().check_params()

@@ -80,7 +80,7 @@ class Architecture:
         with t.random.fork_rng(devices=[]):
             t.manual_seed(seed)
             module = self.module()
-        return self.layout.vector(_values(module), dtype)
+        return self.vector(module, dtype)
 
     def load(self, vector: Array, module: Any) -> Any:
         """The module with the parameters of a flat vector."""
@@ -93,7 +93,8 @@ class Architecture:
 
     def vector(self, module: Any, dtype: Any) -> Array:
         """The flat vector of a module."""
-        return self.layout.vector(_values(module), dtype)
+        values = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
+        return self.layout.vector(values, dtype)
 
     @property
     def inputs(self) -> int | None:
@@ -113,22 +114,16 @@ class Architecture:
         """Does the model take rows of this width and give that many outputs?"""
         if self.layers is None:
             return
-        last = self.layers[-1]
-        assert isinstance(last, Dense)
         if self.inputs not in (None, width):
             raise DataError(
                 f"{self.model!r} takes rows of {self.inputs} values, the data has {width}",
                 hint="the first size of a model is the number of columns",
             )
-        if last.outputs != outputs and (last.outputs, outputs) != (1, 2):
+        if self.outputs != outputs and (self.outputs, outputs) != (1, 2):
             raise DataError(
-                f"{self.model!r} has {last.outputs} outputs, the target needs {outputs}",
+                f"{self.model!r} has {self.outputs} outputs, the target needs {outputs}",
                 hint="the last size of a model is the number of classes, labels or numbers",
             )
-
-
-def _values(module: Any) -> dict[str, Any]:
-    return {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
 
 
 def _parameters_of(module: Any) -> list[tuple[str, Parameter]]:
