@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import Array, BoolArray, FloatArray
+from solera.learn.evaluation import ratio
 
 Scores = NDArray[np.floating[Any]]
 
@@ -25,13 +26,13 @@ def label_scores(z: Scores, truth: Array, thresholds: Array | float = 0.0) -> di
     predicted = z > thresholds
     hits = (predicted & positive).sum(axis=0)
     guessed, present = predicted.sum(axis=0), positive.sum(axis=0)
-    precision, recall = _ratio(hits, guessed).mean(), _ratio(hits, present).mean()
+    precision, recall = ratio(hits, guessed).mean(), ratio(hits, present).mean()
     wrong = predicted != positive
     return {
         "subset_accuracy": float((~wrong).all(axis=1).mean()),
-        "macro_f1": float(_ratio(2 * hits, guessed + present).mean()),
-        "macro_f1_harmonic": float(_ratio(2 * precision * recall, precision + recall)),
-        "micro_f1": float(_ratio(2 * hits.sum(), guessed.sum() + present.sum())),
+        "macro_f1": float(ratio(2 * hits, guessed + present).mean()),
+        "macro_f1_harmonic": float(ratio(2 * precision * recall, precision + recall)),
+        "micro_f1": float(ratio(2 * hits.sum(), guessed.sum() + present.sum())),
         "hamming_loss": float(wrong.mean()),
         "ranking_loss": ranking_loss(z, positive),
         "argmax_accuracy": float((z.argmax(axis=1) == positive.argmax(axis=1)).mean()),
@@ -65,9 +66,3 @@ def tune_thresholds(z: Scores, y: Array) -> FloatArray:
     columns = np.arange(z.shape[1])
     cut = (ranked[best, columns] + following[best, columns]) / 2
     return np.where(present > 0, cut, 0.0)
-
-
-def _ratio(a: Any, b: Any) -> FloatArray:
-    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    ratio: FloatArray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
-    return ratio
