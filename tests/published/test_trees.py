@@ -12,7 +12,7 @@ import pytest
 
 import solera as so
 from solera.published import trees
-from solera.study.run.progress import Silent
+from solera.study.run.progress import Progress
 
 folder = Path(os.environ.get("SOLERA_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(
@@ -73,7 +73,7 @@ def test_folds_test_every_row_once_and_never_train_on_it():
 def test_the_quick_study():
     heard = []
 
-    class Listening(Silent):
+    class Listening(Progress):
         def cells(self, finished, total, detail):
             heard.append((finished, total))
 
