@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -107,7 +107,7 @@ class Learner(Stateful, Component, abstract=True):
                 self, "select", selector, "must be a selector", hint="for example so.Uniform()"
             )
         checkpoint = None
-        store: CheckpointStore | None = None
+        store: CheckpointStore | None
         if self._checkpoint is None:
             store = federation.engine.checkpoint_store()
         else:
@@ -143,6 +143,13 @@ class Learner(Stateful, Component, abstract=True):
     def for_prediction(self) -> Self:
         """The model without what only further training needs; this is what clients receive."""
         return self
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """A learner of the same parameters that knows this and has no history."""
+        learner = self.clone()
+        learner.set_state(state)
+        learner.history_ = []
+        return learner
 
     def apply_update(self, folded: Any) -> None:
         """Change the model by the folded replies of one round, for selectors that try subsets."""
@@ -226,9 +233,10 @@ class Predictor(Learner, abstract=True):
         p = np.asarray(self.predict_proba(X), dtype=float)
         if self.schema_.target == "labels":
             chosen = np.where(y > 0, p, 1 - p)
-            return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
-        codes = class_codes(y, self.schema_.classes)
-        return np.asarray(-np.log(np.maximum(p[np.arange(len(y)), codes], _LEAST)))
+        else:
+            codes = class_codes(y, self.schema_.classes)
+            chosen = np.take_along_axis(p, codes[:, None], axis=1)
+        return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
 
     def evaluate(
         self, federation: Federation, part: str = "test", *, per_client: bool = True

@@ -93,6 +93,13 @@ def count_categories(client: Client, ask: Any) -> list[Any]:
     return counts
 
 
+def _dense_rows(step: Transformer, X: Any) -> Any:
+    X = step.check_rows(X)
+    if hasattr(X, "tocsr"):
+        raise DataError(f"{type(step).__name__} needs dense rows", hint="use X.toarray()")
+    return X
+
+
 class FedEncoder(Transformer):
     """Categorical columns as one 0/1 column per category, or as codes all clients agree on.
 
@@ -111,9 +118,7 @@ class FedEncoder(Transformer):
         return self.transform_rows(X, self.schema_)
 
     def transform_rows(self, X: Any, schema: Schema) -> Any:
-        X = self.check_rows(X)
-        if hasattr(X, "tocsr"):
-            raise DataError("FedEncoder needs dense rows", hint="use X.toarray()")
+        X = _dense_rows(self, X)
         columns = []
         for j, (own, agreed) in enumerate(zip(schema.features, self.schema_.features, strict=True)):
             column = X[:, j]
@@ -164,9 +169,7 @@ class FedBins(Transformer):
         ]
 
     def transform(self, X: Any) -> Any:
-        X = self.check_rows(X)
-        if hasattr(X, "tocsr"):
-            raise DataError("FedBins needs dense rows", hint="use X.toarray()")
+        X = _dense_rows(self, X)
         binned = np.array(X, dtype=X.dtype if X.dtype.kind == "f" else np.float64)
         for j, (feature, edges) in enumerate(zip(self.schema_.features, self.edges_, strict=True)):
             if feature.kind == "numeric":

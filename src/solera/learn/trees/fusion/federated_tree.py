@@ -251,10 +251,8 @@ class FederatedTree(SingleTree):
         return [tree, (title, shown), importance, ("Filter", effect)]
 
     def for_prediction(self) -> Self:
-        light = self.clone()
-        light.set_state({key: self.get_state()[key] for key in ("schema_", "tree_")})
-        light.history_ = []
-        return light
+        state = self.get_state()
+        return self.with_state({name: state[name] for name in ("schema_", "tree_")})
 
 
 def calibrated(tree: Tree, seen: Floats) -> Tree:
