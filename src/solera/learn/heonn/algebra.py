@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -55,10 +55,7 @@ class Grams(Aggregation):
             return {"grams": a["grams"] + b["grams"]}
         both = np.concatenate([a["factors"], b["factors"]], axis=-2)
         if both.shape[-2] > both.shape[-1]:
-            flat = both.reshape(-1, *both.shape[-2:])
-            both = np.stack([triangle(R) for R in flat]).reshape(
-                *both.shape[:-2], -1, both.shape[-1]
-            )
+            both = triangle(both)
         return {"factors": both}
 
 
@@ -114,19 +111,24 @@ def solve(G: Floats, m: Floats, lam: float) -> Floats:
     """
     from scipy.linalg.lapack import dposv
 
-    T, K, d, _ = G.shape
     w = np.empty_like(m)
     G = G.copy()
-    diagonal = np.arange(d)
+    diagonal = np.arange(G.shape[-1])
     G[:, :, diagonal, diagonal] += lam
-    for t in range(T):
-        for k in range(K):
-            outputs = slice(None) if K == 1 else slice(k, k + 1)
-            _, x, info = dposv(G[t, k], m[t, :, outputs])
-            if info or not _trustworthy(G[t, k], lam):
-                x = _by_eigenvectors(G[t, k]) @ m[t, :, outputs]
-            w[t, :, outputs] = x
+    for system, moments in _systems(*G.shape[:2]):
+        _, x, info = dposv(G[system], m[moments])
+        if info or not _trustworthy(G[system], lam):
+            x = _by_eigenvectors(G[system]) @ m[moments]
+        w[moments] = x
     return w
+
+
+def _systems(members: int, systems: int) -> Iterator[tuple[Any, Any]]:
+    """Where each system's matrix is in T × K × …, and where its moments are in T × d × C."""
+    for t in range(members):
+        for k in range(systems):
+            outputs = slice(None) if systems == 1 else slice(k, k + 1)
+            yield (t, k), (t, slice(None), outputs)
 
 
 def _trustworthy(G: Floats, lam: float) -> bool:
@@ -137,8 +139,12 @@ def _trustworthy(G: Floats, lam: float) -> bool:
 def _by_eigenvectors(G: Floats) -> Floats:
     values, vectors = np.linalg.eigh(G)
     good = values > G.shape[0] * np.finfo(float).eps * values[-1]
-    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=good)
-    return np.asarray((vectors * inverse) @ vectors.T)
+    return np.asarray((vectors * invert(values, good)) @ vectors.T)
+
+
+def invert(values: Floats, good: Any) -> Floats:
+    """1/x of the good numbers, 0 for the others."""
+    return np.divide(1.0, values, out=np.zeros_like(values), where=good)
 
 
 def inverses(G: Floats, lam: float) -> Floats:
@@ -164,7 +170,7 @@ def solve_path(G: Floats, m: Floats, lams: Floats) -> Floats:
     turned = vectors.swapaxes(-1, -2) @ _by_system(m, G.shape[1])
     for i, lam in enumerate(lams):
         total = values + lam
-        inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > floor)
+        inverse = invert(total, total > floor)
         weights[i] = _by_member(vectors @ (inverse[..., None] * turned))
     return weights
 
@@ -188,14 +194,11 @@ def _by_member(w: Floats) -> Floats:
 
 def solve_factor(R: Floats, m: Floats, lam: float) -> Floats:
     """The same from factors: with R = U S Vᵀ, w = V (S² + λ)⁻¹ Vᵀ m, without forming RᵀR."""
-    T, K = R.shape[:2]
     w = np.empty_like(m)
-    for t in range(T):
-        for k in range(K):
-            outputs = slice(None) if K == 1 else slice(k, k + 1)
-            _, s, Vt = np.linalg.svd(R[t, k], full_matrices=False)
-            total = s**2 + lam
-            good = (s > max(R.shape[-2:]) * np.finfo(float).eps * s[0]) | (lam > 0)
-            inverse = np.divide(1.0, total, out=np.zeros_like(total), where=good & (total > 0))
-            w[t, :, outputs] = Vt.T @ (inverse[:, None] * (Vt @ m[t, :, outputs]))
+    for system, moments in _systems(*R.shape[:2]):
+        _, s, Vt = np.linalg.svd(R[system], full_matrices=False)
+        total = s**2 + lam
+        good = (s > max(R.shape[-2:]) * np.finfo(float).eps * s[0]) | (lam > 0)
+        inverse = invert(total, good & (total > 0))
+        w[moments] = Vt.T @ (inverse[:, None] * (Vt @ m[moments]))
     return w

@@ -219,8 +219,7 @@ def _over_chunks(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, 
 def _plus(a: dict[str, Floats], b: dict[str, Floats]) -> dict[str, Floats]:
     sums = {key: a[key] + b[key] for key in a if key != "factors"}
     if "factors" in a:
-        pairs = zip(a["factors"], b["factors"], strict=True)
-        sums["factors"] = np.stack([triangle(np.concatenate(pair)) for pair in pairs])
+        sums["factors"] = triangle(np.concatenate([a["factors"], b["factors"]], axis=1))
     return sums
 
 
@@ -241,7 +240,10 @@ def wants_factor(representation: str, rows: int, columns: int) -> bool:
 
 
 def triangle(A: Floats) -> Floats:
-    """R with RᵀR = AᵀA, no more rows than columns: the R of A = QR, S Vᵀ up to a rotation."""
+    """R with RᵀR = AᵀA, no more rows than columns: the R of A = QR, S Vᵀ up to a rotation.
+
+    A may be a stack of such matrices.
+    """
     return np.asarray(np.linalg.qr(A, mode="r")) if len(A) else A
 
 
