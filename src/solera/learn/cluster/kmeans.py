@@ -121,10 +121,10 @@ class FedKMeans(Learner):
         target = np.where(counts > 0, total["sums"] / np.maximum(counts, 1), self.centroids_)
         self.centroids_ = self.centroids_ + self.server_rate * (target - self.centroids_)
 
-    def losses(self, X: Any, y: Any = None) -> NDArray[np.float64]:
+    def losses(self, X: Any, y: Any = None) -> Floats:
         """The squared distance of every row to its nearest centroid."""
         _, distance = nearest(self.check_rows(X), self.centroids_)
-        return np.asarray(distance, dtype=np.float64)
+        return distance
 
     def start(self, federation: Federation) -> Floats:
         """The centroids that ``fit`` would start from, to give several learners the same ones."""

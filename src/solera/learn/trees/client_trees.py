@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,20 @@ from solera.core.aggregation import Collect
 from solera.core.clients import Client, Rows
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
+from solera.core.schema import class_codes
 from solera.learn.rows import check_shape, dense
-from solera.learn.trees.tree import Floats, Tree
+from solera.learn.trees.tree import Floats, Ints, Tree
 
 
 def checked_rows(client: Client, rows: Rows, width: int) -> Floats:
     """The columns of rows to train on; see :func:`with_missing`."""
     check_shape(client.id, len(rows), rows.X, width)
     return with_missing(rows.X)
+
+
+def rows_and_codes(client: Client, rows: Rows, ask: Mapping[str, Any]) -> tuple[Floats, Ints]:
+    """The columns of rows to train on, and the codes of their classes."""
+    return checked_rows(client, rows, ask["width"]), class_codes(rows.y, ask["classes"])
 
 
 def with_missing(X: Any) -> Floats:

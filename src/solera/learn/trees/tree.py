@@ -24,9 +24,15 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 LEAF = -1
-_KINDS = {"feature": "i", "threshold": "f", "categorical": "b", "missing_left": "b", "start": "i",
-          "arity": "i", "branches": "i", "value": "f", "support": "f"}  # fmt: skip
-"""Whether the arrays of a tree hold integers, floats or booleans."""
+_DTYPES: dict[str, Any] = {
+    "feature": np.int64,
+    "threshold": np.float64,
+    "categorical": bool,
+    "missing_left": bool,
+    "value": np.float64,
+    "support": np.float64,
+}
+"""What the arrays of nodes hold; those of branches hold int64."""
 
 
 class Arrays(Component, abstract=True):
@@ -187,7 +193,7 @@ class Tree(Arrays):
     def _check(self, width: int, outputs: int) -> None:
         nodes = len(self.feature) if self.feature.ndim == 1 else 0
         for name, array in vars(self).items():
-            kind = _KINDS[name]
+            kind = np.dtype(_DTYPES.get(name, np.int64)).kind
             shape = {"value": (nodes, outputs), "branches": array.shape}.get(name, (nodes,))
             if not nodes or array.dtype.kind != kind or array.shape != shape or array.ndim > 2:
                 raise PayloadError(f"this is no tree: {name} is {array.dtype} of {array.shape}")
@@ -280,20 +286,13 @@ class TreeBuilder:
             leaf.missing_left = missing_left
 
     def build(self) -> Tree:
-        arity = np.array([len(node.branches) for node in self._nodes], dtype=np.int64)
-        flat = [child for node in self._nodes for child in node.branches]
-        value = self._array("value", np.float64)
-        return Tree(
-            feature=self._array("feature", np.int64),
-            threshold=self._array("threshold", np.float64),
-            categorical=self._array("categorical", bool),
-            missing_left=self._array("missing_left", bool),
-            start=np.cumsum(arity) - arity,
-            arity=arity,
-            branches=np.array(flat, dtype=np.int64),
-            value=value.reshape(len(self), self._outputs),
-            support=self._array("support", np.float64),
-        )
-
-    def _array(self, name: str, dtype: Any) -> NDArray[Any]:
-        return np.array([getattr(node, name) for node in self._nodes], dtype=dtype)
+        nodes = self._nodes
+        arity = np.array([len(node.branches) for node in nodes], dtype=np.int64)
+        flat = [child for node in nodes for child in node.branches]
+        arrays = {
+            name: np.array([getattr(node, name) for node in nodes], dtype=dtype)
+            for name, dtype in _DTYPES.items()
+        }
+        arrays["value"] = arrays["value"].reshape(len(self), self._outputs)
+        branches = np.array(flat, dtype=np.int64)
+        return Tree(start=np.cumsum(arity) - arity, arity=arity, branches=branches, **arrays)

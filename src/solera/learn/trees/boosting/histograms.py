@@ -188,14 +188,19 @@ def _kept(
 ) -> tuple[Floats, Ints, Floats]:
     """Scores, nodes and rounded gradients after the ask before this one: trees × rows × …"""
     if number == 0:
-        scores = np.repeat(ask["initial"][:, None], int(sizes.sum()), axis=1)
-        return scores, np.zeros(scores.shape, dtype=np.int64), np.empty((0, 0, 0))
+        return *_at_root(ask["initial"], int(sizes.sum())), np.empty((0, 0, 0))
     for state in states:
         if STATE not in state or state[STATE]["ask"] != number - 1:
             raise Refusal("this client missed an earlier ask and waits for the next round")
     kept = [state[STATE] for state in states]
     scores, at, summed = (_joined([k[name] for k in kept]) for name in ("scores", "at", "summed"))
     return scores, at, summed
+
+
+def _at_root(initial: Floats, rows: int) -> tuple[Floats, Ints]:
+    """The first scores and nodes: trees × rows."""
+    scores = np.repeat(initial[:, None], rows, axis=1)
+    return scores, np.zeros(scores.shape, dtype=np.int64)
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -215,8 +220,7 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def catch_up(client: Client, ask: Any) -> dict[str, Any]:
     """Where a client that missed an ask would be: scores without the last tree, its leaves."""
     rows = client.data.part("train")
-    scores = np.repeat(ask["initial"][:, None], len(rows), axis=1)
-    at = np.zeros(scores.shape, dtype=np.int64)
+    scores, at = _at_root(ask["initial"], len(rows))
     for splits, values in zip(ask["splits"], [None, *ask["values"]], strict=True):
         for k in range(len(scores)):
             if values is not None:

@@ -106,7 +106,8 @@ def prune(rules: RuleSet, max_rules: int) -> tuple[RuleSet, RuleSet, float]:
     if len(rules) <= max_rules:
         return rules, rules.take(slice(0, 0)), 0.0
     expected = rules.expected_rows(sweeps=5)
-    order = np.lexsort((-rules.purity, -expected))
+    purity = rules.probabilities.max(axis=1)
+    order = np.lexsort((-purity, -expected))
     kept, dropped = order[:max_rules], order[max_rules:]
     share = float(expected[dropped].sum() / expected.sum())
     return rules.take(np.sort(kept)), rules.take(np.sort(dropped)), share

@@ -103,11 +103,6 @@ class RuleSet(Arrays):
         return len(self.offsets) - 1
 
     @property
-    def support(self) -> Floats:
-        """Training rows behind every rule."""
-        return np.asarray(self.weights.sum(axis=1))
-
-    @property
     def probabilities(self) -> Floats:
         """Class probabilities of every rule."""
         return shares(self.weights)
@@ -130,11 +125,6 @@ class RuleSet(Arrays):
                 scale = np.divide(wanted, here, out=np.ones(last - first), where=here > 0)
                 mass = mass * scale[self.leaf[:, t]]
         return np.asarray(mass * (total.mean() if len(total) else 0.0))
-
-    @property
-    def purity(self) -> Floats:
-        """The largest class probability of every rule."""
-        return np.asarray(self.probabilities.max(axis=1))
 
     def column_cuts(self, column: int) -> Floats:
         return self.cuts[self.offsets[column] : self.offsets[column + 1]]
@@ -234,7 +224,7 @@ def rule_table(rules: RuleSet, expected: Floats, schema: Schema) -> list[dict[st
     """Rules as a table, those with the most expected rows first."""
     lower, upper = rules.bounds()
     bound = np.isfinite(lower) | np.isfinite(upper) | (rules.lower == rules.upper)
-    probabilities = rules.probabilities
+    probabilities, support = rules.probabilities, rules.weights.sum(axis=1)
     best = probabilities.argmax(axis=1)
     table = []
     for i in np.argsort(-expected, kind="stable").tolist():
@@ -249,7 +239,7 @@ def rule_table(rules: RuleSet, expected: Floats, schema: Schema) -> list[dict[st
                 "rule": " and ".join(map(str, conditions)) or "always",
                 "class": schema.classes[best[i]].item(),
                 "probability": float(probabilities[i, best[i]]),
-                "support": float(rules.support[i]),
+                "support": float(support[i]),
                 "expected_rows": float(expected[i]),
             }
         )
