@@ -328,7 +328,7 @@ class Federation:
         if size > self.limits.size:
             raise PayloadTooLarge(
                 f"payload of {size:,} bytes exceeds the limit of {self.limits.size:,}",
-                hint="send less, or raise it with limits=so.Limits(size=…)",
+                hint="send less, or raise it with limits=so.messages.Limits(size=…)",
             )
         return size
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from solera.core.clients import Client, ClientGroup
 from solera.core.errors import TaskError, TaskVersionMismatch, UnknownTask
-from solera.core.registry import new_registry
+from solera.core.registry import load_packages, new_registry
 from solera.core.replies import Stacked
 
 One = Callable[[Client, Any], Any]
@@ -39,7 +39,6 @@ class Task:
 
 
 _tasks: dict[str, Task] = new_registry()
-_loaded_plugins = False
 
 
 def task(
@@ -91,13 +90,7 @@ def _origin(function: One) -> tuple[str, str]:
 
 def installed_tasks() -> dict[str, Task]:
     """All tasks by name, including those of packages with a ``solera.tasks`` entry point."""
-    global _loaded_plugins
-    if not _loaded_plugins:
-        from importlib.metadata import entry_points
-
-        _loaded_plugins = True
-        for entry in entry_points(group="solera.tasks"):
-            entry.load()
+    load_packages("solera.tasks")
     return dict(_tasks)
 
 

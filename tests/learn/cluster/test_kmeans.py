@@ -53,12 +53,14 @@ def test_one_epoch_whole_batches_all_clients_is_lloyd(seed, clients, k, rounds):
     assert model.counts_.sum() == 120
 
 
-@pytest.mark.parametrize("partition", [so.IID(), so.QuantitySkew(0.5), so.ByCluster(6)])
+@pytest.mark.parametrize(
+    "partition", [so.partitions.IID(), so.partitions.QuantitySkew(0.5), so.partitions.ByCluster(6)]
+)
 def test_who_holds_which_rows_does_not_matter(partition):
     X, _ = blobs()
     models = [
         so.FedKMeans(4, init=X[:4], tolerance=0).fit(so.simulate(X, clients=c, partition=p))
-        for c, p in ((1, so.IID()), (6, partition))
+        for c, p in ((1, so.partitions.IID()), (6, partition))
     ]
     np.testing.assert_allclose(models[0].centroids_, models[1].centroids_, rtol=1e-9)
     assert len(models[0].history_) == len(models[1].history_)
@@ -88,7 +90,7 @@ def test_the_client_s_step_by_hand():
     X = np.array([[0.0], [2.0], [10.0], [14.0]])
     fed = so.simulate(X, clients=1)
     order = {"centroids": np.array([[1.0], [11.0]]), "epochs": 1, "rate": 0.5}
-    whole = fed.ask("kmeans.update", {**order, "batch_size": None}).fold(so.Sum())
+    whole = fed.ask("kmeans.update", {**order, "batch_size": None}).fold(so.aggregations.Sum())
     # means 1 and 12, from 1 and 11 half the way
     assert whole["sums"].ravel().tolist() == [2 * 1.0, 2 * 11.5]
     assert whole["counts"].tolist() == [2, 2]
@@ -155,19 +157,21 @@ def test_empty_clusters_keep_their_centroid():
     assert model.centroids_[2].tolist() == far[0].tolist()
     assert model.counts_[2] == 0
     # empty at one client only: that client does not pull
-    split = so.simulate(np.array([[0.0], [1.0], [9.0], [11.0]]), partition=so.ByGroup([0, 0, 1, 1]))
+    split = so.simulate(
+        np.array([[0.0], [1.0], [9.0], [11.0]]), partition=so.partitions.ByGroup([0, 0, 1, 1])
+    )
     model = so.FedKMeans(2, init=[[0.0], [9.0]]).fit(split)
     assert model.centroids_.ravel().tolist() == [0.5, 10.0]
 
 
 @pytest.mark.parametrize("init", ["k-means||", "k-means++"])
-@pytest.mark.parametrize("partition", [so.IID(), so.ByCluster(5)])
+@pytest.mark.parametrize("partition", [so.partitions.IID(), so.partitions.ByCluster(5)])
 def test_seeding_finds_separate_blobs(init, partition):
     X, truth = blobs(1500, 5, seed=4, spread=0.3)
     for seed in range(3):
         fed = so.simulate(X, clients=10, partition=partition, seed=seed)
         model = so.FedKMeans(5, init=init).fit(fed)
-        assert so.jaccard(model.predict(X), truth) > 0.99
+        assert so.metrics.jaccard(model.predict(X), truth) > 0.99
 
 
 def test_seeding_is_about_as_good_as_k_means_plus_plus():
@@ -183,7 +187,7 @@ def test_seeding_sends_no_row(init):
     rng = np.random.default_rng(0)
     X = np.round(rng.normal(size=(200, 2)) * 5) + rng.random((200, 2)) * 1e-3
     sizes = [3, 4, 60, 133]
-    fed = so.simulate(X, partition=so.ByGroup(np.repeat(np.arange(4), sizes)), seed=3)
+    fed = so.simulate(X, partition=so.partitions.ByGroup(np.repeat(np.arange(4), sizes)), seed=3)
     sent = []
     original = fed.ask
 
@@ -238,7 +242,7 @@ def test_a_pipeline_clusters_scaled_rows():
     X = X * [1, 1000, 1e-3] + 50
     fed = so.simulate(X, clients=5)
     model = so.Pipeline(so.FedScaler(), so.FedKMeans(4)).fit(fed)
-    assert so.jaccard(model.predict(X), truth) > 0.95
+    assert so.metrics.jaccard(model.predict(X), truth) > 0.95
     assert not model.predicts
     with pytest.raises(UsageError, match="jaccard"):
         model.evaluate(so.simulate(X, truth, clients=5, test=0.2))
@@ -284,7 +288,7 @@ def test_a_client_with_an_infinite_value_is_left_out_and_named(caplog):
             rows[3, 2] = np.inf
         return rows, None
 
-    fed = so.simulate(so.LazyData(generate, clients=3))
+    fed = so.simulate(so.data.LazyData(generate, clients=3))
     model = so.FedKMeans(2, init=X[:2]).fit(fed)
     assert "client 1 has missing or infinite values in x2" in caplog.text
     assert np.isfinite(model.centroids_).all()

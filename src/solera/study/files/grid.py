@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from solera.core.component import Component
-from solera.core.config import Problem, Where, family, fits, registered_name, type_hints
+from solera.core.config import Problem, Where, family, fits, registered_name
+from solera.core.constraints import declared_types
 from solera.data import datasets
 from solera.data.partition import Partition
 from solera.learn.base import Learner
@@ -154,14 +155,14 @@ def _axes(section: str, table: Mapping[str, Any], places: Mapping[str, Where]) -
         yield from _component_axes(base, table, where)
         return
     loader = getattr(datasets, str(table.get("name")), None)
-    hints = {**(type_hints(loader) if loader else {}), **type_hints(DataSpec)}
+    hints = {**(declared_types(loader) if loader else {}), **declared_types(DataSpec)}
     for key, value in table.items():
         yield from _axis(value, hints.get(key, Any), (*where, key))
 
 
 def _component_axes(base: type[Any], table: Mapping[str, Any], where: Where) -> Iterator[Axis]:
     cls = family(base).get(registered_name(table.get("kind")))
-    hints = {} if cls is None else type_hints(cls)
+    hints = {} if cls is None else declared_types(cls)
     for key, value in table.items():
         name = "kind" if key == "kind_" else key
         if key != "kind":
@@ -201,16 +202,16 @@ def _values(table: Mapping[str, Any], hint: Any, where: Where) -> tuple[Any, ...
 
 def span(table: Mapping[str, Any], where: Where, *, whole: bool) -> tuple[Any, ...] | Range:
     """The values from one number to another, both included."""
-    low, high, scale = table.get("from"), table.get("to"), table.get("scale", "linear")
-    numbers = all(isinstance(v, int | float) for v in (low, high))
-    if not numbers or low >= high or scale not in ("linear", "log"):  # type: ignore[operator]
+    low: Any = table.get("from")
+    high: Any = table.get("to")
+    scale = table.get("scale", "linear")
+    numbers = isinstance(low, int | float) and isinstance(high, int | float)
+    if not numbers or low >= high or scale not in ("linear", "log"):
         raise Problem(
             where,
             f"{where[-1]} = {dict(table)!r} goes from nowhere to nowhere",
             hint='from must be below to, scale "linear" or "log"',
         )
-    assert low is not None
-    assert high is not None
     log = scale == "log"
     if log and low <= 0:
         raise Problem(where, f'{where[-1]}: from = {low} has no place on scale = "log"')
