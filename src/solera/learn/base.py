@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Aggregation
 from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
+from solera.core.clients import Array, FloatArray
 from solera.core.component import Component, build_fitted, describe, describe_fitted
 from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
@@ -142,7 +143,7 @@ class Learner(Stateful, Component, abstract=True):
         arrays = [v for n, v in vars(self).items() if is_state(n) and isinstance(v, np.ndarray)]
         return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
 
-    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+    def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row under the current model, for selectors that look at it."""
         raise UsageError(f"{type(self).__name__} does not say the loss of a row")
 
@@ -211,7 +212,7 @@ class Predictor(Learner, abstract=True):
         return True
 
     @abstractmethod
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Array:
         """The predicted class, labels or numbers of every row."""
 
     def score(self, X: Any, y: Any) -> float:
@@ -229,7 +230,7 @@ class Predictor(Learner, abstract=True):
         hits = predicted == y
         return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
 
-    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+    def losses(self, X: Any, y: Any) -> FloatArray:
         """−log p of the class, the mean of −log p over labels, or half the squared error."""
         y = np.asarray(y)
         if self.schema_.target == "numbers":

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Sum
+from solera.core.clients import FloatArray
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
 from solera.learn.heonn.statistics import pack, triangle, unpack
-from solera.learn.rows import Floats
 
 Layout = Literal["shared", "classes", "labels", "outputs"]
 
@@ -81,7 +81,7 @@ def check_shape(name: str, value: Any, shape: Sequence[int | None]) -> None:
         raise PayloadError(f"{name} of shape {given} instead of {wanted}")
 
 
-def gram_of(shape: Any, columns: int) -> Floats:
+def gram_of(shape: Any, columns: int) -> FloatArray:
     """The full matrices of what :class:`Grams` folded."""
     if "grams" in shape:
         return unpack(shape["grams"], columns)
@@ -89,7 +89,7 @@ def gram_of(shape: Any, columns: int) -> Floats:
     return np.asarray(R.swapaxes(-1, -2) @ R)
 
 
-def per_output(stacked: Floats, layout: Layout, u: float, v: float) -> Floats:
+def per_output(stacked: FloatArray, layout: Layout, u: float, v: float) -> FloatArray:
     """Matrices of the outputs from those of the layout, along axis −3 (K → 1 or C).
 
     Works on Gram matrices and, with K as the third axis from the end, on packed ones alike.
@@ -103,7 +103,7 @@ def per_output(stacked: Floats, layout: Layout, u: float, v: float) -> Floats:
     return np.asarray(v * everything + (u - v) * each)
 
 
-def solve(G: Floats, m: Floats, lam: float) -> Floats:
+def solve(G: FloatArray, m: FloatArray, lam: float) -> FloatArray:
     """w = (G + λI)⁻¹ m for every system: G is T × K × d × d, m is T × d × C, w is T × d × C.
 
     One Cholesky factorisation serves all outputs that share a Gram matrix. A singular matrix is
@@ -131,23 +131,23 @@ def _systems(members: int, systems: int) -> Iterator[tuple[Any, Any]]:
             yield (t, k), (t, slice(None), outputs)
 
 
-def _trustworthy(G: Floats, lam: float) -> bool:
+def _trustworthy(G: FloatArray, lam: float) -> bool:
     """Whether λ alone keeps the smallest eigenvalue above the rounding of the largest."""
     return bool(lam > G.shape[0] * np.finfo(float).eps * np.trace(G))
 
 
-def _by_eigenvectors(G: Floats) -> Floats:
+def _by_eigenvectors(G: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(G)
     good = values > G.shape[0] * np.finfo(float).eps * values[-1]
     return np.asarray((vectors * invert(values, good)) @ vectors.T)
 
 
-def invert(values: Floats, good: Any) -> Floats:
+def invert(values: FloatArray, good: Any) -> FloatArray:
     """1/x of the good numbers, 0 for the others."""
     return np.divide(1.0, values, out=np.zeros_like(values), where=good)
 
 
-def inverses(G: Floats, lam: float) -> Floats:
+def inverses(G: FloatArray, lam: float) -> FloatArray:
     """(G + λI)⁻¹, or its pseudo-inverse when singular; for products with encrypted moments.
 
     A column that is 0 at every client has a moment of 0: its row and column are 0 here, so that the
@@ -162,7 +162,7 @@ def inverses(G: Floats, lam: float) -> Floats:
     return inverse.reshape(G.shape)
 
 
-def solve_path(G: Floats, m: Floats, lams: Floats) -> Floats:
+def solve_path(G: FloatArray, m: FloatArray, lams: FloatArray) -> FloatArray:
     """:func:`solve` for several λ from one eigendecomposition: λ × T × d × C."""
     values, vectors = np.linalg.eigh(G)
     floor = G.shape[-1] * np.finfo(float).eps * np.maximum(values[..., -1:], 0)
@@ -175,24 +175,24 @@ def solve_path(G: Floats, m: Floats, lams: Floats) -> Floats:
     return weights
 
 
-def squared_error(w: Floats, G: Floats, m: Floats, squares: Floats) -> float:
+def squared_error(w: FloatArray, G: FloatArray, m: FloatArray, squares: FloatArray) -> float:
     """Σ ‖F(d̄ − X w)‖² = wᵀG w − 2 wᵀm + Σ f′² d̄², from statistics alone."""
     systems = _by_system(w, G.shape[1])
     quadratic = (systems * (G @ systems)).sum()
     return float(quadratic - 2 * (w * m).sum() + squares.sum())
 
 
-def _by_system(m: Floats, systems: int) -> Floats:
+def _by_system(m: FloatArray, systems: int) -> FloatArray:
     """T × d × C as T × K × d × (C or 1)."""
     return m[:, None] if systems == 1 else m.swapaxes(1, 2)[..., None]
 
 
-def _by_member(w: Floats) -> Floats:
+def _by_member(w: FloatArray) -> FloatArray:
     """The inverse of :func:`_by_system`."""
     return w[:, 0] if w.shape[1] == 1 else w[..., 0].swapaxes(1, 2)
 
 
-def solve_factor(R: Floats, m: Floats, lam: float) -> Floats:
+def solve_factor(R: FloatArray, m: FloatArray, lam: float) -> FloatArray:
     """The same from factors: with R = U S Vᵀ, w = V (S² + λ)⁻¹ Vᵀ m, without forming RᵀR."""
     w = np.empty_like(m)
     for system, moments in _systems(*R.shape[:2]):

@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Extremes, Fields, Union
+from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.learn.heonn.algebra import inverses, invert, solve
 from solera.learn.heonn.statistics import agree_key, rotation_keys, with_bias
-from solera.learn.rows import Floats
 from solera.privacy import he
 from solera.privacy.he import keys
 
@@ -129,7 +129,7 @@ class Encryption(Component):
         return sealed
 
     def _multiply(
-        self, moments: Any, G: Floats, A: Floats, lam: float, agreed: dict[str, Any]
+        self, moments: Any, G: FloatArray, A: FloatArray, lam: float, agreed: dict[str, Any]
     ) -> he.Encrypted:
         """[[A m]] by the product that suits: one system, many, or the two steps of the thesis."""
         from solera.privacy.he.products import multiply, multiply_factors, multiply_single
@@ -146,7 +146,7 @@ class Encryption(Component):
         floor = d * np.finfo(float).eps * total[:, -1:]
         return multiply_factors(moments, vectors, invert(total, total > floor), rotations)
 
-    def open(self, sealed: Any, problem: Problem) -> Floats:
+    def open(self, sealed: Any, problem: Problem) -> FloatArray:
         """A key holder's last step: the weights, T × d × C."""
         try:
             pair = keys.find(self.key)
@@ -173,18 +173,18 @@ class Problem:
     ``inverse_levels`` are f⁻¹ of the targets of an absent and of a present class.
     """
 
-    grams: Callable[[Any], Floats]
+    grams: Callable[[Any], FloatArray]
     lam: float
     outputs: int
     spares_one: bool
     inverse_levels: tuple[float, float]
 
-    def sum_of_moments(self, G: Floats) -> Floats:
+    def sum_of_moments(self, G: FloatArray) -> FloatArray:
         """Σ_c m_c from the first row of G: T × d."""
         absent, present = self.inverse_levels
         return np.asarray(G[:, 0, 0] * (present + (self.outputs - 1) * absent))
 
-    def complete(self, known: Floats, total: Floats | None) -> Floats:
+    def complete(self, known: FloatArray, total: FloatArray | None) -> FloatArray:
         """T × d × C with the last output where it was spared: the total less the others."""
         if not self.spares_one:
             return np.ascontiguousarray(known)

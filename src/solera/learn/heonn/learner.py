@@ -8,9 +8,10 @@ from functools import reduce
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
+from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
@@ -34,7 +35,6 @@ from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.statistics import statistics, with_bias, with_ones
-from solera.learn.rows import Floats
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
@@ -81,8 +81,8 @@ class FedHEONN(Additive):
     statistics_: Any
     agreed_: dict[str, Any]
     sealed_: dict[str, Any]
-    solution_: Floats
-    patches_: NDArray[np.int64]
+    solution_: FloatArray
+    patches_: IntArray
     hidden_: dict[str, Any]
     lam_: float
     lam_errors_: dict[str, float]
@@ -273,7 +273,7 @@ class FedHEONN(Additive):
             )
         return total
 
-    def _grams(self, shape: Any) -> Floats:
+    def _grams(self, shape: Any) -> FloatArray:
         """One matrix per member and output (or one for all outputs)."""
         weight, _ = levels(activation(self.activation, self.derivative))
         G = gram_of(shape, self._member_columns)
@@ -289,7 +289,7 @@ class FedHEONN(Additive):
             (float(absent), float(present)),
         )
 
-    def path(self, lams: Sequence[float]) -> Floats:
+    def path(self, lams: Sequence[float]) -> FloatArray:
         """Weights for each of several λ from the clients' one message: λ × (members ×) …"""
         self.check_fitted()
         if self.encrypt is not None:
@@ -321,7 +321,7 @@ class FedHEONN(Additive):
     # --- predicting ---
 
     @property
-    def weights_(self) -> Floats:
+    def weights_(self) -> FloatArray:
         """The optimal weights; with encryption, only where the key is kept."""
         self.check_fitted()
         if self.encrypt is None:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client
+from solera.core.clients import Client, FloatArray
 from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.schema import Feature, Schema
@@ -18,7 +18,6 @@ from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import quantiles
-from solera.learn.rows import Floats
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 
@@ -30,8 +29,8 @@ class FedScaler(Transformer):
     values stay missing. Sparse rows are scaled but not centred.
     """
 
-    mean_: Floats
-    scale_: Floats
+    mean_: FloatArray
+    scale_: FloatArray
 
     def train(self, federation: Federation) -> None:
         moments = federation.ask(column_moments).fold(Moments())
@@ -57,7 +56,7 @@ class FedImputer(Transformer):
     A column in which no client has a value is filled with 0.
     """
 
-    fill_: Floats
+    fill_: FloatArray
 
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
         self.strategy = strategy
@@ -140,7 +139,7 @@ class FedEncoder(Transformer):
         return replace(schema, features=tuple(features))
 
 
-def _recode(column: Floats, own: tuple[str, ...], agreed: tuple[str, ...]) -> Floats:
+def _recode(column: FloatArray, own: tuple[str, ...], agreed: tuple[str, ...]) -> FloatArray:
     """Codes into the agreed list of categories; NaN where there is none."""
     place = {name: i for i, name in enumerate(agreed)}
     table = np.array([place.get(name, np.nan) for name in own] + [np.nan])
@@ -155,7 +154,7 @@ class FedBins(Transformer):
     falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
     """
 
-    edges_: list[Floats]
+    edges_: list[FloatArray]
 
     def __init__(self, bins: Bins = 32) -> None:
         self.bins = bins
@@ -185,6 +184,6 @@ class FedBins(Transformer):
         return replace(schema, features=tuple(features))
 
 
-def _intervals(edges: Floats) -> tuple[str, ...]:
+def _intervals(edges: FloatArray) -> tuple[str, ...]:
     ends = ["-∞", *(f"{edge:.6g}" for edge in edges), "∞"]
     return tuple(f"({low}, {high}]" for low, high in pairwise(ends))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.task import task
 from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.trees.client_trees import rows_and_codes
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.tree import Floats, Ints, Tree
+from solera.learn.trees.tree import Tree
 
 LOCAL, GLOBAL = "trees.local", "trees.global"
 METRICS = ("accuracy", "macro_f1")
@@ -32,7 +32,7 @@ def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
     return {"tree": tree.to_payload(), "rows": len(rows)}
 
 
-def grow_cart(X: Floats, labels: Ints, ask: Mapping[str, Any], *, seed: int) -> Tree:
+def grow_cart(X: FloatArray, labels: IntArray, ask: Mapping[str, Any], *, seed: int) -> Tree:
     """A CART tree by scikit-learn; categorical columns are read as numbers."""
     from sklearn.tree import DecisionTreeClassifier
 
@@ -63,7 +63,7 @@ def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     return {name: scores[:, i] for i, name in enumerate(METRICS)}
 
 
-def confusion(tree: Tree, X: Floats, labels: Ints, classes: int) -> Ints:
+def confusion(tree: Tree, X: FloatArray, labels: IntArray, classes: int) -> IntArray:
     """Rows by true and predicted class."""
     return _count_pairs(labels, tree.values(X).argmax(axis=1), (classes, classes))
 
@@ -99,6 +99,6 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     return {"seen": seen, "judged": judged, "local": local}
 
 
-def _count_pairs(first: Ints, second: Ints, shape: tuple[int, int]) -> Ints:
+def _count_pairs(first: IntArray, second: IntArray, shape: tuple[int, int]) -> IntArray:
     cells = np.ravel_multi_index((first, second), shape)
     return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
