@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Aggregation
 from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
+from solera.core.clients import Array, FloatArray
 from solera.core.component import Component, build_fitted, describe, describe_fitted
 from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
@@ -113,7 +114,7 @@ class Learner(Stateful, Component, abstract=True):
                 hint="for example so.selectors.Uniform()",
             )
         checkpoint = None
-        store: CheckpointStore | None = None
+        store: CheckpointStore | None
         if self._checkpoint is None:
             store = federation.engine.checkpoint_store()
         else:
@@ -142,13 +143,20 @@ class Learner(Stateful, Component, abstract=True):
         arrays = [v for n, v in vars(self).items() if is_state(n) and isinstance(v, np.ndarray)]
         return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
 
-    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+    def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row under the current model, for selectors that look at it."""
         raise UsageError(f"{type(self).__name__} does not say the loss of a row")
 
     def for_prediction(self) -> Self:
         """The model without what only further training needs; this is what clients receive."""
         return self
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """A learner of the same parameters that knows this and has no history."""
+        learner = self.clone()
+        learner.set_state(state)
+        learner.history_ = []
+        return learner
 
     def apply_update(self, folded: Any) -> None:
         """Change the model by the folded replies of one round, for selectors that try subsets."""
@@ -204,7 +212,7 @@ class Predictor(Learner, abstract=True):
         return True
 
     @abstractmethod
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Array:
         """The predicted class, labels or numbers of every row."""
 
     def score(self, X: Any, y: Any) -> float:
@@ -222,7 +230,7 @@ class Predictor(Learner, abstract=True):
         hits = predicted == y
         return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
 
-    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+    def losses(self, X: Any, y: Any) -> FloatArray:
         """−log p of the class, the mean of −log p over labels, or half the squared error."""
         y = np.asarray(y)
         if self.schema_.target == "numbers":
@@ -233,9 +241,10 @@ class Predictor(Learner, abstract=True):
         p = np.asarray(self.predict_proba(X), dtype=float)
         if self.schema_.target == "labels":
             chosen = np.where(y > 0, p, 1 - p)
-            return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
-        codes = class_codes(y, self.schema_.classes)
-        return np.asarray(-np.log(np.maximum(p[np.arange(len(y)), codes], _LEAST)))
+        else:
+            codes = class_codes(y, self.schema_.classes)
+            chosen = np.take_along_axis(p, codes[:, None], axis=1)
+        return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
 
     def evaluate(
         self, federation: Federation, part: str = "test", *, per_client: bool = True

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
     PrivateKey: TypeAlias = bytes | X25519PrivateKey
 
-__all__ = [
-    "OVERHEAD", "DamagedSeal", "NotForThisKey", "OtherContext", "SealError", "open_sealed", "seal",
-]  # fmt: skip
-
 _MAGIC = b"SEA\x01"
 _PURPOSE = b"solera sealed 1"
 _HEADER = len(_MAGIC) + 32

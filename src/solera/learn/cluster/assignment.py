@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import IntArray
-from solera.learn.rows import Floats, dense
+from solera.core.clients import FloatArray, IntArray
+from solera.learn.rows import dense
 
 _CHUNK = 1 << 16
 """Numbers of a chunk of rows: it stays in the processor's cache."""
 
 
-def nearest(X: Any, centroids: Floats, owners: IntArray | None = None) -> tuple[IntArray, Floats]:
+def nearest(
+    X: Any, centroids: FloatArray, owners: IntArray | None = None
+) -> tuple[IntArray, FloatArray]:
     """The number of the nearest centroid of every row, the first of equals, and d².
 
     ``centroids`` are k × d for all rows, or one such set per owner, and ``owners`` names a row's.
@@ -33,8 +35,8 @@ def nearest(X: Any, centroids: Floats, owners: IntArray | None = None) -> tuple[
 
 
 def distances(
-    X: Any, centroids: Floats, owners: IntArray | None = None
-) -> Iterator[tuple[slice, Floats]]:
+    X: Any, centroids: FloatArray, owners: IntArray | None = None
+) -> Iterator[tuple[slice, FloatArray]]:
     """d² of all rows to all centroids, a chunk of rows at a time."""
     k, width = centroids.shape[-2:]
     step = max(1, _CHUNK // max(width, 1))
@@ -48,7 +50,7 @@ def distances(
         yield part, squared
 
 
-def cell_sums(X: Any, cells: IntArray, count: int) -> Floats:
+def cell_sums(X: Any, cells: IntArray, count: int) -> FloatArray:
     """Column sums of the rows of each cell, cells × d."""
     from scipy.sparse import csr_matrix
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
+from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
@@ -17,7 +18,6 @@ from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import cost, silhouette, update
-from solera.learn.rows import Floats
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {
@@ -56,9 +56,9 @@ class FedKMeans(Learner):
     counts_: rows of each cluster.
     """
 
-    centroids_: Floats
+    centroids_: FloatArray
     inertia_: float
-    counts_: NDArray[np.int64]
+    counts_: IntArray
 
     def __init__(
         self,
@@ -121,19 +121,19 @@ class FedKMeans(Learner):
         target = np.where(counts > 0, total["sums"] / np.maximum(counts, 1), self.centroids_)
         self.centroids_ = self.centroids_ + self.server_rate * (target - self.centroids_)
 
-    def losses(self, X: Any, y: Any = None) -> NDArray[np.float64]:
+    def losses(self, X: Any, y: Any = None) -> FloatArray:
         """The squared distance of every row to its nearest centroid."""
         _, distance = nearest(self.check_rows(X), self.centroids_)
-        return np.asarray(distance, dtype=np.float64)
+        return distance
 
-    def start(self, federation: Federation) -> Floats:
+    def start(self, federation: Federation) -> FloatArray:
         """The centroids that ``fit`` would start from, to give several learners the same ones."""
         learner = self.clone()
         learner.check_params()
         learner.schema_ = agree(federation)
         return learner._first_centroids(federation)
 
-    def predict(self, X: Any) -> NDArray[np.int64]:
+    def predict(self, X: Any) -> IntArray:
         """The number of the nearest centroid of every row."""
         label, _ = nearest(self.check_rows(X), self.centroids_)
         return label
@@ -157,7 +157,7 @@ class FedKMeans(Learner):
 
         return plot_centroids(self.centroids_, self.counts_, self.schema_, shape)
 
-    def _first_centroids(self, federation: Federation) -> Floats:
+    def _first_centroids(self, federation: Federation) -> FloatArray:
         if isinstance(self.init, str):
             return _SEEDINGS[self.init](federation, self.k)
         start = np.array(self.init, dtype=np.float64)

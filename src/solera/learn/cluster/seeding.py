@@ -13,27 +13,27 @@ import numpy as np
 
 from solera.core import rng
 from solera.core.aggregation import Collect, Sum
-from solera.core.clients import Client
+from solera.core.clients import Client, FloatArray
 from solera.core.federation import Federation
 from solera.core.task import task
 from solera.data.agreement import SMALLEST_COUNT
 from solera.learn.cluster.assignment import cell_sums, nearest
 from solera.learn.cluster.tasks import cost
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.rows import Floats, dense, not_finite
+from solera.learn.rows import dense, not_finite
 
 _ROUNDS = 5
 
 
-def random_start(federation: Federation, k: int) -> Floats:
+def random_start(federation: Federation, k: int) -> FloatArray:
     """k draws from a normal distribution with the mean and variance of every column."""
     moments = federation.ask(column_moments).fold(Moments())
     draw = rng.generator(federation.seed, "kmeans.random").normal(size=(k, len(moments["mean"])))
-    start: Floats = moments["mean"] + draw * np.sqrt(moments["variance"])
+    start: FloatArray = moments["mean"] + draw * np.sqrt(moments["variance"])
     return start
 
 
-def plus_plus(federation: Federation, k: int) -> Floats:
+def plus_plus(federation: Federation, k: int) -> FloatArray:
     """k-means++ at every client (Arthur & Vassilvitskii 2007), then k-means of their choices."""
     replies = federation.ask(local_seeds, {"k": k}).fold(Collect()).values()
     points = np.concatenate([reply["means"] for reply in replies])
@@ -41,7 +41,7 @@ def plus_plus(federation: Federation, k: int) -> Floats:
     return _reduced(federation, points, weights, k)
 
 
-def parallel(federation: Federation, k: int) -> Floats:
+def parallel(federation: Federation, k: int) -> FloatArray:
     """k-means|| (Bahmani et al. 2012): in each of five rounds about 2k rows are drawn, by d².
 
     A row x is drawn with probability 2k d²(x, C) / Σ d², C the candidates so far; the first one is
@@ -59,7 +59,7 @@ def parallel(federation: Federation, k: int) -> Floats:
     return _reduced(federation, candidates, weights, k)
 
 
-def _reduced(federation: Federation, points: Floats, weights: Any, k: int) -> Floats:
+def _reduced(federation: Federation, points: FloatArray, weights: Any, k: int) -> FloatArray:
     """k centroids of weighted points; where there are too few, the rest is drawn at random."""
     kept = weights > 0
     points, weights = points[kept], weights[kept]
@@ -100,7 +100,7 @@ def draw_candidates(client: Client, ask: Any) -> dict[str, Any]:
     return _means_around(X, np.concatenate([known, dense(X[drawn])]), len(known))
 
 
-def _means_around(X: Any, centres: Floats, known: int) -> dict[str, Any]:
+def _means_around(X: Any, centres: FloatArray, known: int) -> dict[str, Any]:
     """Means of the rows nearest to each centre after the first ``known``, where they are many."""
     label, _ = nearest(X, centres)
     rows = np.bincount(label, minlength=len(centres))

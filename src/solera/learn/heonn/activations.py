@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from solera.core.clients import FloatArray
 from solera.core.errors import DataError
 from solera.learn.probabilities import sigmoid
-from solera.learn.rows import Floats
 
-Map = Callable[[Floats], Floats]
+Map = Callable[[FloatArray], FloatArray]
 
 Name = Literal["logistic", "softplus", "relu", "linear"]
 LOW, HIGH = 0.05, 0.95
@@ -30,7 +30,7 @@ class Activation:
     low: float
     high: float
 
-    def within(self, targets: Floats, name: str) -> Floats:
+    def within(self, targets: FloatArray, name: str) -> FloatArray:
         """Targets moved off the ends of the range; beyond them is an error."""
         if targets.size and (targets.min() < self.low or targets.max() > self.high):
             raise DataError(
@@ -41,7 +41,7 @@ class Activation:
         return np.clip(targets, self.low + _MARGIN, self.high - _MARGIN)
 
 
-def _softplus(z: Floats) -> Floats:
+def _softplus(z: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z))))
 
 

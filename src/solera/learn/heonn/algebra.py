@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Sum
+from solera.core.clients import FloatArray
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
 from solera.learn.heonn.statistics import pack, triangle, unpack
-from solera.learn.rows import Floats
 
 Layout = Literal["shared", "classes", "labels", "outputs"]
 
@@ -55,10 +55,7 @@ class Grams(Aggregation):
             return {"grams": a["grams"] + b["grams"]}
         both = np.concatenate([a["factors"], b["factors"]], axis=-2)
         if both.shape[-2] > both.shape[-1]:
-            flat = both.reshape(-1, *both.shape[-2:])
-            both = np.stack([triangle(R) for R in flat]).reshape(
-                *both.shape[:-2], -1, both.shape[-1]
-            )
+            both = triangle(both)
         return {"factors": both}
 
 
@@ -84,7 +81,7 @@ def check_shape(name: str, value: Any, shape: Sequence[int | None]) -> None:
         raise PayloadError(f"{name} of shape {given} instead of {wanted}")
 
 
-def gram_of(shape: Any, columns: int) -> Floats:
+def gram_of(shape: Any, columns: int) -> FloatArray:
     """The full matrices of what :class:`Grams` folded."""
     if "grams" in shape:
         return unpack(shape["grams"], columns)
@@ -92,7 +89,7 @@ def gram_of(shape: Any, columns: int) -> Floats:
     return np.asarray(R.swapaxes(-1, -2) @ R)
 
 
-def per_output(stacked: Floats, layout: Layout, u: float, v: float) -> Floats:
+def per_output(stacked: FloatArray, layout: Layout, u: float, v: float) -> FloatArray:
     """Matrices of the outputs from those of the layout, along axis −3 (K → 1 or C).
 
     Works on Gram matrices and, with K as the third axis from the end, on packed ones alike.
@@ -106,7 +103,7 @@ def per_output(stacked: Floats, layout: Layout, u: float, v: float) -> Floats:
     return np.asarray(v * everything + (u - v) * each)
 
 
-def solve(G: Floats, m: Floats, lam: float) -> Floats:
+def solve(G: FloatArray, m: FloatArray, lam: float) -> FloatArray:
     """w = (G + λI)⁻¹ m for every system: G is T × K × d × d, m is T × d × C, w is T × d × C.
 
     One Cholesky factorisation serves all outputs that share a Gram matrix. A singular matrix is
@@ -114,34 +111,43 @@ def solve(G: Floats, m: Floats, lam: float) -> Floats:
     """
     from scipy.linalg.lapack import dposv
 
-    T, K, d, _ = G.shape
     w = np.empty_like(m)
     G = G.copy()
-    diagonal = np.arange(d)
+    diagonal = np.arange(G.shape[-1])
     G[:, :, diagonal, diagonal] += lam
-    for t in range(T):
-        for k in range(K):
-            outputs = slice(None) if K == 1 else slice(k, k + 1)
-            _, x, info = dposv(G[t, k], m[t, :, outputs])
-            if info or not _trustworthy(G[t, k], lam):
-                x = _by_eigenvectors(G[t, k]) @ m[t, :, outputs]
-            w[t, :, outputs] = x
+    for system, moments in _systems(*G.shape[:2]):
+        _, x, info = dposv(G[system], m[moments])
+        if info or not _trustworthy(G[system], lam):
+            x = _by_eigenvectors(G[system]) @ m[moments]
+        w[moments] = x
     return w
 
 
-def _trustworthy(G: Floats, lam: float) -> bool:
+def _systems(members: int, systems: int) -> Iterator[tuple[Any, Any]]:
+    """Where each system's matrix is in T × K × …, and where its moments are in T × d × C."""
+    for t in range(members):
+        for k in range(systems):
+            outputs = slice(None) if systems == 1 else slice(k, k + 1)
+            yield (t, k), (t, slice(None), outputs)
+
+
+def _trustworthy(G: FloatArray, lam: float) -> bool:
     """Whether λ alone keeps the smallest eigenvalue above the rounding of the largest."""
     return bool(lam > G.shape[0] * np.finfo(float).eps * np.trace(G))
 
 
-def _by_eigenvectors(G: Floats) -> Floats:
+def _by_eigenvectors(G: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(G)
     good = values > G.shape[0] * np.finfo(float).eps * values[-1]
-    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=good)
-    return np.asarray((vectors * inverse) @ vectors.T)
+    return np.asarray((vectors * invert(values, good)) @ vectors.T)
 
 
-def inverses(G: Floats, lam: float) -> Floats:
+def invert(values: FloatArray, good: Any) -> FloatArray:
+    """1/x of the good numbers, 0 for the others."""
+    return np.divide(1.0, values, out=np.zeros_like(values), where=good)
+
+
+def inverses(G: FloatArray, lam: float) -> FloatArray:
     """(G + λI)⁻¹, or its pseudo-inverse when singular; for products with encrypted moments.
 
     A column that is 0 at every client has a moment of 0: its row and column are 0 here, so that the
@@ -156,7 +162,7 @@ def inverses(G: Floats, lam: float) -> Floats:
     return inverse.reshape(G.shape)
 
 
-def solve_path(G: Floats, m: Floats, lams: Floats) -> Floats:
+def solve_path(G: FloatArray, m: FloatArray, lams: FloatArray) -> FloatArray:
     """:func:`solve` for several λ from one eigendecomposition: λ × T × d × C."""
     values, vectors = np.linalg.eigh(G)
     floor = G.shape[-1] * np.finfo(float).eps * np.maximum(values[..., -1:], 0)
@@ -164,38 +170,35 @@ def solve_path(G: Floats, m: Floats, lams: Floats) -> Floats:
     turned = vectors.swapaxes(-1, -2) @ _by_system(m, G.shape[1])
     for i, lam in enumerate(lams):
         total = values + lam
-        inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > floor)
+        inverse = invert(total, total > floor)
         weights[i] = _by_member(vectors @ (inverse[..., None] * turned))
     return weights
 
 
-def squared_error(w: Floats, G: Floats, m: Floats, squares: Floats) -> float:
+def squared_error(w: FloatArray, G: FloatArray, m: FloatArray, squares: FloatArray) -> float:
     """Σ ‖F(d̄ − X w)‖² = wᵀG w − 2 wᵀm + Σ f′² d̄², from statistics alone."""
     systems = _by_system(w, G.shape[1])
     quadratic = (systems * (G @ systems)).sum()
     return float(quadratic - 2 * (w * m).sum() + squares.sum())
 
 
-def _by_system(m: Floats, systems: int) -> Floats:
+def _by_system(m: FloatArray, systems: int) -> FloatArray:
     """T × d × C as T × K × d × (C or 1)."""
     return m[:, None] if systems == 1 else m.swapaxes(1, 2)[..., None]
 
 
-def _by_member(w: Floats) -> Floats:
+def _by_member(w: FloatArray) -> FloatArray:
     """The inverse of :func:`_by_system`."""
     return w[:, 0] if w.shape[1] == 1 else w[..., 0].swapaxes(1, 2)
 
 
-def solve_factor(R: Floats, m: Floats, lam: float) -> Floats:
+def solve_factor(R: FloatArray, m: FloatArray, lam: float) -> FloatArray:
     """The same from factors: with R = U S Vᵀ, w = V (S² + λ)⁻¹ Vᵀ m, without forming RᵀR."""
-    T, K = R.shape[:2]
     w = np.empty_like(m)
-    for t in range(T):
-        for k in range(K):
-            outputs = slice(None) if K == 1 else slice(k, k + 1)
-            _, s, Vt = np.linalg.svd(R[t, k], full_matrices=False)
-            total = s**2 + lam
-            good = (s > max(R.shape[-2:]) * np.finfo(float).eps * s[0]) | (lam > 0)
-            inverse = np.divide(1.0, total, out=np.zeros_like(total), where=good & (total > 0))
-            w[t, :, outputs] = Vt.T @ (inverse[:, None] * (Vt @ m[t, :, outputs]))
+    for system, moments in _systems(*R.shape[:2]):
+        _, s, Vt = np.linalg.svd(R[system], full_matrices=False)
+        total = s**2 + lam
+        good = (s > max(R.shape[-2:]) * np.finfo(float).eps * s[0]) | (lam > 0)
+        inverse = invert(total, good & (total > 0))
+        w[moments] = Vt.T @ (inverse[:, None] * (Vt @ m[moments]))
     return w

@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Extremes, Fields, Union
+from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
-from solera.learn.heonn.algebra import inverses, solve
+from solera.learn.heonn.algebra import inverses, invert, solve
 from solera.learn.heonn.statistics import agree_key, rotation_keys, with_bias
-from solera.learn.rows import Floats
 from solera.privacy import he
 from solera.privacy.he import keys
 
@@ -79,14 +79,12 @@ class Encryption(Component):
         parameters = he.Parameters.from_list(literal_eval(held["parameters"][0]))
         exponent = held["exponent"]["max"] + self.spare_bits
         patches, outputs = plan["patches"], plan["outputs"]
-        outputs -= _spares_one(plan["layout"], plan["target"])
-        members = 1 if patches is None else len(patches)
-        if patches is not None:
-            exponent = exponent[with_bias(patches)]
-        columns = exponent.shape[-1]
+        outputs -= spares_one(plan["layout"], plan["target"])
+        exponent = exponent[None] if patches is None else exponent[with_bias(patches)]
+        members, columns = exponent.shape
         shared = plan["layout"] == "shared"
         shape = (members, outputs, columns) if shared else (members * outputs, 1, columns)
-        scaling = exponent.reshape(-1, 1, columns)
+        scaling = exponent[:, None]
         if not shared and patches is not None:
             scaling = np.repeat(scaling, outputs, axis=0)
         agreed: dict[str, Any] = {
@@ -131,13 +129,12 @@ class Encryption(Component):
         return sealed
 
     def _multiply(
-        self, moments: Any, G: Floats, A: Floats, lam: float, agreed: dict[str, Any]
+        self, moments: Any, G: FloatArray, A: FloatArray, lam: float, agreed: dict[str, Any]
     ) -> he.Encrypted:
         """[[A m]] by the product that suits: one system, many, or the two steps of the thesis."""
         from solera.privacy.he.products import multiply, multiply_factors, multiply_single
 
-        if not isinstance(moments, he.Encrypted):
-            moments = he.Encrypted.from_payload(moments)
+        moments = he.Encrypted.from_payload(moments)
         d = G.shape[-1]
         if agreed["rotations"] is None:
             return multiply_single(moments, A.reshape(d, d))
@@ -147,10 +144,9 @@ class Encryption(Component):
         values, vectors = np.linalg.eigh(G.reshape(-1, d, d))
         total = np.maximum(values, 0) + lam
         floor = d * np.finfo(float).eps * total[:, -1:]
-        inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > floor)
-        return multiply_factors(moments, vectors, inverse, rotations)
+        return multiply_factors(moments, vectors, invert(total, total > floor), rotations)
 
-    def open(self, sealed: Any, problem: Problem) -> Floats:
+    def open(self, sealed: Any, problem: Problem) -> FloatArray:
         """A key holder's last step: the weights, T × d × C."""
         try:
             pair = keys.find(self.key)
@@ -160,9 +156,7 @@ class Encryption(Component):
                 hint="predict where the key is kept, or set SOLERA_KEYS to its folder",
             ) from error
         inside = sealed["moments"] if self.finish == "client" else sealed["weights"]
-        if not isinstance(inside, he.Encrypted):
-            inside = he.Encrypted.from_payload(inside, pair)
-        plain = he.decrypt(pair, inside)
+        plain = he.decrypt(pair, he.Encrypted.from_payload(inside, pair))
         plain = plain.reshape(-1, problem.outputs - problem.spares_one, plain.shape[-1])
         plain = plain.swapaxes(1, 2)
         if self.finish != "client":
@@ -175,26 +169,22 @@ class Encryption(Component):
 class Problem:
     """What both last steps need to know of the learner.
 
+    ``spares_one``: the moments of the last output are not sent, see :func:`spares_one`.
     ``inverse_levels`` are f⁻¹ of the targets of an absent and of a present class.
     """
 
-    grams: Callable[[Any], Floats]
+    grams: Callable[[Any], FloatArray]
     lam: float
     outputs: int
-    layout: str
-    target: str
+    spares_one: bool
     inverse_levels: tuple[float, float]
 
-    @property
-    def spares_one(self) -> bool:
-        return _spares_one(self.layout, self.target)
-
-    def sum_of_moments(self, G: Floats) -> Floats:
+    def sum_of_moments(self, G: FloatArray) -> FloatArray:
         """Σ_c m_c from the first row of G: T × d."""
         absent, present = self.inverse_levels
         return np.asarray(G[:, 0, 0] * (present + (self.outputs - 1) * absent))
 
-    def complete(self, known: Floats, total: Floats | None) -> Floats:
+    def complete(self, known: FloatArray, total: FloatArray | None) -> FloatArray:
         """T × d × C with the last output where it was spared: the total less the others."""
         if not self.spares_one:
             return np.ascontiguousarray(known)
@@ -203,5 +193,6 @@ class Problem:
         return np.concatenate([known, last], axis=2)
 
 
-def _spares_one(layout: str, target: str) -> bool:
+def spares_one(layout: str, target: str) -> bool:
+    """Whether the moments of the last class follow from the others and the Gram matrix."""
     return layout == "shared" and target == "classes"

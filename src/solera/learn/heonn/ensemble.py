@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count, PositiveFraction
 
@@ -37,7 +37,7 @@ class RandomPatches(Component):
         self.features = features
         self.feature_replacement = feature_replacement
 
-    def draw(self, columns: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, columns: int, rng: np.random.Generator) -> IntArray:
         """The features of every member: T × ⌈ρ_f · columns⌉."""
         count = max(1, round(self.features * columns))
         drawn = [

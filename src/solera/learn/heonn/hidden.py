@@ -12,14 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from solera.core.clients import FloatArray
 from solera.core.rng import generator
-from solera.learn.rows import Floats, dense
+from solera.learn.rows import dense
 
 Kind = Literal["fourier", "random_layer"]
 
 
 @lru_cache(maxsize=4)
-def _weights(kind: str, inputs: int, width: int, scale: float, seed: int) -> tuple[Floats, Floats]:
+def _weights(
+    kind: str, inputs: int, width: int, scale: float, seed: int
+) -> tuple[FloatArray, FloatArray]:
     draw = generator(seed, f"heonn.{kind}")
     W = draw.normal(scale=scale / np.sqrt(inputs), size=(inputs, width))
     if kind == "fourier":

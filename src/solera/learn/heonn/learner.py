@@ -8,9 +8,10 @@ from functools import reduce
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
+from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
@@ -30,11 +31,10 @@ from solera.learn.heonn.algebra import (
     solve_path,
     squared_error,
 )
-from solera.learn.heonn.encryption import Encryption, Problem
+from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.statistics import statistics, with_bias, with_ones
-from solera.learn.rows import Floats
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
@@ -81,8 +81,8 @@ class FedHEONN(Additive):
     statistics_: Any
     agreed_: dict[str, Any]
     sealed_: dict[str, Any]
-    solution_: Floats
-    patches_: NDArray[np.int64]
+    solution_: FloatArray
+    patches_: IntArray
     hidden_: dict[str, Any]
     lam_: float
     lam_errors_: dict[str, float]
@@ -126,9 +126,6 @@ class FedHEONN(Additive):
 
     # --- learning ---
 
-    def train(self, federation: Federation) -> None:
-        self._learn(federation, None)
-
     def partial_fit(self, federation: Federation, *, clients: ArrayLike | None = None) -> Self:
         """Add what these clients have to tell (all of the federation by default).
 
@@ -143,10 +140,10 @@ class FedHEONN(Additive):
         self.forget()
         self.history_ = []
         self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self._learn(federation, clients)
+        self.train(federation, clients)
         return self
 
-    def _learn(self, federation: Federation, clients: ArrayLike | None) -> None:
+    def train(self, federation: Federation, clients: ArrayLike | None = None) -> None:
         self.prepare(federation, clients)
         aggregation = self.aggregation()
         if np.ndim(self.lam):
@@ -186,7 +183,15 @@ class FedHEONN(Additive):
 
     def conclude(self, total: Any) -> None:
         self.statistics_ = total
-        self._solve()
+        if self.encrypt is not None:
+            self.sealed_ = self.encrypt.close(total, self._problem(), self.agreed_)
+            vars(self).pop("_unsealed", None)
+            return
+        shape, m = total["shape"], total["moments"]
+        if self._by_factor and self._layout in ("shared", "outputs"):
+            self.solution_ = solve_factor(shape["factors"], m, self.lam_)
+        else:
+            self.solution_ = solve(self._grams(shape), m, self.lam_)
 
     @property
     def _columns(self) -> int:
@@ -268,22 +273,11 @@ class FedHEONN(Additive):
             )
         return total
 
-    def _grams(self, shape: Any) -> Floats:
+    def _grams(self, shape: Any) -> FloatArray:
         """One matrix per member and output (or one for all outputs)."""
         weight, _ = levels(activation(self.activation, self.derivative))
         G = gram_of(shape, self._member_columns)
         return per_output(G, self._layout, u=float(weight[1]), v=float(weight[0]))
-
-    def _solve(self) -> None:
-        if self.encrypt is not None:
-            self.sealed_ = self.encrypt.close(self.statistics_, self._problem(), self.agreed_)
-            vars(self).pop("_unsealed", None)
-            return
-        shape, m = self.statistics_["shape"], self.statistics_["moments"]
-        if self._by_factor and self._layout in ("shared", "outputs"):
-            self.solution_ = solve_factor(shape["factors"], m, self.lam_)
-        else:
-            self.solution_ = solve(self._grams(shape), m, self.lam_)
 
     def _problem(self) -> Problem:
         absent, present = activation(self.activation).inverse(np.array([LOW, HIGH]))
@@ -291,12 +285,11 @@ class FedHEONN(Additive):
             self._grams,
             self.lam_,
             self.schema_.outputs,
-            self._layout,
-            self.schema_.target,
+            spares_one(self._layout, self.schema_.target),
             (float(absent), float(present)),
         )
 
-    def path(self, lams: Sequence[float]) -> Floats:
+    def path(self, lams: Sequence[float]) -> FloatArray:
         """Weights for each of several λ from the clients' one message: λ × (members ×) …"""
         self.check_fitted()
         if self.encrypt is not None:
@@ -328,7 +321,7 @@ class FedHEONN(Additive):
     # --- predicting ---
 
     @property
-    def weights_(self) -> Floats:
+    def weights_(self) -> FloatArray:
         """The optimal weights; with encryption, only where the key is kept."""
         self.check_fitted()
         if self.encrypt is None:
@@ -340,11 +333,10 @@ class FedHEONN(Additive):
         return w if self.ensemble is not None else w[0]
 
     def for_prediction(self) -> Self:
-        light = self.clone()
-        kept = {k: v for k, v in self.get_state().items() if k not in ("statistics_", "agreed_")}
-        light.set_state(kept)
-        light.history_ = []
-        return light
+        state = self.get_state()
+        for name in ("statistics_", "agreed_"):
+            state.pop(name, None)
+        return self.with_state(state)
 
     def outputs(self, X: Any) -> Any:
         """f of the layer for every member: members × rows × outputs."""

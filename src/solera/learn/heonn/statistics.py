@@ -26,16 +26,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from solera.core.clients import Client, IntArray, Rows
+from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Rows
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.heonn.activations import activation, levels
 from solera.learn.heonn.hidden import hidden
-from solera.learn.rows import Floats, check_shape, dense, not_finite
+from solera.learn.rows import check_shape, dense, not_finite
 from solera.privacy import he
 from solera.privacy.he import keys
 
@@ -61,7 +60,7 @@ def statistics(client: Client, ask: Any) -> dict[str, Any]:
     return summary
 
 
-def seal_moments(moments: Floats, agreed: Mapping[str, Any]) -> dict[str, Any]:
+def seal_moments(moments: FloatArray, agreed: Mapping[str, Any]) -> dict[str, Any]:
     """Moments, T × d × C, encrypted with the key of this client's store."""
     pair = keys.find(agreed["key"])
     if pair.fingerprint != agreed["fingerprint"]:
@@ -140,7 +139,7 @@ def summarise(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def with_ones(Z: Floats) -> Floats:
+def with_ones(Z: FloatArray) -> FloatArray:
     """A column of ones first: weight 0 is the bias."""
     return np.concatenate([np.ones((len(Z), 1)), Z], axis=1)
 
@@ -158,10 +157,10 @@ class Targets:
     """
 
     layout: str
-    weight: Floats
-    moment: Floats
-    square: Floats
-    present: NDArray[np.bool_]
+    weight: FloatArray
+    moment: FloatArray
+    square: FloatArray
+    present: BoolArray
     scale: float
 
     @classmethod
@@ -187,7 +186,7 @@ class Targets:
         arrays = {name: getattr(self, name)[chosen] for name in _BY_ROW}
         return replace(self, **arrays)
 
-    def views(self, Z: Floats) -> list[Floats]:
+    def views(self, Z: FloatArray) -> list[FloatArray]:
         """Matrices A_k with A_kᵀ A_k the Gram matrices of the layout, in order."""
         if self.layout == "shared":
             return [Z * np.sqrt(self.scale)]
@@ -201,12 +200,12 @@ class Targets:
 _BY_ROW = ("weight", "moment", "square", "present")
 
 
-def _over_chunks(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, Floats]:
+def _over_chunks(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, FloatArray]:
     """Statistics of one estimator over all features, a chunk of rows at a time."""
     rows, columns = X.shape[0], ask["columns"]
     factor = wants_factor(ask["representation"], rows, columns)
     step = max(columns, _CHUNK // columns)
-    total: dict[str, Floats] | None = None
+    total: dict[str, FloatArray] | None = None
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))
         Z = with_ones(hidden(X[chunk], ask["hidden"]))
@@ -216,15 +215,14 @@ def _over_chunks(X: Any, targets: Targets, ask: Mapping[str, Any]) -> dict[str, 
     return total
 
 
-def _plus(a: dict[str, Floats], b: dict[str, Floats]) -> dict[str, Floats]:
+def _plus(a: dict[str, FloatArray], b: dict[str, FloatArray]) -> dict[str, FloatArray]:
     sums = {key: a[key] + b[key] for key in a if key != "factors"}
     if "factors" in a:
-        pairs = zip(a["factors"], b["factors"], strict=True)
-        sums["factors"] = np.stack([triangle(np.concatenate(pair)) for pair in pairs])
+        sums["factors"] = triangle(np.concatenate([a["factors"], b["factors"]], axis=1))
     return sums
 
 
-def _moments_and_shape(Z: Floats, targets: Targets, factor: bool) -> dict[str, Floats]:
+def _moments_and_shape(Z: FloatArray, targets: Targets, factor: bool) -> dict[str, FloatArray]:
     views = targets.views(Z)
     sums = {"moments": Z.T @ targets.moment, "squares": targets.square.sum(axis=0)}
     if factor:
@@ -240,12 +238,15 @@ def wants_factor(representation: str, rows: int, columns: int) -> bool:
     return representation == "svd" or (representation == "auto" and 2 * rows < columns + 1)
 
 
-def triangle(A: Floats) -> Floats:
-    """R with RᵀR = AᵀA, no more rows than columns: the R of A = QR, S Vᵀ up to a rotation."""
+def triangle(A: FloatArray) -> FloatArray:
+    """R with RᵀR = AᵀA, no more rows than columns: the R of A = QR, S Vᵀ up to a rotation.
+
+    A may be a stack of such matrices.
+    """
     return np.asarray(np.linalg.qr(A, mode="r")) if len(A) else A
 
 
-def _padded(R: Floats, rows: int) -> Floats:
+def _padded(R: FloatArray, rows: int) -> FloatArray:
     return np.concatenate([R, np.zeros((rows - len(R), R.shape[1]))]) if len(R) < rows else R
 
 
@@ -254,13 +255,13 @@ def _upper(columns: int) -> tuple[IntArray, IntArray]:
     return np.triu_indices(columns)
 
 
-def pack(G: Floats) -> Floats:
+def pack(G: FloatArray) -> FloatArray:
     """The upper triangle of symmetric matrices as vectors."""
     i, j = _upper(G.shape[-1])
     return G[..., i, j]
 
 
-def unpack(packed: Floats, columns: int) -> Floats:
+def unpack(packed: FloatArray, columns: int) -> FloatArray:
     """The symmetric matrices of :func:`pack`."""
     i, j = _upper(columns)
     G = np.empty((*packed.shape[:-1], columns, columns))
@@ -279,8 +280,8 @@ def draw_rows(
 
 
 def _over_patches(
-    client: Client, Z: Floats, targets: Targets, ask: Mapping[str, Any]
-) -> dict[str, Floats]:
+    client: Client, Z: FloatArray, targets: Targets, ask: Mapping[str, Any]
+) -> dict[str, FloatArray]:
     """Statistics of T estimators, each on rows this client draws and features all clients share."""
     features = with_bias(ask["patches"])
     count = max(1, round(ask["row_share"] * len(Z)))
@@ -288,7 +289,7 @@ def _over_patches(
     columns = features.shape[1]
     factor = wants_factor(ask["representation"], count, columns)
 
-    def members(start: int) -> dict[str, Floats]:
+    def members(start: int) -> dict[str, FloatArray]:
         r, c = drawn[start : start + step], features[start : start + step]
         if targets.layout != "shared" or factor:
             each = [

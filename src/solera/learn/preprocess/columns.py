@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client
+from solera.core.clients import Client, FloatArray
 from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.schema import Feature, Schema
@@ -18,7 +18,6 @@ from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import quantiles
-from solera.learn.rows import Floats
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 
@@ -30,8 +29,8 @@ class FedScaler(Transformer):
     values stay missing. Sparse rows are scaled but not centred.
     """
 
-    mean_: Floats
-    scale_: Floats
+    mean_: FloatArray
+    scale_: FloatArray
 
     def train(self, federation: Federation) -> None:
         moments = federation.ask(column_moments).fold(Moments())
@@ -57,7 +56,7 @@ class FedImputer(Transformer):
     A column in which no client has a value is filled with 0.
     """
 
-    fill_: Floats
+    fill_: FloatArray
 
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
         self.strategy = strategy
@@ -93,6 +92,13 @@ def count_categories(client: Client, ask: Any) -> list[Any]:
     return counts
 
 
+def _dense_rows(step: Transformer, X: Any) -> Any:
+    X = step.check_rows(X)
+    if hasattr(X, "tocsr"):
+        raise DataError(f"{type(step).__name__} needs dense rows", hint="use X.toarray()")
+    return X
+
+
 class FedEncoder(Transformer):
     """Categorical columns as one 0/1 column per category, or as codes all clients agree on.
 
@@ -111,9 +117,7 @@ class FedEncoder(Transformer):
         return self.transform_rows(X, self.schema_)
 
     def transform_rows(self, X: Any, schema: Schema) -> Any:
-        X = self.check_rows(X)
-        if hasattr(X, "tocsr"):
-            raise DataError("FedEncoder needs dense rows", hint="use X.toarray()")
+        X = _dense_rows(self, X)
         columns = []
         for j, (own, agreed) in enumerate(zip(schema.features, self.schema_.features, strict=True)):
             column = X[:, j]
@@ -135,7 +139,7 @@ class FedEncoder(Transformer):
         return replace(schema, features=tuple(features))
 
 
-def _recode(column: Floats, own: tuple[str, ...], agreed: tuple[str, ...]) -> Floats:
+def _recode(column: FloatArray, own: tuple[str, ...], agreed: tuple[str, ...]) -> FloatArray:
     """Codes into the agreed list of categories; NaN where there is none."""
     place = {name: i for i, name in enumerate(agreed)}
     table = np.array([place.get(name, np.nan) for name in own] + [np.nan])
@@ -150,7 +154,7 @@ class FedBins(Transformer):
     falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
     """
 
-    edges_: list[Floats]
+    edges_: list[FloatArray]
 
     def __init__(self, bins: Bins = 32) -> None:
         self.bins = bins
@@ -164,9 +168,7 @@ class FedBins(Transformer):
         ]
 
     def transform(self, X: Any) -> Any:
-        X = self.check_rows(X)
-        if hasattr(X, "tocsr"):
-            raise DataError("FedBins needs dense rows", hint="use X.toarray()")
+        X = _dense_rows(self, X)
         binned = np.array(X, dtype=X.dtype if X.dtype.kind == "f" else np.float64)
         for j, (feature, edges) in enumerate(zip(self.schema_.features, self.edges_, strict=True)):
             if feature.kind == "numeric":
@@ -182,6 +184,6 @@ class FedBins(Transformer):
         return replace(schema, features=tuple(features))
 
 
-def _intervals(edges: Floats) -> tuple[str, ...]:
+def _intervals(edges: FloatArray) -> tuple[str, ...]:
     ends = ["-∞", *(f"{edge:.6g}" for edge in edges), "∞"]
     return tuple(f"({low}, {high}]" for low, high in pairwise(ends))

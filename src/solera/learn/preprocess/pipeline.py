@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from numpy.typing import NDArray
-
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.learn.base import Learner, Predictor, Transformer
@@ -47,10 +45,8 @@ class Pipeline(Predictor):
         self.history_ = last.history_
 
     def for_prediction(self) -> Self:
-        light = self.clone()
-        light.set_state(self.get_state())
+        light = self.with_state(self.get_state())
         light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]
-        light.history_ = []
         return light
 
     def _prepared(self, X: Any) -> Any:
@@ -59,12 +55,10 @@ class Pipeline(Predictor):
             X = step.transform(X)
         return X
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Any:
         X = self._prepared(X)
-        predicted: NDArray[Any] = self.steps_[-1].predict(X)
-        return predicted
+        return self.steps_[-1].predict(X)
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> Any:
         X = self._prepared(X)
-        probabilities: NDArray[Any] = self.steps_[-1].predict_proba(X)
-        return probabilities
+        return self.steps_[-1].predict_proba(X)

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, IntArray
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.task import task
-from solera.learn.rows import Floats, dense
+from solera.learn.rows import dense
 
 _POWERS = 2.0 ** np.arange(-40, 64)
 _FIRST = np.concatenate([[-np.inf], -_POWERS[::-1], [0.0], _POWERS, [np.inf]])
@@ -56,7 +56,7 @@ def quantiles(
     *,
     rounds: int = _ROUNDS,
     first: Any = None,
-) -> Floats:
+) -> FloatArray:
     """The quantiles ``q`` of every column over all clients: columns × len(q).
 
     ``q`` may have a row of its own for each column. Each of the ``rounds`` narrows the place of a
@@ -87,7 +87,7 @@ def quantiles(
     return np.where(first["rows"][:, None] > 0, high, np.nan)
 
 
-def _distinct(low: Floats, high: Floats) -> tuple[IntArray, IntArray]:
+def _distinct(low: FloatArray, high: FloatArray) -> tuple[IntArray, IntArray]:
     """Of the intervals of every column, where each first occurs, and which of these each is."""
     pairs = np.stack([low, high], axis=2)
     found = [np.unique(p, axis=0, return_index=True, return_inverse=True)[1:] for p in pairs]

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.errors import DataError
-from solera.learn.trees.tree import Floats, Ints
 
 Cells = NDArray[np.int32]
 _MOST = np.iinfo(np.int32).max
 
 
-def move(cells: Cells, at: Ints, splits: Ints, starts: Ints) -> Ints:
+def move(cells: Cells, at: IntArray, splits: IntArray, starts: IntArray) -> IntArray:
     """The nodes that rows at the nodes ``at`` reach down the splits of a tree.
 
     ``splits`` has a column for every node: the column to look at (−1 for none), the last cell that
@@ -36,7 +36,7 @@ def move(cells: Cells, at: Ints, splits: Ints, starts: Ints) -> Ints:
     return at
 
 
-def _next_nodes(splits: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
+def _next_nodes(splits: IntArray, starts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Where a row goes from its node, looked up instead of compared.
 
     A row at node i with the cell c in the column ``column[i]`` is next at
@@ -55,7 +55,7 @@ def _next_nodes(splits: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
     return column, offset, np.where(inner, child, np.arange(len(child))).take(node) + right
 
 
-def _steps(splits: Ints) -> int:
+def _steps(splits: IntArray) -> int:
     """How many splits may follow one upon another."""
     feature, _, _, child = splits
     below, steps = np.flatnonzero(feature >= 0), 0
@@ -69,7 +69,7 @@ def _steps(splits: Ints) -> int:
 _longest = np.ones(0)
 
 
-def _ones(size: int) -> Floats:
+def _ones(size: int) -> FloatArray:
     """That many ones, out of the longest array that was asked for so far."""
     global _longest
     if len(_longest) < size:
@@ -78,7 +78,9 @@ def _ones(size: int) -> Floats:
     return _longest[:size]
 
 
-def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, total: int) -> Floats:
+def add_up(
+    cells: Cells, at: IntArray, sizes: IntArray, wanted: IntArray, values: FloatArray, total: int
+) -> FloatArray:
     """Σ of what rows carry by client, wanted node and cell: clients × nodes × cells × k.
 
     ``values`` are rows × k, client after client of these ``sizes``; there are ``total`` cells. It
@@ -87,7 +89,7 @@ def add_up(cells: Cells, at: Ints, sizes: Ints, wanted: Ints, values: Floats, to
     shape = (len(sizes), len(wanted), total, values.shape[1])
     height, width = shape[0] * shape[1] * total, cells.shape[1]
     kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64
-    place: NDArray[Any] = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
+    place: Array = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
     place[wanted] = np.arange(len(wanted)) * total
     here = np.flatnonzero((place >= 0).take(at))
     bounds = np.searchsorted(here, [0, *sizes.cumsum()]).tolist()

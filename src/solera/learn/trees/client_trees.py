@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Collect
-from solera.core.clients import Client, Rows
+from solera.core.clients import Client, FloatArray, IntArray, Rows
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
+from solera.core.schema import class_codes
 from solera.learn.rows import check_shape, dense
-from solera.learn.trees.tree import Floats, Tree
+from solera.learn.trees.tree import Tree
 
 
-def checked_rows(client: Client, rows: Rows, width: int) -> Floats:
+def checked_rows(client: Client, rows: Rows, width: int) -> FloatArray:
     """The columns of rows to train on; see :func:`with_missing`."""
     check_shape(client.id, len(rows), rows.X, width)
     return with_missing(rows.X)
 
 
-def with_missing(X: Any) -> Floats:
+def rows_and_codes(
+    client: Client, rows: Rows, ask: Mapping[str, Any]
+) -> tuple[FloatArray, IntArray]:
+    """The columns of rows to train on, and the codes of their classes."""
+    return checked_rows(client, rows, ask["width"]), class_codes(rows.y, ask["classes"])
+
+
+def with_missing(X: Any) -> FloatArray:
     """Rows as float64 in which NaN alone stands for a missing value."""
     X = np.asarray(dense(X), dtype=np.float64)
     finite = np.isfinite(X)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.clients import BoolArray, FloatArray
 from solera.core.errors import DataError
 from solera.core.schema import Feature, Schema
 from solera.learn.rows import dense
 from solera.learn.trees.export import HUGE
-from solera.learn.trees.tree import Bools, Floats, Tree, shares
+from solera.learn.trees.tree import Tree, shares
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def explain(tree: Tree, x: Any, schema: Schema) -> Explanation:
     return Explanation(tuple(conditions), probabilities, float(tree.support[end]))
 
 
-def node_bounds(tree: Tree, width: int) -> tuple[Floats, Floats, Bools]:
+def node_bounds(tree: Tree, width: int) -> tuple[FloatArray, FloatArray, BoolArray]:
     """What rows that reach a node satisfy: nodes × columns.
 
     The value of a column is in (lower, upper], or it is missing where the last array says so.

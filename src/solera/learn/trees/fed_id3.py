@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.constraints import Count, Positive
 from solera.core.federation import Federation
-from solera.core.schema import class_codes
 from solera.core.task import task
-from solera.learn.trees.client_trees import checked_rows
+from solera.learn.trees.client_trees import rows_and_codes
 from solera.learn.trees.id3 import category_sizes, cell_starts, codes_of, count_rows, grow
 from solera.learn.trees.single_tree import SingleTree
-from solera.learn.trees.tree import Floats, Ints, Tree
+from solera.learn.trees.tree import Tree
 
 
 def _counts_like(ask: Any) -> dict[str, Any]:
@@ -30,8 +29,7 @@ def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     One row changes one count of every column by one: with noise of scale columns/ε a level's
     counts are ε-differentially private (Dwork et al. 2006).
     """
-    rows = client.data.part("train")
-    X, labels = checked_rows(client, rows, ask["width"]), class_codes(rows.y, ask["classes"])
+    X, labels = rows_and_codes(client, client.data.part("train"), ask)
     sizes, classes = ask["sizes"], len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
     codes = codes_of(X, sizes)
@@ -68,7 +66,7 @@ class FedID3(SingleTree):
         depth = max(1, self.schema_.width // 2) if self.max_depth is None else self.max_depth
         level = 0
 
-        def count(tree: Tree, nodes: Ints) -> Floats:
+        def count(tree: Tree, nodes: IntArray) -> FloatArray:
             nonlocal level
             ask = {
                 "tree": tree.to_payload(),

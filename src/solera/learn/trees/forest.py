@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from solera.core.clients import Client
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
@@ -16,7 +16,7 @@ from solera.core.task import task
 from solera.learn.rows import dense
 from solera.learn.trees.client_trees import CollectTrees, checked_rows
 from solera.learn.trees.predictor import TreePredictor
-from solera.learn.trees.tree import Floats, Ints, Tree
+from solera.learn.trees.tree import Tree
 
 
 @task("trees.forest")
@@ -66,7 +66,7 @@ class FedForest(TreePredictor):
     """
 
     trees_: list[Tree]
-    owners_: Ints
+    owners_: IntArray
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class FedForest(TreePredictor):
             owners += [client] * count
         self.owners_ = np.array(owners, dtype=np.int64)
 
-    def outputs(self, X: Any) -> Floats:
+    def outputs(self, X: Any) -> FloatArray:
         """Votes, mean probabilities or mean numbers: rows × outputs."""
         X = dense(self.check_rows(X))
         total = np.zeros((len(X), self.trees_[0].value.shape[1]))
@@ -126,7 +126,7 @@ class FedForest(TreePredictor):
         return total / len(self.trees_)
 
     @property
-    def feature_importances_(self) -> Floats:
+    def feature_importances_(self) -> FloatArray:
         """Mean over the trees of each column's share in the reduction of impurity."""
         self.check_fitted()
         width = self.schema_.width

@@ -16,18 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.clients import FloatArray, IntArray
 from solera.core.errors import DataError
 from solera.core.schema import Schema
 from solera.learn.trees.binned_rows import add_up
-from solera.learn.trees.tree import Floats, Ints, Tree, TreeBuilder, starts_of
+from solera.learn.trees.tree import Tree, TreeBuilder, starts_of
 
-RowCounts = Callable[[Tree, Ints], Floats]
+RowCounts = Callable[[Tree, IntArray], FloatArray]
 """Counts of rows at these nodes of a tree: nodes × (all categories of all columns) × classes."""
 
 _LEAST_GAIN = 1e-12
 
 
-def category_sizes(schema: Schema) -> Ints:
+def category_sizes(schema: Schema) -> IntArray:
     """Categories of every column; a numeric column is an error."""
     for feature in schema.features:
         if feature.kind != "categorical":
@@ -38,7 +39,7 @@ def category_sizes(schema: Schema) -> Ints:
     return np.array([len(feature.categories) for feature in schema.features], dtype=np.int64)
 
 
-def codes_of(X: Any, sizes: Ints) -> Ints:
+def codes_of(X: Any, sizes: IntArray) -> IntArray:
     """Columns of codes; a missing value is one more category, after the others."""
     X = np.asarray(X, dtype=np.float64)
     known = np.isfinite(X)
@@ -46,14 +47,14 @@ def codes_of(X: Any, sizes: Ints) -> Ints:
     return np.clip(whole, 0, sizes)
 
 
-def cell_starts(sizes: Ints) -> Ints:
+def cell_starts(sizes: IntArray) -> IntArray:
     """Where the categories of each column begin among all of them; the total comes last."""
     return starts_of(sizes + 1)
 
 
 def count_rows(
-    codes: Ints, labels: Ints, at: Ints, nodes: Ints, sizes: Ints, classes: int
-) -> Floats:
+    codes: IntArray, labels: IntArray, at: IntArray, nodes: IntArray, sizes: IntArray, classes: int
+) -> FloatArray:
     """Rows at each of ``nodes`` by category of every column and class."""
     starts = cell_starts(sizes)
     cells = (codes + starts[:-1]).astype(np.int32)
@@ -62,7 +63,7 @@ def count_rows(
     return np.asarray(counts[0])
 
 
-def grow(count: RowCounts, sizes: Ints, classes: int, max_depth: int) -> Tree:
+def grow(count: RowCounts, sizes: IntArray, classes: int, max_depth: int) -> Tree:
     """The ID3 tree whose counts ``count`` tells, one call per level."""
     starts = cell_starts(sizes)
     builder = TreeBuilder(classes)
@@ -98,7 +99,9 @@ def grow(count: RowCounts, sizes: Ints, classes: int, max_depth: int) -> Tree:
     return builder.build()
 
 
-def _best(by_cell: Floats, total: Floats, starts: Ints, used: frozenset[int]) -> int | None:
+def _best(
+    by_cell: FloatArray, total: FloatArray, starts: IntArray, used: frozenset[int]
+) -> int | None:
     """The column with the largest gain among those not used above, the first of equals."""
     rows = by_cell.sum(axis=1)
     uncertain = np.add.reduceat(rows * entropy(by_cell), starts[:-1]) / max(total.sum(), 1.0)
@@ -108,18 +111,18 @@ def _best(by_cell: Floats, total: Floats, starts: Ints, used: frozenset[int]) ->
     return best if gain[best] > _LEAST_GAIN else None
 
 
-def entropy(weights: Floats) -> Floats:
+def entropy(weights: FloatArray) -> FloatArray:
     """Entropy in bits of distributions along the last axis; 0 for an empty one."""
     total = weights.sum(axis=-1, keepdims=True)
     p = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
     return -np.asarray((p * np.log2(p, out=np.zeros_like(p), where=p > 0)).sum(axis=-1))
 
 
-def grow_id3(X: Any, labels: Ints, sizes: Ints, classes: int, max_depth: int) -> Tree:
+def grow_id3(X: Any, labels: IntArray, sizes: IntArray, classes: int, max_depth: int) -> Tree:
     """The ID3 tree of these rows."""
     codes = codes_of(X, sizes)
 
-    def count(tree: Tree, nodes: Ints) -> Floats:
+    def count(tree: Tree, nodes: IntArray) -> FloatArray:
         return count_rows(codes, labels, tree.apply(X), nodes, sizes, classes)
 
     return grow(count, sizes, classes, max_depth)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import BoolArray, FloatArray
 from solera.core.schema import Schema
 from solera.learn.trees.export import branch_text, leaf_text, node_colour, split_text
-from solera.learn.trees.tree import Floats, Tree
+from solera.learn.trees.tree import Tree
 
 
 def _axes(ax: Any, size: tuple[float, float]) -> Any:
@@ -23,7 +23,7 @@ def _axes(ax: Any, size: tuple[float, float]) -> Any:
     return ax
 
 
-def _layout(tree: Tree, max_depth: int) -> tuple[Floats, list[int]]:
+def _layout(tree: Tree, max_depth: int) -> tuple[FloatArray, list[int]]:
     """Places (x, depth) of the nodes down to a depth, leaves side by side, and which they are."""
     place = np.zeros((len(tree), 2))
     shown: list[int] = []
@@ -84,7 +84,9 @@ def to_svg(figure: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def plot_importance(importance: Floats, schema: Schema, *, ax: Any = None, most: int = 20) -> Any:
+def plot_importance(
+    importance: FloatArray, schema: Schema, *, ax: Any = None, most: int = 20
+) -> Any:
     """The most important columns as bars, as a matplotlib figure."""
     order = np.argsort(-importance, kind="stable")[:most][::-1]
     ax = _axes(ax, (6, 0.8 + 0.25 * len(order)))
@@ -110,7 +112,7 @@ def plot_filter_effect(rows: Sequence[Mapping[str, float]], *, ax: Any = None) -
 
 
 def plot_filter(
-    scores: Floats, kept: NDArray[np.bool_], threshold: float, metric: str, *, ax: Any = None
+    scores: FloatArray, kept: BoolArray, threshold: float, metric: str, *, ax: Any = None
 ) -> Any:
     """The clients' trees by their mean metric at the other clients: which ones the filter kept."""
     order = np.argsort(scores, kind="stable")

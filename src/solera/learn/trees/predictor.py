@@ -6,11 +6,10 @@ from abc import abstractmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array, FloatArray
 from solera.core.errors import DataError, UsageError
 from solera.learn.base import Predictor
-from solera.learn.trees.tree import Floats
 
 
 class TreePredictor(Predictor, abstract=True):
@@ -19,15 +18,15 @@ class TreePredictor(Predictor, abstract=True):
     allows_missing = True
 
     @abstractmethod
-    def outputs(self, X: Any) -> Floats:
+    def outputs(self, X: Any) -> FloatArray:
         """Probabilities of the classes, or one number: rows × outputs."""
 
     @property
     @abstractmethod
-    def feature_importances_(self) -> Floats:
+    def feature_importances_(self) -> FloatArray:
         """Share of each column in what the trees' splits gain."""
 
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: Any) -> FloatArray:
         """Probability of every class."""
         self.check_fitted()
         if self.schema_.target != "classes":
@@ -35,7 +34,7 @@ class TreePredictor(Predictor, abstract=True):
             raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
         return self.outputs(X)
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Array:
         outputs = self.outputs(X)
         if self.schema_.target == "classes":
             return np.asarray(self.schema_.classes[outputs.argmax(axis=1)])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from solera.core.clients import FloatArray
 from solera.core.errors import DataError
 from solera.learn.rows import dense
 from solera.learn.trees import export
 from solera.learn.trees.explanation import Comparison, Explanation, explain
 from solera.learn.trees.predictor import TreePredictor
-from solera.learn.trees.tree import Floats, Tree
+from solera.learn.trees.tree import Tree
 
 
 class SingleTree(TreePredictor, abstract=True):
@@ -17,7 +18,7 @@ class SingleTree(TreePredictor, abstract=True):
 
     tree_: Tree
 
-    def outputs(self, X: Any) -> Floats:
+    def outputs(self, X: Any) -> FloatArray:
         X = dense(self.check_rows(X))
         return self.tree_.predict_proba(X)
 
@@ -31,7 +32,7 @@ class SingleTree(TreePredictor, abstract=True):
             )
 
     @property
-    def feature_importances_(self) -> Floats:
+    def feature_importances_(self) -> FloatArray:
         """Share of each column in the reduction of Gini impurity."""
         self.check_fitted()
         return self.tree_.importance(self.schema_.width)

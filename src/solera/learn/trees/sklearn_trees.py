@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.clients import FloatArray
 from solera.core.errors import UsageError
-from solera.learn.trees.tree import Floats, Tree
+from solera.learn.trees.tree import Tree
 
 _HUGE = float(np.finfo(np.float64).max)
 """Stands for the infinite threshold that parts missing values from all others."""
 
 
-def from_sklearn(estimator: Any, *, classes: Any = None, rows: Floats | None = None) -> Tree:
+def from_sklearn(estimator: Any, *, classes: Any = None, rows: FloatArray | None = None) -> Tree:
     """A fitted ``DecisionTreeClassifier`` or ``DecisionTreeRegressor`` as a :class:`Tree`.
 
     It predicts exactly as the original, on float64 rows too: scikit-learn rounds rows to float32
@@ -52,7 +53,7 @@ def from_sklearn(estimator: Any, *, classes: Any = None, rows: Floats | None = N
     )
 
 
-def _values(estimator: Any, grown: Any, classes: Any) -> Floats:
+def _values(estimator: Any, grown: Any, classes: Any) -> FloatArray:
     value = grown.value[:, 0, :].astype(np.float64)
     own = getattr(estimator, "classes_", None)
     if own is None:
@@ -69,7 +70,7 @@ def _values(estimator: Any, grown: Any, classes: Any) -> Floats:
     return spread
 
 
-def _turning_points(threshold: Floats) -> Floats:
+def _turning_points(threshold: FloatArray) -> FloatArray:
     """The largest float64 numbers that, rounded to float32, are at most the thresholds."""
     threshold = threshold.clip(*np.finfo(np.float32).max * np.array([-1.0, 1.0]))
     low = threshold.astype(np.float32)

@@ -13,20 +13,22 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.errors import PayloadError
 from solera.learn.rows import dense
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
 LEAF = -1
-_KINDS = {"feature": "i", "threshold": "f", "categorical": "b", "missing_left": "b", "start": "i",
-          "arity": "i", "branches": "i", "value": "f", "support": "f"}  # fmt: skip
-"""Whether the arrays of a tree hold integers, floats or booleans."""
+_DTYPES: dict[str, Any] = {
+    "feature": np.int64,
+    "threshold": np.float64,
+    "categorical": bool,
+    "missing_left": bool,
+    "value": np.float64,
+    "support": np.float64,
+}
+"""What the arrays of nodes hold; those of branches hold int64."""
 
 
 class Arrays(Component, abstract=True):
@@ -64,15 +66,15 @@ class Tree(Arrays):
     support: training rows of every node.
     """
 
-    feature: Ints
-    threshold: Floats
-    categorical: Bools
-    missing_left: Bools
-    start: Ints
-    arity: Ints
-    branches: Ints
-    value: Floats
-    support: Floats
+    feature: IntArray
+    threshold: FloatArray
+    categorical: BoolArray
+    missing_left: BoolArray
+    start: IntArray
+    arity: IntArray
+    branches: IntArray
+    value: FloatArray
+    support: FloatArray
 
     # --- shape ---
 
@@ -80,7 +82,7 @@ class Tree(Arrays):
         return len(self.feature)
 
     @property
-    def leaves(self) -> Ints:
+    def leaves(self) -> IntArray:
         """The nodes without children."""
         return np.flatnonzero(self.feature < 0)
 
@@ -91,7 +93,7 @@ class Tree(Arrays):
         return [(way, child) for way, child in enumerate(branches) if child >= 0]
 
     @property
-    def parents(self) -> tuple[Ints, Ints]:
+    def parents(self) -> tuple[IntArray, IntArray]:
         """Parent and branch of every node; −1 for the root."""
         parents = np.full((2, len(self)), -1)
         there = self.branches >= 0
@@ -100,12 +102,12 @@ class Tree(Arrays):
         return parent, branch
 
     @property
-    def branch_places(self) -> Ints:
+    def branch_places(self) -> IntArray:
         """The node of every branch, and its place among those of the node: 2 × branches."""
         node = np.repeat(np.arange(len(self)), self.arity)
         return np.stack([node, np.arange(len(self.branches)) - self.start[node]])
 
-    def subtree_sums(self, at_nodes: NDArray[Any]) -> Floats:
+    def subtree_sums(self, at_nodes: Array) -> FloatArray:
         """Sums over every node and all nodes below it of what each node holds itself."""
         total = at_nodes.copy()
         parent, _ = self.parents
@@ -115,7 +117,7 @@ class Tree(Arrays):
 
     # --- use ---
 
-    def apply(self, X: Any) -> Ints:
+    def apply(self, X: Any) -> IntArray:
         """The node at which every row ends."""
         X = X if isinstance(X, np.ndarray) else dense(X)
         at = np.zeros(len(X), dtype=np.int64)
@@ -127,7 +129,7 @@ class Tree(Arrays):
             moving = moving[(child >= 0) & (self.feature[child] >= 0)]
         return at
 
-    def _step(self, node: Ints, x: Any) -> Ints:
+    def _step(self, node: IntArray, x: Any) -> IntArray:
         """Where rows with the values ``x`` go from their node; −1 where there is no branch."""
         known = np.isfinite(x)
         branch = np.where(known, x > self.threshold[node], ~self.missing_left[node]).astype(
@@ -142,15 +144,15 @@ class Tree(Arrays):
         child = self.branches[self.start[node] + np.maximum(branch, 0)]
         return np.where(branch >= 0, child, -1)
 
-    def values(self, X: Any) -> Floats:
+    def values(self, X: Any) -> FloatArray:
         """The value of the node at which every row ends."""
         return self.value[self.apply(X)]
 
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: Any) -> FloatArray:
         """Class probabilities of every row, for a tree whose values are class weights."""
         return shares(self.values(X))
 
-    def importance(self, width: int) -> Floats:
+    def importance(self, width: int) -> FloatArray:
         """How much each column's splits reduce the Gini impurity, in shares that add up to 1.
 
         For numbers, the variance between children takes the place of the impurity's reduction.
@@ -187,7 +189,7 @@ class Tree(Arrays):
     def _check(self, width: int, outputs: int) -> None:
         nodes = len(self.feature) if self.feature.ndim == 1 else 0
         for name, array in vars(self).items():
-            kind = _KINDS[name]
+            kind = np.dtype(_DTYPES.get(name, np.int64)).kind
             shape = {"value": (nodes, outputs), "branches": array.shape}.get(name, (nodes,))
             if not nodes or array.dtype.kind != kind or array.shape != shape or array.ndim > 2:
                 raise PayloadError(f"this is no tree: {name} is {array.dtype} of {array.shape}")
@@ -217,12 +219,12 @@ class Tree(Arrays):
             raise PayloadError("this is no tree: a numeric split lacks a branch")
 
 
-def starts_of(sizes: Any) -> Ints:
+def starts_of(sizes: Any) -> IntArray:
     """Where groups of these sizes begin when they lie one after the other; the end comes last."""
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
-def shares(weights: Floats) -> Floats:
+def shares(weights: FloatArray) -> FloatArray:
     """Rows scaled to add up to 1; rows of zeros become even."""
     total = weights.sum(axis=-1, keepdims=True)
     even = np.full_like(weights, 1 / weights.shape[-1])
@@ -280,20 +282,13 @@ class TreeBuilder:
             leaf.missing_left = missing_left
 
     def build(self) -> Tree:
-        arity = np.array([len(node.branches) for node in self._nodes], dtype=np.int64)
-        flat = [child for node in self._nodes for child in node.branches]
-        value = self._array("value", np.float64)
-        return Tree(
-            feature=self._array("feature", np.int64),
-            threshold=self._array("threshold", np.float64),
-            categorical=self._array("categorical", bool),
-            missing_left=self._array("missing_left", bool),
-            start=np.cumsum(arity) - arity,
-            arity=arity,
-            branches=np.array(flat, dtype=np.int64),
-            value=value.reshape(len(self), self._outputs),
-            support=self._array("support", np.float64),
-        )
-
-    def _array(self, name: str, dtype: Any) -> NDArray[Any]:
-        return np.array([getattr(node, name) for node in self._nodes], dtype=dtype)
+        nodes = self._nodes
+        arity = np.array([len(node.branches) for node in nodes], dtype=np.int64)
+        flat = [child for node in nodes for child in node.branches]
+        arrays = {
+            name: np.array([getattr(node, name) for node in nodes], dtype=dtype)
+            for name, dtype in _DTYPES.items()
+        }
+        arrays["value"] = arrays["value"].reshape(len(self), self._outputs)
+        branches = np.array(flat, dtype=np.int64)
+        return Tree(start=np.cumsum(arity) - arity, arity=arity, branches=branches, **arrays)

@@ -117,15 +117,10 @@ class Encrypted:
 
     def to_payload(self) -> dict[str, Any]:
         """Scalars and bytes, with a SHA-256 over all of them against damage on the way."""
-        label = self.label
         fields = {
-            "parameters": label.parameters.to_list(),
-            "pair": label.pair,
-            "layout": label.layout,
-            "shape": list(label.shape),
-            "exponent": label.exponent,
-            "addends": label.addends,
-            "level": label.level,
+            **vars(self.label),
+            "parameters": self.label.parameters.to_list(),
+            "shape": list(self.shape),
             "blocks": list(self.data),
         }
         return fields | {"sha256": _digest(fields)}
@@ -135,7 +130,10 @@ class Encrypted:
         cls, payload: Any, key: PublicKey | SecretKey | Rotations | None = None
     ) -> Encrypted:
         """The inverse, or a :class:`PayloadError`. With ``key``, anything of another key pair is
-        refused here rather than when it is added; without it, weak parameters are."""
+        refused here rather than when it is added; without it, weak parameters are. What is no
+        payload but an encrypted array already is returned as it is."""
+        if isinstance(payload, cls):
+            return payload
         if (
             not isinstance(payload, Mapping)
             or {name: type(value) for name, value in payload.items()} != _FIELDS
@@ -153,14 +151,12 @@ class Encrypted:
             parameters = key.parameters
         else:
             raise WrongKey("the ciphertext was made with another key pair")
-        names = ("pair", "layout", "exponent", "addends", "level")
-        label = Label(parameters, shape=shape, **{name: fields[name] for name in names})
+        blocks = fields.pop("blocks")
+        label = Label(**{**fields, "parameters": parameters, "shape": shape})
         label.check()
-        if len(fields["blocks"]) != label.blocks or any(
-            type(block) is not bytes for block in fields["blocks"]
-        ):
+        if len(blocks) != label.blocks or any(type(block) is not bytes for block in blocks):
             raise PayloadError(f"damaged ciphertext: not {label.blocks} blocks of bytes")
-        received = cls(label, data=fields["blocks"])
+        received = cls(label, data=blocks)
         return cls(label, ciphertexts=received.ciphertexts)
 
 

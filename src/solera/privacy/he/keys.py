@@ -49,9 +49,7 @@ def _frame(kind: str, parameters: Parameters, **fields: Any) -> bytes:
     return hashlib.sha256(frame).digest() + frame
 
 
-def _unframe(
-    kind: str, data: bytes, allow_weak: bool, **types: type
-) -> tuple[Parameters, dict[str, Any]]:
+def _unframe(kind: str, data: bytes, **types: type) -> tuple[Parameters, dict[str, Any]]:
     """The parameters and the fields of these types that :func:`_frame` wrote."""
     digest, frame = bytes(data[:32]), bytes(data[32:])
     if hashlib.sha256(frame).digest() != digest:
@@ -61,7 +59,7 @@ def _unframe(
         raise PayloadError(f"these bytes are not a {kind}")
     if {name: type(value) for name, value in fields.items()} != {"parameters": list, **types}:
         raise PayloadError(f"damaged {kind}: its fields are not those of this version")
-    return Parameters.from_list(fields.pop("parameters"), allow_weak=allow_weak), fields
+    return Parameters.from_list(fields.pop("parameters")), fields
 
 
 class PublicKey:
@@ -79,8 +77,8 @@ class PublicKey:
         return _frame(self._KIND, self.parameters, key=self._data)
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, allow_weak: bool = False) -> PublicKey:
-        parameters, fields = _unframe(cls._KIND, data, allow_weak, key=bytes)
+    def from_bytes(cls, data: bytes) -> PublicKey:
+        parameters, fields = _unframe(cls._KIND, data, key=bytes)
         return cls(parameters, fields["key"])
 
     def encrypt_block(self, plaintext: Any) -> bytes:
@@ -114,10 +112,8 @@ class Rotations:
         return _frame(self._KIND, self.parameters, **fields)
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, allow_weak: bool = False) -> Rotations:
-        parameters, fields = _unframe(
-            cls._KIND, data, allow_weak, pair=bytes, steps=list, keys=bytes
-        )
+    def from_bytes(cls, data: bytes) -> Rotations:
+        parameters, fields = _unframe(cls._KIND, data, pair=bytes, steps=list, keys=bytes)
         if any(type(step) is not int for step in fields["steps"]):
             raise PayloadError(f"damaged {cls._KIND}: a step is not a whole number")
         rotations = cls(parameters, fields["pair"], fields["steps"], fields["keys"])
@@ -156,9 +152,9 @@ class SecretKey:
         return _frame(self._KIND, self.parameters, key=self._data, public=self.public.to_bytes())
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, allow_weak: bool = False) -> SecretKey:
-        parameters, fields = _unframe(cls._KIND, data, allow_weak, key=bytes, public=bytes)
-        public = PublicKey.from_bytes(fields["public"], allow_weak=allow_weak)
+    def from_bytes(cls, data: bytes) -> SecretKey:
+        parameters, fields = _unframe(cls._KIND, data, key=bytes, public=bytes)
+        public = PublicKey.from_bytes(fields["public"])
         if public.parameters != parameters:
             raise PayloadError(f"damaged {cls._KIND}: its public part has other parameters")
         return cls(parameters, fields["key"], public)

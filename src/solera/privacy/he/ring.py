@@ -107,14 +107,14 @@ class Parameters:
         return [self.degree, self.scale_bits, self.matrix_bits, self.depth, *self.moduli]
 
     @classmethod
-    def from_list(cls, numbers: Any, *, allow_weak: bool = False) -> Parameters:
+    def from_list(cls, numbers: Any) -> Parameters:
         """Inverse of :meth:`to_list` for numbers of unknown origin, checked."""
         if type(numbers) is not list or not 5 <= len(numbers) <= 64:
             raise PayloadError("damaged encryption parameters")
         degree, scale_bits, matrix_bits, depth, *moduli = numbers
         try:
             parameters = cls(degree, tuple(moduli), scale_bits, matrix_bits, depth)
-            return ring(parameters.check(allow_weak=allow_weak)).parameters
+            return ring(parameters.check()).parameters
         except UsageError as error:
             raise PayloadError(error.message) from None
 

@@ -26,7 +26,7 @@ class EncryptedSum(Aggregation):
         return add(self._read(a), self._read(b))
 
     def _read(self, value: Any) -> Encrypted:
-        encrypted = value if isinstance(value, Encrypted) else Encrypted.from_payload(value)
+        encrypted = Encrypted.from_payload(value)
         if encrypted.label.pair != self.fingerprint:
             raise WrongKey("a ciphertext was made with another key pair than the one agreed on")
         return encrypted

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Extremes, Fields, Sum
-from solera.core.clients import Client
+from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.schema import class_codes
@@ -17,16 +16,16 @@ from solera.core.task import task
 from solera.learn.probabilities import sigmoid, softmax
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.trees.predictor import TreePredictor
-from solera.learn.trees.tree import Floats, Ints, Tree
+from solera.learn.trees.tree import Tree
 
 
 class Boosted(TreePredictor, abstract=True):
     """A learner whose scores are sums of trees; probabilities are their sigmoid or softmax."""
 
     trees_: list[list[Tree]]
-    initial_: Floats
+    initial_: FloatArray
 
-    def scores(self, X: Any) -> Floats:
+    def scores(self, X: Any) -> FloatArray:
         """Initial score plus the trees' values: rows × (1, or one per class of several)."""
         X = dense(self.check_rows(X))
         total = np.repeat(self.initial_[None], len(X), axis=0)
@@ -35,7 +34,7 @@ class Boosted(TreePredictor, abstract=True):
                 total[:, k] += tree.values(X)[:, 0]
         return total
 
-    def outputs(self, X: Any) -> Floats:
+    def outputs(self, X: Any) -> FloatArray:
         scores = self.scores(X)
         if self.schema_.target != "classes":
             return scores
@@ -45,7 +44,7 @@ class Boosted(TreePredictor, abstract=True):
         return np.concatenate([1 - p, p], axis=1)
 
     @property
-    def feature_importances_(self) -> Floats:
+    def feature_importances_(self) -> FloatArray:
         """Share of each column in the reduction of the loss, over all trees."""
         self.check_fitted()
         width = self.schema_.width
@@ -65,14 +64,14 @@ class Boosted(TreePredictor, abstract=True):
         return "sigmoid" if classes == 2 else "softmax"
 
 
-def boosting_target(y: Any, ask: Mapping[str, Any]) -> NDArray[Any]:
+def boosting_target(y: Any, ask: Mapping[str, Any]) -> Array:
     """Numbers, or class codes."""
     if ask["loss"] == "squared":
         return np.asarray(y, dtype=np.float64).reshape(-1)
     return class_codes(y, ask["classes"])
 
 
-def gradients(scores: Floats, y: NDArray[Any], loss: str) -> tuple[Floats, Floats, Floats]:
+def gradients(scores: FloatArray, y: Array, loss: str) -> tuple[FloatArray, FloatArray, FloatArray]:
     """First and second derivatives of the loss by the scores, trees × rows, and every row's loss.
 
     Classes: g = p − [y = k], h = p (1 − p) with p the sigmoid of a row's score, or the softmax of
@@ -115,13 +114,15 @@ def describe_target(client: Client, ask: Any) -> dict[str, Any]:
     }
 
 
-def initial_scores(counts: Ints) -> Floats:
+def initial_scores(counts: IntArray) -> FloatArray:
     """Scores whose probabilities are the shares of the classes, one without rows as half a row."""
     p = np.maximum(counts, 0.5) / np.maximum(counts, 0.5).sum()
     return np.asarray(np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p))
 
 
-def boosting_start(federation: Federation, loss: str, classes: Any) -> tuple[int, Floats, float]:
+def boosting_start(
+    federation: Federation, loss: str, classes: Any
+) -> tuple[int, FloatArray, float]:
     """Rows, the first scores, and a bound of the first gradients; sums do not depend on order."""
     fold = Fields({"rows": Sum(), "counts": Sum(), "exponent": Extremes(), "total": Sum()})
     ask = {"loss": loss, "classes": classes}

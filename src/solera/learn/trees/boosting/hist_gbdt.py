@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Extremes, Fields, Sum
+from solera.core.clients import IntArray
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.federation import Federation
 from solera.core.rounds import Round
 from solera.learn.trees.boosting.base import Boosted, boosting_start
 from solera.learn.trees.boosting.histograms import Bins, HistBins, Units, catch_up, histograms
 from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
-from solera.learn.trees.tree import Ints, Tree
+from solera.learn.trees.tree import Tree
 
 
 class FedHistGBDT(Boosted):
@@ -130,7 +131,7 @@ class FedHistGBDT(Boosted):
         }
         r.ask(catch_up, ask, to=self.progress_["behind"], quorum=0).collect()
 
-    def _splits(self, tree: Tree) -> Ints:
+    def _splits(self, tree: Tree) -> IntArray:
         """A tree's splits over cells instead of values, as clients follow them."""
         starts, edges = self.bins_.starts_, self.bins_.edges_
         splits = np.zeros((4, len(tree)), dtype=np.int64)

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from solera.core.clients import Client, ClientGroup
+from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
@@ -29,7 +29,7 @@ from solera.learn.rows import check_shape
 from solera.learn.trees.binned_rows import Cells, add_up, move
 from solera.learn.trees.boosting.base import boosting_target, gradients
 from solera.learn.trees.client_trees import with_missing
-from solera.learn.trees.tree import Floats, Ints, starts_of
+from solera.learn.trees.tree import starts_of
 
 Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
@@ -47,8 +47,8 @@ class HistBins(Transformer):
     ``starts_[j + 1] − 1``, the last one for missing values.
     """
 
-    edges_: list[Floats]
-    starts_: Ints
+    edges_: list[FloatArray]
+    starts_: IntArray
 
     def __init__(self, bins: Bins = 255) -> None:
         self.bins = bins
@@ -82,7 +82,7 @@ class HistBins(Transformer):
         return cells
 
 
-def _between(edges: Floats, levels: Floats) -> Floats:
+def _between(edges: FloatArray, levels: FloatArray) -> FloatArray:
     """As many levels again, spread evenly over those at which the quantile changes."""
     known = np.concatenate([[-np.inf], np.where(np.isfinite(edges), edges, 0.0), [np.inf]])
     at = np.concatenate([[0.0], levels, [1.0]])
@@ -90,7 +90,7 @@ def _between(edges: Floats, levels: Floats) -> Floats:
     return np.asarray(np.interp(levels * passed[-1], passed, at))
 
 
-def _first_distinct(edges: Floats, most: int) -> Floats:
+def _first_distinct(edges: FloatArray, most: int) -> FloatArray:
     """Sorted distinct edges; of too many, evenly spaced ones."""
     distinct = np.unique(edges[np.isfinite(edges)])
     if len(distinct) <= most:
@@ -127,14 +127,14 @@ class Units(NamedTuple):
         packed = packed and not counted
         return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
 
-    def unpacked(self, sums: Ints) -> tuple[Ints, Ints, Ints]:
+    def unpacked(self, sums: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Σg, Σh and rows of the 2 or 3 sums that clients send."""
         if self.packed:
             return sums[0], sums[1] >> self.rows, sums[1] & ((1 << self.rows) - 1)
         return sums[0], sums[1], sums[-1]
 
 
-def rounded(g: Floats, h: Floats, units: Units) -> Floats:
+def rounded(g: FloatArray, h: FloatArray, units: Units) -> FloatArray:
     """What rows carry, in whole numbers: gradient, hessian, and one where rows are not in these."""
     carried = np.ones((*g.shape, 2 if units.packed or units.counted else 3))
     np.rint(g * 2.0**units.gradient, out=carried[..., 0])
@@ -184,12 +184,11 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
 
 
 def _kept(
-    states: Sequence[MutableMapping[str, Any]], sizes: Ints, number: int, ask: Mapping[str, Any]
-) -> tuple[Floats, Ints, Floats]:
+    states: Sequence[MutableMapping[str, Any]], sizes: IntArray, number: int, ask: Mapping[str, Any]
+) -> tuple[FloatArray, IntArray, FloatArray]:
     """Scores, nodes and rounded gradients after the ask before this one: trees × rows × …"""
     if number == 0:
-        scores = np.repeat(ask["initial"][:, None], int(sizes.sum()), axis=1)
-        return scores, np.zeros(scores.shape, dtype=np.int64), np.empty((0, 0, 0))
+        return *_at_root(ask["initial"], int(sizes.sum())), np.empty((0, 0, 0))
     for state in states:
         if STATE not in state or state[STATE]["ask"] != number - 1:
             raise Refusal("this client missed an earlier ask and waits for the next round")
@@ -198,7 +197,13 @@ def _kept(
     return scores, at, summed
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _at_root(initial: FloatArray, rows: int) -> tuple[FloatArray, IntArray]:
+    """The first scores and nodes: trees × rows."""
+    scores = np.repeat(initial[:, None], rows, axis=1)
+    return scores, np.zeros(scores.shape, dtype=np.int64)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
     """The parts of all clients, side by side.
 
     Where the last ask went to the same clients they are all there is of one array.
@@ -215,8 +220,7 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def catch_up(client: Client, ask: Any) -> dict[str, Any]:
     """Where a client that missed an ask would be: scores without the last tree, its leaves."""
     rows = client.data.part("train")
-    scores = np.repeat(ask["initial"][:, None], len(rows), axis=1)
-    at = np.zeros(scores.shape, dtype=np.int64)
+    scores, at = _at_root(ask["initial"], len(rows))
     for splits, values in zip(ask["splits"], [None, *ask["values"]], strict=True):
         for k in range(len(scores)):
             if values is not None:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from solera.core.clients import FloatArray, IntArray
 from solera.learn.trees.boosting.histograms import HistBins, Units
-from solera.learn.trees.tree import Floats, Ints, TreeBuilder
+from solera.learn.trees.tree import TreeBuilder
 
 _LEAST_HESSIAN = 1e-3
 _KNOWN = float(np.finfo(np.float64).max)
@@ -43,7 +44,7 @@ class GrowingTree:
         self.wanted = np.array([0])
         self._siblings = np.array([-1])
         self._small = np.array([False])
-        self._hist: Ints | None = None
+        self._hist: IntArray | None = None
         self._parents = np.array([-1])
         self._splits = np.empty((5, 0), dtype=np.int64)
 
@@ -67,7 +68,7 @@ class GrowingTree:
         self._small = rows.min(axis=0)[some] < 2 * self.limits.min_rows
         self._hist, self._parents = hist, divided[some]
 
-    def _all_histograms(self, asked: Ints) -> tuple[Ints, Ints]:
+    def _all_histograms(self, asked: IntArray) -> tuple[IntArray, IntArray]:
         """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
         if self._hist is None:
             return self.wanted, asked
@@ -76,7 +77,9 @@ class GrowingTree:
             np.concatenate([asked[~self._small], self._hist[self._parents] - asked]),
         )
 
-    def _best(self, hist: Ints, totals: Ints, wholes: Ints) -> tuple[Ints, Ints, Ints]:
+    def _best(
+        self, hist: IntArray, totals: IntArray, wholes: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
         """Which nodes gain by a split, their best ones, and Σg, Σh and rows to its left: 3 × nodes.
 
         Splits are columns, cells and whether missing values go left: 3 × nodes. Of equal ones the
@@ -96,7 +99,7 @@ class GrowingTree:
         splits = np.stack([column, cell, missing_left])[:, divided]
         return divided, splits, chosen[:, divided]
 
-    def _candidates(self, hist: Ints, totals: Ints) -> tuple[Ints, Ints]:
+    def _candidates(self, hist: IntArray, totals: IntArray) -> tuple[IntArray, IntArray]:
         """The last cell to the left of every split to choose from, and what goes left.
 
         The sums are k × nodes × splits. First all cells with missing values to the right, then
@@ -116,7 +119,7 @@ class GrowingTree:
             np.add(sums[:, :, again], more, out=sums[:, :, cells:])
         return np.concatenate([np.arange(cells), again]), sums
 
-    def _gain(self, left: Sequence[Ints], totals: Ints) -> Floats:
+    def _gain(self, left: Sequence[IntArray], totals: IntArray) -> FloatArray:
         """What both sides of every split weigh, where both are large enough."""
         rows, all_g, all_h, all_rows = left[2], *totals[:, :, None]
         fewest, least = self.limits.min_rows, math.ceil(_LEAST_HESSIAN / self.h_unit)
@@ -127,18 +130,18 @@ class GrowingTree:
         gain += self._weight(all_g - g, all_h - h)
         return np.where(good, gain, -np.inf)
 
-    def _weight(self, g: Floats, h: Floats) -> Floats:
+    def _weight(self, g: FloatArray, h: FloatArray) -> FloatArray:
         """G²/(H + λ), in the units of the sums; no number where there are too few rows."""
         below = h + self.limits.l2 / self.h_unit if self.limits.l2 else h
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(g * g / below)
 
-    def _values(self, sums: Ints) -> Floats:
+    def _values(self, sums: IntArray) -> FloatArray:
         """What leaves of these sums add to a score: −η G/(H + λ)."""
         g, h = sums[0] * self.g_unit, sums[1] * self.h_unit
         return np.asarray(-self.limits.lr * g / np.maximum(h + self.limits.l2, _LEAST_HESSIAN))
 
-    def _divide(self, nodes: Ints, splits: Ints, children: Ints) -> None:
+    def _divide(self, nodes: IntArray, splits: IntArray, children: IntArray) -> None:
         """Split nodes; ``children`` are Σg, Σh and rows of the left and the right one of each."""
         first = len(self.builder) + 2 * np.arange(len(nodes))
         for value, rows in zip(self._values(children).tolist(), children[2].tolist(), strict=True):
@@ -155,7 +158,7 @@ class GrowingTree:
                 missing_left=bool(missing_left),
             )
 
-    def last_splits(self) -> Ints:
+    def last_splits(self) -> IntArray:
         """The splits of the last level, as clients follow them: 4 × nodes, −1 for none."""
         by_node = np.zeros((4, len(self.builder)), dtype=np.int64)
         by_node[0] = -1

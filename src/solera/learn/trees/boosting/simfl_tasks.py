@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.clients import Client
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.errors import Refusal
 from solera.core.rng import generator
 from solera.core.task import task
 from solera.learn.trees.boosting.base import boosting_target, gradients
 from solera.learn.trees.client_trees import checked_rows, with_missing
-from solera.learn.trees.tree import Floats, Ints, Tree
+from solera.learn.trees.tree import Tree
 
 STATE = "trees.similar"
 PLANES = 8
@@ -23,7 +23,7 @@ _COMPARED = 1 << 23
 """Pairs of rows compared at once."""
 
 
-def hyperplanes(width: int, seed: int) -> Floats:
+def hyperplanes(width: int, seed: int) -> FloatArray:
     """Directions and offsets of the hash tables, shared by all: tables × planes × (d + 1)."""
     tables = max(1, min(MOST_TABLES, width - 1))
     return generator(seed, "trees.lsh").normal(size=(tables, PLANES, width + 1))
@@ -56,7 +56,7 @@ def find_similar(client: Client, ask: Any) -> dict[str, Any]:
     return {"rows": len(own)}
 
 
-def most_similar(own: NDArray[np.uint8], others: NDArray[np.uint8]) -> Ints:
+def most_similar(own: NDArray[np.uint8], others: NDArray[np.uint8]) -> IntArray:
     """Index of the first row of ``others`` that agrees with each own row in most tables."""
     nearest = np.empty(len(own), dtype=np.int64)
     step = max(1, _COMPARED // max(1, len(others)))
@@ -69,7 +69,7 @@ def most_similar(own: NDArray[np.uint8], others: NDArray[np.uint8]) -> Ints:
     return nearest
 
 
-def _scores(client: Client, X: Floats, ask: Mapping[str, Any]) -> Floats:
+def _scores(client: Client, X: FloatArray, ask: Mapping[str, Any]) -> FloatArray:
     """This client's scores with all trees so far; those it has not counted yet are added."""
     if STATE not in client.state:
         raise Refusal(f"client {client.id} was not there when similar rows were found")

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Collect
+from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
@@ -23,12 +23,12 @@ from solera.learn.trees.fusion.rules import Overlap, RuleSet, rule_table
 from solera.learn.trees.fusion.tasks import METRICS, grow_tree, judge_trees, receive_tree
 from solera.learn.trees.id3 import category_sizes
 from solera.learn.trees.single_tree import SingleTree
-from solera.learn.trees.tree import Floats, Ints, Tree, shares
+from solera.learn.trees.tree import Tree, shares
 
 log = logging.getLogger("solera")
 
 Percentile = Annotated[float, Meta(ge=0, le=100)]
-Filter = Literal["mean", "median"] | Percentile | Callable[[Floats], float] | None
+Filter = Literal["mean", "median"] | Percentile | Callable[[FloatArray], float] | None
 _ROUNDING = 1e-12
 SHOWN_RULES = 50
 """Rules in the table of a report."""
@@ -78,9 +78,9 @@ class FederatedTree(SingleTree):
     tree_: Tree
     rule_set_: RuleSet
     local_trees_: list[Tree]
-    clients_: Ints
-    scores_: dict[str, Floats]
-    kept_: Ints
+    clients_: IntArray
+    scores_: dict[str, FloatArray]
+    kept_: IntArray
     threshold_: float
     merged_: dict[str, Any]
     client_metrics_: list[dict[str, Any]]
@@ -177,7 +177,7 @@ class FederatedTree(SingleTree):
             )
         self.kept_ = self.clients_[kept]
 
-    def _merge(self, sizes: Ints | None) -> None:
+    def _merge(self, sizes: IntArray | None) -> None:
         """The third step: rules of the kept trees, folded, and the tree they make."""
         fold = RuleFold(self.schema_.width, len(self.schema_.classes), max_rules=self.max_rules)
         partial = None
@@ -251,13 +251,11 @@ class FederatedTree(SingleTree):
         return [tree, (title, shown), importance, ("Filter", effect)]
 
     def for_prediction(self) -> Self:
-        light = self.clone()
-        light.set_state({key: self.get_state()[key] for key in ("schema_", "tree_")})
-        light.history_ = []
-        return light
+        state = self.get_state()
+        return self.with_state({name: state[name] for name in ("schema_", "tree_")})
 
 
-def calibrated(tree: Tree, seen: Floats) -> Tree:
+def calibrated(tree: Tree, seen: FloatArray) -> Tree:
     """Leaves with the class shares of the rows seen there; the old shares count as one row.
 
     A node that rows can stop at, because a category has no branch, gets those of all rows below it.
@@ -266,7 +264,7 @@ def calibrated(tree: Tree, seen: Floats) -> Tree:
     return tree.replaced(value=shares(below + shares(tree.value)))
 
 
-def _compared(reply: dict[str, NDArray[Any]], predicted: Ints) -> dict[str, Any]:
+def _compared(reply: dict[str, Array], predicted: IntArray) -> dict[str, Any]:
     """Metrics of the local and the global tree at one client."""
     judged, local = reply["judged"], reply["local"]
     of_global = np.zeros_like(local)

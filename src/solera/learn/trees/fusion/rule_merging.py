@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Aggregation
+from solera.core.clients import BoolArray, IntArray
 from solera.core.replies import Reply
 from solera.learn.trees.fusion.rules import Ranks, RuleSet, rules_of
-from solera.learn.trees.tree import Bools, Ints, Tree, starts_of
+from solera.learn.trees.tree import Tree, starts_of
 
 _PAIRS = 1 << 21
 """Pairs of rules compared at once."""
@@ -50,7 +51,7 @@ def _least(a: Ranks, b: Ranks, none: Any, choose: Any) -> Ranks:
     return np.where(a == none, b, np.where(b == none, a, choose(a, b))).astype(np.int32)
 
 
-def compatible(a: RuleSet, b: RuleSet) -> tuple[Ints, Ints]:
+def compatible(a: RuleSet, b: RuleSet) -> tuple[IntArray, IntArray]:
     """The pairs of rules, over the same cuts, that some row could satisfy both."""
     small = np.int16 if len(a.cuts) < 2**15 - 2 else np.int32
     bounds = [
@@ -58,7 +59,7 @@ def compatible(a: RuleSet, b: RuleSet) -> tuple[Ints, Ints]:
         for ranks in (a.lower, a.upper, b.lower, b.upper)
     ]
 
-    def overlap(j: int, i: Any, k: Any) -> Bools:
+    def overlap(j: int, i: Any, k: Any) -> BoolArray:
         """Whether a value of column j satisfies the rules i of ``a`` and k of ``b``."""
         lower_a, upper_a, lower_b, upper_b = (side[j] for side in bounds)
         both = (lower_a[i] < upper_b[k]) & (lower_b[k] < upper_a[i])
@@ -68,8 +69,8 @@ def compatible(a: RuleSet, b: RuleSet) -> tuple[Ints, Ints]:
 
     columns = [j for j in range(a.width) if a.binds(j) and b.binds(j)]
     columns.sort(key=lambda j: -_selectivity(a, b, j))
-    first: list[Ints] = []
-    second: list[Ints] = []
+    first: list[IntArray] = []
+    second: list[IntArray] = []
     step = max(1, _PAIRS // max(1, len(b)))
     for begin in range(0, len(a), step):
         rows = np.arange(begin, min(begin + step, len(a)))[:, None]
@@ -106,7 +107,8 @@ def prune(rules: RuleSet, max_rules: int) -> tuple[RuleSet, RuleSet, float]:
     if len(rules) <= max_rules:
         return rules, rules.take(slice(0, 0)), 0.0
     expected = rules.expected_rows(sweeps=5)
-    order = np.lexsort((-rules.purity, -expected))
+    purity = rules.probabilities.max(axis=1)
+    order = np.lexsort((-purity, -expected))
     kept, dropped = order[:max_rules], order[max_rules:]
     share = float(expected[dropped].sum() / expected.sum())
     return rules.take(np.sort(kept)), rules.take(np.sort(dropped)), share

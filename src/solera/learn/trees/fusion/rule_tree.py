@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.learn.trees.fusion.rules import RuleSet
 from solera.learn.trees.id3 import entropy
-from solera.learn.trees.tree import Bools, Floats, Ints, Tree, TreeBuilder, starts_of
+from solera.learn.trees.tree import Tree, TreeBuilder, starts_of
 
 _TOLERANCE = 1e-12
 
@@ -35,13 +36,13 @@ class Split:
     """A column, and for every branch the rules, their weights and the region behind it, or None."""
 
     column: int
-    branches: list[tuple[Ints, Floats, Any] | None]
+    branches: list[tuple[IntArray, FloatArray, Any] | None]
     threshold: float | None = None
     missing_left: bool = True
 
 
 def tree_of_rules(
-    rules: RuleSet, weight: Floats, max_depth: int, *, sizes: Ints | None = None
+    rules: RuleSet, weight: FloatArray, max_depth: int, *, sizes: IntArray | None = None
 ) -> Tree:
     """The global tree; with ``sizes``, categories per column, splits are categorical."""
     probabilities = rules.probabilities
@@ -51,9 +52,9 @@ def tree_of_rules(
         _Thresholds(rules, labels) if sizes is None else _Categories(rules, labels, sizes)
     )
     builder = TreeBuilder(probabilities.shape[1])
-    queue: list[tuple[float, int, int, Ints, Floats, Any]] = []
+    queue: list[tuple[float, int, int, IntArray, FloatArray, Any]] = []
 
-    def leaf(here: Ints, share: Floats, region: Any, depth: int) -> int:
+    def leaf(here: IntArray, share: FloatArray, region: Any, depth: int) -> int:
         rows = float(share.sum())
         node = builder.add(share @ probabilities[here] / rows, rows)
         if depth < max_depth and not (labels[here] == labels[here[0]]).all() and rows >= least:
@@ -83,7 +84,7 @@ def tree_of_rules(
 class _Thresholds:
     """Binary splits at the cuts of the rules. A region is a box of ranks."""
 
-    def __init__(self, rules: RuleSet, labels: Ints) -> None:
+    def __init__(self, rules: RuleSet, labels: IntArray) -> None:
         self.rules = rules
         self.labels = labels
         self.classes = rules.weights.shape[1]
@@ -95,11 +96,13 @@ class _Thresholds:
         self.low = rules.lower + self.base[:-1]
         self.high = rules.upper + self.base[:-1]
 
-    def everywhere(self) -> tuple[Ints, Ints]:
+    def everywhere(self) -> tuple[IntArray, IntArray]:
         """The region of the root."""
         return np.zeros_like(self.top), self.top
 
-    def split(self, here: Ints, weight: Floats, region: tuple[Ints, Ints]) -> Split | None:
+    def split(
+        self, here: IntArray, weight: FloatArray, region: tuple[IntArray, IntArray]
+    ) -> Split | None:
         """The best split of a node with these rules, or None when none makes a child smaller."""
         below = self._up_to(self.low[here], here, weight)  # rules that begin at or below each rank
         ended = self._up_to(self.high[here], here, weight)
@@ -123,7 +126,7 @@ class _Thresholds:
         best = places[ties[np.argmin(both.sum(axis=1)[ties])]]  # fewest rules on both sides
         return self._at(int(self.column[best]), int(self.rank[best]), here, weight, region)
 
-    def _up_to(self, places: Ints, here: Ints, weight: Floats) -> Floats:
+    def _up_to(self, places: IntArray, here: IntArray, weight: FloatArray) -> FloatArray:
         """Weight of the rules by class whose bound is at most each rank, column by column."""
         cells = places * self.classes + self.labels[here, None]
         weights = np.repeat(weight, cells.shape[1])
@@ -133,7 +136,12 @@ class _Thresholds:
         return np.asarray(summed - before[self.column], dtype=np.float64)
 
     def _at(
-        self, column: int, rank: int, here: Ints, weight: Floats, region: tuple[Ints, Ints]
+        self,
+        column: int,
+        rank: int,
+        here: IntArray,
+        weight: FloatArray,
+        region: tuple[IntArray, IntArray],
     ) -> Split:
         lower, upper = self.rules.lower[here, column], self.rules.upper[here, column]
         known, missing = lower < upper, self.rules.missing[here, column]
@@ -147,7 +155,7 @@ class _Thresholds:
         ends, begins = last.copy(), first.copy()
         ends[column] = begins[column] = rank
         threshold = float(self.rules.column_cuts(column)[rank - 1])
-        parts: list[tuple[Ints, Floats, Any] | None] = [
+        parts: list[tuple[IntArray, FloatArray, Any] | None] = [
             (here[left], share[left], (first, ends)),
             (here[right], share[right], (begins, last)),
         ]
@@ -157,7 +165,7 @@ class _Thresholds:
 class _Categories:
     """One branch per category. A region is the set of columns not used above."""
 
-    def __init__(self, rules: RuleSet, labels: Ints, sizes: Ints) -> None:
+    def __init__(self, rules: RuleSet, labels: IntArray, sizes: IntArray) -> None:
         self.labels = labels
         self.classes = rules.weights.shape[1]
         self.sizes = sizes
@@ -169,11 +177,11 @@ class _Categories:
         self.code = np.where(missing, sizes, np.where(bound, upper, 0)).astype(np.int64)
         self.code = np.clip(self.code, 0, sizes)
 
-    def everywhere(self) -> Bools:
+    def everywhere(self) -> BoolArray:
         """The region of the root."""
         return np.ones(len(self.sizes), dtype=bool)
 
-    def split(self, here: Ints, weight: Floats, region: Bools) -> Split | None:
+    def split(self, here: IntArray, weight: FloatArray, region: BoolArray) -> Split | None:
         """The best split of a node with these rules, or None when none makes a child smaller.
 
         Rules without a condition on the column are divided evenly over its branches.
@@ -199,12 +207,14 @@ class _Categories:
         best = int(ties[np.argmin(free.sum(axis=0)[ties])])  # fewest rules on several branches
         return self._at(best, int(branches[best]), here, weight, region)
 
-    def _at(self, column: int, branches: int, here: Ints, weight: Floats, region: Bools) -> Split:
+    def _at(
+        self, column: int, branches: int, here: IntArray, weight: FloatArray, region: BoolArray
+    ) -> Split:
         code, free = self.code[here, column], self.any[here, column]
         share = np.where(free, weight / branches, weight)
         inside = region.copy()
         inside[column] = False
-        parts: list[tuple[Ints, Floats, Any] | None] = []
+        parts: list[tuple[IntArray, FloatArray, Any] | None] = []
         for value in range(int(self.sizes[column]) + 1):
             bound = ~free & (code == value)
             chosen = bound | free

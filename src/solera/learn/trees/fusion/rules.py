@@ -20,10 +20,11 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.schema import Schema
 from solera.learn.rows import dense
 from solera.learn.trees.explanation import Condition, node_bounds
-from solera.learn.trees.tree import Arrays, Bools, Floats, Ints, Tree, shares, starts_of
+from solera.learn.trees.tree import Arrays, Tree, shares, starts_of
 
 Ranks = NDArray[np.int32]
 Overlap = Literal["intersect", "relax"]
@@ -52,21 +53,28 @@ class RuleSet(Arrays):
         rows.
     """
 
-    cuts: Floats
-    offsets: Ints
+    cuts: FloatArray
+    offsets: IntArray
     lower: Ranks
     upper: Ranks
-    missing: Bools
-    weights: Floats
+    missing: BoolArray
+    weights: FloatArray
     wide_lower: Ranks
     wide_upper: Ranks
-    trees: Ints
+    trees: IntArray
     leaf: Ranks
-    leaf_rows: Floats
-    leaf_starts: Ints
+    leaf_rows: FloatArray
+    leaf_starts: IntArray
 
     @classmethod
-    def of(cls, lower: Floats, upper: Floats, missing: Bools, weights: Floats, client: int) -> Self:
+    def of(
+        cls,
+        lower: FloatArray,
+        upper: FloatArray,
+        missing: BoolArray,
+        weights: FloatArray,
+        client: int,
+    ) -> Self:
         """The rules of one tree from bounds that may be infinite; ``lower ≥ upper`` is empty."""
         empty = lower >= upper
         columns = [
@@ -103,16 +111,11 @@ class RuleSet(Arrays):
         return len(self.offsets) - 1
 
     @property
-    def support(self) -> Floats:
-        """Training rows behind every rule."""
-        return np.asarray(self.weights.sum(axis=1))
-
-    @property
-    def probabilities(self) -> Floats:
+    def probabilities(self) -> FloatArray:
         """Class probabilities of every rule."""
         return shares(self.weights)
 
-    def expected_rows(self, sweeps: int = 10) -> Floats:
+    def expected_rows(self, sweeps: int = 10) -> FloatArray:
         """Rows that each rule holds of a client of average size, as far as the trees tell.
 
         A merged rule's support is the sum over its trees and says little about how many rows are in
@@ -131,25 +134,20 @@ class RuleSet(Arrays):
                 mass = mass * scale[self.leaf[:, t]]
         return np.asarray(mass * (total.mean() if len(total) else 0.0))
 
-    @property
-    def purity(self) -> Floats:
-        """The largest class probability of every rule."""
-        return np.asarray(self.probabilities.max(axis=1))
-
-    def column_cuts(self, column: int) -> Floats:
+    def column_cuts(self, column: int) -> FloatArray:
         return self.cuts[self.offsets[column] : self.offsets[column + 1]]
 
-    def bounds(self) -> tuple[Floats, Floats]:
+    def bounds(self) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bounds as numbers."""
         return self._numbers(self.lower), self._numbers(self.upper)
 
-    def _numbers(self, ranks: Ranks) -> Floats:
+    def _numbers(self, ranks: Ranks) -> FloatArray:
         numbers = np.empty(ranks.shape)
         for j in range(self.width):
             numbers[:, j] = np.concatenate([[-np.inf], self.column_cuts(j), [np.inf]])[ranks[:, j]]
         return numbers
 
-    def matches(self, X: Any) -> Bools:
+    def matches(self, X: Any) -> BoolArray:
         """Which rows satisfy which rules: rows × rules."""
         X = dense(X)
         matching = np.ones((len(X), len(self)), dtype=bool)
@@ -169,12 +167,12 @@ class RuleSet(Arrays):
         used = [kept._used(j) for j in range(self.width)]
         return kept.on_cuts([self.column_cuts(j)[u] for j, u in enumerate(used)])
 
-    def _used(self, column: int) -> Ints:
+    def _used(self, column: int) -> IntArray:
         ranks = np.unique(np.concatenate([getattr(self, name)[:, column] for name in _BOUNDS]))
         finite = (ranks > 0) & (ranks <= len(self.column_cuts(column)))
         return np.asarray(ranks[finite] - 1, np.int64)
 
-    def on_cuts(self, columns: list[Floats]) -> Self:
+    def on_cuts(self, columns: list[FloatArray]) -> Self:
         """The same rules over other cuts, among which are all that the rules use."""
         moved = {name: np.empty_like(getattr(self, name)) for name in _BOUNDS}
         for j, cuts in enumerate(columns):
@@ -196,7 +194,7 @@ class RuleSet(Arrays):
         keys = np.concatenate([self.lower, self.upper, self.missing], axis=1).T[::-1]
         return self.take(np.lexsort(keys))
 
-    def relaxed(self, expected: Floats) -> tuple[Self, Floats]:
+    def relaxed(self, expected: FloatArray) -> tuple[Self, FloatArray]:
         """Every rule with the least restrictive conditions it was merged from; equal ones joined.
 
         The thesis's text merges x > 32.5 and x > 35 into x > 32.5. Such rules overlap. ``expected``
@@ -230,11 +228,11 @@ def rules_of(tree: Tree, width: int, client: int = 0) -> RuleSet:
     return RuleSet.of(lower, upper, missing, weights, client)
 
 
-def rule_table(rules: RuleSet, expected: Floats, schema: Schema) -> list[dict[str, Any]]:
+def rule_table(rules: RuleSet, expected: FloatArray, schema: Schema) -> list[dict[str, Any]]:
     """Rules as a table, those with the most expected rows first."""
     lower, upper = rules.bounds()
     bound = np.isfinite(lower) | np.isfinite(upper) | (rules.lower == rules.upper)
-    probabilities = rules.probabilities
+    probabilities, support = rules.probabilities, rules.weights.sum(axis=1)
     best = probabilities.argmax(axis=1)
     table = []
     for i in np.argsort(-expected, kind="stable").tolist():
@@ -249,7 +247,7 @@ def rule_table(rules: RuleSet, expected: Floats, schema: Schema) -> list[dict[st
                 "rule": " and ".join(map(str, conditions)) or "always",
                 "class": schema.classes[best[i]].item(),
                 "probability": float(probabilities[i, best[i]]),
-                "support": float(rules.support[i]),
+                "support": float(support[i]),
                 "expected_rows": float(expected[i]),
             }
         )

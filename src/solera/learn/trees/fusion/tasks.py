@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, Rows
-from solera.core.schema import class_codes
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.task import task
 from solera.learn.evaluation import metrics as metrics_of
-from solera.learn.trees.client_trees import checked_rows
+from solera.learn.trees.client_trees import rows_and_codes
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.tree import Floats, Ints, Tree
+from solera.learn.trees.tree import Tree
 
 LOCAL, GLOBAL = "trees.local", "trees.global"
 METRICS = ("accuracy", "macro_f1")
@@ -24,7 +23,7 @@ METRICS = ("accuracy", "macro_f1")
 def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
     """A tree of this client's rows alone: CART (Gini) or ID3, in the ask's depth."""
     rows = client.data.part("train")
-    X, labels = _rows_and_codes(client, rows, ask)
+    X, labels = rows_and_codes(client, rows, ask)
     if ask["kind"] == "id3":
         tree = grow_id3(X, labels, ask["sizes"], len(ask["classes"]), ask["max_depth"])
     else:
@@ -33,11 +32,7 @@ def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
     return {"tree": tree.to_payload(), "rows": len(rows)}
 
 
-def _rows_and_codes(client: Client, rows: Rows, ask: Mapping[str, Any]) -> tuple[Floats, Ints]:
-    return checked_rows(client, rows, ask["width"]), class_codes(rows.y, ask["classes"])
-
-
-def grow_cart(X: Floats, labels: Ints, ask: Mapping[str, Any], *, seed: int) -> Tree:
+def grow_cart(X: FloatArray, labels: IntArray, ask: Mapping[str, Any], *, seed: int) -> Tree:
     """A CART tree by scikit-learn; categorical columns are read as numbers."""
     from sklearn.tree import DecisionTreeClassifier
 
@@ -57,7 +52,7 @@ def _metrics_like(ask: Any) -> dict[str, Any]:
 @task("trees.judge", like=_metrics_like)
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     """Accuracy and macro-F1 of every tree on this client's rows; 0 for its own."""
-    X, labels = _rows_and_codes(client, client.data.part("train"), ask)
+    X, labels = rows_and_codes(client, client.data.part("train"), ask)
     scores = np.zeros((len(ask["trees"]), len(METRICS)))
     for i, (owner, payload) in enumerate(zip(ask["owners"].tolist(), ask["trees"], strict=True)):
         if owner != client.id:
@@ -68,7 +63,7 @@ def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     return {name: scores[:, i] for i, name in enumerate(METRICS)}
 
 
-def confusion(tree: Tree, X: Floats, labels: Ints, classes: int) -> Ints:
+def confusion(tree: Tree, X: FloatArray, labels: IntArray, classes: int) -> IntArray:
     """Rows by true and predicted class."""
     return _count_pairs(labels, tree.values(X).argmax(axis=1), (classes, classes))
 
@@ -87,7 +82,7 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     ``seen``: training rows by node where they end and class. ``judged``: the same of the test rows,
     or of the training rows where none are kept. ``local``: confusion matrix of the own tree there.
     """
-    X, labels = _rows_and_codes(client, client.data.part("train"), ask)
+    X, labels = rows_and_codes(client, client.data.part("train"), ask)
     classes = len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
     client.state[GLOBAL] = {"tree": ask["tree"], "rules": ask["rules"]}
@@ -95,7 +90,7 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     seen = _count_pairs(tree.apply(X), labels, by_node)
     test = client.data.part("test")
     if len(test):
-        X, labels = _rows_and_codes(client, test, ask)
+        X, labels = rows_and_codes(client, test, ask)
     local = np.zeros((classes, classes), dtype=np.int64)
     if LOCAL in client.state:
         own = Tree.from_payload(client.state[LOCAL], ask["width"], classes)
@@ -104,6 +99,6 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     return {"seen": seen, "judged": judged, "local": local}
 
 
-def _count_pairs(first: Ints, second: Ints, shape: tuple[int, int]) -> Ints:
+def _count_pairs(first: IntArray, second: IntArray, shape: tuple[int, int]) -> IntArray:
     cells = np.ravel_multi_index((first, second), shape)
     return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
