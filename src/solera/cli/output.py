@@ -49,6 +49,11 @@ def complain(message: str, hint: str | None = None, *, label: str = "error: ") -
             console.print(Text.assemble((start, style), line), soft_wrap=True)
 
 
+def first_line(thing: object) -> str:
+    """What the documentation of a class or a function says first."""
+    return (thing.__doc__ or "").strip().split("\n")[0]
+
+
 def print_json(value: Any) -> None:
     """Plain JSON and nothing else; records become objects."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=to_builtins)
