@@ -92,7 +92,9 @@ def latency(agents: int = AGENTS, rounds: int = ROUNDS) -> float:
 
 def _network(folder: str, agents: int, rows: int = 20) -> Network:
     X = np.random.default_rng(0).normal(size=(rows * agents, 4))
-    data = so.FederatedData(X, (X[:, 0] > 0).astype(int), np.arange(0, rows * agents + 1, rows))
+    data = so.data.FederatedData(
+        X, (X[:, 0] > 0).astype(int), np.arange(0, rows * agents + 1, rows)
+    )
     network = Network(Path(folder))
     with _quiet():
         network.start()

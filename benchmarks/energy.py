@@ -67,7 +67,7 @@ def train(source: str | None) -> tuple[float, float]:
     if source is None:
         model.fit(fed)
     else:
-        with so.track_energy(fed, source=source):
+        with so.energy.track_energy(fed, source=source):
             model.fit(fed)
     return cpu_seconds() - used, time.perf_counter() - began
 
@@ -104,7 +104,7 @@ def begin_and_end(source: str) -> None:
     taken = []
     for _ in range(STARTS):
         began = cpu_seconds()
-        with so.track_energy(source=source):
+        with so.energy.track_energy(source=source):
             pass
         taken.append(cpu_seconds() - began)
     print(f"  {source:<11} beginning and ending take {1000 * np.median(taken):.1f} ms of CPU")

@@ -65,7 +65,7 @@ def solera(case: str, rounds: int, device: str) -> float:
     y = draw.permutation(np.arange(clients * rows) % 10)
     marks = []
 
-    class Clock(so.Callback):
+    class Clock(so.callbacks.Callback):
         def on_round(self, learner: Any, round: Any) -> None:
             wait(device)
             marks.append(time.perf_counter())

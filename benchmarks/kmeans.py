@@ -58,17 +58,21 @@ def main() -> None:
     print(f"{f'milliseconds, fastest of {REPEATS}':<52}{'peer':>10}{'ours':>10}{'ratio':>10}")
     a = rng.integers(0, 3, POINTS)
     b = np.where(rng.random(len(a)) < 0.02, rng.integers(0, 3, len(a)), a)
-    assert so.jaccard(a, b) == scikit_learn(a, b)
-    ours = seconds(lambda: so.jaccard(a, b))
+    assert so.metrics.jaccard(a, b) == scikit_learn(a, b)
+    ours = seconds(lambda: so.metrics.jaccard(a, b))
     line(
         f"Jaccard, {POINTS:,} points: scikit-learn's pair counts",
         seconds(lambda: scikit_learn(a, b)),
         ours,
     )
     few = slice(0, FEW)
-    assert np.isclose(all_pairs(a[few], b[few]), so.jaccard(a[few], b[few]))
+    assert np.isclose(all_pairs(a[few], b[few]), so.metrics.jaccard(a[few], b[few]))
     pairs = seconds(lambda: all_pairs(a[few], b[few]), 1)
-    line(f"Jaccard, {FEW:,} points: all pairs", pairs, seconds(lambda: so.jaccard(a[few], b[few])))
+    line(
+        f"Jaccard, {FEW:,} points: all pairs",
+        pairs,
+        seconds(lambda: so.metrics.jaccard(a[few], b[few])),
+    )
 
     X = rng.normal(size=(ROWS, 21)) + 4 * rng.integers(0, 3, ROWS)[:, None]
     start = X[:3]
@@ -76,7 +80,7 @@ def main() -> None:
     ask = {"centroids": start, "epochs": 1, "batch_size": None, "rate": 1.0}
 
     def round_of(options: dict[str, Any]) -> Any:
-        return fed.ask(update, {**ask, **options}).fold(so.Sum())
+        return fed.ask(update, {**ask, **options}).fold(so.aggregations.Sum())
 
     for name, options in (
         (f"round, {CLIENTS:,} clients x 100 rows", {}),

@@ -30,7 +30,7 @@ def generate(client: int, rng: np.random.Generator) -> tuple[Any, Any]:
 
 
 def main() -> None:
-    data = so.LazyData(generate, clients=CLIENTS)
+    data = so.data.LazyData(generate, clients=CLIENTS)
     fed = so.simulate(data, seed=1)
     start_up = time.perf_counter() - started
     began = time.perf_counter()

@@ -31,14 +31,14 @@ def generate(client: int, rng: np.random.Generator) -> tuple[Any, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    classes = so.Schema(
-        tuple(so.Feature(f"x{i}") for i in range(784)), "classes", np.arange(10), 10
+    classes = so.data.Schema(
+        tuple(so.data.Feature(f"x{i}") for i in range(784)), "classes", np.arange(10), 10
     )
-    fed = so.simulate(so.LazyData(generate, clients=CLIENTS, schema=classes), seed=1)
+    fed = so.simulate(so.data.LazyData(generate, clients=CLIENTS, schema=classes), seed=1)
     start_up = time.perf_counter() - started
     marks: list[tuple[float, float]] = []
 
-    class Clock(so.Callback):
+    class Clock(so.callbacks.Callback):
         def on_round(self, learner: Any, round: Any) -> None:
             marks.append((time.perf_counter(), time.process_time()))
 

@@ -24,8 +24,8 @@ def noop(client: Client, ask: Any) -> dict[str, Any]:
     return {"one": 1}
 
 
-def _noop_many(group: Any, ask: Any) -> so.Stacked:
-    return so.Stacked({"one": np.ones(len(group), dtype=np.int64)})
+def _noop_many(group: Any, ask: Any) -> so.messages.Stacked:
+    return so.messages.Stacked({"one": np.ones(len(group), dtype=np.int64)})
 
 
 @so.task("benchmark.noop-many", many=_noop_many)
@@ -58,15 +58,17 @@ def main(clients: int = CLIENTS) -> None:
     print(f"no-op over {clients:,} clients, median of {REPEATS}, µs per client")
     print(f"{'bare Python loop':<34}{floor:8.2f}")
     cases: dict[str, Callable[[], Any]] = {
-        "local, fold": lambda: fed.ask("benchmark.noop").fold(so.Sum()),
+        "local, fold": lambda: fed.ask("benchmark.noop").fold(so.aggregations.Sum()),
         "local, collect": lambda: fed.ask("benchmark.noop").collect(),
-        "local, fold, many=": lambda: fed.ask("benchmark.noop-many").fold(so.Sum()),
+        "local, fold, many=": lambda: fed.ask("benchmark.noop-many").fold(so.aggregations.Sum()),
     }
     for name, run in cases.items():
         cost = microseconds(run, clients)
         print(f"{name:<34}{cost:8.2f}   {cost / floor:5.1f}× the loop")
     with so.simulate(X, y, clients=clients, engine="processes", workers=2) as workers:
-        cost = microseconds(lambda: workers.ask("benchmark.noop").fold(so.Sum()), clients)
+        cost = microseconds(
+            lambda: workers.ask("benchmark.noop").fold(so.aggregations.Sum()), clients
+        )
         print(f"{'processes (2 workers), fold':<34}{cost:8.2f}   {cost / floor:5.1f}× the loop")
 
 

@@ -53,11 +53,11 @@ def _choosers(clients):
     losses = draw.exponential(size=clients)
     found = {
         type(s).__name__: lambda i, s=s: s.choose(i, roster, np.random.default_rng(i))
-        for s in (so.Uniform(), so.RoundRobin())
+        for s in (so.selectors.Uniform(), so.selectors.RoundRobin())
     }
     active = so.ActiveSampling()
     found["ActiveSampling"] = lambda i: active.draw(losses, BUDGET, np.random.default_rng(i))
-    power = so.PowerOfChoice()
+    power = so.selectors.PowerOfChoice()
 
     def by_power(i):
         rng = np.random.default_rng(i)
@@ -65,14 +65,18 @@ def _choosers(clients):
         return candidates[np.argsort(-losses[candidates])[:BUDGET]]
 
     found["PowerOfChoice"] = by_power
-    for s in (so.GreedyShapley(), so.ShapleyUCB(), so.ShapleySoftmax()):
+    for s in (
+        so.selectors.GreedyShapley(),
+        so.selectors.ShapleyUCB(),
+        so.selectors.ShapleySoftmax(),
+    ):
         s.choose(0, roster, draw)
         s.set_state({**s.get_state(), "sums_": losses, "counts_": sizes})
         # GreedyShapley has gone round after K rounds
         found[type(s).__name__] = lambda i, s=s: s.choose(
             clients + i, roster, np.random.default_rng(i)
         )
-    for s in (so.FedCS(), so.HybridFL(), so.DynHybridFL()):
+    for s in (so.selectors.FedCS(), so.selectors.HybridFL(), so.selectors.DynHybridFL()):
         few, many = _estimates(BUDGET), _estimates(clients // 10)
         name = type(s).__name__
         found[name] = lambda i, s=s, few=few: _schedule(s, few, clients, i)
@@ -87,11 +91,11 @@ def _schedule(selector, found, clients, i):
 
 def _estimates(candidates: int) -> Estimates:
     ids = np.arange(candidates)
-    state = so.Resources().now(1, 0, ids)
+    state = so.simulation.Resources().now(1, 0, ids)
     counts = np.random.default_rng(2).multinomial(60, np.full(10, 0.1), size=candidates)
     return Estimates(
         ids, EPOCHS * 60 / state.speed, BITS / state.link, state.link, counts,
-        np.full(candidates, 784 * 32.0), so.Resources().allows_upload(1, ids),
+        np.full(candidates, 784 * 32.0), so.simulation.Resources().allows_upload(1, ids),
     )  # fmt: skip
 
 
@@ -101,7 +105,7 @@ def shapley() -> None:
     keep, width = _Keep(), data.X.shape[1]
     learner = so.FedAvg(
         so.nn.mlp(width, HIDDEN, 10), rounds=1, per_round=6, lr=1e-3, optimiser="adam", epochs=5,
-        batch_size=20, weight=None, select=so.GreedyShapley(data.X_test, data.y_test),
+        batch_size=20, weight=None, select=so.selectors.GreedyShapley(data.X_test, data.y_test),
     )  # fmt: skip
     learner.fit(fed, callbacks=[keep])
     utility = RoundUtility(keep.round, data.X_test, data.y_test, "validation")
@@ -122,7 +126,7 @@ def shapley() -> None:
           f"largest value {np.abs(ours).max():.2e}")  # fmt: skip
 
 
-class _Keep(so.Callback):
+class _Keep(so.callbacks.Callback):
     """Keeps the last round with its updates."""
 
     round: Round

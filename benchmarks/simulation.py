@@ -102,12 +102,14 @@ def solera(work: Workload, rows: Rows, **engine: Any) -> Result:
     model = so.nn.mlp(*work.sizes) if work.hidden else so.nn.linear(*work.sizes)
     marks = []
 
-    class Clock(so.Callback):
+    class Clock(so.callbacks.Callback):
         def on_round(self, learner: Any, round: Any) -> None:
             marks.append(now())
 
     every = work.rows
-    shards = so.Explicit([range(k * every, (k + 1) * every) for k in range(work.clients)])
+    shards = so.partitions.Explicit(
+        [range(k * every, (k + 1) * every) for k in range(work.clients)]
+    )
     with so.simulate(X, y, partition=shards, seed=0, **engine) as fed:
         learner = so.FedAvg(
             model,

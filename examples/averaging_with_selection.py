@@ -16,7 +16,7 @@ import solera as so
 ROUNDS = 30
 
 
-class Rounds(so.Callback):
+class Rounds(so.callbacks.Callback):
     """Remembers who took part, and the accuracy on rows that no client has."""
 
     def __init__(self, X_test: Any, y_test: Any) -> None:

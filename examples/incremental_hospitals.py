@@ -19,7 +19,7 @@ HOSPITALS = {"north": 0.15, "harbour": 0.3, "south": 0.2, "lakeside": 0.2, "west
 
 def main() -> None:
     X, y, X_test, y_test = so.datasets.breast_cancer()
-    shares = so.ClientWeights(list(HOSPITALS.values()))
+    shares = so.partitions.ClientWeights(list(HOSPITALS.values()))
     fed = so.simulate(X, y, partition=shares, seed=0)
 
     # Columns must be scaled alike for all, so the scale is fixed by the first hospital alone.

@@ -17,10 +17,10 @@ import numpy as np
 import solera as so
 
 PARTITIONS = {
-    "all classes": so.IID(),
-    "two shards": so.Shards(2),
-    "two classes": so.LabelsPerClient(2),
-    "one class": so.LabelsPerClient(1),
+    "all classes": so.partitions.IID(),
+    "two shards": so.partitions.Shards(2),
+    "two classes": so.partitions.LabelsPerClient(2),
+    "one class": so.partitions.LabelsPerClient(1),
 }
 ROUNDS = 20
 
@@ -29,7 +29,7 @@ def main() -> None:
     X, y, X_test, y_test = so.datasets.digits()
     X, X_test = X / 16, X_test / 16
 
-    def learn(learner: Any, partition: so.Partition) -> tuple[Any, float, int]:
+    def learn(learner: Any, partition: so.partitions.Partition) -> tuple[Any, float, int]:
         """The learner, its accuracy, and the bytes a client has sent."""
         fed = so.simulate(X, y, clients=10, partition=partition, seed=0)
         learner.fit(fed)

@@ -1,5 +1,6 @@
-"""``so.simulation``: what a simulated federation may have: clocks, faults, resources, actors."""
+"""``so.simulation``: what a simulated federation may have: clocks, faults, topologies, actors."""
 
+from solera.core.topology import Custom, Hierarchy, Peers, Star
 from solera.simulate import pool as steps
 from solera.simulate.clock import Availability, VirtualClock
 from solera.simulate.durations import Durations
@@ -10,11 +11,15 @@ from solera.simulate.simulation import Simulation, simulate
 
 __all__ = [
     "Availability",
+    "Custom",
     "Durations",
     "Failures",
+    "Hierarchy",
+    "Peers",
     "Pool",
     "Resources",
     "Simulation",
+    "Star",
     "VirtualClock",
     "simulate",
     "steps",

@@ -65,7 +65,7 @@ def fed(request):
 
 
 def test_fold_collect_and_iterate_agree(fed):
-    folded = fed.ask("test.sum").fold(so.Sum())
+    folded = fed.ask("test.sum").fold(so.aggregations.Sum())
     collected = fed.ask("test.sum").collect()
     iterated = list(fed.ask("test.sum"))
     assert (folded["sum"] == X.sum(axis=0)).all()
@@ -75,9 +75,9 @@ def test_fold_collect_and_iterate_agree(fed):
 
 
 def test_partial_is_merged_later(fed):
-    first = fed.ask("test.sum", to=[0, 1, 2]).partial(so.Sum())
-    rest = fed.ask("test.sum", to=range(3, 10)).partial(so.Sum())
-    assert (so.Sum().merge(rest, first)["sum"] == X.sum(axis=0)).all()
+    first = fed.ask("test.sum", to=[0, 1, 2]).partial(so.aggregations.Sum())
+    rest = fed.ask("test.sum", to=range(3, 10)).partial(so.aggregations.Sum())
+    assert (so.aggregations.Sum().merge(rest, first)["sum"] == X.sum(axis=0)).all()
 
 
 def test_one_failing_client_loses_nobody(fed):
@@ -96,17 +96,17 @@ def test_one_failing_client_loses_nobody(fed):
     assert "object" in reasons[6]
     assert "NaN" in reasons[8]
     replies = fed.ask("test.moody", ask)
-    assert replies.fold(so.Sum()) == {"value": 6.0}
+    assert replies.fold(so.aggregations.Sum()) == {"value": 6.0}
     assert len(replies.failures) == 4
 
 
 def test_quorum(fed):
     ask = {"refuses": 0, "fails": 1, "unsendable": 2, "nan": 3}
-    assert fed.ask("test.moody", ask, quorum=0.6).fold(so.Sum()) == {"value": 6.0}
+    assert fed.ask("test.moody", ask, quorum=0.6).fold(so.aggregations.Sum()) == {"value": 6.0}
     with pytest.raises(
         NotEnoughReplies, match=r"6 of 10 .* 7 are needed: client 0 refused"
     ) as info:
-        fed.ask("test.moody", ask, quorum=7).fold(so.Sum())
+        fed.ask("test.moody", ask, quorum=7).fold(so.aggregations.Sum())
     assert len(info.value.failures) == 4
     only_bad = fed.ask("test.moody", ask, to=[0, 1], quorum=0)
     assert only_bad.collect() == []
@@ -131,10 +131,12 @@ def test_a_payload_for_each(fed):
     def echo(client, ask):
         return {"got": ask["n"], "id": client.id}
 
-    replies = fed.ask("test.echo", so.PerClient({i: {"n": i * i} for i in range(10)}), to=[3, 5])
+    replies = fed.ask(
+        "test.echo", so.messages.PerClient({i: {"n": i * i} for i in range(10)}), to=[3, 5]
+    )
     assert [r["got"] for r in replies] == [9, 25]
     with pytest.raises(UsageError, match="client 5"):
-        fed.ask("test.echo", so.PerClient({3: {"n": 0}}), to=[3, 5])
+        fed.ask("test.echo", so.messages.PerClient({3: {"n": 0}}), to=[3, 5])
 
 
 def test_meter_counts_exact_bytes(fed):
@@ -168,7 +170,7 @@ def test_wrong_asks(fed):
 
 
 def test_a_payload_that_is_too_large():
-    fed = so.simulate(X, Y, clients=3, limits=so.Limits(size=1000))
+    fed = so.simulate(X, Y, clients=3, limits=so.messages.Limits(size=1000))
     with pytest.raises(PayloadTooLarge, match=r"limit of 1,000 .*Limits"):
         fed.ask("test.sum", np.zeros(1000))
 
@@ -177,7 +179,7 @@ def test_replies_are_read_once_and_not_forgotten(fed):
     replies = fed.ask("test.sum")
     replies.collect()
     with pytest.raises(UsageError, match="already"):
-        replies.fold(so.Sum())
+        replies.fold(so.aggregations.Sum())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fed.ask("test.sum")
@@ -188,7 +190,7 @@ def test_replies_are_read_once_and_not_forgotten(fed):
 def test_leaving_an_iteration_early_does_no_harm(fed):
     for _ in fed.ask("test.sum"):
         break
-    assert fed.ask("test.sum").fold(so.Sum())["rows"] == 30
+    assert fed.ask("test.sum").fold(so.aggregations.Sum())["rows"] == 30
 
 
 def test_clients_cannot_change_what_was_asked(fed):
@@ -212,8 +214,8 @@ def test_tasks_have_versions_and_one_owner():
 
 
 def test_hierarchy_folds_at_the_aggregators(fed):
-    fed.topology = so.Hierarchy(3)
-    assert (fed.ask("test.sum").fold(so.Sum())["sum"] == X.sum(axis=0)).all()
+    fed.topology = so.simulation.Hierarchy(3)
+    assert (fed.ask("test.sum").fold(so.aggregations.Sum())["sum"] == X.sum(axis=0)).all()
     assert fed.meter.relayed > 0
     assert len(fed.meter.records) == 1
     assert fed.meter.total().up == fed.meter.records[0].up.sum() > 0
@@ -231,7 +233,7 @@ def test_replies_and_states_that_cannot_travel_fail_alone(fed):
         return {"n": 1}
 
     replies = fed.ask("test.awkward")
-    assert replies.fold(so.Sum()) == {"n": 7}
+    assert replies.fold(so.aggregations.Sum()) == {"n": 7}
     assert [f.client for f in replies.failures] == [1, 2, 3]
 
 
@@ -243,14 +245,14 @@ def test_unlike_replies_are_turned_away(fed):
         return {"x": np.ones(3 if client.id == 5 else 2)}
 
     replies = fed.ask("test.odd", {"n": 2})
-    assert replies.fold(so.Sum())["x"].tolist() == [8, 8]
+    assert replies.fold(so.aggregations.Sum())["x"].tolist() == [8, 8]
     assert [(f.client, f.kind) for f in replies.failures] == [(4, "invalid"), (5, "invalid")]
-    each = fed.ask("test.odd", so.PerClient({k: {"n": 3} for k in range(10)}))
+    each = fed.ask("test.odd", so.messages.PerClient({k: {"n": 3} for k in range(10)}))
     assert [r.client for r in each] == [5]
 
 
 def test_custom_aggregations_with_code_work_everywhere(fed):
-    class Longest(so.Aggregation):
+    class Longest(so.aggregations.Aggregation):
         def __init__(self, key):
             self.key = key
 

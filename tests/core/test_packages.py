@@ -15,7 +15,7 @@ def rows(client, ask):
 
 class AcmeCount(so.Learner):
     def train(self, federation):
-        self.rows_ = federation.ask("acme.rows").fold(so.Sum())["rows"]
+        self.rows_ = federation.ask("acme.rows").fold(so.aggregations.Sum())["rows"]
 """
 ENTRY_POINTS = "[solera.tasks]\nacme = acme\n[solera.learners]\nacme = acme\n"
 PROGRAM = """
@@ -23,7 +23,7 @@ import sys, numpy as np, solera as so
 from solera.core.component import build
 assert "acme" not in sys.modules
 fed = so.simulate(np.zeros((30, 2)), clients=3)
-assert fed.ask("acme.rows").fold(so.Sum()) == {"rows": 30}
+assert fed.ask("acme.rows").fold(so.aggregations.Sum()) == {"rows": 30}
 learner = build({"$component": "AcmeCount", "params": {}})
 assert learner.fit(fed).rows_ == 30
 print("ok")

@@ -38,11 +38,13 @@ class Remembering(so.Learner):
     def train(self, federation):
         self.total_ = np.zeros(2)
         for r in self.each_round(federation, rounds=self.rounds, per_round=self.per_round):
-            self.total_ = self.total_ + r.ask("test.remember").fold(so.Mean("rows"))["memory"]
+            self.total_ = (
+                self.total_ + r.ask("test.remember").fold(so.aggregations.Mean("rows"))["memory"]
+            )
             r.log(loss=float(self.total_.sum()))
 
 
-class StopAt(so.Callback):
+class StopAt(so.callbacks.Callback):
     def __init__(self, at):
         self.at = at
 
@@ -99,7 +101,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 def test_callbacks_hear_of_the_end_before_the_error_goes_on():
     heard = []
 
-    class Ears(so.Callback):
+    class Ears(so.callbacks.Callback):
         def on_end(self, learner):
             heard.append("end")
 
@@ -115,7 +117,7 @@ def test_callbacks_hear_of_the_end_before_the_error_goes_on():
     assert heard == ["end", "error"]
 
 
-class Fake(so.Callback):
+class Fake(so.callbacks.Callback):
     def __init__(self, losses):
         self.losses = losses
 
@@ -126,11 +128,11 @@ class Fake(so.Callback):
 def test_early_stopping_keeps_the_best():
     states = []
 
-    class Keep(so.Callback):
+    class Keep(so.callbacks.Callback):
         def on_round(self, learner, round):
             states.append(learner.total_)
 
-    stop = so.EarlyStopping("score", patience=2, mode="max")
+    stop = so.callbacks.EarlyStopping("score", patience=2, mode="max")
     callbacks = [Fake([1, 3, 2, 3, 9, 9, 9, 9]), Keep(), stop]
     model = Remembering(rounds=8).fit(federation(), callbacks=callbacks)
     assert len(model.history_) == 4
@@ -140,7 +142,11 @@ def test_early_stopping_keeps_the_best():
 
 def test_early_stopping_resumes_exactly(tmp_path):
     def callbacks(*more):
-        return [Fake([5, 4, 4, 4, 3, 3, 3, 3]), so.EarlyStopping("score", patience=3), *more]
+        return [
+            Fake([5, 4, 4, 4, 3, 3, 3, 3]),
+            so.callbacks.EarlyStopping("score", patience=3),
+            *more,
+        ]
 
     plain = Remembering(rounds=8).fit(federation(), callbacks=callbacks())
     file = tmp_path / "c"
@@ -154,13 +160,13 @@ def test_early_stopping_resumes_exactly(tmp_path):
 
 def test_early_stopping_names_a_missing_metric():
     with pytest.raises(UsageError, match="accuracy"):
-        Remembering().fit(federation(), callbacks=[so.EarlyStopping("accuracy")])
+        Remembering().fit(federation(), callbacks=[so.callbacks.EarlyStopping("accuracy")])
 
 
 def test_uniform_chooses_the_budget_and_everybody_in_time():
     seen = set()
 
-    class See(so.Callback):
+    class See(so.callbacks.Callback):
         def on_round(self, learner, round):
             assert len(np.unique(round.clients)) == 3
             seen.update(round.clients.tolist())
@@ -170,7 +176,7 @@ def test_uniform_chooses_the_budget_and_everybody_in_time():
 
 
 def test_a_selector_may_choose_nobody(caplog):
-    class Nobody(so.Selector):
+    class Nobody(so.selectors.Selector):
         def choose(self, round, roster, rng):
             return np.arange(2 if round else 0)
 

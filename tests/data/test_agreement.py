@@ -56,7 +56,7 @@ def hospital(names, rows=8, classes=(0, 1), categories=(), gap=None):
         features[-1] = Feature(names[-1], "categorical", tuple(categories))
         X[:, -1] = np.arange(rows) % len(categories)
     schema = Schema(tuple(features), "classes", np.unique(y), len(np.unique(y)))
-    return so.FederatedData(X, y, np.array([0, rows]), schema=schema)
+    return so.data.FederatedData(X, y, np.array([0, rows]), schema=schema)
 
 
 def federation(*hospitals):
@@ -64,7 +64,7 @@ def federation(*hospitals):
 
 
 def test_classes_and_categories_are_joined():
-    schema = so.agree(
+    schema = so.data.agree(
         federation(
             hospital(["age", "blood"], classes=(0, 2), categories=["A", "B"]),
             hospital(["age", "blood"], classes=(1, 2), categories=["0", "B"]),
@@ -88,7 +88,7 @@ def test_a_disagreement_names_client_and_column(odd, message):
     usual = [hospital(["age", "bmi"]) for _ in range(4)]
     usual[2] = odd
     with pytest.raises(SchemaError, match=message):
-        so.agree(federation(*usual))
+        so.data.agree(federation(*usual))
 
 
 def test_gaps_and_empty_clients_are_named():
@@ -110,7 +110,7 @@ def test_a_simulation_that_knows_of_no_missing_value_accounts_for_the_ask_it_sav
 
     def record():
         fed = so.simulate(X, y, clients=8, validation=0.2)
-        so.agree(fed, allow_missing=False)
+        so.data.agree(fed, allow_missing=False)
         (asked,) = fed.meter.records
         return asked
 
@@ -125,9 +125,11 @@ def test_a_simulation_that_knows_of_no_missing_value_accounts_for_the_ask_it_sav
 def test_clients_are_asked_where_something_may_be_missing():
     X, y = np.ones((40, 3)), np.arange(40) % 2
     assert so.simulate(X, y, clients=8).is_complete()
-    assert not so.simulate(X, y, clients=8, failures=so.Failures(dropout=0.1)).is_complete()
-    assert not so.simulate(X, y, clients=8, topology=so.Hierarchy(2)).is_complete()
+    assert not so.simulate(
+        X, y, clients=8, failures=so.simulation.Failures(dropout=0.1)
+    ).is_complete()
+    assert not so.simulate(X, y, clients=8, topology=so.simulation.Hierarchy(2)).is_complete()
     X[3, 1] = np.nan
     assert not so.simulate(X, y, clients=8).is_complete()
-    empty = so.FederatedData(X[:2], y[:2], np.array([0, 2, 2]))
+    empty = so.data.FederatedData(X[:2], y[:2], np.array([0, 2, 2]))
     assert not so.simulate(empty).is_complete()

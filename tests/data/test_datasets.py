@@ -353,7 +353,12 @@ def test_a_downloaded_table_gets_its_own_split_back(nowhere, monkeypatch, test_f
 def test_downloaded_images_are_turned_upright(nowhere, monkeypatch):
     pandas = pytest.importorskip("pandas", reason="downloads need pandas")
     tiny = replace(
-        images.IMAGES["cifar10"], shape=(2, 2, 3), features=12, rows=3, test=(0, 1) + (0,) * 8, subset=None
+        images.IMAGES["cifar10"],
+        shape=(2, 2, 3),
+        features=12,
+        rows=3,
+        test=(0, 1) + (0,) * 8,
+        subset=None,
     )
     pixels = np.arange(36).reshape(3, 12)
     labels = pandas.Series(["3", "9", "1"])

@@ -24,7 +24,7 @@ def test_parts_of_a_client_are_its_rows(sizes, validation, test):
     rows = sum(sizes)
     X = np.arange(rows, dtype=float)[:, None]
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    data = so.FederatedData(X, np.zeros(rows, int), offsets).split(
+    data = so.data.FederatedData(X, np.zeros(rows, int), offsets).split(
         validation=validation, test=test, seed=3
     )
     for k, size in enumerate(sizes):
@@ -75,7 +75,7 @@ def test_lazy_rows_are_the_same_every_time():
         calls.append(client)
         return rng.normal(size=(3 + client % 2, 2)), np.arange(3 + client % 2) % 2
 
-    data = so.LazyData(generate, clients=1000, seed=5)
+    data = so.data.LazyData(generate, clients=1000, seed=5)
     assert len(calls) < 20
     group = data.segments(np.array([7, 900]), "train")
     assert np.array_equal(group[1].X, data.segments(np.array([900]), "train")[0].X)
@@ -102,7 +102,7 @@ def test_bad_options():
     with pytest.raises(UsageError, match=r"Dirichlet\(alpha=-1\): alpha must be a number in"):
         so.simulate(X, Y, clients=5, partition=so.Dirichlet(-1))
     with pytest.raises(DataError, match="without rows: 1"):
-        so.simulate(X, Y, partition=so.Explicit([[0, 1], [], [2]]))
+        so.simulate(X, Y, partition=so.partitions.Explicit([[0, 1], [], [2]]))
     with pytest.raises(UsageError, match="nothing to train"):
         so.simulate(X, Y, clients=5, test=0.6, validation=0.5)
     with pytest.raises(UsageError, match="test"):
@@ -110,7 +110,7 @@ def test_bad_options():
     with pytest.raises(UsageError, match="takes no partition"):
         so.simulate(so.simulate(X, Y, clients=5).data, clients=3)
     with pytest.raises(UsageError, match="lazily"):
-        so.simulate(so.LazyData(lambda c, r: (X, Y), clients=3), test=0.5)
+        so.simulate(so.data.LazyData(lambda c, r: (X, Y), clients=3), test=0.5)
     with pytest.raises(DataError, match="2 features are named"):
         so.simulate(X, Y, clients=5, features=["a", "b"])
 
@@ -124,7 +124,7 @@ def generate(client, rng):
     X = rng.normal(size=(20, 10))
     return X, (X[:, 0] + X[:, client % 10] > 0).astype(int)
 
-fed = so.simulate(so.LazyData(generate, clients=1_000_000), seed=1)
+fed = so.simulate(so.data.LazyData(generate, clients=1_000_000), seed=1)
 started = time.process_time() - start
 model = so.FedLinear(rounds=20, per_round=100).fit(fed)
 print(started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, len(model.history_))
@@ -142,16 +142,16 @@ def test_a_million_clients():
 
 
 def test_rows_are_held_out_by_class_before_dealing():
-    train, _, rest, _, test, y_test = so.holdout(X, Y, validation=0.2, test=0.25, seed=3)
+    train, _, rest, _, test, y_test = so.data.holdout(X, Y, validation=0.2, test=0.25, seed=3)
     assert [len(train), len(rest), len(test)] == [55, 20, 25]
     assert sorted(np.concatenate([train, rest, test])[:, 0]) == sorted(X[:, 0])
     assert np.bincount(y_test).tolist() in ([7, 6, 6, 6], [6, 7, 6, 6], [6, 6, 7, 6], [6, 6, 6, 7])
-    assert len(so.holdout(X, test=0.1)) == 4
+    assert len(so.data.holdout(X, test=0.1)) == 4
     with pytest.raises(UsageError, match="validation"):
-        so.holdout(X, Y, validation=0.8)
+        so.data.holdout(X, Y, validation=0.8)
 
 
-def _folds(data: so.FederatedData, k: int, seed: int = 0) -> list[so.FederatedData]:
+def _folds(data: so.data.FederatedData, k: int, seed: int = 0) -> list[so.data.FederatedData]:
     return [data.fold(index, k, seed=seed) for index in range(k)]
 
 
@@ -160,7 +160,7 @@ def _folds(data: so.FederatedData, k: int, seed: int = 0) -> list[so.FederatedDa
 def test_folds_validate_every_row_of_a_client_once(test: float, k: int) -> None:
     rows = np.arange(57.0)[:, None]
     sizes = np.array([1, 4, 20, 32])
-    whole = so.FederatedData(rows, np.arange(57) % 2, np.concatenate([[0], np.cumsum(sizes)]))
+    whole = so.data.FederatedData(rows, np.arange(57) % 2, np.concatenate([[0], np.cumsum(sizes)]))
     data = whole.split(test=test, seed=3) if test else whole
     for client in range(4):
         mine = np.array([client])
@@ -177,7 +177,7 @@ def test_folds_validate_every_row_of_a_client_once(test: float, k: int) -> None:
 
 
 def test_folds_follow_the_seed_and_refuse_nonsense() -> None:
-    data = so.FederatedData(np.arange(40.0)[:, None], None, np.array([0, 10, 40]))
+    data = so.data.FederatedData(np.arange(40.0)[:, None], None, np.array([0, 10, 40]))
     same, other = _folds(data, 2), _folds(data, 2, seed=1)
     assert np.array_equal(same[0].X, data.fold(0, 2).X)
     assert not np.array_equal(same[0].X, other[0].X)

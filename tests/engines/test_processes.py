@@ -51,12 +51,12 @@ def test_a_dead_worker_costs_its_block_only():
     with simulate() as fed:
         for _ in range(2):
             replies = fed.ask("test.suicide", {"victim": 50})
-            assert replies.fold(so.Sum())["rows"] == 2 * (100 - len(replies.failures))
+            assert replies.fold(so.aggregations.Sum())["rows"] == 2 * (100 - len(replies.failures))
             failed = [f.client for f in replies.failures]
             assert 50 in failed
             assert len(failed) <= 13
             assert all("was killed (SIGKILL)" in f.reason for f in replies.failures)
-        assert fed.ask("test.suicide", {"victim": -1}).fold(so.Sum())["rows"] == 200
+        assert fed.ask("test.suicide", {"victim": -1}).fold(so.aggregations.Sum())["rows"] == 200
 
 
 def test_an_engine_started_later_does_not_keep_workers_from_ending():
@@ -78,7 +78,7 @@ def test_tasks_defined_after_the_start_are_found():
         def late(client, ask):
             return {"x": 1}
 
-        assert fed.ask("test.late").fold(so.Sum()) == {"x": 100}
+        assert fed.ask("test.late").fold(so.aggregations.Sum()) == {"x": 100}
 
 
 @so.task("test.slow-some")
@@ -90,10 +90,12 @@ def slow_some(client, ask):
 def test_who_answers_first_changes_no_bit():
     with simulate() as fed:
         sums = [
-            fed.ask("test.slow-some", {"stride": stride}).fold(so.Sum())["x"].tobytes()
+            fed.ask("test.slow-some", {"stride": stride}).fold(so.aggregations.Sum())["x"].tobytes()
             for stride in (1, 3, 5)
         ]
-    here = so.simulate(X, clients=100).ask("test.slow-some", {"stride": 0}).fold(so.Sum())
+    here = (
+        so.simulate(X, clients=100).ask("test.slow-some", {"stride": 0}).fold(so.aggregations.Sum())
+    )
     assert sums == [here["x"].tobytes()] * 3
 
 
@@ -101,12 +103,12 @@ def test_large_payloads_travel_through_shared_memory():
     with simulate() as fed:
         for size in (10, 300_000, 1000):
             x = np.arange(size, dtype=float)
-            total = fed.ask("test.big", {"x": x}, to=range(20)).fold(so.Sum())["echo"]
+            total = fed.ask("test.big", {"x": x}, to=range(20)).fold(so.aggregations.Sum())["echo"]
             assert np.array_equal(total, 20 * x + sum(range(20)))
 
 
 def test_spawned_workers_give_the_same():
-    data = so.FederatedData(X, np.arange(200) % 2, np.arange(0, 201, 20))
+    data = so.data.FederatedData(X, np.arange(200) % 2, np.arange(0, 201, 20))
     engine = ProcessEngine(data, workers=1, start="spawn")
     with so.Federation(engine, seed=3) as fed:
         spawned = so.FedLinear(rounds=2, lr=1e-6).fit(fed)

@@ -70,7 +70,7 @@ def test_children_count_while_they_run_and_when_they_have_ended() -> None:
 
 def test_tasks_rounds_and_clients_add_up() -> None:
     fed = federation()
-    with so.track_energy(fed, country="ESP", source="model") as tracked:
+    with so.energy.track_energy(fed, country="ESP", source="model") as tracked:
         so.FedLinear(rounds=12, per_round=4, epochs=20, lr=0.001).fit(fed)
         tracked.stage("idle")
         time.sleep(0.05)
@@ -141,7 +141,7 @@ def test_a_study_adds_up_to_what_a_meter_around_it_reads(
 @needs_codecarbon
 def test_codecarbon_measures_and_tasks_share_it() -> None:
     fed = federation()
-    with so.track_energy(fed, source="codecarbon", country="ESP") as tracked:
+    with so.energy.track_energy(fed, source="codecarbon", country="ESP") as tracked:
         so.FedLinear(rounds=40, lr=0.001).fit(fed)
         burn(0.5)
     use = tracked.use
@@ -158,13 +158,13 @@ def test_codecarbon_measures_and_tasks_share_it() -> None:
 def test_without_codecarbon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carbon, "installed", lambda: False)
     carbon.tracker.cache_clear()
-    assert so.EnergyOptions().resolved() == "model"
+    assert so.energy.EnergyOptions().resolved() == "model"
     assert carbon.intensity("WORLD") == 475.0
     with pytest.raises(MissingExtra, match=r"'FRA' needs the extra 'green'"):
         carbon.intensity("FRA")
-    with pytest.raises(MissingExtra, match="green"), so.track_energy(source="codecarbon"):
+    with pytest.raises(MissingExtra, match="green"), so.energy.track_energy(source="codecarbon"):
         pass
-    with so.track_energy(intensity=100.0, pue=2.0) as tracked:
+    with so.energy.track_energy(intensity=100.0, pue=2.0) as tracked:
         burn(0.05)
     assert tracked.use.co2e == pytest.approx(tracked.use.kwh / 10)
 
@@ -174,30 +174,30 @@ def test_wrong_options() -> None:
         ({"source": "guess"}, "source must be"),
         ({"core_watts": -1.0}, "core_watts must be a number of at least 0"),
     ):
-        with pytest.raises(UsageError, match=message), so.track_energy(**options):
+        with pytest.raises(UsageError, match=message), so.energy.track_energy(**options):
             pass
     with pytest.raises(UsageError, match="wh must be a number > 0"):
-        so.EnergyBudget(0)
+        so.callbacks.EnergyBudget(0)
 
 
 def test_a_budget_stops_training(tmp_path: Path) -> None:
     whole = so.FedLinear(rounds=400, lr=0.001)
-    budget = so.EnergyBudget(wh=2e-4)  # 12 W for some 60 ms
+    budget = so.callbacks.EnergyBudget(wh=2e-4)  # 12 W for some 60 ms
     model = whole.clone().fit(federation(), callbacks=[budget])
     assert 1 <= len(model.history_) < 400
     assert model.history_[-1]["wh"] >= 2e-4
     assert all(entry["wh"] < 2e-4 for entry in model.history_[:-1])
 
-    class Interrupt(so.Callback):
+    class Interrupt(so.callbacks.Callback):
         def on_round(self, learner: Any, round: Any) -> None:
             if round.index == 2:
                 raise KeyboardInterrupt
 
     path = tmp_path / "checkpoint.sol"
-    first = so.EnergyBudget(wh=10.0)
+    first = so.callbacks.EnergyBudget(wh=10.0)
     with pytest.raises(KeyboardInterrupt):
         whole.clone().fit(federation(), callbacks=[first, Interrupt()], checkpoint=path)
-    again = so.EnergyBudget(wh=10.0)
+    again = so.callbacks.EnergyBudget(wh=10.0)
     short = so.FedLinear(rounds=400, lr=0.001)
     second = [again, Stop(5)]
     short.fit(federation(), callbacks=second, checkpoint=path)
@@ -205,7 +205,7 @@ def test_a_budget_stops_training(tmp_path: Path) -> None:
     assert np.all(np.diff(spent) > 0)  # what the first start took is not forgotten
 
 
-class Stop(so.Callback):
+class Stop(so.callbacks.Callback):
     def __init__(self, after: int) -> None:
         self.after = after
 

@@ -22,7 +22,7 @@ from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.updates import UpdateMean
 from solera.learn.evaluation import Gather
-from solera.learn.heonn.algebra import Grams
+from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
 from solera.learn.trees.boosting.histograms import HistBins
 from solera.learn.trees.client_trees import CollectTrees
@@ -55,11 +55,14 @@ whole = st.integers(-(2**20), 2**20)
 vectors = hnp.arrays(np.float64, 3, elements=st.integers(-1000, 1000).map(float))
 weights = st.integers(0, 8).map(float)
 AGGREGATIONS: dict[type, Callable[[], Any]] = {
-    so.ByFold: lambda: so.ByFold(so.Sum(), 2),
-    so.Mean: lambda: so.Mean(weight="rows"),
+    so.aggregations.ByFold: lambda: so.aggregations.ByFold(so.aggregations.Sum(), 2),
+    so.aggregations.Mean: lambda: so.aggregations.Mean(weight="rows"),
     UpdateMean: lambda: UpdateMean(3),
-    so.Fields: lambda: so.Fields({"sums": so.Sum(), "rows": so.Collect()}),
+    so.aggregations.Fields: lambda: so.aggregations.Fields(
+        {"sums": so.aggregations.Sum(), "rows": so.aggregations.Collect()}
+    ),
     RuleFold: lambda: RuleFold(2, 2),
+    SumOf: lambda: SumOf([3]),
     CollectTrees: lambda: CollectTrees(2, 2),
 }
 
@@ -76,17 +79,18 @@ _updates = st.fixed_dictionaries(
     {"update": st.fixed_dictionaries({"values": vectors}), "rows": weights, "loss": whole}
 )
 REPLIES: dict[type, st.SearchStrategy[Any]] = {
-    so.Sum: _sums,
-    so.Mean: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
-    so.Collect: st.one_of(_sums, whole, st.text(max_size=3)),
-    so.Extremes: _sums,
-    so.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
-    so.Fields: _sums,
-    so.ByFold: _sums,
+    so.aggregations.Sum: _sums,
+    so.aggregations.Mean: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
+    so.aggregations.Collect: st.one_of(_sums, whole, st.text(max_size=3)),
+    so.aggregations.Extremes: _sums,
+    so.aggregations.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
+    so.aggregations.Fields: _sums,
+    so.aggregations.ByFold: _sums,
     RuleFold: st.fixed_dictionaries({"tree": _trees}),
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
     | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
     Gather: _sums,
+    SumOf: vectors,
     UpdateMean: _updates,
     Grams: st.fixed_dictionaries(
         {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}
@@ -126,22 +130,26 @@ TESTED_ELSEWHERE = {EncryptedSum}
 ROWS, CLIENTS = 240, 6
 LABELS = np.random.default_rng(0).integers(0, 4, ROWS)
 PARTITIONS: dict[type, Callable[[], Any]] = {
-    so.ClientWeights: lambda: so.ClientWeights([0.1, 0.2, 0.05, 0.3, 0.1, 0.2]),
-    so.LabelWeights: lambda: so.LabelWeights(np.full((CLIENTS, 4), 0.15)),
-    so.LabelsPerClient: lambda: so.LabelsPerClient(2),
+    so.partitions.ClientWeights: lambda: so.partitions.ClientWeights(
+        [0.1, 0.2, 0.05, 0.3, 0.1, 0.2]
+    ),
+    so.partitions.LabelWeights: lambda: so.partitions.LabelWeights(np.full((CLIENTS, 4), 0.15)),
+    so.partitions.LabelsPerClient: lambda: so.partitions.LabelsPerClient(2),
     so.Dirichlet: lambda: so.Dirichlet(0.5),
-    so.ByGroup: lambda: so.ByGroup(np.arange(ROWS) % CLIENTS),
-    so.ByCluster: lambda: so.ByCluster(3),
-    so.Explicit: lambda: so.Explicit(np.array_split(np.arange(ROWS - 3), CLIENTS)),
-    so.Overlap: lambda: so.Overlap(so.IID(), fraction=0.2),
+    so.partitions.ByGroup: lambda: so.partitions.ByGroup(np.arange(ROWS) % CLIENTS),
+    so.partitions.ByCluster: lambda: so.partitions.ByCluster(3),
+    so.partitions.Explicit: lambda: so.partitions.Explicit(
+        np.array_split(np.arange(ROWS - 3), CLIENTS)
+    ),
+    so.partitions.Overlap: lambda: so.partitions.Overlap(so.partitions.IID(), fraction=0.2),
 }
-DUPLICATES = {so.Overlap}
-IGNORES_SEED = {so.Explicit, so.ByGroup}
+DUPLICATES = {so.partitions.Overlap}
+IGNORES_SEED = {so.partitions.Explicit, so.partitions.ByGroup}
 
 # --- data for learners ---
 
 
-def rows(target: str, clients: int = 5, seed: int = 3) -> so.FederatedData:
+def rows(target: str, clients: int = 5, seed: int = 3) -> so.data.FederatedData:
     """Five unequal clients with numeric and categorical columns, already split."""
     draw = np.random.default_rng(seed)
     X = draw.normal(size=(160, 5))
@@ -157,7 +165,7 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.FederatedData:
     schema = Schema(features, target, classes, outputs)  # type: ignore[arg-type]
     sizes = np.array([60, 40, 30, 20, 10])[:clients]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return so.FederatedData(X, y, offsets, schema=schema).split(test=0.2, seed=1)
+    return so.data.FederatedData(X, y, offsets, schema=schema).split(test=0.2, seed=1)
 
 
 ONE = ("classes",)
@@ -184,12 +192,22 @@ def averaging_module() -> Any:
 LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.FedLinear: [
         ("", lambda: so.FedLinear(rounds=3, per_round=3, epochs=2, batch_size=8), EVERY),
-        ("robin", lambda: so.FedLinear(rounds=3, per_round=2, select=so.RoundRobin()), ONE),
+        (
+            "robin",
+            lambda: so.FedLinear(rounds=3, per_round=2, select=so.selectors.RoundRobin()),
+            ONE,
+        ),
         ("active", lambda: so.FedLinear(rounds=3, per_round=2, select=so.ActiveSampling()), EVERY),
-        ("power", lambda: so.FedLinear(rounds=3, per_round=2, select=so.PowerOfChoice()), ONE),
+        (
+            "power",
+            lambda: so.FedLinear(rounds=3, per_round=2, select=so.selectors.PowerOfChoice()),
+            ONE,
+        ),
         (
             "greedy",
-            lambda: so.FedLinear(rounds=4, per_round=2, select=so.GreedyShapley(part="train")),
+            lambda: so.FedLinear(
+                rounds=4, per_round=2, select=so.selectors.GreedyShapley(part="train")
+            ),
             ONE,
         ),
     ],
@@ -201,21 +219,28 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("momentum", averaging(so.FedAvg, momentum=0.9, l2=0.01, send="weights"), ("labels",)),
         (
             "onion",
-            averaging(so.FedAvg, update_steps=[so.Clip(1.0), so.Noise(0.01), so.TopK(0.2)]),
+            averaging(
+                so.FedAvg,
+                update_steps=[so.updates.Clip(1.0), so.updates.Noise(0.01), so.updates.TopK(0.2)],
+            ),
             ("classes",),
         ),
-        ("quantised", averaging(so.FedAvg, update_steps=[so.Quantise(4)]), ("classes",)),
-        ("masked", averaging(so.FedAvg, update_steps=[so.RandomMask(0.3)]), ("classes",)),
+        ("quantised", averaging(so.FedAvg, update_steps=[so.updates.Quantise(4)]), ("classes",)),
+        ("masked", averaging(so.FedAvg, update_steps=[so.updates.RandomMask(0.3)]), ("classes",)),
         (
             "unbiased",
             averaging(
                 so.FedAvg,
-                update_steps=[so.Clip(1.0), so.RandomMask(0.5, unbiased=True), so.Quantise(8)],
+                update_steps=[
+                    so.updates.Clip(1.0),
+                    so.updates.RandomMask(0.5, unbiased=True),
+                    so.updates.Quantise(8),
+                ],
             ),
             ("classes",),
         ),
         ("module", averaging_module, ("classes",)),
-        ("uniform", averaging(so.FedAvg, weight=None, schedule=so.StepDecay(0.5)), ("labels",)),
+        ("uniform", averaging(so.FedAvg, weight=None, schedule=so.nn.StepDecay(0.5)), ("labels",)),
     ],
     **{
         cls: [("", averaging(cls), ("classes",))]
@@ -297,7 +322,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     ],
     so.PeerToPeer: [("", lambda: so.PeerToPeer(so.FedLinear(rounds=2)), ("classes",))],
 }
-TOPOLOGIES: dict[type, Callable[[], Any]] = {so.PeerToPeer: lambda: so.Peers("random")}
+TOPOLOGIES: dict[type, Callable[[], Any]] = {so.PeerToPeer: lambda: so.simulation.Peers("random")}
 
 
 def learner_cases() -> Iterator[tuple[str, Callable[[], Any], str]]:

@@ -16,7 +16,7 @@ from solera.core.component import build, describe
 from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Reply, Stacked
 
-ALL = [c for c in registered(so.Aggregation) if c not in TESTED_ELSEWHERE]
+ALL = [c for c in registered(so.aggregations.Aggregation) if c not in TESTED_ELSEWHERE]
 
 
 def close(a, b):

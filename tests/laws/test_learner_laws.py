@@ -71,7 +71,7 @@ def learned(model):
 
 
 def outcome(model, X):
-    result = model.transform(X) if isinstance(model, so.Transformer) else model.predict(X)
+    result = model.transform(X) if isinstance(model, so.learn.Transformer) else model.predict(X)
     return np.asarray(result, dtype=float)
 
 
@@ -127,7 +127,7 @@ def test_fitting_again_forgets(case):
     assert learned(case.fit(learner=model)) == learned(case.fitted())
 
 
-class Interrupt(so.Callback):
+class Interrupt(so.callbacks.Callback):
     def __init__(self, at):
         self.at = at
 
@@ -197,7 +197,7 @@ def test_one_class_and_tiny_clients_do_no_harm(case):
     if case.target == "classes":
         first, second = data.offsets[:2]
         data.y[first:second] = 0
-    data = so.FederatedData(data.X, data.y, np.array([0, 60, 61, 160]), schema=data.schema)
+    data = so.data.FederatedData(data.X, data.y, np.array([0, 60, 61, 160]), schema=data.schema)
     with federation("local", data, case.make()) as fed:
         model = case.make().fit(fed)
     assert np.isfinite(numbers(model.get_state())).all()
@@ -219,10 +219,10 @@ class Recording(LocalEngine):
 def recorded_asks():
     for make, target in CASES.values():
         engine = Recording(rows(target))
-        topology = so.Peers("parallel") if isinstance(make(), so.PeerToPeer) else None
+        topology = so.simulation.Peers("parallel") if isinstance(make(), so.PeerToPeer) else None
         fed = so.Federation(engine, seed=11, topology=topology)
         model = make().fit(fed)
-        if isinstance(model, so.Predictor):
+        if isinstance(model, so.learn.Predictor):
             model.evaluate(fed)
         yield from ((engine, ask) for ask in engine.asks)
 

@@ -14,7 +14,7 @@ from solera.core.errors import SoleraError
 from solera.core.payload import PayloadError, decode, encode
 
 X = np.random.default_rng(1).normal(size=(ROWS, 3))
-ALL = registered(so.Partition)
+ALL = registered(so.partitions.Partition)
 
 
 def assign(partition, seed, clients=CLIENTS):

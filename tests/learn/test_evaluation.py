@@ -90,9 +90,9 @@ def test_evaluation_inside_the_rounds_and_early_stopping_on_it():
     y = (X @ W + NOISE).argmax(axis=1)
     fed = so.simulate(X, y, clients=5, validation=0.3, seed=1)
     callbacks = [
-        so.Evaluate(),
-        so.Evaluate(X, y, every=2),
-        so.EarlyStopping("accuracy", mode="max", patience=3),
+        so.callbacks.Evaluate(),
+        so.callbacks.Evaluate(X, y, every=2),
+        so.callbacks.EarlyStopping("accuracy", mode="max", patience=3),
     ]
     model = so.FedLinear(rounds=60, lr=0.5).fit(fed, callbacks=callbacks)
     history = model.history_
@@ -102,12 +102,14 @@ def test_evaluation_inside_the_rounds_and_early_stopping_on_it():
     best = max(h["accuracy"] for h in history)
     assert model.evaluate(fed, "validation")["accuracy"] == pytest.approx(best)
     with pytest.raises(UsageError, match="rows and their target"):
-        so.Evaluate(X)
+        so.callbacks.Evaluate(X)
 
 
 def test_evaluation_inside_a_pipeline_sees_prepared_rows():
     y = (X @ W + NOISE).argmax(axis=1)
     fed = so.simulate(100 + 10 * X, y, clients=5, validation=0.3, seed=1)
-    pipe = so.Pipeline(so.FedScaler(), so.FedLinear(rounds=5)).fit(fed, callbacks=[so.Evaluate()])
+    pipe = so.Pipeline(so.FedScaler(), so.FedLinear(rounds=5)).fit(
+        fed, callbacks=[so.callbacks.Evaluate()]
+    )
     last = pipe.history_[-1]["accuracy"]
     assert pipe.evaluate(fed, "validation")["accuracy"] == pytest.approx(last)

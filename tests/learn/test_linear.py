@@ -18,7 +18,7 @@ W = rng.normal(size=(5, 3))
 def test_one_full_batch_step_is_centralised_gradient_descent():
     y = (X @ W).argmax(axis=1)
     sizes = [100, 250, 40, 10]
-    data = so.FederatedData(X, y, np.concatenate([[0], np.cumsum(sizes)]))
+    data = so.data.FederatedData(X, y, np.concatenate([[0], np.cumsum(sizes)]))
     model = so.FedLinear(rounds=5, lr=0.3, batch_size=None, l2=0.1).fit(so.simulate(data))
     w, b = np.zeros((5, 3)), np.zeros(3)
     for _ in range(5):
@@ -100,16 +100,16 @@ def test_bad_data():
         so.FedLinear(lr=1e200).fit(so.simulate(1e200 * X, X @ W, clients=2))
     with pytest.raises(UsageError, match="probabilities"):
         so.FedLinear(rounds=1).fit(so.simulate(X, X @ W, clients=2)).predict_proba(X)
-    lazy = so.LazyData(lambda client, rng: (X[:9, : 3 + client % 2], y[:9]), clients=4,
+    lazy = so.data.LazyData(lambda client, rng: (X[:9, : 3 + client % 2], y[:9]), clients=4,
                        schema=so.simulate(X[:, :3], y, clients=2).schema)  # fmt: skip
     fed = so.simulate(lazy)
     model = so.FedLinear(rounds=1).fit(fed)
     assert model.history_[0]["failures"] == 2
-    empty = so.FederatedData(X, y, np.array([0, 200, 200, 400]))
+    empty = so.data.FederatedData(X, y, np.array([0, 200, 200, 400]))
     with pytest.raises(DataError, match="client 1 has no rows"):
         so.FedLinear(rounds=1).fit(so.simulate(empty))
     gappy = X.copy()
     gappy[150, 2] = np.nan
-    data = so.FederatedData(gappy, y, np.array([0, 100, 400]))
+    data = so.data.FederatedData(gappy, y, np.array([0, 100, 400]))
     with pytest.raises(DataError, match=r"client 1 has missing .* x2"):
         so.FedLinear(rounds=1).fit(so.simulate(data))

@@ -11,7 +11,9 @@ Y = (X @ [1, -1, 0.5, 0] > 0).astype(int)
 
 
 def peers(exchange, **options):
-    return so.simulate(X, Y, clients=6, seed=2, topology=so.Peers(exchange), test=0.2, **options)
+    return so.simulate(
+        X, Y, clients=6, seed=2, topology=so.simulation.Peers(exchange), test=0.2, **options
+    )
 
 
 @pytest.mark.parametrize("exchange", ["cyclic", "random", "parallel"])
@@ -42,7 +44,7 @@ def test_cyclic_exchange_is_a_walk():
 
 
 def test_a_peer_that_fails_is_passed_over():
-    fed = peers("cyclic", failures=so.Failures(dropout=0.4))
+    fed = peers("cyclic", failures=so.simulation.Failures(dropout=0.4))
     model = so.PeerToPeer(so.FedLinear(rounds=5, lr=0.3)).fit(fed)
     assert sum(h["failures"] for h in model.history_) > 5
     assert model.score(X, Y) > 0.9

@@ -23,7 +23,7 @@ Y = (X[:, 0] > 0).astype(int)
 def skewed(X, y=None, **options):
     sizes = np.array([3, 100, 50, 147])
     schema = options.pop("schema", None)
-    data = so.FederatedData(X, y, np.concatenate([[0], np.cumsum(sizes)]), schema=schema)
+    data = so.data.FederatedData(X, y, np.concatenate([[0], np.cumsum(sizes)]), schema=schema)
     return so.simulate(data)
 
 
@@ -140,7 +140,7 @@ def test_pipeline_on_lazy_data_and_workers():
 
     scores = []
     for engine in ({}, {"engine": "processes", "workers": 2}):
-        with so.simulate(so.LazyData(generate, clients=20), seed=1, **engine) as fed:
+        with so.simulate(so.data.LazyData(generate, clients=20), seed=1, **engine) as fed:
             pipe = so.Pipeline(so.FedScaler(), so.FedLinear(rounds=10, lr=0.5)).fit(fed)
         X, y = generate(0, np.random.default_rng(9))
         scores.append(pipe.score(X, y))

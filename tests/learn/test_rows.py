@@ -33,7 +33,7 @@ def test_the_client_that_cannot_train_is_named():
 def test_columns_that_are_not_finite_are_named():
     X = np.zeros((4, 3))
     X[1, 2], X[3, 0] = np.nan, np.inf
-    client = Client(0, so.FederatedData(X, None, np.array([0, 4])), Draws(0, "", 0), {})
+    client = Client(0, so.data.FederatedData(X, None, np.array([0, 4])), Draws(0, "", 0), {})
     assert "client 0 has missing or infinite values in x0, x2" in str(not_finite(client, X))
 
 

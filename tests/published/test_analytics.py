@@ -36,7 +36,9 @@ def test_federated_is_within_a_point_and_a_half_of_centralised(shared_data, sett
     need("kddcup2015")
     students = dropout.read(full=False)
     groups = students.course if setting == "courses" else schools(students.student, 1000)
-    fed = so.simulate(students.X, students.y, partition=so.ByGroup(groups), test=0.3, seed=1)
+    fed = so.simulate(
+        students.X, students.y, partition=so.partitions.ByGroup(groups), test=0.3, seed=1
+    )
     rows = fed.data.segments(fed.clients, "train").joined()
     one = so.simulate(rows.X, rows.y, clients=1)
     make = dropout.learners(students.width)[learner]

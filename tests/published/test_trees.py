@@ -12,7 +12,7 @@ import pytest
 
 import solera as so
 from solera.published import trees
-from solera.study.run.progress import Silent
+from solera.study.run.progress import Progress
 
 folder = Path(os.environ.get("SOLERA_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(
@@ -55,7 +55,7 @@ def test_all_cells_have_published_figures():
 def test_folds_test_every_row_once_and_never_train_on_it():
     dataset = so.datasets.car()
     X, y = dataset.all
-    assignment = so.QuantitySkew(1.0, min_rows=5).assign(len(X), y, clients=20, seed=0)
+    assignment = so.partitions.QuantitySkew(1.0, min_rows=5).assign(len(X), y, clients=20, seed=0)
     tested = np.zeros(20, dtype=int)
     for fold in range(trees.FOLDS):
         data = trees.fold_data(dataset, assignment, fold)
@@ -73,7 +73,7 @@ def test_folds_test_every_row_once_and_never_train_on_it():
 def test_the_quick_study():
     heard = []
 
-    class Listening(Silent):
+    class Listening(Progress):
         def cells(self, finished, total, detail):
             heard.append((finished, total))
 

@@ -8,16 +8,16 @@ import pytest
 import solera as so
 
 SELECTORS = {
-    "uniform": so.Uniform(),
-    "robin": so.RoundRobin(),
+    "uniform": so.selectors.Uniform(),
+    "robin": so.selectors.RoundRobin(),
     "active": so.ActiveSampling(),
-    "power": so.PowerOfChoice(),
-    "greedy": so.GreedyShapley(part="train"),
-    "ucb": so.ShapleyUCB(part="train"),
-    "softmax": so.ShapleySoftmax(part="train"),
-    "fedcs": so.FedCS(),
-    "hybrid": so.HybridFL(),
-    "dynamic": so.DynHybridFL(),
+    "power": so.selectors.PowerOfChoice(),
+    "greedy": so.selectors.GreedyShapley(part="train"),
+    "ucb": so.selectors.ShapleyUCB(part="train"),
+    "softmax": so.selectors.ShapleySoftmax(part="train"),
+    "fedcs": so.selectors.FedCS(),
+    "hybrid": so.selectors.HybridFL(),
+    "dynamic": so.selectors.DynHybridFL(),
 }
 HOW = {"rounds": 3, "per_round": 3}
 NET = so.nn.mlp(2, 4, 3)
@@ -29,7 +29,9 @@ LEARNERS = {
     "nova": lambda select: so.FedNova(NET, select=select, **HOW),
     "personal": lambda select: so.FedPer(NET, select=select, **HOW),
     "weights": lambda select: so.FedAvg(NET, select=select, send="weights", **HOW),
-    "compressed": lambda select: so.FedAvg(NET, select=select, update_steps=[so.TopK(0.5)], **HOW),
+    "compressed": lambda select: so.FedAvg(
+        NET, select=select, update_steps=[so.updates.TopK(0.5)], **HOW
+    ),
 }
 
 
@@ -38,7 +40,9 @@ def federation(y=True):
     X = np.concatenate([draw.normal(c, 0.3, (30, 2)) for c in ((0, 0), (4, 0), (0, 4))])
     order = draw.permutation(90)
     kinds = np.arange(3).repeat(30)[order]
-    return so.simulate(X[order], kinds if y else None, clients=6, clock=so.VirtualClock())
+    return so.simulate(
+        X[order], kinds if y else None, clients=6, clock=so.simulation.VirtualClock()
+    )
 
 
 @pytest.mark.parametrize("select", SELECTORS.values(), ids=SELECTORS)
@@ -46,7 +50,7 @@ def federation(y=True):
 def test_learners_of_models(learner, select):
     model = LEARNERS[learner](select).fit(federation())
     assert [entry["clients"] for entry in model.history_] == [3, 3, 3]
-    if isinstance(select, so.GreedyShapley):
+    if isinstance(select, so.selectors.GreedyShapley):
         assert [entry["evaluations"] for entry in model.history_] == [8, 8, 8]
 
 

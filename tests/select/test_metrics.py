@@ -18,20 +18,20 @@ HISTORY = [
 
 
 def test_arrival_area_updates_and_bytes():
-    assert so.selection.rounds_to(HISTORY, 0.5) == 2
-    assert so.selection.time_to(HISTORY, 0.85) == 180.0
-    assert so.selection.rounds_to(HISTORY, 0.95) is None
-    assert so.selection.time_to(HISTORY, 0.95) is None
-    assert so.selection.area_under(HISTORY) == pytest.approx((0.65 + 0.3 + 0.15) / 3)
-    assert so.selection.area_under(HISTORY, over="time") == pytest.approx((0.65 + 0.3 + 0.15) / 3)
-    assert so.selection.updates(HISTORY) == 12
-    assert so.selection.traffic(HISTORY) == 60
+    assert so.selectors.rounds_to(HISTORY, 0.5) == 2
+    assert so.selectors.time_to(HISTORY, 0.85) == 180.0
+    assert so.selectors.rounds_to(HISTORY, 0.95) is None
+    assert so.selectors.time_to(HISTORY, 0.95) is None
+    assert so.selectors.area_under(HISTORY) == pytest.approx((0.65 + 0.3 + 0.15) / 3)
+    assert so.selectors.area_under(HISTORY, over="time") == pytest.approx((0.65 + 0.3 + 0.15) / 3)
+    assert so.selectors.updates(HISTORY) == 12
+    assert so.selectors.traffic(HISTORY) == 60
     skipped = [*HISTORY[:1], {"round": 1, "clients": 0, "bytes_down": 0, "bytes_up": 0}]
-    assert so.selection.area_under(skipped) == pytest.approx(0.8)
+    assert so.selectors.area_under(skipped) == pytest.approx(0.8)
     with pytest.raises(UsageError, match="no time"):
-        so.selection.time_to([{"score": 1.0}], 0.5)
+        so.selectors.time_to([{"score": 1.0}], 0.5)
     with pytest.raises(DataError, match="no round has"):
-        so.selection.area_under([{"round": 0}])
+        so.selectors.area_under([{"round": 0}])
 
 
 counts = st.lists(st.integers(0, 20), min_size=1, max_size=30)
@@ -41,47 +41,47 @@ counts = st.lists(st.integers(0, 20), min_size=1, max_size=30)
 @given(counts=counts)
 def test_gini_is_half_the_mean_relative_difference(counts):
     n = np.array(counts, float)
-    found = so.selection.gini(n)
+    found = so.selectors.gini(n)
     total = n.sum()
     expected = np.abs(n[:, None] - n).sum() / (2 * len(n) * total) if total else 0.0
     assert found == pytest.approx(expected, abs=1e-12)
     assert 0 <= found < 1
-    assert so.selection.gini(n * 7) == pytest.approx(found)
-    assert so.selection.coverage(n) == pytest.approx((n > 0).mean())
+    assert so.selectors.gini(n * 7) == pytest.approx(found)
+    assert so.selectors.coverage(n) == pytest.approx((n > 0).mean())
 
 
 def test_gini_by_group():
-    found = so.selection.gini_by_group([4, 4, 0, 8], ["a", "a", "b", "b"])
+    found = so.selectors.gini_by_group([4, 4, 0, 8], ["a", "a", "b", "b"])
     assert found["a"] == {"share": 0.5, "coverage": 1.0, "gini": 0.0}
     assert found["b"] == {"share": 0.5, "coverage": 0.5, "gini": 0.5}
     with pytest.raises(DataError, match="3 groups"):
-        so.selection.gini_by_group([1, 2], ["a", "b", "c"])
+        so.selectors.gini_by_group([1, 2], ["a", "b", "c"])
     for bad in ([], [-1], [np.nan]):
         with pytest.raises(DataError):
-            so.selection.gini(bad)
+            so.selectors.gini(bad)
 
 
 def fed(seed=0):
     X, y, *_ = so.datasets.digits()
-    failures = so.Failures(dropout=0.2)
-    clock = so.VirtualClock()
+    failures = so.simulation.Failures(dropout=0.2)
+    clock = so.simulation.VirtualClock()
     return so.simulate(X / 16, y, clients=12, seed=seed, clock=clock, failures=failures)
 
 
 def test_selections_are_recorded():
-    seen = so.selection.Selections()
+    seen = so.selectors.Selections()
     model = so.FedLinear(rounds=6, per_round=4).fit(fed(), callbacks=[seen])
     assert seen.chosen_.sum() == 24
     lost = sum(entry["failures"] for entry in model.history_)
     assert seen.took_part_.sum() == 24 - lost < 24
-    found = so.selection.summarise(model.history_, seen, targets=[0.01])
+    found = so.selectors.summarise(model.history_, seen, targets=[0.01])
     assert found["rounds"] == 6
     assert found["coverage"] <= 1
     assert found["time"] == model.history_[-1]["time"]
     assert set(found) == {
         "rounds", "updates", "RoA@0.01", "ToA@0.01", "area", "time", "bytes", "coverage", "gini",
     }  # fmt: skip
-    again = so.selection.Selections()
+    again = so.selectors.Selections()
     again.set_state(seen.get_state())
     assert np.array_equal(again.chosen_, seen.chosen_)
 
@@ -89,42 +89,42 @@ def test_selections_are_recorded():
 def test_grid_search_finds_the_smallest_area():
     learner = so.FedLinear(rounds=4, per_round=3, select=so.ActiveSampling())
     grid = {"alpha2": [0.0, 1.0], "alpha3": [0.0, 1.0]}
-    found = so.selection.grid_search(learner, fed, grid, seeds=[0, 1])
+    found = so.selectors.grid_search(learner, fed, grid, seeds=[0, 1])
     assert len(found) == 4
     assert [entry["area"] for entry in found] == sorted(entry["area"] for entry in found)
     best = {name: found[0][name] for name in grid}
     areas = []
     for seed in (0, 1):
         model = so.FedLinear(rounds=4, per_round=3, select=so.ActiveSampling(**best))
-        areas.append(so.selection.area_under(model.fit(fed(seed)).history_))
+        areas.append(so.selectors.area_under(model.fit(fed(seed)).history_))
     assert found[0]["area"] == pytest.approx(np.mean(areas))
     assert learner.select == so.ActiveSampling()
     with pytest.raises(UsageError, match="no selector"):
-        so.selection.grid_search(so.FedLinear(), fed, grid)
+        so.selectors.grid_search(so.FedLinear(), fed, grid)
     with pytest.raises(UsageError, match="at least one value"):
-        so.selection.grid_search(learner, fed, {"alpha2": []})
+        so.selectors.grid_search(learner, fed, {"alpha2": []})
 
 
 def test_pictures_show_what_they_are_given():
     later = [{**entry, "score": entry["score"] / 2, "seconds": 30.0} for entry in HISTORY[:3]]
     runs = {"one": [HISTORY, later], "two": [later]}
-    ax = so.selection.plot_learning(runs).axes[0]
+    ax = so.selectors.plot_learning(runs).axes[0]
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [0.15, 0.375, 0.675])
     assert len(ax.collections) == 2
-    ax = so.selection.plot_learning(runs, over="time").axes[0]
+    ax = so.selectors.plot_learning(runs, over="time").axes[0]
     assert ax.lines[0].get_xdata()[-1] == 3.0
-    ax = so.selection.plot_times(runs).axes[0]
+    ax = so.selectors.plot_times(runs).axes[0]
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [45, 45, 45])
-    ax = so.selection.plot_clients(runs).axes[0]
+    ax = so.selectors.plot_clients(runs).axes[0]
     np.testing.assert_allclose(ax.lines[1].get_ydata(), [3, 3, 3])
     draw = np.random.default_rng(0)
-    ax = so.selection.plot_selections({"a": draw.poisson(5, 400), "b": np.ones(9)}).axes[0]
+    ax = so.selectors.plot_selections({"a": draw.poisson(5, 400), "b": np.ones(9)}).axes[0]
     line = ax.lines[0]
     assert np.trapezoid(line.get_ydata(), line.get_xdata()) == pytest.approx(1, abs=0.05)
     heights = [patch.get_height() for patch in ax.patches]
     assert max(heights) == pytest.approx(1.0)  # all of b fall into one bar
-    for bad in (lambda: so.selection.plot_times({"x": []}),
-                lambda: so.selection.plot_selections({"x": []}),
-                lambda: so.selection.plot_learning({"x": [HISTORY]}, "f1")):  # fmt: skip
+    for bad in (lambda: so.selectors.plot_times({"x": []}),
+                lambda: so.selectors.plot_selections({"x": []}),
+                lambda: so.selectors.plot_learning({"x": [HISTORY]}, "f1")):  # fmt: skip
         with pytest.raises(DataError):
             bad()

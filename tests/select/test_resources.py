@@ -116,7 +116,7 @@ def estimates(load, n=3):
 @settings(max_examples=60, deadline=None)
 @given(loads=st.lists(st.floats(0.1, 50), min_size=1, max_size=8))
 def test_the_published_deadline_telescopes(loads):
-    selector = so.DynHybridFL(deadline=180)
+    selector = so.selectors.DynHybridFL(deadline=180)
     found = [selector.deadline_of(estimates(load)) for load in loads]
     step_by_step = [180.0]
     for before, now in pairwise(loads):
@@ -128,12 +128,12 @@ def test_the_published_deadline_telescopes(loads):
 @settings(max_examples=60, deadline=None)
 @given(loads=st.lists(st.floats(0.1, 50), min_size=2, max_size=8))
 def test_running_mean_and_bounds(loads):
-    selector = so.DynHybridFL(deadline=100, reference="running_mean")
+    selector = so.selectors.DynHybridFL(deadline=100, reference="running_mean")
     found = [selector.deadline_of(estimates(load)) for load in loads]
     assert found[0] == pytest.approx(100)
     for t in range(1, len(loads)):
         assert found[t] == pytest.approx(100 * loads[t] / np.mean(loads[:t]))
-    bounded = so.DynHybridFL(deadline=100, lower=90, upper=110)
+    bounded = so.selectors.DynHybridFL(deadline=100, lower=90, upper=110)
     assert all(90 <= bounded.deadline_of(estimates(load)) <= 110 for load in loads)
 
 
@@ -163,7 +163,7 @@ def test_upload_never_takes_more_than_there_is_nor_longer_than_allowed(seed, bud
 
 def digits(select, resources, rounds=3, **options):
     X, y, *_ = so.datasets.digits()
-    fed = so.simulate(X / 16, y, clients=20, seed=1, clock=so.VirtualClock(resources))
+    fed = so.simulate(X / 16, y, clients=20, seed=1, clock=so.simulation.VirtualClock(resources))
     model = so.FedLinear(rounds=rounds, per_round=10, select=select, epochs=5, **options)
     return fed, model.fit(fed)
 
@@ -177,8 +177,8 @@ def test_rows_are_sent_only_by_those_who_allow_it_and_each_once(monkeypatch):
         return stand_ins[-1]
 
     monkeypatch.setattr("solera.select.resources.fetch_rows", watched)
-    slow_link = so.Resources(upload=0.6, link=1e4)
-    fed, model = digits(so.HybridFL(deadline=30), slow_link, rounds=6)
+    slow_link = so.simulation.Resources(upload=0.6, link=1e4)
+    fed, model = digits(so.selectors.HybridFL(deadline=30), slow_link, rounds=6)
     sent = [entry["uploaded"] for entry in model.history_ if "uploaded" in entry]
     assert sum(sent) > 0
     allows = slow_link.allows_upload(1, np.arange(20))
@@ -189,15 +189,20 @@ def test_rows_are_sent_only_by_those_who_allow_it_and_each_once(monkeypatch):
 
 
 def test_nobody_sends_rows_when_nobody_allows_it():
-    fed, model = digits(so.HybridFL(deadline=30), so.Resources(upload=0.0, link=1e4))
+    fed, model = digits(
+        so.selectors.HybridFL(deadline=30), so.simulation.Resources(upload=0.0, link=1e4)
+    )
     assert [entry["uploaded"] for entry in model.history_] == [0, 0, 0]
     assert not any(record.task == "select.upload" for record in fed.meter.records)
-    fed, model = digits(so.HybridFL(deadline=30, upload=False), so.Resources(upload=1.0, link=1e4))
+    fed, model = digits(
+        so.selectors.HybridFL(deadline=30, upload=False),
+        so.simulation.Resources(upload=1.0, link=1e4),
+    )
     assert not any(record.task == "select.upload" for record in fed.meter.records)
 
 
 def test_uploaded_rows_enter_the_average_as_one_more_member():
-    class Fixed(so.Selector):
+    class Fixed(so.selectors.Selector):
         """Everybody, and the coordinator with the rows of client 0 once more."""
 
         def choose(self, round, roster, rng):
@@ -207,7 +212,7 @@ def test_uploaded_rows_enter_the_average_as_one_more_member():
         def coordinator_rows(self):
             data = self.fed.data
             first = data.segments(np.array([0]))[0]
-            one = so.FederatedData(
+            one = so.data.FederatedData(
                 first.X, first.y, np.array([0, len(first.y)]), schema=data.schema
             )
             return so.simulate(one).engine
@@ -216,11 +221,11 @@ def test_uploaded_rows_enter_the_average_as_one_more_member():
     X, y = X[:60] / 16, y[:60]
     how = {"rounds": 1, "batch_size": None, "lr": 0.5}
     with_coordinator_rows = so.FedLinear(select=Fixed(), **how).fit(
-        so.simulate(X, y, partition=so.ByGroup(np.arange(60) // 20))
+        so.simulate(X, y, partition=so.partitions.ByGroup(np.arange(60) // 20))
     )
     Xd, yd = np.concatenate([X, X[:20]]), np.concatenate([y, y[:20]])
     doubled = so.FedLinear(**how).fit(
-        so.simulate(Xd, yd, partition=so.ByGroup(np.arange(80) // 20))
+        so.simulate(Xd, yd, partition=so.partitions.ByGroup(np.arange(80) // 20))
     )
     np.testing.assert_allclose(with_coordinator_rows.coef_, doubled.coef_, atol=1e-12)
 
@@ -228,12 +233,12 @@ def test_uploaded_rows_enter_the_average_as_one_more_member():
 def test_hybrid_works_without_classes_and_behind_a_pipeline():
     draw = np.random.default_rng(0)
     X = draw.normal(size=(80, 3))
-    fed = so.simulate(X, X[:, 0], clients=8, clock=so.VirtualClock())
-    model = so.FedLinear(rounds=3, per_round=4, select=so.HybridFL()).fit(fed)
+    fed = so.simulate(X, X[:, 0], clients=8, clock=so.simulation.VirtualClock())
+    model = so.FedLinear(rounds=3, per_round=4, select=so.selectors.HybridFL()).fit(fed)
     assert all(entry["clients"] for entry in model.history_)
-    resources = so.Resources(upload=1.0, link=1e4)
-    fed = so.simulate(X, (X[:, 0] > 0) * 1, clients=8, clock=so.VirtualClock(resources))
-    inner = so.FedLinear(rounds=3, per_round=6, select=so.HybridFL(deadline=8), epochs=5)
+    resources = so.simulation.Resources(upload=1.0, link=1e4)
+    fed = so.simulate(X, (X[:, 0] > 0) * 1, clients=8, clock=so.simulation.VirtualClock(resources))
+    inner = so.FedLinear(rounds=3, per_round=6, select=so.selectors.HybridFL(deadline=8), epochs=5)
     model = so.Pipeline(so.FedScaler(), inner).fit(fed)
     assert model.score(X, (X[:, 0] > 0) * 1) > 0.8
 
@@ -268,7 +273,7 @@ def test_who_declines_counts_as_the_slowest(monkeypatch):
         return task.one(client, ask)
 
     monkeypatch.setitem(_tasks, "select.resources", replace(task, one=some))
-    _, model = digits(so.FedCS(deadline=1e6), so.Resources())
+    _, model = digits(so.selectors.FedCS(deadline=1e6), so.simulation.Resources())
     assert [entry["clients"] for entry in model.history_] == [10, 10, 10]
 
 

@@ -19,16 +19,20 @@ from solera.select.draw import by_weight, highest
 from solera.select.reports import with_default
 
 COUNTED = {
-    "Uniform": so.Uniform,
-    "RoundRobin": so.RoundRobin,
+    "Uniform": so.selectors.Uniform,
+    "RoundRobin": so.selectors.RoundRobin,
     "ActiveSampling": so.ActiveSampling,
     "ActiveSampling-explore": lambda: so.ActiveSampling(explore=True),
-    "PowerOfChoice": so.PowerOfChoice,
-    "GreedyShapley": lambda: so.GreedyShapley(part="train"),
-    "ShapleyUCB": lambda: so.ShapleyUCB(part="train"),
-    "ShapleySoftmax": lambda: so.ShapleySoftmax(part="train"),
+    "PowerOfChoice": so.selectors.PowerOfChoice,
+    "GreedyShapley": lambda: so.selectors.GreedyShapley(part="train"),
+    "ShapleyUCB": lambda: so.selectors.ShapleyUCB(part="train"),
+    "ShapleySoftmax": lambda: so.selectors.ShapleySoftmax(part="train"),
 }
-TIMED = {"FedCS": so.FedCS, "HybridFL": so.HybridFL, "DynHybridFL": so.DynHybridFL}
+TIMED = {
+    "FedCS": so.selectors.FedCS,
+    "HybridFL": so.selectors.HybridFL,
+    "DynHybridFL": so.selectors.DynHybridFL,
+}
 every = pytest.mark.parametrize("make", [*COUNTED.values(), *TIMED.values()],
                                 ids=[*COUNTED, *TIMED])  # fmt: skip
 
@@ -42,11 +46,13 @@ def rows(clients=8, each=12, seed=0):
 
 def federation(clients=8, *, seed=3, clock=True, engine="local", **options):
     X, y = rows(clients)
-    clock = so.VirtualClock(so.Resources(upload=0.5)) if clock is True else clock
+    clock = (
+        so.simulation.VirtualClock(so.simulation.Resources(upload=0.5)) if clock is True else clock
+    )
     return so.simulate(X, y, clients=clients, seed=seed, clock=clock, engine=engine, **options)
 
 
-class Watch(so.Callback):
+class Watch(so.callbacks.Callback):
     def __init__(self):
         self.chosen = []
 
@@ -92,7 +98,7 @@ def test_processes_choose_the_same(make, engine):
     np.testing.assert_allclose(one.coef_, two.coef_, rtol=1e-9)
 
 
-class Interrupt(so.Callback):
+class Interrupt(so.callbacks.Callback):
     def __init__(self, at):
         self.at = at
 
@@ -114,10 +120,12 @@ def test_interrupted_and_resumed_is_the_same(make, tmp_path):
 
 @every
 def test_unavailable_clients_are_never_chosen(make):
-    clock = so.VirtualClock(so.Resources(upload=0.5), availability=so.Availability(12))
+    clock = so.simulation.VirtualClock(
+        so.simulation.Resources(upload=0.5), availability=so.simulation.Availability(12)
+    )
     watch = Watch()
 
-    class There(so.Callback):
+    class There(so.callbacks.Callback):
         def on_round(self, learner, round):
             time = round.metrics["time"] - round.metrics["seconds"]
             there = clock.available(3, time, 8)
@@ -199,7 +207,7 @@ def test_nan_valuations_count_as_the_median():
 
 
 def test_round_robin_serves_everyone_before_anyone_twice():
-    selector, roster = so.RoundRobin(), Roster(10, 4, None, seed=5)
+    selector, roster = so.selectors.RoundRobin(), Roster(10, 4, None, seed=5)
     dice = np.random.default_rng(0)
     seen = np.concatenate([selector.choose(i, roster, dice) for i in range(5)])
     assert np.bincount(seen).tolist() == [2] * 10
@@ -208,8 +216,10 @@ def test_round_robin_serves_everyone_before_anyone_twice():
 def test_power_of_choice_takes_the_highest_loss_of_its_candidates():
     X = np.array([[0.0], [0], [1], [1]]).repeat(10, axis=0)
     y = np.array([0.0, 1.0, 5.0, 9.0]).repeat(10)
-    fed = so.simulate(X, y, clients=4, partition=so.ByGroup(np.arange(4).repeat(10)), seed=0)
-    select = so.PowerOfChoice(candidates=4)
+    fed = so.simulate(
+        X, y, clients=4, partition=so.partitions.ByGroup(np.arange(4).repeat(10)), seed=0
+    )
+    select = so.selectors.PowerOfChoice(candidates=4)
     _, chosen = fit(select, fed, rounds=1, per_round=2)
     assert chosen == [[2, 3]]
 
@@ -228,7 +238,7 @@ def test_active_sampling_reports_the_loss_of_the_model_that_was_sent():
 # --- clients that decline, and bad input ---
 
 
-@pytest.mark.parametrize("make", [so.ActiveSampling, so.PowerOfChoice])
+@pytest.mark.parametrize("make", [so.ActiveSampling, so.selectors.PowerOfChoice])
 def test_everyone_may_decline_to_report(make, monkeypatch):
     def refuse(*_):
         raise so.errors.Refusal("not here")
@@ -260,7 +270,7 @@ def test_nobody_meets_the_deadline(make, caplog):
 @pytest.mark.parametrize("budget", [0, -1])
 def test_a_budget_below_one_is_an_error(budget):
     with pytest.raises(UsageError, match="per_round must be a whole number of at least 1"):
-        fit(so.Uniform(), federation(), per_round=budget)
+        fit(so.selectors.Uniform(), federation(), per_round=budget)
 
 
 @pytest.mark.parametrize(
@@ -269,14 +279,17 @@ def test_a_budget_below_one_is_an_error(budget):
         (lambda: so.ActiveSampling(alpha1=1.5), "alpha1 must be a number in"),
         (lambda: so.ActiveSampling(alpha2=-1), "alpha2 must be a number of at least 0"),
         (lambda: so.ActiveSampling(alpha3=float("nan")), "alpha3 must be a number in"),
-        (lambda: so.PowerOfChoice(candidates=0), "candidates must be a whole number of at least 1"),
-        (lambda: so.GreedyShapley(np.zeros((2, 4))), "validation rows and their target"),
-        (lambda: so.ShapleyUCB(epsilon=-1), "epsilon must be a number of at least 0"),
-        (lambda: so.FedCS(deadline=0), "deadline must be a number > 0"),
-        (lambda: so.FedCS(overhead=-1), "overhead must be a number of at least 0"),
-        (lambda: so.HybridFL(term="mean"), "term must be"),
-        (lambda: so.DynHybridFL(reference="first"), "reference must be"),
-        (lambda: so.DynHybridFL(lower=5, upper=1), "lower must be"),
+        (
+            lambda: so.selectors.PowerOfChoice(candidates=0),
+            "candidates must be a whole number of at least 1",
+        ),
+        (lambda: so.selectors.GreedyShapley(np.zeros((2, 4))), "validation rows and their target"),
+        (lambda: so.selectors.ShapleyUCB(epsilon=-1), "epsilon must be a number of at least 0"),
+        (lambda: so.selectors.FedCS(deadline=0), "deadline must be a number > 0"),
+        (lambda: so.selectors.FedCS(overhead=-1), "overhead must be a number of at least 0"),
+        (lambda: so.selectors.HybridFL(term="mean"), "term must be"),
+        (lambda: so.selectors.DynHybridFL(reference="first"), "reference must be"),
+        (lambda: so.selectors.DynHybridFL(lower=5, upper=1), "lower must be"),
     ],
 )
 def test_bad_parameters_are_named(make, words):
@@ -286,7 +299,7 @@ def test_bad_parameters_are_named(make, words):
 
 def test_a_selector_changed_for_the_worse_is_checked_when_it_is_used():
     with pytest.raises(UsageError, match="deadline must be"):
-        fit(so.FedCS().set_params(deadline=0), federation())
+        fit(so.selectors.FedCS().set_params(deadline=0), federation())
 
 
 def test_every_selector_is_tried_here():

@@ -120,13 +120,13 @@ def test_null_and_symmetric_players(values):
 # --- the updates of a round ---
 
 
-class Keep(so.Callback):
+class Keep(so.callbacks.Callback):
     def on_round(self, learner, round):
         self.round = round
 
 
 def round_of(learner, X, y, assignment):
-    fed = so.simulate(X, y, partition=so.ByGroup(assignment), seed=0)
+    fed = so.simulate(X, y, partition=so.partitions.ByGroup(assignment), seed=0)
     keep = Keep()
     learner.fit(fed, callbacks=[keep])
     return keep.round, learner
@@ -147,7 +147,7 @@ def test_values_of_updates(name):
     X = draw.normal(size=(80, 4))
     y = (X[:, 0] > 0).astype(int)
     X[20:40], y[20:40] = X[:20], y[:20]  # clients 0 and 1 hold the same rows
-    learner = LEARNERS[name](so.GreedyShapley(X, y))
+    learner = LEARNERS[name](so.selectors.GreedyShapley(X, y))
     round, learner = round_of(learner, X, y, np.arange(4).repeat(20))
     assert round.metrics["evaluations"] == 16
     utility = RoundUtility(round, X, y, "validation")
@@ -166,7 +166,7 @@ def test_clients_can_judge_instead_of_the_coordinator(name):
     draw = np.random.default_rng(0)
     X = draw.normal(size=(80, 4))
     y = (X[:, 0] > 0).astype(int)
-    learner = LEARNERS[name](so.GreedyShapley(part="train"))
+    learner = LEARNERS[name](so.selectors.GreedyShapley(part="train"))
     round, _ = round_of(learner, X, y, np.arange(4).repeat(20))
     there = RoundUtility(round, None, None, "train")(all_subsets(4))
     here = RoundUtility(round, X, y, "train")(all_subsets(4))
@@ -180,7 +180,7 @@ def test_many_models_at_once_have_the_losses_of_each_alone(model):
     X, y, X_test, y_test = so.datasets.digits()
     fed = so.simulate(X, y, clients=6, seed=0)
     keep = Keep()
-    select = so.GreedyShapley(X_test, y_test)
+    select = so.selectors.GreedyShapley(X_test, y_test)
     learner = so.FedAvg(model, rounds=1, per_round=6, select=select, lr=0.1)
     learner.fit(fed, callbacks=[keep])
     utility = RoundUtility(keep.round, X_test, y_test, "validation")
@@ -192,7 +192,7 @@ def test_many_models_at_once_have_the_losses_of_each_alone(model):
 
 
 def test_greedy_goes_round_first_and_then_takes_the_best():
-    select, roster = so.GreedyShapley(), Roster(7, 2, None, seed=3)
+    select, roster = so.selectors.GreedyShapley(), Roster(7, 2, None, seed=3)
     chosen = [select.choose(i, roster, np.random.default_rng(i)) for i in range(4)]
     assert set(np.concatenate(chosen).tolist()) == set(range(7))
     sums, counts = np.array([1.0, 6, 0, 0, 4, 0, 0]), np.array([1, 3, 1, 1, 1, 1, 1])
@@ -201,7 +201,7 @@ def test_greedy_goes_round_first_and_then_takes_the_best():
 
 
 def test_ucb_explores_first_and_values_what_is_rarely_seen():
-    select, roster = so.ShapleyUCB(), Roster(4, 2, None, seed=3)
+    select, roster = so.selectors.ShapleyUCB(), Roster(4, 2, None, seed=3)
     select.set_state({"sums_": np.array([5.0, 0, 0, 0]), "counts_": np.array([5, 5, 0, 0])})
     assert sorted(select.choose(9, roster, np.random.default_rng(0)).tolist()) == [2, 3]
     select.set_state({"sums_": np.array([0.5, 0, 0, 0]), "counts_": np.array([50, 50, 50, 1])})
@@ -209,7 +209,7 @@ def test_ucb_explores_first_and_values_what_is_rarely_seen():
 
 
 def test_softmax_draws_by_exp_of_the_mean_value():
-    select, roster = so.ShapleySoftmax(), Roster(3, 1, None)
+    select, roster = so.selectors.ShapleySoftmax(), Roster(3, 1, None)
     select.set_state({"sums_": np.array([0.0, 2, 6]), "counts_": np.array([1, 2, 3])})
     counts = np.zeros(3)
     for i in range(4000):
@@ -221,7 +221,7 @@ def test_softmax_draws_by_exp_of_the_mean_value():
 def test_validation_rows_do_not_travel_with_the_description():
     from solera.core.component import build, describe
 
-    select = so.GreedyShapley(np.zeros((3, 2)), np.zeros(3), epsilon=0.5)
+    select = so.selectors.GreedyShapley(np.zeros((3, 2)), np.zeros(3), epsilon=0.5)
     back = build(describe(so.FedLinear(select=select))).select
     assert back.X is None
     assert back.epsilon == 0.5

@@ -192,7 +192,7 @@ def coordinate(folder: str, port: int, certificate: str, key: str, database: str
 def work(folder: str, rows: str, policy: str) -> None:
     held = decode(Path(rows).read_bytes())
     schema = Schema.from_payload(held["schema"])
-    data = so.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
+    data = so.data.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
     Agent(folder, Worker(data), Policy.read(policy)).run(wait=5)
 
 
@@ -297,7 +297,7 @@ class Fragile(Network):
         assert self.lives["driver"].code == 0, said[-2000:]
         return out.read_bytes()
 
-    def staff(self, names: Sequence[str], data: so.FederatedData) -> None:
+    def staff(self, names: Sequence[str], data: so.data.FederatedData) -> None:
         for k, name in enumerate(names):
             self.enrol(name)
             self.give(name, data, k, POLICY)

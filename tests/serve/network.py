@@ -49,7 +49,7 @@ folder, data, policy = sys.argv[1:]
 def rows():
     held = decode(open(data, "rb").read())
     schema = Schema.from_payload(held["schema"])
-    return so.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
+    return so.data.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
 
 
 agent = Agent(folder, Worker(rows), Policy.read(policy))
@@ -123,7 +123,9 @@ class Network:
         Agent.join(home, self.url, token, ca=self.ca)
         return home
 
-    def give(self, name: str, data: so.FederatedData, client: int, policy: str = POLICY) -> None:
+    def give(
+        self, name: str, data: so.data.FederatedData, client: int, policy: str = POLICY
+    ) -> None:
         """Put one client's rows and policy into its folder."""
         rows = data.segments(np.array([client]))[0]
         held = {"X": rows.X, "y": rows.y, "offsets": np.array([0, len(rows)])}

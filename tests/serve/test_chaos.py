@@ -20,7 +20,7 @@ from conftest import new_database  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(40, 3))
-DATA = so.FederatedData(X, X[:, 0] > 0, np.array([0, 25, 40]))
+DATA = so.data.FederatedData(X, X[:, 0] > 0, np.array([0, 25, 40]))
 NAMES = ("north", "south")
 ROUNDS = 8
 

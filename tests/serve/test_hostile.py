@@ -33,7 +33,7 @@ from solera.serve.identity import Identity  # noqa: E402
 rng = np.random.default_rng(1)
 X = rng.normal(size=(40, 3))
 Y = (X.sum(axis=1) > 0).astype(int)
-ROWS = so.FederatedData(X, Y, np.array([0, 40]))
+ROWS = so.data.FederatedData(X, Y, np.array([0, 40]))
 ALL = '[[task]]\nname = "*"\n'
 
 # --- a coordinator that lies ---------------------------------------------------------------------

@@ -22,7 +22,7 @@ from network import COORDINATOR, Network, kill  # noqa: E402
 
 rng = np.random.default_rng(2)
 X = rng.normal(size=(90, 4))
-DATA = so.FederatedData(X, (X @ rng.normal(size=(4, 3))).argmax(axis=1), np.array([0, 50, 90]))
+DATA = so.data.FederatedData(X, (X @ rng.normal(size=(4, 3))).argmax(axis=1), np.array([0, 50, 90]))
 
 
 def learned(federation):

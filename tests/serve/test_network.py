@@ -26,7 +26,7 @@ NAMES = ("north", "south", "west")
 
 
 def data():
-    return so.FederatedData(X, Y, np.array([0, 50, 90, 120]))
+    return so.data.FederatedData(X, Y, np.array([0, 50, 90, 120]))
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ SOURCE = Path(so.__file__).parent
 rng = np.random.default_rng(5)
 X = rng.normal(size=(120, 4))
 Y = (X @ rng.normal(size=(4, 3))).argmax(axis=1)
-DATA = so.FederatedData(X, Y, np.array([0, 50, 90, 120]))
+DATA = so.data.FederatedData(X, Y, np.array([0, 50, 90, 120]))
 NAMES = ("north", "south", "west")
 TRAIN = {
     "coef": np.zeros((4, 3)),
@@ -271,7 +271,7 @@ def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
     monkeypatch.setattr(httpx.Client, "request", captured)
     here = federation(network, "leaving")
     home = here.enrol("east")
-    one = so.FederatedData(X, Y, np.array([0, len(X)]))
+    one = so.data.FederatedData(X, Y, np.array([0, len(X)]))
     agent = Agent(home, Worker(one), Policy.parse('[[task]]\nname = "*"\n'), patience=5)
     replies = here.connect().ask("data.describe", deadline=20)
     reader = threading.Thread(target=replies.collect)
@@ -638,7 +638,7 @@ def test_what_is_encrypted_cannot_be_read_at_the_coordinator(network):
     sums = [so.FedHEONN().fit(so.simulate(DATA)).statistics_["moments"]]
     for k in range(3):
         rows = DATA.segments(np.array([k]))[0]
-        part = so.FederatedData(rows.X, rows.y, np.array([0, len(rows)]), schema=DATA.schema)
+        part = so.data.FederatedData(rows.X, rows.y, np.array([0, len(rows)]), schema=DATA.schema)
         sums.append(so.FedHEONN().fit(so.simulate(part)).statistics_["moments"])
     markers = {np.float64(v).tobytes() for array in sums for v in np.ravel(array) if v % 1}
     markers |= {row.tobytes() for row in X}
@@ -686,7 +686,7 @@ def test_a_job_ends_in_a_named_state_by_its_deadline(lab):
 
 def events(network):
     with Store(f"sqlite:///{network.folder / 'coordinator' / 'coordinator.sqlite'}") as store:
-        return [event for event in store.events(network.federation) if event.reason]
+        return [event for event in store.events(federation=network.federation) if event.reason]
 
 
 def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):

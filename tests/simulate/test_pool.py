@@ -12,12 +12,12 @@ X = np.random.default_rng(0).normal(size=(300, 3))
 Y = X @ np.array([1.0, -2.0, 0.5])
 
 
-@so.steps.initialise
+@so.simulation.steps.initialise
 def start():
     return {"w": np.zeros(3)}
 
 
-@so.steps.deploy
+@so.simulation.steps.deploy
 def send(model):
     return {"w": model["w"].copy()}
 
@@ -29,27 +29,27 @@ def train(client):
         client.model["w"] -= 0.1 * rows.X.T @ error / len(rows)
 
 
-@so.steps.collect
+@so.simulation.steps.collect
 def weights(model):
     return model["w"]
 
 
-@so.steps.aggregate
+@so.simulation.steps.aggregate
 def mean(collected):
     return np.mean(collected, axis=0)
 
 
-@so.steps.set_aggregated
+@so.simulation.steps.set_aggregated
 def take(aggregated):
     return {"w": aggregated}
 
 
-@so.steps.evaluate
+@so.simulation.steps.evaluate
 def loss(model, data):
     return float(((data.X @ model["w"] - data.y) ** 2).mean())
 
 
-@pytest.mark.parametrize("topology", [so.Star(), so.Hierarchy(1)])
+@pytest.mark.parametrize("topology", [so.simulation.Star(), so.simulation.Hierarchy(1)])
 def test_federated_averaging_by_hand(topology):
     pool = so.pool(so.simulate(X, Y, clients=10, seed=1, topology=topology))
     pool.servers.map(start)
@@ -70,7 +70,7 @@ def test_roles_are_checked():
         pool.clients.select(lambda a: a.id == 0).map(
             lambda me, others: None, pool.clients.select(lambda a: a.id == 1)
         )
-    peers = so.pool(so.simulate(X, Y, clients=4, topology=so.Peers("parallel")))
+    peers = so.pool(so.simulate(X, Y, clients=4, topology=so.simulation.Peers("parallel")))
     assert len(peers.servers) == len(peers.aggregators) == len(peers.clients) == 4
     assert peers.clients.map(lambda me, others: len(others), peers.clients) == [4] * 4
 

@@ -56,7 +56,7 @@ def test_sparse_rows_and_clients_without_test_rows():
     X, y, *_ = so.datasets.wine()
     groups = np.zeros(len(y), dtype=int)
     groups[:2] = 1
-    fed = so.simulate(sparse.csr_matrix(X), y, partition=so.ByGroup(groups), test=0.3)
+    fed = so.simulate(sparse.csr_matrix(X), y, partition=so.partitions.ByGroup(groups), test=0.3)
     schemes = three_schemes(so.FedHEONN(), fed.data)
     assert list(schemes.rows) == [0]
     assert [line["client"] for line in schemes.by_client()] == [0]

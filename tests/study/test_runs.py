@@ -157,7 +157,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard(store: Path) -> None:
     X, y, _, _ = so.datasets.wine()
     model = so.FedLinear(rounds=4, lr=1e-5)
-    model.fit(so.simulate(X, y, clients=3), callbacks=[so.TensorBoard("logs")])
+    model.fit(so.simulate(X, y, clients=3), callbacks=[so.callbacks.TensorBoard("logs")])
     written = scalars(Path("logs"))
     assert [step for step, _ in written["loss"]] == [0, 1, 2, 3]
     assert [v for _, v in written["loss"]] == pytest.approx([h["loss"] for h in model.history_])
@@ -176,7 +176,7 @@ def test_mlflow(store: Path, tmp_path: Path) -> None:
 
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     X, y, _, _ = so.datasets.wine()
-    exporter = so.MLflow(uri, experiment="wine", run="mine")
+    exporter = so.callbacks.MLflow(uri, experiment="wine", run="mine")
     model = so.FedLinear(rounds=4, lr=1e-5).fit(so.simulate(X, y, clients=3), callbacks=[exporter])
     reader = MlflowClient(tracking_uri=uri)
     found = reader.get_run(exporter.run_id_)
@@ -200,6 +200,9 @@ def test_exporters_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
     X, y, _, _ = so.datasets.wine()
     fed = so.simulate(X, y, clients=3)
-    for exporter, extra in ((so.TensorBoard("x"), "tensorboard"), (so.MLflow("x"), "mlflow")):
+    for exporter, extra in (
+        (so.callbacks.TensorBoard("x"), "tensorboard"),
+        (so.callbacks.MLflow("x"), "mlflow"),
+    ):
         with pytest.raises(so.errors.MissingExtra, match=rf"solera\[{extra}\]"):
             so.FedLinear(rounds=1).fit(fed, callbacks=[exporter])

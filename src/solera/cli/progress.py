@@ -17,10 +17,11 @@ from rich.text import Text
 from solera.cli.output import stderr
 from solera.core.rounds import Callback, Round
 from solera.study.formatting import size
+from solera.study.run.progress import Progress as StudyProgress
 from solera.study.run.results import logged
 
 
-class Bars:
+class Bars(StudyProgress):
     """One bar for every fit, and a line that says what happens between fits.
 
     Use it in a ``with`` block. It is what studies take as ``progress``.

@@ -20,6 +20,7 @@ from solera.core.schema import Schema
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
+Array = NDArray[Any]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -183,6 +184,11 @@ class Client:
     def key(self) -> random.Bits:
         """This client's stream key, as an array of one; see :func:`solera.core.rng.stream_keys`."""
         return self.draws.keys([self.id])
+
+    @property
+    def alone(self) -> ClientGroup:
+        """This client as a group of one."""
+        return ClientGroup(self.data._id, self.data._source, self._draws, [self.state])
 
 
 class ClientGroup:

@@ -143,12 +143,14 @@ def check_call(
     where: Where,
     *,
     also: Sequence[str] = (),
+    passed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Check names and types of arguments before a call; returns the types by name.
 
-    ``also`` are other names that would be right in the same table.
+    ``also`` are other names that would be right in the same table, ``passed`` are arguments that
+    do not come from it.
     """
-    hints = declared_types(function)
+    hints = {n: hint for n, hint in declared_types(function).items() if n not in passed}
     for name, value in given.items():
         if name not in hints:
             near = nearest(name, [*hints, *also])
@@ -156,6 +158,8 @@ def check_call(
         if rule := _rule_broken(value, hints[name]):
             raise Problem((*where, name), f"{owner}: {name} = {value!r} is not {rule}")
     for p in parameters_of(function):
+        if p.name in passed:
+            continue
         if p.name not in given and p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
             is_table = any(map(_is_table, _alternatives(hints[p.name])))
             entry = f"[{p.name}]" if is_table else f"{p.name} = …"

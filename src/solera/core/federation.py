@@ -89,7 +89,7 @@ class Replies:
         if not isinstance(aggregation, Aggregation):
             raise UsageError(
                 f"fold needs an aggregation, not {aggregation!r}",
-                hint="for example fold(so.Sum())",
+                hint="for example fold(so.aggregations.Sum())",
             )
         total = None
         groups = self._federation.topology.groups(self.ask.clients)
@@ -332,7 +332,7 @@ class Federation:
         if size > self.limits.size:
             raise PayloadTooLarge(
                 f"payload of {size:,} bytes exceeds the limit of {self.limits.size:,}",
-                hint="send less, or raise it with limits=so.Limits(size=…)",
+                hint="send less, or raise it with limits=so.messages.Limits(size=…)",
             )
         return size
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
 from typing import Any
 
 from solera.core.clients import Client, ClientGroup
@@ -64,6 +65,21 @@ def task(
             )
         _tasks[name] = Task(name, one, many, version, finite, like)
         return _tasks[name]
+
+    return install
+
+
+def group_task(
+    name: str, *, like: Callable[[Any], Any] | None = None
+) -> Callable[[Callable[[ClientGroup, Any], Stacked]], Task]:
+    """Install a function ``(group, ask) -> replies``, for which one client is a group of one."""
+
+    def install(many: Callable[[ClientGroup, Any], Stacked]) -> Task:
+        @wraps(many)
+        def one(client: Client, ask: Any) -> Any:
+            return many(client.alone, ask)[0]
+
+        return task(name, many=many, like=like)(one)
 
     return install
 

@@ -1,6 +1,7 @@
 """``so.data``: rows and who holds them."""
 
 from solera.core.schema import Feature, Schema
+from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
 from solera.data.dataset import Dataset, holdout
 from solera.data.federated import FederatedData, LazyData
@@ -15,5 +16,8 @@ __all__ = [
     "Schema",
     "agree",
     "deal_labels",
+    "from_huggingface",
+    "from_pandas",
+    "from_torch",
     "holdout",
 ]

@@ -47,7 +47,7 @@ def schools(
 
     ``students`` names the student of a row. ``strata`` names a category of that student, for
     example of the dropout rate; then no school has students of two categories. Make clients of the
-    result with ``so.ByGroup``.
+    result with ``so.partitions.ByGroup``.
     """
     check_arguments(schools, size=size)
     student = _codes(students)

@@ -1,6 +1,6 @@
 """How much energy a piece of work takes, and which tasks, clients and rounds take it.
 
-    with so.track_energy(federation, country="ESP") as tracked:
+    with so.energy.track_energy(federation, country="ESP") as tracked:
         model.fit(federation)
     print(tracked.use)
 

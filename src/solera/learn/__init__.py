@@ -1,0 +1,75 @@
+"""Learners, and what one's own learner builds on."""
+
+from solera.learn.averaging import nn
+from solera.learn.averaging.base import Averaging
+from solera.learn.averaging.buffered import FedBuff
+from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.multilabel import MLFedAvg
+from solera.learn.averaging.personal import Ditto, FedBN, FedPer, FedRep
+from solera.learn.averaging.variants import (
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedNova,
+    FedProx,
+    FedSGD,
+    FedYogi,
+    Scaffold,
+)
+from solera.learn.base import Additive, Learner, Predictor, Transformer, load
+from solera.learn.cluster.kmeans import FedKMeans
+from solera.learn.evaluation import evaluate
+from solera.learn.heonn.encryption import Encryption
+from solera.learn.heonn.ensemble import RandomPatches
+from solera.learn.heonn.learner import FedHEONN
+from solera.learn.linear import FedLinear
+from solera.learn.peers import PeerToPeer
+from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
+from solera.learn.preprocess.pipeline import Pipeline
+from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
+from solera.learn.trees.boosting.simfl import SimFL
+from solera.learn.trees.fed_id3 import FedID3
+from solera.learn.trees.forest import FedForest
+from solera.learn.trees.fusion.federated_tree import FederatedTree
+
+__all__ = [
+    "Additive",
+    "Averaging",
+    "Ditto",
+    "Encryption",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedBN",
+    "FedBins",
+    "FedBuff",
+    "FedEncoder",
+    "FedForest",
+    "FedHEONN",
+    "FedHistGBDT",
+    "FedID3",
+    "FedImputer",
+    "FedKMeans",
+    "FedLinear",
+    "FedNova",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "FedSGD",
+    "FedScaler",
+    "FedYogi",
+    "FederatedTree",
+    "Learner",
+    "MLFedAvg",
+    "PeerToPeer",
+    "Pipeline",
+    "Predictor",
+    "RandomPatches",
+    "Scaffold",
+    "SimFL",
+    "Transformer",
+    "evaluate",
+    "load",
+    "nn",
+]

@@ -7,14 +7,14 @@ are summed before the ratio is taken). No prediction and no row leaves a client.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Sum
-from solera.core.clients import Client, ClientGroup, IntArray, Part, Segments
+from solera.core.clients import Array, BoolArray, ClientGroup, FloatArray, IntArray, Part, Segments
 from solera.core.component import Component, build_fitted, describe_fitted
 from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
@@ -22,22 +22,16 @@ from solera.core.federation import Federation
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import Schema, class_codes
-from solera.core.task import task
+from solera.core.task import group_task
 
 
-def _evaluate_many(group: ClientGroup, ask: Any) -> Stacked:
+@group_task("learner.evaluate")
+def _evaluate(group: ClientGroup, ask: Any) -> Stacked:
+    """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
 
 
-@task("learner.evaluate", many=_evaluate_many)
-def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
-    """Counts of this client's rows: a confusion matrix, label counts or sums of squares."""
-    rows = client.data.part(ask["part"])
-    one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
-    return Stacked(count_rows(build_fitted(ask["model"]), one))[0]
-
-
-def count_rows(model: Any, rows: Segments) -> dict[str, NDArray[Any]]:
+def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
     """Counts for each client, from one prediction of all their rows."""
     joined = rows.joined()
     if joined.y is None:
@@ -54,30 +48,27 @@ def count_rows(model: Any, rows: Segments) -> dict[str, NDArray[Any]]:
     truth, guess = _matrix(joined.y), _matrix(predicted)
     if schema.target == "labels":
         truth, guess = truth.astype(bool), guess.astype(bool)
-        columns = {
+        values = {
             "true_positive": truth & guess,
             "false_positive": ~truth & guess,
             "false_negative": truth & ~guess,
+            "exact": (truth == guess).all(axis=1),
         }
-        exact = _sums((truth == guess).all(axis=1, keepdims=True), owners, len(rows))
-        counted = {name: _sums(value, owners, len(rows)) for name, value in columns.items()}
-        return {**counted, "exact": exact[:, 0], "rows": rows.sizes}
-    error = truth - guess
-    sums = {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
-    return {
-        **{name: _sums(value, owners, len(rows)) for name, value in sums.items()},
-        "rows": rows.sizes,
-    }
+    else:
+        error = truth - guess
+        values = {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
+    sums = {name: _sums(value, owners, len(rows)) for name, value in values.items()}
+    return {**sums, "rows": rows.sizes}
 
 
-def _matrix(y: NDArray[Any]) -> NDArray[Any]:
+def _matrix(y: Array) -> Array:
     return np.asarray(y).reshape(len(y), -1)
 
 
-def _sums(values: NDArray[Any], owners: IntArray, clients: int) -> NDArray[Any]:
-    """Column sums of the rows of each client."""
+def _sums(values: Array, owners: IntArray, clients: int) -> Array:
+    """Sums over the rows of each client."""
     kind = np.int64 if values.dtype == bool else float
-    total = np.zeros((clients, values.shape[1]), dtype=kind)
+    total = np.zeros((clients, *values.shape[1:]), dtype=kind)
     if len(owners):
         first = np.flatnonzero(np.diff(owners, prepend=-1))
         total[owners[first]] = np.add.reduceat(values, first, axis=0, dtype=kind)
@@ -119,7 +110,7 @@ def evaluate(
     if not model.predicts:
         raise UsageError(
             f"{model!r} does not predict the target and cannot be judged by it",
-            hint="compare clusters with so.jaccard or model.silhouette",
+            hint="compare clusters with so.metrics.jaccard or model.silhouette",
         )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     replies = federation.ask(_evaluate, ask)
@@ -139,8 +130,7 @@ def evaluate(
 
 def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, float]]:
     """Metrics of every client that has rows, computed for all of them at once."""
-    rows = counts["confusion"].sum(axis=(1, 2)) if "confusion" in counts else counts["rows"]
-    some = np.flatnonzero(rows)
+    some = np.flatnonzero(rows_counted(counts))
     found = metrics_of_many(map_leaves(lambda leaf: leaf[some], counts))
     columns = zip(*(values.tolist() for values in found.values()), strict=True)
     return {
@@ -172,8 +162,23 @@ class Gather(Aggregation):
         return partial["clients"], partial["stacked"]
 
 
-def rows_counted(counts: dict[str, Any]) -> int:
-    return int(counts["confusion"].sum() if "confusion" in counts else counts["rows"])
+def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The counts of several clients as one."""
+    total: dict[str, Any] = map_leaves(lambda *leaves: sum(leaves), *counts)
+    return total
+
+
+def evaluation_of(counts: Mapping[int, dict[str, Any]]) -> Evaluation | None:
+    """What clients counted, each with a model of its own; None without any."""
+    if not counts:
+        return None
+    total = summed(list(counts.values()))
+    return Evaluation(metrics(total), {client: metrics(c) for client, c in counts.items()}, total)
+
+
+def rows_counted(counts: dict[str, Any]) -> Any:
+    """Rows behind folded counts, or behind those of each client."""
+    return counts["confusion"].sum(axis=(-2, -1)) if "confusion" in counts else counts["rows"]
 
 
 def metrics(counts: dict[str, Any]) -> dict[str, float]:
@@ -182,44 +187,44 @@ def metrics(counts: dict[str, Any]) -> dict[str, float]:
     return {name: float(values[0]) for name, values in found.items()}
 
 
-def metrics_of_many(counts: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+def metrics_of_many(counts: dict[str, Any]) -> dict[str, FloatArray]:
     """The metrics of many clients' counts, whose first axis is the client."""
     if "confusion" in counts:
         return class_metrics(counts["confusion"])
     return label_metrics(counts) if "exact" in counts else number_metrics(counts)
 
 
-def class_metrics(confusion: IntArray) -> dict[str, NDArray[np.float64]]:
+def class_metrics(confusion: IntArray) -> dict[str, FloatArray]:
     """From confusion matrices, clients × true × predicted classes."""
     hits = np.diagonal(confusion, axis1=1, axis2=2)
     true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
     present = true > 0
     occurs = present | (predicted > 0)
-    recall = _ratio(hits, true)
+    recall = ratio(hits, true)
     return {
-        "accuracy": _ratio(hits.sum(axis=1), confusion.sum(axis=(1, 2))),
+        "accuracy": ratio(hits.sum(axis=1), confusion.sum(axis=(1, 2))),
         "balanced_accuracy": _mean_where(recall, present),
-        "macro_precision": _mean_where(_ratio(hits, predicted), occurs),
+        "macro_precision": _mean_where(ratio(hits, predicted), occurs),
         "macro_recall": _mean_where(recall, occurs),
-        "macro_f1": _mean_where(_ratio(2 * hits, true + predicted), occurs),
+        "macro_f1": _mean_where(ratio(2 * hits, true + predicted), occurs),
     }
 
 
-def label_metrics(counts: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     """From true positives, false positives and false negatives, clients × labels."""
     hits = counts["true_positive"]
     misses = counts["false_positive"] + counts["false_negative"]
     rows = counts["rows"]
-    f1 = _ratio(2 * hits, 2 * hits + misses)
+    f1 = ratio(2 * hits, 2 * hits + misses)
     return {
-        "subset_accuracy": _ratio(counts["exact"], rows),
-        "hamming_loss": _ratio(misses.sum(axis=1), rows * hits.shape[1]),
-        "micro_f1": _ratio(2 * hits.sum(axis=1), (2 * hits + misses).sum(axis=1)),
+        "subset_accuracy": ratio(counts["exact"], rows),
+        "hamming_loss": ratio(misses.sum(axis=1), rows * hits.shape[1]),
+        "micro_f1": ratio(2 * hits.sum(axis=1), (2 * hits + misses).sum(axis=1)),
         "macro_f1": _mean_where(f1, 2 * hits + misses > 0),
     }
 
 
-def number_metrics(counts: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     """From sums of squares, clients × outputs; R² is the mean over outputs."""
     rows = counts["rows"][:, None]
     spread = counts["y2"] - counts["y"] ** 2 / rows
@@ -232,15 +237,16 @@ def number_metrics(counts: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def _mean_where(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:
     """The mean of the chosen values of every line; 0 where none is chosen."""
-    return _ratio((values * chosen).sum(axis=1), chosen.sum(axis=1))
+    return ratio((values * chosen).sum(axis=1), chosen.sum(axis=1))
 
 
-def _ratio(a: Any, b: Any) -> NDArray[np.float64]:
+def ratio(a: Any, b: Any) -> FloatArray:
+    """a / b, and 0 where b is 0."""
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    ratio: NDArray[np.float64] = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
-    return ratio
+    quotients: FloatArray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+    return quotients
 
 
 class Evaluate(Callback, Component):

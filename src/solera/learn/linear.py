@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.clients import Client, ClientGroup, IntArray
+from solera.core.clients import Array, Client, ClientGroup, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import DataError
 from solera.core.replies import Stacked
@@ -105,7 +105,7 @@ def _train(client: Client, ask: Any) -> dict[str, Any]:
     return {"coef": W, "intercept": b, "loss": loss, "rows": len(rows)}
 
 
-def _error(z: Floats, target: NDArray[Any], loss: str) -> tuple[Floats, Floats]:
+def _error(z: Floats, target: Array, loss: str) -> tuple[Floats, Floats]:
     """dL/dz and L of every row; z has one column per output."""
     if loss == "softmax":
         z = z - z.max(axis=-1, keepdims=True)

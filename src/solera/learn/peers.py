@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.rng import generator
@@ -33,7 +33,7 @@ class PeerToPeer(Predictor):
         if not isinstance(topology, Peers):
             raise UsageError(
                 f"PeerToPeer needs a federation of peers, not {topology!r}",
-                hint="so.simulate(…, topology=so.Peers('cyclic'))",
+                hint="so.simulate(…, topology=so.simulation.Peers('cyclic'))",
             )
         self.learner_ = self.learner.clone()
         self.learner_.history_, self.learner_.schema_ = [], self.schema_
@@ -60,12 +60,12 @@ class PeerToPeer(Predictor):
         learner.apply_update(mean)
         return float(mean["loss"])
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Array:
         self.check_fitted()
         return self.learner_.predict(X)
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> Array:
         """Probabilities by the learner that was trained, where it has them."""
         self.check_fitted()
-        probabilities: NDArray[Any] = self.learner_.predict_proba(X)  # type: ignore[attr-defined]
+        probabilities: Array = self.learner_.predict_proba(X)  # type: ignore[attr-defined]
         return probabilities

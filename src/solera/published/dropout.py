@@ -7,9 +7,9 @@ schools that are alike and for schools that differ in their dropout rate.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,11 +83,6 @@ def dense(width: int, rounds: int = 20, **options: Any) -> FedAvg:
     return FedAvg(model, rounds=rounds, lr=1e-3, optimiser="adam", batch_size=64, **options)
 
 
-def network(width: int, rounds: int = 20, **options: Any) -> Pipeline:
-    """Scaled columns and the thesis's network."""
-    return Pipeline(FedScaler(), dense(width, rounds, **options))
-
-
 def has_torch() -> bool:
     """Whether the network can be trained here."""
     try:
@@ -97,15 +92,14 @@ def has_torch() -> bool:
     return True
 
 
-def iterative(width: int) -> dict[str, Callable[..., Pipeline]]:
-    """What can be trained here in rounds and epochs."""
-    outcome: dict[str, Callable[..., Pipeline]] = {"FedLinear": linear}
-    return {**outcome, "FedAvg": partial(network, width)} if has_torch() else outcome
-
-
 def learners(width: int) -> dict[str, Callable[..., Pipeline]]:
     """What can be trained here on rows of ``width`` columns."""
-    return {"FedHEONN": closed_form, **iterative(width)}
+
+    def network(rounds: int = 20, **options: Any) -> Pipeline:
+        return Pipeline(FedScaler(), dense(width, rounds, **options))
+
+    known = {"FedHEONN": closed_form, "FedLinear": linear}
+    return {**known, "FedAvg": network} if has_torch() else known
 
 
 @dataclass(frozen=True)
@@ -149,11 +143,9 @@ def read(full: bool) -> Students:
 def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """All cells; accuracies and shares are between 0 and 1, spreads are standard deviations."""
     students = read(full)
-    lines: Rows = []
-    if not has_torch():
-        lines.append(row("FedAvg", None, None, note="left out: the network needs the extra torch"))
+    left_out = row("FedAvg", None, None, note="left out: the network needs the extra torch")
     return [
-        *lines,
+        *([] if has_torch() else [left_out]),
         *_hyperparameters(students, progress.stage),
         *_three_schemes(students, progress.stage),
         *_rates(students if full else _oulad_students()),
@@ -171,16 +163,17 @@ def _hyperparameters(students: Students, stage: Any) -> Rows:
         stage(f"seed {seed}: FedHEONN")
         closed.append(closed_form().fit(fed).score(X_test, y_test))
     lines = [row("4.2: FedHEONN, all schools, one round", None, float(np.mean(closed)))]
-    for name, make in iterative(students.width).items():
-        lines += _rounds_and_epochs(students, name, make, stage)
+    for name, make in learners(students.width).items():
+        if make is not closed_form:
+            lines += _rounds_and_epochs(students, name, make, stage)
     return lines
 
 
 def _rounds_and_epochs(
     students: Students, name: str, make: Callable[..., Pipeline], stage: Any
 ) -> Rows:
-    reached: dict[tuple[int, int], list[float]] = {}
-    needed: dict[tuple[int, int], list[int]] = {}
+    reached: dict[tuple[int, int], list[float]] = defaultdict(list)
+    needed: dict[tuple[int, int], list[int]] = defaultdict(list)
     central, best = [], []
     for seed in students.seeds:
         X_test, y_test, fed, one = _divided(students, seed)
@@ -193,13 +186,13 @@ def _rounds_and_epochs(
             for rounds, epochs in PLANS:
                 stage(f"seed {seed}: Figure 4.2, {name}, {clients} clients, {rounds} rounds")
                 model = make(rounds, epochs=epochs, per_round=clients).fit(fed)
-                reached.setdefault((clients, epochs), []).append(model.score(X_test, y_test))
+                reached[clients, epochs].append(model.score(X_test, y_test))
         for clients in (1, 14, 54):
             for epochs in (2, 10):
                 stage(f"seed {seed}: Figure 4.3, {name}, {clients} clients, {epochs} epochs")
                 goal = _Goal(scaled, y_test, central[-1])
                 make(LIMIT, epochs=epochs, per_round=clients).fit(fed, callbacks=[goal])
-                needed.setdefault((clients, epochs), []).append(goal.rounds)
+                needed[clients, epochs].append(goal.rounds)
     mean = {cell: float(np.mean(values)) for cell, values in reached.items()}
     few = [value for (clients, _), value in mean.items() if clients > 1]
     jump = [mean[14, epochs] - mean[1, epochs] for _, epochs in PLANS]
@@ -296,11 +289,10 @@ def categories(data: FederatedData) -> list[str]:
 
 def _lines(title: str, outcome: ThreeSchemes) -> Rows:
     lines = []
+    columns = {"accuracy": "", "worst": ", worst school", "spread": ", spread over schools"}
     for line in outcome.table():
-        scheme = line["scheme"]
-        lines.append(row(f"{title}, {scheme}", None, line["accuracy"]))
-        lines.append(row(f"{title}, {scheme}, worst school", None, line["worst"]))
-        lines.append(row(f"{title}, {scheme}, spread over schools", None, line["spread"]))
+        scheme = f"{title}, {line['scheme']}"
+        lines += [row(scheme + words, None, line[key]) for key, words in columns.items()]
     gap = outcome["federated"]["accuracy"] - outcome["centralised"]["accuracy"]
     lines.append(row(f"{title}, federated less centralised", None, gap))
     return lines

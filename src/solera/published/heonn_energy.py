@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -109,49 +109,42 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     rows = []
     for case in CASES:
         name = f"{case.table} {case.data}, {case.what}"
+        kwh, score = None, None
         skipped = "--full" if case.only_full and not full else ""
         if case.encrypted and not _can_encrypt():
             skipped = "extra he"
-        if skipped:
-            rows.append(row(f"{name}: kWh", case.kwh, None, form=".3e", note=skipped))
-            rows.append(row(f"{name}: %", case.accuracy, None, form=".2f", note=skipped))
-            continue
-        progress.stage(f"Table {name}")
-        use, score = _measure(case)
-        note = f"{use.seconds:.2f} s, {score / use.wh:.3g} points per Wh ({use.source})"
-        rows.append(row(f"{name}: kWh", case.kwh, use.kwh, form=".3e", note=note))
-        rows.append(row(f"{name}: %", case.accuracy, score, form=".2f"))
+        note = skipped
+        if not skipped:
+            progress.stage(f"Table {name}")
+            use, score = _measure(case)
+            kwh = use.kwh
+            note = f"{use.seconds:.2f} s, {score / use.wh:.3g} points per Wh ({use.source})"
+        rows.append(row(f"{name}: kWh", case.kwh, kwh, form=".3e", note=note))
+        rows.append(row(f"{name}: %", case.accuracy, score, form=".2f", note=skipped))
     return rows
 
 
-def _measure(case: Case) -> tuple[so.EnergyUse, float]:
+def _measure(case: Case) -> tuple[so.energy.EnergyUse, float]:
     X, y, X_test, y_test = split(case.data)
     if case.what == "MLP":
-        train, score = _mlp(X, y, X_test, y_test, case.clients)
-        with so.track_energy(country="ESP") as tracked:
-            train()
-        return tracked.use, score()
+        perceptron = _perceptron()
+        with so.energy.track_energy(country="ESP") as tracked:
+            for end in np.linspace(0, len(X), case.clients + 1).astype(int)[1:]:
+                perceptron.fit(X[:end], y[:end])  # anew, with the rows of one more client
+        return tracked.use, 100.0 * float(perceptron.score(X_test, y_test))
     fed = so.simulate(X, y, clients=case.clients, seed=0)
     how: dict[str, Any] = {"encrypt": so.Encryption(KEY)} if case.encrypted else AS_THESIS
     model = so.FedHEONN(lam=case.lam, ensemble=case.ensemble, **how)
-    with so.track_energy(fed, country="ESP") as tracked:
+    with so.energy.track_energy(fed, country="ESP") as tracked:
         for client in range(case.clients):  # one after the other, as in the thesis
             model.partial_fit(fed, clients=[client])
     return tracked.use, score_of(model, X_test, y_test)
 
 
-def _mlp(
-    X: Any, y: Any, X_test: Any, y_test: Any, clients: int
-) -> tuple[Callable[[], None], Callable[[], float]]:
-    """The thesis's perceptron, fitted anew to the rows of one more client at a time."""
+def _perceptron() -> Any:
+    """The thesis's network."""
     from sklearn.neural_network import MLPClassifier
 
-    model = MLPClassifier((128, 64), solver="sgd", alpha=1e-4, max_iter=500, tol=1e-4)
-    model.set_params(random_state=0)
-    ends = np.linspace(0, len(X), clients + 1).astype(int)[1:]
-
-    def train() -> None:
-        for end in ends:
-            model.fit(X[:end], y[:end])
-
-    return train, lambda: 100.0 * float(model.score(X_test, y_test))
+    return MLPClassifier(
+        (128, 64), solver="sgd", alpha=1e-4, max_iter=500, tol=1e-4, random_state=0
+    )

@@ -55,13 +55,7 @@ PUBLISHED = {  # uniform, samples, samples_labels, alone
     "ng20": (0.7768, 0.7530, 0.7398, 0.7567),
 }
 ROUNDS: dict[str, Any] = {"rounds": 150, "stop": None, "batch_size": 64, "lr": 5e-3}
-PATIENT: dict[str, Any] = {
-    "rounds": 100,
-    "stop": "patience",
-    "patience": 10,
-    "batch_size": 64,
-    "lr": 5e-3,
-}
+PATIENT: dict[str, Any] = {**ROUNDS, "rounds": 100, "stop": "patience", "patience": 10}
 TUNED: dict[str, Any] = {"label_loss": "asymmetric", "thresholds": True}
 METHODS: dict[str, dict[str, Any]] = {
     "uniform": {**ROUNDS, "aggregation": "uniform"},
@@ -106,16 +100,12 @@ def one_seed(name: str, seed: int) -> dict[str, float]:
                 if learner.share
                 else [data.clients.only(k) for k in range(data.clients.clients)]
             )
-            each = [_score(learner.clone(), clients, data, seed) for clients in parts]
-            mean_scores[method] = float(np.mean([score["macro_f1"] for score in each if score]))
+            each = [_macro_f1(learner.clone(), clients, data, seed) for clients in parts]
+            mean_scores[method] = float(np.mean([score for scores in each for score in scores]))
     return mean_scores
 
 
-def _score(
-    learner: MLFedAvg, clients: FederatedData, data: LabelData, seed: int
-) -> dict[str, float]:
+def _macro_f1(learner: MLFedAvg, clients: FederatedData, data: LabelData, seed: int) -> list[float]:
     federation = simulate(clients, seed=seed)
-    learner.fit(federation)
-    scores = learner.evaluate_clients(federation, data.X_test, data.y_test).values()
-    names = next(iter(scores), {})
-    return {name: float(np.mean([score[name] for score in scores])) for name in names}
+    scores = learner.fit(federation).evaluate_clients(federation, data.X_test, data.y_test)
+    return [score["macro_f1"] for score in scores.values()]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.rng import generator
 from solera.data import datasets
 from solera.data.dataset import Dataset
@@ -97,14 +97,11 @@ class Cell(NamedTuple):
 
 def published(cell: Cell) -> dict[str, float]:
     """What the thesis reports for a cell."""
-    for line in _PUBLISHED[cell.kind, cell.partition].split("\n"):
-        parts = line.split("|")
-        if len(parts) > 1 and int(parts[0]) == cell.clients:
-            numbers = [float(text) for text in parts[1 + DATA.index(cell.data)].split()]
-            names = ("thesis_local_accuracy", "thesis_local_macro_f1",
-                     "thesis_accuracy", "thesis_macro_f1")  # fmt: skip
-            return dict(zip(names, numbers, strict=True))
-    raise KeyError(cell)
+    lines = _PUBLISHED[cell.kind, cell.partition].strip().splitlines()
+    by_data = lines[CLIENTS.index(cell.clients)].split("|")[1:]
+    numbers = map(float, by_data[DATA.index(cell.data)].split())
+    names = [f"{who}_{metric}" for who in ("thesis_local", "thesis") for metric in METRICS]
+    return dict(zip(names, numbers, strict=True))
 
 
 def cells(full: bool) -> Iterator[Cell]:
@@ -206,7 +203,7 @@ def measure(cell: Cell, *, folds: int = FOLDS, seed: int = 0) -> dict[str, Any]:
 
 def _one_fold(
     cell: Cell, dataset: Dataset, assignment: Assignment, fold: int, seed: int
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Metrics of the global, local and centralised tree at every client; NaN without rows."""
     data = fold_data(dataset, assignment, fold)
     federation = simulate(data, seed=seed)

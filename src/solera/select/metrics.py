@@ -58,7 +58,9 @@ def time_to(history: History, target: float, metric: str = "score") -> float | N
     if rounds is None:
         return None
     if "time" not in history[rounds - 1]:
-        raise UsageError("the history has no time", hint="use so.simulate(clock=so.VirtualClock())")
+        raise UsageError(
+            "the history has no time", hint="use so.simulate(clock=so.simulation.VirtualClock())"
+        )
     return float(history[rounds - 1]["time"])
 
 

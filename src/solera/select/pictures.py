@@ -71,7 +71,9 @@ def _line(history: History, metric: str, over: str, x: Any) -> Any:
     y = curve(history, metric)
     known = np.isfinite(y)
     if not known.any():
-        raise DataError(f"no round has {metric!r}", hint="evaluate it, for example so.Evaluate()")
+        raise DataError(
+            f"no round has {metric!r}", hint="evaluate it, for example so.callbacks.Evaluate()"
+        )
     at = curve(history, "time") / 60 if over == "time" else np.arange(1, len(y) + 1)
     return np.interp(x, at[known], y[known])
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.config import nearest
 from solera.core.errors import SoleraError, UsageError
 from solera.study import runs
@@ -48,7 +48,7 @@ class Comparison:
     metric: str
     methods: tuple[str, ...]
     rows: tuple[str, ...]
-    scores: NDArray[np.float64]
+    scores: FloatArray
     left_out: int
     alpha: float
     intervals: tuple[Interval, ...]

@@ -1,6 +1,6 @@
 """Numbers of a training in other people's tools: TensorBoard and MLflow.
 
-    model.fit(federation, callbacks=[so.TensorBoard("logs"), so.MLflow("sqlite:///mlflow.db")])
+    model.fit(federation, callbacks=[so.callbacks.TensorBoard("logs"), so.callbacks.MLflow("sqlite:///mlflow.db")])
 
 ``solera runs export`` sends a stored run through the same two.
 """

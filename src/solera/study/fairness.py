@@ -19,10 +19,10 @@ from solera.core.errors import DataError, UsageError
 from solera.data.federated import FederatedData
 from solera.data.partition_groups import ByGroup
 from solera.learn.base import Predictor
-from solera.learn.evaluation import Evaluation
+from solera.learn.evaluation import Evaluation, evaluation_of
 from solera.simulate.simulation import simulate
 from solera.study.files.tables import SCHEMES
-from solera.study.run.schemes import counts_of, evaluation_of, one_client
+from solera.study.run.schemes import counts_of, one_client
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import factorial, inf, sqrt
 from typing import Any, NamedTuple
 
@@ -119,7 +120,7 @@ def wilcoxon_holm(table: Any) -> list[Pair]:
     Rows in which both are equal count half for either side, as in Demšar (2006, section 3.1.3).
     """
     values, names = _checked(table)
-    pairs = [(i, j) for i in range(len(names)) for j in range(i + 1, len(names))]
+    pairs = list(combinations(range(len(names)), 2))
     p = [_wilcoxon(values[:, i], values[:, j]) for i, j in pairs]
     return [
         Pair(names[i], names[j], one, corrected, rank_biserial(values[:, i], values[:, j]))

@@ -24,7 +24,7 @@ NET = so.nn.mlp(5, 12, 3)
 
 
 def clients(offsets=(0, 100, 101, 180, 240), X=X, y=Y):
-    return so.simulate(so.FederatedData(X, y, np.array(offsets)))
+    return so.simulate(so.data.FederatedData(X, y, np.array(offsets)))
 
 
 # --- bad input ---
@@ -78,9 +78,9 @@ def test_model_that_does_not_match_the_data(net, match):
         {"dtype": "float16"},
         {"send": "pickles"},
         {"weight": "loss"},
-        {"update_steps": [so.TopK(0.5), so.Noise(1.0)]},
+        {"update_steps": [so.updates.TopK(0.5), so.updates.Noise(1.0)]},
         {"update_steps": ["clip"]},
-        {"update_steps": [so.Clip(1.0)], "send": "weights"},
+        {"update_steps": [so.updates.Clip(1.0)], "send": "weights"},
         {"device": "cuda:7"},
     ],
 )
@@ -98,7 +98,7 @@ def test_bad_parameters_are_named(options):
         (lambda: so.nn.conv_net((4, 4, 1)), "sides of at least 8"),
         (lambda: so.FedProx(NET, lr=0), "lr must be a number > 0"),
         (lambda: so.MLFedAvg(NET, stop="soon"), "stop must be 'thesis'"),
-        (lambda: so.CosineDecay(2.0), "floor must be a number in"),
+        (lambda: so.nn.CosineDecay(2.0), "floor must be a number in"),
     ],
 )
 def test_bad_parameters_are_named_when_a_component_is_made(make, match):
@@ -133,8 +133,17 @@ def packed(values, steps, states=None):
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.integers(1, 40), st.sampled_from([[so.TopK(0.3)], [so.Quantise(4)], [so.Quantise(8)],
-       [so.TopK(0.5), so.Quantise(8)]]))  # fmt: skip
+@given(
+    st.integers(1, 40),
+    st.sampled_from(
+        [
+            [so.updates.TopK(0.3)],
+            [so.updates.Quantise(4)],
+            [so.updates.Quantise(8)],
+            [so.updates.TopK(0.5), so.updates.Quantise(8)],
+        ]
+    ),
+)
 def test_what_compression_loses_is_kept(size, steps):
     values = np.random.default_rng(size).normal(size=(3, size))
     arrived, states = packed(values, steps)
@@ -148,17 +157,17 @@ def test_error_feedback_makes_up_for_what_was_lost():
     """The sum of what arrives follows the sum of what was meant."""
     values = rng.normal(size=(1, 50))
     states = [{}]
-    total = sum(packed(values, [so.TopK(0.1)], states)[0] for _ in range(60))
+    total = sum(packed(values, [so.updates.TopK(0.1)], states)[0] for _ in range(60))
     assert np.abs(total - 60 * values).max() < 12 * np.abs(values).max()
 
 
 def test_clip_and_noise():
     values = rng.normal(size=(4, 2000))
-    clipped, _ = packed(values, [so.Clip(1.0)])
+    clipped, _ = packed(values, [so.updates.Clip(1.0)])
     np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), 1)
-    short, _ = packed(values * 1e-4, [so.Clip(1.0)])
+    short, _ = packed(values * 1e-4, [so.updates.Clip(1.0)])
     np.testing.assert_allclose(short, values * 1e-4)
-    noisy, _ = packed(values, [so.Noise(2.0)])
+    noisy, _ = packed(values, [so.updates.Noise(2.0)])
     assert (noisy - values).std() == pytest.approx(2.0, rel=0.05)
     drawn = normal(stream_keys(0, "a", 0, np.arange(2)), 5000)
     assert abs(np.corrcoef(drawn)[0, 1]) < 0.05
@@ -166,7 +175,9 @@ def test_clip_and_noise():
 
 def test_compression_saves_bytes_and_still_learns():
     plain = so.FedAvg(NET, rounds=15, lr=0.3).fit(clients())
-    small = so.FedAvg(NET, rounds=15, lr=0.3, update_steps=[so.TopK(0.1), so.Quantise(8)])
+    small = so.FedAvg(
+        NET, rounds=15, lr=0.3, update_steps=[so.updates.TopK(0.1), so.updates.Quantise(8)]
+    )
     small.fit(clients())
     assert small.history_[0]["bytes_up"] < 0.5 * plain.history_[0]["bytes_up"]
     assert small.score(X, Y) > plain.score(X, Y) - 0.1
@@ -175,7 +186,7 @@ def test_compression_saves_bytes_and_still_learns():
 def test_hostile_places_are_refused():
     parts = {"values": np.ones((1, 2)), "places": np.array([[0, 9]], np.int32)}
     with pytest.raises(PayloadError):
-        unpack_update(parts, [so.TopK(0.4)], 5)
+        unpack_update(parts, [so.updates.TopK(0.4)], 5)
 
 
 # --- personalisation ---
@@ -184,7 +195,7 @@ def test_hostile_places_are_refused():
 def rotated():
     """Clients that agree on features but permute the classes."""
     y = np.concatenate([(Y[k * 60 : (k + 1) * 60] + k) % 3 for k in range(4)])
-    data = so.FederatedData(X, y, np.arange(0, 241, 60)).split(test=0.25, seed=0)
+    data = so.data.FederatedData(X, y, np.arange(0, 241, 60)).split(test=0.25, seed=0)
     return so.simulate(data)
 
 
@@ -222,7 +233,7 @@ def test_fedbn_keeps_normalisation():
 def labelled(labels=(2, 2), seed=0, rows=400):
     features = rng.normal(size=(rows, 8))
     y = (features @ rng.normal(size=(8, 4)) > 0.3).astype(np.uint8)
-    return so.deal_labels(features, y, labels, seed=seed, noise=0.1)
+    return so.data.deal_labels(features, y, labels, seed=seed, noise=0.1)
 
 
 @pytest.mark.parametrize("labels", [(2, 2), [[0, 1, 2], [2, 3]], [[0, 1, 2, 3]] * 2])
@@ -272,7 +283,7 @@ def test_improved_variant_restores_tunes_and_scores():
 
 
 def test_stopping_needs_validation_rows():
-    data = so.deal_labels(X, (X[:, :4] > 0).astype(int), (2, 2), validation=0, local_test=0)
+    data = so.data.deal_labels(X, (X[:, :4] > 0).astype(int), (2, 2), validation=0, local_test=0)
     with pytest.raises(DataError, match="validation"):
         so.MLFedAvg(so.nn.mlp(5, 6), rounds=2).fit(so.simulate(data.clients))
     with pytest.raises(DataError, match="labels"):
@@ -312,7 +323,7 @@ def test_tuned_thresholds_are_the_best_there_are(seed):
 def test_client_without_a_positive_label():
     y = np.zeros((80, 3), np.uint8)
     y[40:, 0] = 1
-    data = so.FederatedData(X[:80], y, np.array([0, 40, 80]))
+    data = so.data.FederatedData(X[:80], y, np.array([0, 40, 80]))
     model = so.FedAvg(so.nn.mlp(5, 6, 3), rounds=3).fit(so.simulate(data))
     assert np.isfinite(model.weights_).all()
 
@@ -324,7 +335,7 @@ def test_fedbuff_with_everyone_in_every_buffer_is_fedavg():
     """One client per slot, all in the buffer, equally fast: nothing is stale."""
     exact = {"rounds": 3, "lr": 0.3, "batch_size": None, "dtype": "float64"}
     offsets = (0, 60, 120, 180, 240)
-    same = so.Durations(1.0, slowest=1.0, jitter=0.0)
+    same = so.simulation.Durations(1.0, slowest=1.0, jitter=0.0)
     model = so.FedBuff(NET, buffer=4, concurrency=4, arrivals=same, **exact).fit(clients(offsets))
     assert model.history_[0]["staleness"] == 0
     plain = so.FedAvg(NET, **{**exact, "rounds": 1}).fit(clients(offsets))
@@ -336,7 +347,7 @@ def test_fedbuff_with_everyone_in_every_buffer_is_fedavg():
 
 def test_fedbuff_learns_and_does_not_wait_for_the_slowest():
     fed = so.simulate(X, Y, clients=12, seed=0)
-    slow = so.Durations(1.0, slowest=100.0)
+    slow = so.simulation.Durations(1.0, slowest=100.0)
     model = so.FedBuff(NET, rounds=60, buffer=3, concurrency=6, lr=0.3, arrivals=slow).fit(fed)
     assert model.score(X, Y) > 0.8
     times = [entry["time"] for entry in model.history_]
@@ -351,4 +362,6 @@ def test_fedbuff_bad_parameters():
     with pytest.raises(UsageError, match="concurrency"):
         so.FedBuff(NET, rounds=1, concurrency=20).fit(clients())
     with pytest.raises(UsageError, match="fastest"):
-        so.FedBuff(NET, concurrency=2, buffer=1, arrivals=so.Durations(0.0)).fit(clients())
+        so.FedBuff(NET, concurrency=2, buffer=1, arrivals=so.simulation.Durations(0.0)).fit(
+            clients()
+        )

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import solera as so
+from solera.core.payload import decode, encode
 from solera.learn.averaging.training import architecture, layers
 
 rng = np.random.default_rng(5)
 X = rng.normal(size=(240, 8))
 Y = (X @ rng.normal(size=(8, 3))).argmax(axis=1)
-DATA = so.FederatedData(X, Y, np.array([0, 60, 70, 150, 240])).split(test=0.2, seed=0)
+DATA = so.data.FederatedData(X, Y, np.array([0, 60, 70, 150, 240])).split(test=0.2, seed=0)
 NET = so.nn.mlp(8, 40, 3)
 OPTIONS = {"rounds": 4, "lr": 0.2, "batch_size": 10, "dtype": "float64"}
 
@@ -43,8 +44,10 @@ def test_a_saved_model_predicts_the_same_with_another_constant(narrow, tmp_path)
 LEARNERS = {
     "plain": lambda: so.FedAvg(NET, **OPTIONS),
     "momentum": lambda: so.FedAvg(NET, momentum=0.9, send="weights", **OPTIONS),
-    "compressed": lambda: so.FedAvg(NET, update_steps=[so.RandomMask(0.3)], **OPTIONS),
-    "noisy": lambda: so.FedAvg(NET, update_steps=[so.Clip(1.0), so.Noise(0.01)], **OPTIONS),
+    "compressed": lambda: so.FedAvg(NET, update_steps=[so.updates.RandomMask(0.3)], **OPTIONS),
+    "noisy": lambda: so.FedAvg(
+        NET, update_steps=[so.updates.Clip(1.0), so.updates.Noise(0.01)], **OPTIONS
+    ),
     "control variates": lambda: so.Scaffold(NET, **OPTIONS),
     "private head": lambda: so.FedRep(NET, private=["0"], **OPTIONS),
     "own model": lambda: so.Ditto(NET, **OPTIONS),
@@ -105,3 +108,11 @@ def test_convolutions_with_running_statistics_are_the_state_dict_in_its_order():
     np.testing.assert_array_equal(model.weights_, flat)
     trained = sum(value.numel() for value in model.module().parameters())
     assert model.control_.shape == (trained,)
+
+
+def test_a_model_of_another_format_is_refused_and_not_misread(tmp_path):
+    content = decode(so.FedAvg(NET, **OPTIONS).fit(so.simulate(DATA)).to_bytes())
+    content.pop("format")
+    (tmp_path / "old.sol").write_bytes(encode(content))
+    with pytest.raises(so.errors.PayloadError, match="its format is None, this version reads 1"):
+        so.load(tmp_path / "old.sol")

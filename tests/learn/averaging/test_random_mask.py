@@ -39,13 +39,18 @@ def arrive(values, steps, states=None, round=0):
 
 onions = st.sampled_from(
     [
-        [so.RandomMask(0.3)],
-        [so.RandomMask(0.3, unbiased=True)],
-        [so.RandomMask(0.5), so.TopK(0.5)],
-        [so.TopK(0.5), so.RandomMask(0.5)],
-        [so.Clip(0.5), so.Noise(0.1), so.RandomMask(0.4), so.Quantise(4)],
-        [so.RandomMask(0.4, unbiased=True), so.Quantise(8)],
-        [so.RandomMask(0.6), so.TopK(0.5), so.Quantise(8)],
+        [so.updates.RandomMask(0.3)],
+        [so.updates.RandomMask(0.3, unbiased=True)],
+        [so.updates.RandomMask(0.5), so.updates.TopK(0.5)],
+        [so.updates.TopK(0.5), so.updates.RandomMask(0.5)],
+        [
+            so.updates.Clip(0.5),
+            so.updates.Noise(0.1),
+            so.updates.RandomMask(0.4),
+            so.updates.Quantise(4),
+        ],
+        [so.updates.RandomMask(0.4, unbiased=True), so.updates.Quantise(8)],
+        [so.updates.RandomMask(0.6), so.updates.TopK(0.5), so.updates.Quantise(8)],
     ]
 )
 
@@ -68,7 +73,7 @@ def test_a_group_sends_what_its_clients_send_alone(size, clients, steps):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 200), st.floats(0.001, 1.0), st.booleans())
 def test_what_is_sent_arrives_in_its_place(size, fraction, unbiased):
-    step = so.RandomMask(fraction, unbiased=unbiased)
+    step = so.updates.RandomMask(fraction, unbiased=unbiased)
     values = np.random.default_rng(size).normal(size=(3, size))
     states = [{} for _ in values]
     arrived = arrive(values, [step], states)
@@ -86,18 +91,20 @@ def test_what_is_sent_arrives_in_its_place(size, fraction, unbiased):
 def test_unbiased():
     """The mean over many clients that hold the same numbers is these numbers, within 5 σ."""
     x = rng.normal(size=50)
-    for steps in ([so.RandomMask(0.2, unbiased=True)],
-                  [so.RandomMask(0.2, unbiased=True), so.Quantise(8)]):  # fmt: skip
+    for steps in ([so.updates.RandomMask(0.2, unbiased=True)],
+                  [so.updates.RandomMask(0.2, unbiased=True), so.updates.Quantise(8)]):  # fmt: skip
         arrived = arrive(np.tile(x, (4000, 1)), steps)
         sigma = arrived.std(axis=0) / np.sqrt(len(arrived))
         assert (np.abs(arrived.mean(axis=0) - x) < 5 * sigma).all()
-    biased = arrive(np.tile(x, (4000, 1)), [so.RandomMask(0.2)])
+    biased = arrive(np.tile(x, (4000, 1)), [so.updates.RandomMask(0.2)])
     np.testing.assert_allclose(biased.mean(axis=0), 0.2 * x, atol=0.1 * np.abs(x).max())
 
 
 def test_every_round_and_every_client_has_a_mask_of_its_own():
     ones = np.ones((30, 40))
-    first, second = (arrive(ones, [so.RandomMask(0.5, unbiased=True)], round=r) for r in (0, 1))
+    first, second = (
+        arrive(ones, [so.updates.RandomMask(0.5, unbiased=True)], round=r) for r in (0, 1)
+    )
     for other in (second, np.roll(first, 1, axis=0)):
         assert 0.3 < ((first > 0) & (other > 0)).sum() / (first > 0).sum() < 0.7
 
@@ -105,7 +112,7 @@ def test_every_round_and_every_client_has_a_mask_of_its_own():
 def test_feedback_makes_up_for_what_was_left_out():
     """No number waits long, so the sum of what arrives follows the sum of what was meant."""
     values, states = rng.normal(size=(2, 50)), [{}, {}]
-    total = sum(arrive(values, [so.RandomMask(0.25)], states, round=r) for r in range(80))
+    total = sum(arrive(values, [so.updates.RandomMask(0.25)], states, round=r) for r in range(80))
     behind = np.stack([state["update_residual"] for state in states])
     np.testing.assert_allclose(total + behind, 80 * values)
     assert np.abs(behind / values).max() < 40
@@ -113,8 +120,8 @@ def test_feedback_makes_up_for_what_was_left_out():
 
 def test_fewer_bytes():
     plain = so.FedAvg(NET, **HOW).fit(federation())
-    masked = so.FedAvg(NET, update_steps=[so.RandomMask(0.1)], **HOW).fit(federation())
-    top = so.FedAvg(NET, update_steps=[so.TopK(0.1)], **HOW).fit(federation())
+    masked = so.FedAvg(NET, update_steps=[so.updates.RandomMask(0.1)], **HOW).fit(federation())
+    top = so.FedAvg(NET, update_steps=[so.updates.TopK(0.1)], **HOW).fit(federation())
     sent, whole, places = (m.history_[0]["bytes_up"] / 4 for m in (masked, plain, top))
     numbers = 5 * 40 + 40 + 40 * 3 + 3
     assert whole - sent == pytest.approx(0.9 * numbers * 4, abs=48)
@@ -124,10 +131,15 @@ def test_fewer_bytes():
 @pytest.mark.parametrize(
     "steps",
     [
-        [so.RandomMask(0.3)],
-        [so.RandomMask(0.3, unbiased=True)],
-        [so.Clip(2.0), so.Noise(0.001), so.RandomMask(0.3), so.Quantise(8)],
-        [so.RandomMask(0.5), so.TopK(0.5), so.Quantise(8)],
+        [so.updates.RandomMask(0.3)],
+        [so.updates.RandomMask(0.3, unbiased=True)],
+        [
+            so.updates.Clip(2.0),
+            so.updates.Noise(0.001),
+            so.updates.RandomMask(0.3),
+            so.updates.Quantise(8),
+        ],
+        [so.updates.RandomMask(0.5), so.updates.TopK(0.5), so.updates.Quantise(8)],
     ],
     ids=str,
 )
@@ -140,13 +152,13 @@ def test_masked_networks_learn(steps):
 def test_sending_everything_changes_nothing():
     exact = {**HOW, "dtype": "float64"}
     plain = so.FedAvg(NET, **exact).fit(federation())
-    for step in (so.RandomMask(1.0), so.RandomMask(1.0, unbiased=True)):
+    for step in (so.updates.RandomMask(1.0), so.updates.RandomMask(1.0, unbiased=True)):
         masked = so.FedAvg(NET, update_steps=[step], **exact).fit(federation())
         np.testing.assert_allclose(masked.weights_, plain.weights_, rtol=1e-12, atol=1e-14)
 
 
 def test_other_learners_take_masks():
-    steps = [so.RandomMask(0.5)]
+    steps = [so.updates.RandomMask(0.5)]
     for make in (so.FedProx, so.FedAdam, so.Scaffold, so.FedPer):
         model = make(NET, rounds=2, lr=0.05, update_steps=steps).fit(federation())
         assert np.isfinite(model.weights_).all()
@@ -157,13 +169,13 @@ def test_other_learners_take_masks():
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: so.RandomMask(0), r"fraction must be a number in \(0, 1\]"),
-        (lambda: so.RandomMask(1.5), "fraction"),
-        (lambda: so.RandomMask(float("nan")), "fraction"),
-        (lambda: so.TopK(0), "fraction"),
-        (lambda: so.Clip(-1.0), "norm must be a number > 0"),
-        (lambda: so.Noise(-1.0), "deviation"),
-        (lambda: so.Quantise(7), "bits must be 4, 8 or 16"),
+        (lambda: so.updates.RandomMask(0), r"fraction must be a number in \(0, 1\]"),
+        (lambda: so.updates.RandomMask(1.5), "fraction"),
+        (lambda: so.updates.RandomMask(float("nan")), "fraction"),
+        (lambda: so.updates.TopK(0), "fraction"),
+        (lambda: so.updates.Clip(-1.0), "norm must be a number > 0"),
+        (lambda: so.updates.Noise(-1.0), "deviation"),
+        (lambda: so.updates.Quantise(7), "bits must be 4, 8 or 16"),
     ],
 )
 def test_bad_steps_are_named_when_they_are_made(make, match):
@@ -174,11 +186,11 @@ def test_bad_steps_are_named_when_they_are_made(make, match):
 @pytest.mark.parametrize(
     ("steps", "match"),
     [
-        ([so.RandomMask(), so.Noise(1.0)], "after clipping and noise"),
-        ([so.RandomMask(0.5), so.RandomMask(0.5)], "once"),
-        ([so.Quantise(8), so.RandomMask()], "last"),
-        ([so.TopK(), so.RandomMask(unbiased=True)], "feedback"),
-        ([so.Clip(1.0).set_params(norm=-1.0)], "norm"),
+        ([so.updates.RandomMask(), so.updates.Noise(1.0)], "after clipping and noise"),
+        ([so.updates.RandomMask(0.5), so.updates.RandomMask(0.5)], "once"),
+        ([so.updates.Quantise(8), so.updates.RandomMask()], "last"),
+        ([so.updates.TopK(), so.updates.RandomMask(unbiased=True)], "feedback"),
+        ([so.updates.Clip(1.0).set_params(norm=-1.0)], "norm"),
     ],
     ids=str,
 )
@@ -205,4 +217,4 @@ def test_steps_that_do_not_go_together_are_named_before_anybody_is_asked(steps, 
 )
 def test_hostile_masks_are_refused(parts):
     with pytest.raises(PayloadError):
-        unpack_update(parts, [so.RandomMask(0.4)], 5)
+        unpack_update(parts, [so.updates.RandomMask(0.4)], 5)

@@ -232,7 +232,7 @@ def test_replies_on_a_device_fold_like_those_in_memory():
 
 X = rng.normal(size=(300, 6))
 Y = (X @ rng.normal(size=(6, 3))).argmax(axis=1)
-UNEQUAL = so.FederatedData(X, Y, np.array([0, 140, 150, 240, 300]))
+UNEQUAL = so.data.FederatedData(X, Y, np.array([0, 140, 150, 240, 300]))
 EXACT = {"dtype": "float64", "lr": 0.3, "batch_size": None}
 
 
@@ -267,7 +267,13 @@ NET = so.nn.mlp(6, 8, 3)
         so.FedNova(NET, rounds=3, local_steps=4, **EXACT),
         so.FedAvg(NET, rounds=3, epochs=2, send="weights", **EXACT),
         so.FedAvg(NET, rounds=3, epochs=2, weight=lambda reply: 2 * reply["rows"], **EXACT),
-        so.FedAvg(NET, rounds=3, epochs=2, update_steps=[so.Clip(1e9), so.TopK(1.0)], **EXACT),
+        so.FedAvg(
+            NET,
+            rounds=3,
+            epochs=2,
+            update_steps=[so.updates.Clip(1e9), so.updates.TopK(1.0)],
+            **EXACT,
+        ),
         so.Ditto(NET, rounds=3, epochs=2, **EXACT),
         so.Scaffold(NET, rounds=1, epochs=2, **EXACT),
     ],
@@ -290,7 +296,7 @@ def test_nova_differs_where_clients_make_different_numbers_of_steps():
 def test_scaffold_reaches_the_optimum_where_averaging_drifts():
     """Many full local passes over unlike clients: the fixed point of FedAvg is not the optimum."""
     order = np.argsort(Y, kind="stable")
-    unlike = so.FederatedData(X[order], Y[order], np.array([0, 100, 200, 300]))
+    unlike = so.data.FederatedData(X[order], Y[order], np.array([0, 100, 200, 300]))
     central = fit(so.FedSGD(so.nn.linear(6, 3), rounds=400, l2=0.1, lr=0.5, dtype="float64"))
     shared = {"rounds": 150, "l2": 0.1, "lr": 0.2, "dtype": "float64", "batch_size": None}
     errors = {
@@ -303,7 +309,7 @@ def test_scaffold_reaches_the_optimum_where_averaging_drifts():
 
 def test_binary_target_with_one_output():
     two = (Y > 0).astype(int)
-    data = so.FederatedData(X, two, UNEQUAL.offsets)
+    data = so.data.FederatedData(X, two, UNEQUAL.offsets)
     model = fit(so.FedAvg(so.nn.mlp(6, 16, 1), rounds=30, lr=0.5), data)
     assert model.score(X, two) > 0.9
     p = model.predict_proba(X)
@@ -319,7 +325,10 @@ def test_custom_loss_and_module_are_trained_and_evaluated():
 
     so.nn.register_loss("test.hinge", hinge)
     with pytest.raises(so.errors.DataError):
-        fit(so.FedAvg(NET, rounds=1, loss="softmax"), so.FederatedData(X, X[:, 0], UNEQUAL.offsets))
+        fit(
+            so.FedAvg(NET, rounds=1, loss="softmax"),
+            so.data.FederatedData(X, X[:, 0], UNEQUAL.offsets),
+        )
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.GELU(), torch.nn.Linear(12, 3))
     model = fit(so.FedAvg(net, rounds=20, lr=0.5), seed=1)

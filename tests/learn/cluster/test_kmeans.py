@@ -15,8 +15,11 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
 import solera as so
+from solera.core.clients import ClientGroup, Draws
 from solera.core.errors import DataError, UsageError
+from solera.core.rng import random_bits
 from solera.learn.cluster.assignment import cell_sums, nearest
+from solera.learn.cluster.tasks import update
 
 
 def blobs(rows=600, k=4, width=3, seed=0, spread=0.6):
@@ -50,12 +53,14 @@ def test_one_epoch_whole_batches_all_clients_is_lloyd(seed, clients, k, rounds):
     assert model.counts_.sum() == 120
 
 
-@pytest.mark.parametrize("partition", [so.IID(), so.QuantitySkew(0.5), so.ByCluster(6)])
+@pytest.mark.parametrize(
+    "partition", [so.partitions.IID(), so.partitions.QuantitySkew(0.5), so.partitions.ByCluster(6)]
+)
 def test_who_holds_which_rows_does_not_matter(partition):
     X, _ = blobs()
     models = [
         so.FedKMeans(4, init=X[:4], tolerance=0).fit(so.simulate(X, clients=c, partition=p))
-        for c, p in ((1, so.IID()), (6, partition))
+        for c, p in ((1, so.partitions.IID()), (6, partition))
     ]
     np.testing.assert_allclose(models[0].centroids_, models[1].centroids_, rtol=1e-9)
     assert len(models[0].history_) == len(models[1].history_)
@@ -85,7 +90,7 @@ def test_the_client_s_step_by_hand():
     X = np.array([[0.0], [2.0], [10.0], [14.0]])
     fed = so.simulate(X, clients=1)
     order = {"centroids": np.array([[1.0], [11.0]]), "epochs": 1, "rate": 0.5}
-    whole = fed.ask("kmeans.update", {**order, "batch_size": None}).fold(so.Sum())
+    whole = fed.ask("kmeans.update", {**order, "batch_size": None}).fold(so.aggregations.Sum())
     # means 1 and 12, from 1 and 11 half the way
     assert whole["sums"].ravel().tolist() == [2 * 1.0, 2 * 11.5]
     assert whole["counts"].tolist() == [2, 2]
@@ -101,6 +106,39 @@ def test_the_client_s_step_by_hand():
             g[j] += 0.5 / n[j] * (x - g[j])
         reached.add((round(g[0] * n[0], 9), round(g[1] * n[1], 9)))
     assert tuple(np.round(single["sums"].ravel(), 9)) in reached
+
+
+def slow_update(client, ask):
+    """One client's epochs and batches, as the equations of Kumar et al. read."""
+    X, centroids = client.data.X, ask["centroids"].copy()
+    order = np.arange(len(X))
+    if ask["batch_size"] is not None:
+        order = np.argsort(random_bits(client.key, order), kind="stable")
+    step = ask["batch_size"] or len(X)
+    for _ in range(ask["epochs"]):
+        counts, inertia = np.zeros(len(centroids), dtype=np.int64), 0.0
+        for first in range(0, len(X), step):
+            batch = X[order[first : first + step]]
+            squared = cdist(batch, centroids, "sqeuclidean")
+            label = squared.argmin(axis=1)
+            inertia += squared.min(axis=1).sum()
+            for j, here in zip(*np.unique(label, return_counts=True), strict=True):
+                counts[j] += here
+                mean = batch[label == j].mean(axis=0)
+                centroids[j] += ask["rate"] * here / counts[j] * (mean - centroids[j])
+    return {"sums": counts[:, None] * centroids, "counts": counts, "inertia": inertia}
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 7])
+def test_many_clients_at_once_move_centroids_as_the_equations_say(batch_size):
+    X, _ = blobs(120)
+    data = so.FederatedData(X, None, np.array([0, 40, 41, 120]))
+    group = ClientGroup(np.arange(3), data, Draws(5, "kmeans.update", 2), [{}, {}, {}])
+    ask = {"centroids": X[:4] + 0.01, "epochs": 3, "batch_size": batch_size, "rate": 0.7}
+    for client, reply in zip(group, update.many(group, ask), strict=True):
+        for one in (reply, update(client, ask)):
+            for name, value in slow_update(client, ask).items():
+                np.testing.assert_allclose(one[name], value, rtol=1e-9)
 
 
 def test_the_server_s_rate():
@@ -119,19 +157,21 @@ def test_empty_clusters_keep_their_centroid():
     assert model.centroids_[2].tolist() == far[0].tolist()
     assert model.counts_[2] == 0
     # empty at one client only: that client does not pull
-    split = so.simulate(np.array([[0.0], [1.0], [9.0], [11.0]]), partition=so.ByGroup([0, 0, 1, 1]))
+    split = so.simulate(
+        np.array([[0.0], [1.0], [9.0], [11.0]]), partition=so.partitions.ByGroup([0, 0, 1, 1])
+    )
     model = so.FedKMeans(2, init=[[0.0], [9.0]]).fit(split)
     assert model.centroids_.ravel().tolist() == [0.5, 10.0]
 
 
 @pytest.mark.parametrize("init", ["k-means||", "k-means++"])
-@pytest.mark.parametrize("partition", [so.IID(), so.ByCluster(5)])
+@pytest.mark.parametrize("partition", [so.partitions.IID(), so.partitions.ByCluster(5)])
 def test_seeding_finds_separate_blobs(init, partition):
     X, truth = blobs(1500, 5, seed=4, spread=0.3)
     for seed in range(3):
         fed = so.simulate(X, clients=10, partition=partition, seed=seed)
         model = so.FedKMeans(5, init=init).fit(fed)
-        assert so.jaccard(model.predict(X), truth) > 0.99
+        assert so.metrics.jaccard(model.predict(X), truth) > 0.99
 
 
 def test_seeding_is_about_as_good_as_k_means_plus_plus():
@@ -147,7 +187,7 @@ def test_seeding_sends_no_row(init):
     rng = np.random.default_rng(0)
     X = np.round(rng.normal(size=(200, 2)) * 5) + rng.random((200, 2)) * 1e-3
     sizes = [3, 4, 60, 133]
-    fed = so.simulate(X, partition=so.ByGroup(np.repeat(np.arange(4), sizes)), seed=3)
+    fed = so.simulate(X, partition=so.partitions.ByGroup(np.repeat(np.arange(4), sizes)), seed=3)
     sent = []
     original = fed.ask
 
@@ -202,7 +242,7 @@ def test_a_pipeline_clusters_scaled_rows():
     X = X * [1, 1000, 1e-3] + 50
     fed = so.simulate(X, clients=5)
     model = so.Pipeline(so.FedScaler(), so.FedKMeans(4)).fit(fed)
-    assert so.jaccard(model.predict(X), truth) > 0.95
+    assert so.metrics.jaccard(model.predict(X), truth) > 0.95
     assert not model.predicts
     with pytest.raises(UsageError, match="jaccard"):
         model.evaluate(so.simulate(X, truth, clients=5, test=0.2))
@@ -248,7 +288,7 @@ def test_a_client_with_an_infinite_value_is_left_out_and_named(caplog):
             rows[3, 2] = np.inf
         return rows, None
 
-    fed = so.simulate(so.LazyData(generate, clients=3))
+    fed = so.simulate(so.data.LazyData(generate, clients=3))
     model = so.FedKMeans(2, init=X[:2]).fit(fed)
     assert "client 1 has missing or infinite values in x2" in caplog.text
     assert np.isfinite(model.centroids_).all()

@@ -52,7 +52,7 @@ class Listening(LocalEngine):
 
 
 def fed(y=Y, sizes=(50, 40, 30), **options):
-    data = so.FederatedData(X, y, np.concatenate([[0], np.cumsum(sizes)]))
+    data = so.data.FederatedData(X, y, np.concatenate([[0], np.cumsum(sizes)]))
     return so.simulate(data, **options)
 
 
@@ -134,7 +134,7 @@ def test_no_plaintext_and_no_secret_reaches_the_coordinator(key, finish, store, 
 def _part(k):
     data = fed().data
     rows = data.segments(np.array([k]))[0]
-    return so.FederatedData(rows.X, rows.y, np.array([0, len(rows)]), schema=data.schema)
+    return so.data.FederatedData(rows.X, rows.y, np.array([0, len(rows)]), schema=data.schema)
 
 
 def test_the_plaintext_marker_would_be_found():

@@ -45,7 +45,7 @@ def coded(y):
 
 def fed(y=Y, sizes=(40, 25, 15, 9, 1), rows=X, **options):
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return so.simulate(so.FederatedData(rows, y, offsets), **options)
+    return so.simulate(so.data.FederatedData(rows, y, offsets), **options)
 
 
 def close(a, b, tolerance=1e-9):
@@ -73,7 +73,7 @@ def test_numbers_equal_the_thesis_for_each_activation():
 @settings(max_examples=40, deadline=None)
 def test_any_partition_gives_the_centralised_solution(order, cuts):
     offsets = np.array([0, *sorted(cuts), 90])
-    data = so.FederatedData(X[list(order)], Y[list(order)], offsets, schema=fed().schema)
+    data = so.data.FederatedData(X[list(order)], Y[list(order)], offsets, schema=fed().schema)
     close(so.FedHEONN().fit(so.simulate(data)).weights_, slow(X, coded(Y)))
 
 
@@ -91,7 +91,7 @@ def test_clients_may_come_in_any_order_and_groups(order, cut):
 
 def test_new_rows_are_added_to_what_is_known():
     model = so.FedHEONN().partial_fit(fed(Y[:50], (30, 20), X[:50]))
-    more = so.FederatedData(X[50:], Y[50:], np.array([0, 40]), schema=model.schema_)
+    more = so.data.FederatedData(X[50:], Y[50:], np.array([0, 40]), schema=model.schema_)
     model.partial_fit(so.simulate(more))
     close(model.weights_, slow(X, coded(Y)))
     assert model.statistics_["rows"] == 90
@@ -289,7 +289,7 @@ def test_bad_input():
     with pytest.raises(NotEnoughReplies, match=r"outside the range .* activation='linear'"):
         so.FedHEONN().fit(fed(NUMBERS))
     schema = fed().schema
-    late = so.FederatedData(X, Y + 5, np.array([0, 90]), schema=schema)
+    late = so.data.FederatedData(X, Y + 5, np.array([0, 90]), schema=schema)
     with pytest.raises(NotEnoughReplies, match="not among the 3 agreed classes"):
         so.FedHEONN().fit(so.simulate(late))
     with pytest.raises(DataError, match="two classes"):

@@ -90,7 +90,9 @@ def test_an_ask_that_does_not_fit_the_rows_is_refused():
     ("rows", "error", "match"), [(20, DataError, "HistBins"), (0, Refusal, "no rows")]
 )
 def test_rows_that_cannot_be_counted(rows, error, match):
-    data = so.FederatedData(np.zeros((rows, 2)), np.zeros(rows, dtype=int), np.array([0, rows]))
+    data = so.data.FederatedData(
+        np.zeros((rows, 2)), np.zeros(rows, dtype=int), np.array([0, rows])
+    )
     client = Client(0, data, Draws(0, "", 0), {})
     with pytest.raises(error, match=match):
         histograms(
@@ -106,7 +108,7 @@ def test_a_group_that_changes_from_ask_to_ask_grows_the_same_trees():
     y = (X[:, 0] * X[:, 1] > 0).astype(int)
     trees = []
     for memory in (1, 10**4, 10**8):  # every client alone, some together, all together
-        failing = so.Failures(dropout=0.2)
+        failing = so.simulation.Failures(dropout=0.2)
         fed = so.simulate(X, y, clients=8, failures=failing, seed=1, memory=memory)
         trees.append(so.FedHistGBDT(rounds=6, max_depth=3, min_rows=3).fit(fed).trees_)
     assert trees[0] == trees[1] == trees[2]

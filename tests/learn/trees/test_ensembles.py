@@ -29,7 +29,7 @@ def data(seed, target, rows=150, gaps=0.1):
 
 def divided(X, y, offsets):
     schema = so.simulate(X, y, clients=1).schema
-    return so.simulate(so.FederatedData(X, y, np.array([0, *offsets, len(X)]), schema=schema))
+    return so.simulate(so.data.FederatedData(X, y, np.array([0, *offsets, len(X)]), schema=schema))
 
 
 @given(seed=seeds, target=st.sampled_from(["two", "three", "numbers"]), data_=st.data())
@@ -74,7 +74,7 @@ def test_the_loss_falls_and_probabilities_are_per_row():
 @pytest.mark.parametrize("learner", [so.FedHistGBDT(rounds=12, min_rows=3), so.SimFL(rounds=12)])
 def test_clients_that_come_and_go(learner):
     X, y = data(2, "two", rows=400)
-    fed = so.simulate(X, y, clients=8, failures=so.Failures(dropout=0.2), seed=1)
+    fed = so.simulate(X, y, clients=8, failures=so.simulation.Failures(dropout=0.2), seed=1)
     model = learner.clone().fit(fed)
     assert model.score(X, y) > 0.7
     if isinstance(model, so.FedHistGBDT):
@@ -121,7 +121,7 @@ def test_fedid3_is_id3_of_the_joined_rows(seed, clients):
     X[draw.random(X.shape) < 0.05] = np.nan
     y = draw.integers(0, 3, 80)
     y[:3] = [0, 1, 2]
-    features = [so.Feature(f"x{j}", "categorical", tuple("pqrs")) for j in range(5)]
+    features = [so.data.Feature(f"x{j}", "categorical", tuple("pqrs")) for j in range(5)]
     model = so.FedID3().fit(so.simulate(X, y, clients=clients, features=features, seed=0))
     assert model.tree_ == grow_id3(X, y, np.full(5, 4), 3, 2)
     noisy = so.FedID3(epsilon=1.0).fit(

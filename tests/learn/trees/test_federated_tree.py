@@ -27,7 +27,7 @@ def categorical(clients=4, rows=600, seed=0):
     draw = np.random.default_rng(seed)
     X = draw.integers(0, 3, (rows, 4)).astype(float)
     y = ((X[:, 0] == 1) & (X[:, 1] != 2)).astype(int)
-    features = [so.Feature(name, "categorical", tuple("pqr")) for name in "abcd"]
+    features = [so.data.Feature(name, "categorical", tuple("pqr")) for name in "abcd"]
     return so.simulate(X, y, clients=clients, features=features, seed=seed), X, y
 
 
@@ -137,8 +137,8 @@ def test_awkward_clients(kind):
     X[:40, 1] = 2.0  # constant at client 0
     y[40:80] = 0  # one class at client 1: a tree that is one leaf
     X[80:119, 2] = 3.0  # known to client 2 alone
-    features = [so.Feature(name, "categorical", tuple("pqrs")) for name in "abc"]
-    data = so.FederatedData(
+    features = [so.data.Feature(name, "categorical", tuple("pqrs")) for name in "abc"]
+    data = so.data.FederatedData(
         X, y, np.array([0, 40, 80, 119, 120]), schema=so.simulate(X, y, features=features).schema
     )
     model = so.FederatedTree(kind, filter=None).fit(so.simulate(data))
@@ -160,7 +160,7 @@ def test_all_rows_of_all_clients_in_one_class():
 def test_clients_that_fail_are_left_out():
     draw = np.random.default_rng(0)
     X = draw.normal(size=(300, 3))
-    failures = so.Failures(dropout=0.3)
+    failures = so.simulation.Failures(dropout=0.3)
     fed = so.simulate(X, (X[:, 0] > 0).astype(int), clients=10, failures=failures, seed=3)
     model = so.FederatedTree().fit(fed)
     assert 0 < len(model.clients_) < 10

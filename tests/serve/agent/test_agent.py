@@ -43,7 +43,7 @@ ALL = '[[task]]\nname = "*"\n'
 rng = np.random.default_rng(3)
 X = rng.normal(size=(60, 3))
 Y = (X @ rng.normal(size=(3, 2))).argmax(axis=1)
-ROWS = so.FederatedData(X, Y, np.array([0, 60]))
+ROWS = so.data.FederatedData(X, Y, np.array([0, 60]))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from solera.serve.identity import Identity  # noqa: E402
 rng = np.random.default_rng(8)
 X = rng.normal(size=(100, 4))
 Y = (X @ rng.normal(size=(4, 3))).argmax(axis=1)
-DATA = so.FederatedData(X, Y, np.array([0, 60, 100]))
+DATA = so.data.FederatedData(X, Y, np.array([0, 60, 100]))
 NAMES = ("north", "south")
 STATE = {"place.json", "identity.key", "memory.sol", "held.json", "agent.lock"}
 
@@ -64,7 +64,7 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
     home, folder = network.folder / "north", network.folder / "coordinator"
     key = Identity.load(home).sign_key.hex()
     fed = network.connect("study", seed=2)
-    alone = so.PerClient({0: {"for": "north"}, 1: {"for": "south"}})
+    alone = so.messages.PerClient({0: {"for": "north"}, 1: {"for": "south"}})
     for task, payload in (("data.describe", alone), ("data.flaws", None), ("data.describe", None)):
         fed.ask(task, payload).collect()
     driver = network.driver()

@@ -41,7 +41,7 @@ def function(frame):
     module.dataset = lambda: so.from_pandas(frame, target="ill")
     module.data = lambda: open_source_of(frame)
     module.pair = lambda: (np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1]))
-    module.several = lambda: so.FederatedData(np.eye(4), None, np.array([0, 2, 4]))
+    module.several = lambda: so.data.FederatedData(np.eye(4), None, np.array([0, 2, 4]))
     module.nothing = lambda: (np.empty((0, 2)), None)
     module.wrong = lambda: 3
     sys.modules["owner_loader"] = module
@@ -52,8 +52,8 @@ def function(frame):
 def open_source_of(frame):
     made = so.from_pandas(frame, target="ill")
     y = np.array(made.class_names)[made.y]
-    schema = so.Schema(made.schema.features, "classes", np.unique(y), 2)
-    return so.FederatedData(made.X, y, np.array([0, len(y)]), schema=schema)
+    schema = so.data.Schema(made.schema.features, "classes", np.unique(y), 2)
+    return so.data.FederatedData(made.X, y, np.array([0, len(y)]), schema=schema)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_owners_without_all_classes_learn_together(tmp_path):
         pd.DataFrame({"x": x, "z": x**2, "y": y}).to_csv(tmp_path / f"{name}.csv", index=False)
     one, two = (open_source(str(tmp_path / f"{n}.csv"), target="y") for n in ("one", "two"))
     X, y = np.concatenate([one.X, two.X]), np.concatenate([one.y, two.y])
-    fed = so.Federation(so.simulate(X, y, clients=2, partition=so.IID()).engine)
+    fed = so.Federation(so.simulate(X, y, clients=2, partition=so.partitions.IID()).engine)
     assert so.FedHEONN().fit(fed).score(X, y) > 0.9
 
 

@@ -127,7 +127,7 @@ def own(data):
     """The rows of one of the clients, as its owner has them."""
     rows = slice(*data.offsets[CLIENT : CLIENT + 2])
     X, y = data.X[rows], data.y[rows]
-    return so.FederatedData(X, y, np.array([0, len(X)]), schema=data.schema)
+    return so.data.FederatedData(X, y, np.array([0, len(X)]), schema=data.schema)
 
 
 struck = []
@@ -192,7 +192,7 @@ def test_one_process_serves_many_tasks_and_knows_its_rows(worker, own):
 
 
 def test_each_client_gets_its_own_payload(worker):
-    mine = so.PerClient({CLIENT: {"x": 1.0}, 1: {"x": object()}})
+    mine = so.messages.PerClient({CLIENT: {"x": 1.0}, 1: {"x": object()}})
     assert worker.run(ask("worker.count", mine), CLIENT, {}).kind == "replied"
 
 
@@ -325,7 +325,7 @@ def test_an_interrupted_wait_does_not_mix_up_answers(own, monkeypatch):
 ORPHANS = """
 import os, sys, numpy as np, solera as so
 from solera.serve.agent.worker import Worker
-data = so.FederatedData(np.eye(4), None, np.array([0, 4]))
+data = so.data.FederatedData(np.eye(4), None, np.array([0, 4]))
 workers = [Worker(data) for _ in range(3)]
 print(*(worker._child.process.pid for worker in workers), flush=True)
 os.kill(os.getpid(), 9)
@@ -344,7 +344,7 @@ def test_no_process_outlives_an_owner_that_is_killed():
 
 
 def read_rows(rows=10):
-    return so.FederatedData(np.eye(rows), np.arange(rows), np.array([0, rows]))
+    return so.data.FederatedData(np.eye(rows), np.arange(rows), np.array([0, rows]))
 
 
 def read_nothing():
@@ -370,6 +370,6 @@ def test_a_process_can_be_spawned(own):
 
 def test_wrong_data_and_limits():
     with pytest.raises(DataError, match="of 2 clients"):
-        Worker(so.FederatedData(np.eye(4), None, np.array([0, 2, 4])))
+        Worker(so.data.FederatedData(np.eye(4), None, np.array([0, 2, 4])))
     with pytest.raises(UsageError, match="seconds must be > 0"):
         WorkerLimits(seconds=0)

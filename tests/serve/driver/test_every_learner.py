@@ -31,7 +31,7 @@ def rows(target):
     offsets = np.cumsum([0, *(len(part) for part in parts)])
     X = np.concatenate([part.X for part in parts])
     y = np.concatenate([part.y for part in parts])
-    return so.FederatedData(X, y, offsets, schema=data.schema)
+    return so.data.FederatedData(X, y, offsets, schema=data.schema)
 
 
 @pytest.fixture(scope="module", params=TARGETS)

@@ -28,7 +28,7 @@ from solera.serve.identity import Identity, reply_message  # noqa: E402
 rng = np.random.default_rng(0)
 X = rng.normal(size=(160, 4))
 Y = (X @ rng.normal(size=(4, 3))).argmax(axis=1)
-DATA = so.FederatedData(X, Y, np.array([0, 50, 90, 120, 160]))
+DATA = so.data.FederatedData(X, Y, np.array([0, 50, 90, 120, 160]))
 NAMES = ("north", "south", "west", "east")
 
 MANAGED = """
@@ -114,7 +114,7 @@ def some_clients(*indices):
     offsets = np.array([0, 50, 90, 120, 160])
     rows = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in indices])
     sizes = [offsets[i + 1] - offsets[i] for i in indices]
-    return so.FederatedData(X[rows], Y[rows], np.concatenate([[0], np.cumsum(sizes)]))
+    return so.data.FederatedData(X[rows], Y[rows], np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def test_a_managed_job_waits_for_its_clients_and_gives_what_a_driver_would_get(network):
@@ -287,7 +287,7 @@ def test_checkpoints_let_go_of_replies_and_a_driver_goes_on_from_them(network, m
     join(network, "north", "south", "west")
     calm = so.FedLinear(rounds=8).fit(network.connect("calm", seed=1))
 
-    class Dies(so.Callback):
+    class Dies(so.callbacks.Callback):
         def on_round(self, learner, round):
             if round.index == 4:
                 raise KeyboardInterrupt

@@ -29,7 +29,7 @@ def rows():
     draw = np.random.default_rng(5)
     X = draw.normal(size=(CLIENTS * 25, 3))
     y = (X[:, 0] > 0).astype(int)
-    return so.FederatedData(X, y, 25 * np.arange(CLIENTS + 1))
+    return so.data.FederatedData(X, y, 25 * np.arange(CLIENTS + 1))
 
 
 def network(folder, monkeypatch, policies):
@@ -66,14 +66,14 @@ def silent(tmp_path_factory):
 
 
 SELECTORS = {
-    "uniform": so.Uniform(),
-    "robin": so.RoundRobin(),
+    "uniform": so.selectors.Uniform(),
+    "robin": so.selectors.RoundRobin(),
     "active": so.ActiveSampling(),
     "explore": so.ActiveSampling(explore=True),
-    "power": so.PowerOfChoice(candidates=3),
-    "greedy": so.GreedyShapley(part="train"),
-    "ucb": so.ShapleyUCB(part="train"),
-    "softmax": so.ShapleySoftmax(part="train"),
+    "power": so.selectors.PowerOfChoice(candidates=3),
+    "greedy": so.selectors.GreedyShapley(part="train"),
+    "ucb": so.selectors.ShapleyUCB(part="train"),
+    "softmax": so.selectors.ShapleySoftmax(part="train"),
 }
 LEARNERS = {
     "linear": lambda select: so.FedLinear(rounds=3, per_round=2, select=select),
@@ -94,13 +94,15 @@ def test_selectors_choose_as_in_simulation(talking, name, learner):
         np.testing.assert_allclose(mine, theirs, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("selector", [so.FedCS, so.HybridFL, so.DynHybridFL])
+@pytest.mark.parametrize(
+    "selector", [so.selectors.FedCS, so.selectors.HybridFL, so.selectors.DynHybridFL]
+)
 def test_resources_are_what_clients_state(talking, selector):
-    watch = so.selection.Selections()
+    watch = so.selectors.Selections()
     learner = so.FedLinear(rounds=2, select=selector(deadline=60.0))
     learner.fit(talking.connect(f"by-{selector.__name__}", seed=4), callbacks=[watch])
     assert watch.chosen.tolist() == [2, 0, 2, 2]  # client 1 says that it is slow
-    if selector is not so.FedCS:
+    if selector is not so.selectors.FedCS:
         assert learner.history_[0]["uploaded"] == 25  # and lets its rows be sent
         assert "time" not in learner.history_[0]
 
@@ -113,12 +115,12 @@ def test_a_policy_may_decline_valuations(silent, name):
 
 
 def test_a_policy_may_decline_to_say_what_a_client_can_do(silent):
-    learner = so.FedLinear(rounds=2, select=so.FedCS(deadline=60.0))
+    learner = so.FedLinear(rounds=2, select=so.selectors.FedCS(deadline=60.0))
     learner.fit(silent.connect("silent-fedcs", seed=4))
     assert [entry["clients"] for entry in learner.history_] == [1, 1]  # the silent count as slow
 
 
 def test_shapley_values_come_from_those_who_judge(silent):
-    learner = so.FedLinear(rounds=2, per_round=3, select=so.ShapleyUCB(part="train"))
+    learner = so.FedLinear(rounds=2, per_round=3, select=so.selectors.ShapleyUCB(part="train"))
     learner.fit(silent.connect("silent-ucb", seed=4))
     assert [entry["evaluations"] for entry in learner.history_] == [8, 8]

@@ -136,6 +136,10 @@ def test_one_file_with_words_tables_and_pictures(render: Render, study: Study) -
     assert "0.910 ± 0.010" in parsed.text
     assert "over seeds" in parsed.text
     assert "worst" in parsed.text
+    assert '<th scope="col">to clients</th><th scope="col">from clients</th>' in html
+    assert "<td>2 kB</td><td>1.6 kB</td>" in html
+    assert ": to clients" in parsed.text
+    assert ": from clients" in parsed.text
     assert "Dirichlet(alpha=1.0)" in parsed.text
     assert "prefers-color-scheme: dark" in html
     assert 'name="viewport"' in html

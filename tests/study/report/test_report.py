@@ -16,6 +16,7 @@ from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.learn.linear import FedLinear
 from solera.study.files.reader import parse
+from solera.study.formatting import size
 from solera.study.report import clients, costs, outcomes
 from solera.study.report.blocks import Paragraph, Section
 from solera.study.report.export import NoBrowser, export_report
@@ -165,6 +166,22 @@ def test_a_phone_shows_it_without_scrolling_sideways(page: str, tmp_path: Path) 
     assert wide <= available <= 360
     assert width > 250
     assert height > 50
+
+
+def test_what_is_sent_to_and_from_clients_is_shown(run: StudyRun, page: str) -> None:
+    group = StudyResults(run).groups[0]
+    down = size(float(np.mean([result.bytes_down for result in group.results])))
+    text = (run.folder / "report.md").read_text()
+    results = text[text.index("## Results") : text.index("## Learning curves")]
+    (header, *_) = re.findall(r"^\|.*\|$", results, re.MULTILINE)
+    assert "| rounds | to clients | from clients | seconds |" in header
+    assert f"| {down} |" in results
+    assert '<th scope="col">to clients</th><th scope="col">from clients</th>' in page
+    traffic = page[page.index("<h2>Traffic</h2>") :]
+    for report in (traffic, text[text.index("## Traffic") :]):
+        assert ": to clients" in report
+        assert ": from clients" in report
+        assert "per client and round" in report
 
 
 def test_markdown_holds_the_same_words_and_pictures(run: StudyRun, page: str) -> None:

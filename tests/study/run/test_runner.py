@@ -265,7 +265,7 @@ def test_a_checkpoint_of_a_killed_cell_is_used(tmp_path: Path) -> None:
     (cell, *_) = cells_of(study, study.variants()[0])
     seen: list[int] = []
 
-    class Stop(so.Callback):
+    class Stop(so.callbacks.Callback):
         def on_round(self, learner: Any, round: Any) -> None:
             seen.append(round.index)
             if round.index == 3 and seen.count(3) == 1:
@@ -273,8 +273,8 @@ def test_a_checkpoint_of_a_killed_cell_is_used(tmp_path: Path) -> None:
 
     path = tmp_path / "checkpoint.sol"
     with pytest.raises(KeyboardInterrupt):
-        train(cell, checkpoint=path, callbacks=[Stop()], energy=so.EnergyOptions())
-    result = train(cell, checkpoint=path, callbacks=[Stop()], energy=so.EnergyOptions())
+        train(cell, checkpoint=path, callbacks=[Stop()], energy=so.energy.EnergyOptions())
+    result = train(cell, checkpoint=path, callbacks=[Stop()], energy=so.energy.EnergyOptions())
     assert seen == [0, 1, 2, 3, 3, 4, 5]
     undisturbed = train(cell)
     assert result.metrics == undisturbed.metrics

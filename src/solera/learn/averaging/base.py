@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Mean
+from solera.core.clients import Array, FloatArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.rounds import Round
@@ -65,7 +65,7 @@ class Averaging(Predictor, abstract=True):
         arrays = [np.asarray(value) for value in self.get_model().values()]
         return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
 
-    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
+    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> FloatArray:
         """The mean loss over rows of every model."""
         current, means = self.get_model(), []
         for model in models:
@@ -98,10 +98,10 @@ class ScoreAveraging(Averaging, abstract=True):
     """An averaging learner whose model gives scores, from which all predictions follow."""
 
     @abstractmethod
-    def decision_function(self, X: Any) -> NDArray[Any]:
+    def decision_function(self, X: Any) -> Array:
         """Scores before softmax or sigmoid: one column per class, label or number."""
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> Array:
         """Probability of every class or label."""
         z = self.decision_function(X)
         if self.schema_.target == "labels":
@@ -113,7 +113,7 @@ class ScoreAveraging(Averaging, abstract=True):
             z = np.concatenate([np.zeros_like(z), z], axis=1)
         return softmax(z)
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Array:
         z = self.decision_function(X)
         if self.schema_.target == "classes":
             best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)

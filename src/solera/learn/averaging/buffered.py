@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Collect
+from solera.core.clients import Array
 from solera.core.constraints import Count
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
@@ -37,7 +37,7 @@ class FedBuff(FedAvg):
     ----------
     buffer: replies per move.
     concurrency: clients that train at the same time.
-    arrivals: when replies arrive, for example ``so.Durations(1.0, slowest=30.0)``.
+    arrivals: when replies arrive, for example ``so.simulation.Durations(1.0, slowest=30.0)``.
 
     ``per_round`` and ``select`` are not used: a client that finishes is replaced by another that
     is idle. With ``buffer`` = ``concurrency`` = all clients nothing is ever stale. Rounds log
@@ -68,21 +68,16 @@ class FedBuff(FedAvg):
         self.jobs_: list[Job] = []
         self.started_ = 0
         for r in self.each_round(federation, rounds=self.rounds):
-            self._start(federation, r.index)
+            if not self.jobs_:
+                draw = generator(federation.seed, "buffer", r.index)
+                chosen = draw.choice(len(federation), self.concurrency, replace=False)
+                self._begin(federation, chosen, np.zeros(self.concurrency), r.index)
             arrived = self._wait(federation, r.index)
             self._ask(r, [*arrived, *self.jobs_])
             self._move(r, arrived)
         del self.jobs_, self.started_
 
-    def _start(self, federation: Federation, version: int) -> None:
-        if not self.jobs_:
-            draw = generator(federation.seed, "buffer", version)
-            chosen = draw.choice(len(federation), self.concurrency, replace=False)
-            self._begin(federation, chosen, np.zeros(self.concurrency), version)
-
-    def _begin(
-        self, federation: Federation, clients: NDArray[Any], when: NDArray[Any], version: int
-    ) -> None:
+    def _begin(self, federation: Federation, clients: Array, when: Array, version: int) -> None:
         """Let clients start; their replies are filled in by :meth:`_ask`."""
         clock = Durations() if self.arrivals is None else self.arrivals
         took = clock.durations(federation.seed, self.started_, clients)

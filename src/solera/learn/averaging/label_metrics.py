@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import Array, BoolArray, FloatArray
+from solera.learn.evaluation import ratio
+
 Scores = NDArray[np.floating[Any]]
 
 
-def label_scores(
-    z: Scores, truth: NDArray[Any], thresholds: NDArray[Any] | float = 0.0
-) -> dict[str, float]:
+def label_scores(z: Scores, truth: Array, thresholds: Array | float = 0.0) -> dict[str, float]:
     """Scores of outputs z (before the sigmoid) against labels 0 and 1.
 
     A label is predicted where z exceeds its threshold. ``subset_accuracy`` counts rows with every
@@ -25,13 +26,13 @@ def label_scores(
     predicted = z > thresholds
     hits = (predicted & positive).sum(axis=0)
     guessed, present = predicted.sum(axis=0), positive.sum(axis=0)
-    precision, recall = _ratio(hits, guessed).mean(), _ratio(hits, present).mean()
+    precision, recall = ratio(hits, guessed).mean(), ratio(hits, present).mean()
     wrong = predicted != positive
     return {
         "subset_accuracy": float((~wrong).all(axis=1).mean()),
-        "macro_f1": float(_ratio(2 * hits, guessed + present).mean()),
-        "macro_f1_harmonic": float(_ratio(2 * precision * recall, precision + recall)),
-        "micro_f1": float(_ratio(2 * hits.sum(), guessed.sum() + present.sum())),
+        "macro_f1": float(ratio(2 * hits, guessed + present).mean()),
+        "macro_f1_harmonic": float(ratio(2 * precision * recall, precision + recall)),
+        "micro_f1": float(ratio(2 * hits.sum(), guessed.sum() + present.sum())),
         "hamming_loss": float(wrong.mean()),
         "ranking_loss": ranking_loss(z, positive),
         "argmax_accuracy": float((z.argmax(axis=1) == positive.argmax(axis=1)).mean()),
@@ -39,7 +40,7 @@ def label_scores(
     }
 
 
-def ranking_loss(z: Scores, positive: NDArray[np.bool_]) -> float:
+def ranking_loss(z: Scores, positive: BoolArray) -> float:
     """The share of pairs (label present, label absent) of a row that are in the wrong order."""
     from sklearn.metrics import label_ranking_loss
 
@@ -48,7 +49,7 @@ def ranking_loss(z: Scores, positive: NDArray[np.bool_]) -> float:
     return float(label_ranking_loss(positive, z))
 
 
-def tune_thresholds(z: Scores, y: NDArray[Any]) -> NDArray[np.float64]:
+def tune_thresholds(z: Scores, y: Array) -> FloatArray:
     """For every label the threshold on z with the best F1; 0 where no row has the label.
 
     Rows are sorted by z; a threshold lies half-way between two neighbours.
@@ -65,9 +66,3 @@ def tune_thresholds(z: Scores, y: NDArray[Any]) -> NDArray[np.float64]:
     columns = np.arange(z.shape[1])
     cut = (ranked[best, columns] + following[best, columns]) / 2
     return np.where(present > 0, cut, 0.0)
-
-
-def _ratio(a: Any, b: Any) -> NDArray[np.float64]:
-    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    ratio: NDArray[np.float64] = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
-    return ratio

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
+from solera.core.clients import Array, BoolArray, FloatArray
 from solera.core.component import describe
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import UsageError
@@ -65,7 +65,7 @@ class FedAvg(ScoreAveraging):
     server_lr: the coordinator's step size η_s.
     send: ``"difference"`` to the global model, or ``"weights"``.
     update_steps: what happens to updates on their way, for example
-        ``[so.Clip(1.0), so.TopK(0.05)]``.
+        ``[so.updates.Clip(1.0), so.updates.TopK(0.05)]``.
     dtype: ``"float32"`` or ``"float64"``.
     device: where simulated clients are trained; by default a GPU where there is one.
 
@@ -76,7 +76,7 @@ class FedAvg(ScoreAveraging):
     """
 
     update = train_and_send
-    weights_: NDArray[Any]
+    weights_: Array
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class FedAvg(ScoreAveraging):
         moved[shared] += self.server_step(change).astype(moved.dtype)
         self.weights_ = moved
 
-    def server_step(self, change: NDArray[Any]) -> NDArray[Any]:
+    def server_step(self, change: Array) -> Array:
         """What the mean change of a round does to the model."""
         return np.asarray(self.server_lr * change)
 
@@ -187,18 +187,18 @@ class FedAvg(ScoreAveraging):
         self.check_fitted()
         return self._architecture.load(self.weights_, self._architecture.module()).eval()
 
-    def decision_function(self, X: Any) -> NDArray[Any]:
+    def decision_function(self, X: Any) -> Array:
         X = self.check_rows(X)
         return outputs_of(self._architecture, self.weights_, X, self.device)
 
-    def losses(self, X: Any, y: Any) -> NDArray[np.float64]:
+    def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row that training minimises."""
         outputs = torch().from_numpy(self.decision_function(X))
         target = targets_of(y, self._loss, self.schema_.classes, self.weights_.dtype)
         losses = row_losses(outputs, torch().from_numpy(target), self._loss)
         return np.asarray(losses.numpy(), dtype=np.float64)
 
-    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> NDArray[np.float64]:
+    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> FloatArray:
         architecture = self._architecture
         if not architecture.dense or hasattr(X, "tocsr"):
             return super().losses_of(models, X, y)  # stacked convolutions are slower
@@ -214,9 +214,8 @@ class FedAvg(ScoreAveraging):
         return model
 
     def described_params(self) -> dict[str, Any]:
-        params = super().described_params()
         return {
-            **params,
+            **super().described_params(),
             "model": described(self.model),
             "loss": described_loss(self.loss),
         }
@@ -250,7 +249,7 @@ class FedAvg(ScoreAveraging):
         return []
 
     @cached_property
-    def _hidden(self) -> NDArray[np.bool_] | None:
+    def _hidden(self) -> BoolArray | None:
         """Marks these parameters, if there are any."""
         return self._architecture.layout.select(self._private) if self._private else None
 
@@ -269,9 +268,7 @@ class FedAvg(ScoreAveraging):
         return "binary" if two and self._architecture.outputs == 1 else default
 
 
-def outputs_of(
-    architecture: Architecture, weights: NDArray[Any], X: Any, device: str | None
-) -> NDArray[Any]:
+def outputs_of(architecture: Architecture, weights: Array, X: Any, device: str | None) -> Array:
     """The network's outputs for all rows, some thousands at a time."""
     t = torch()
     place = find_device(device)

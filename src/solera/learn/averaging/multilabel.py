@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Collect
-from solera.core.clients import Client, Rows
+from solera.core.clients import Array, Client, Rows
 from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
@@ -34,7 +33,6 @@ from solera.learn.averaging.training.local_training import (
     OneClientTraining,
     training_task,
 )
-from solera.learn.averaging.updates import UpdateMean
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
 
@@ -136,7 +134,7 @@ def _score_labels(client: Client, ask: Any) -> dict[str, Any]:
     return {"rows": float(kept.sum()), **label_scores(z, truth[kept], cut)}
 
 
-def _outputs(client: Client, ask: Any, X: Any) -> NDArray[Any]:
+def _outputs(client: Client, ask: Any, X: Any) -> Array:
     local = OneClientTraining(client, ask)
     return outputs_of(local.architecture, local.copies()[0].numpy(), X, "cpu")
 
@@ -166,7 +164,7 @@ class MLFedAvg(FedAvg):
 
     update = train_core
     watched_: list[list[float]]
-    best_: NDArray[Any]
+    best_: Array
     rounds_: int
 
     def __init__(
@@ -200,10 +198,6 @@ class MLFedAvg(FedAvg):
         super().begin(federation)
         self.watched_, self.best_ = [], self.weights_
 
-    def after_round(self, round: Round) -> None:
-        if self.stop is not None:
-            self._watch(round)
-
     def train(self, federation: Federation) -> None:
         super().train(federation)
         self.rounds_ = len(self.history_)
@@ -218,9 +212,11 @@ class MLFedAvg(FedAvg):
             }
             federation.ask(_finish, last, round=self.rounds).fold(Collect())
 
-    def _watch(self, r: Round) -> None:
+    def after_round(self, round: Round) -> None:
         """Judge the new model on the clients' validation rows, and stop if it is time."""
-        scores = self._scores(r.federation, {"part": "validation"})
+        if self.stop is None:
+            return
+        scores = self._scores(round.federation, {"part": "validation"})
         if not scores:
             raise DataError(
                 "no client has validation rows to stop by",
@@ -228,15 +224,15 @@ class MLFedAvg(FedAvg):
             )
         accuracy = float(np.mean([s["subset_accuracy"] for s in scores.values()]))
         loss = float(np.mean([s["loss"] for s in scores.values()]))
-        r.log(validation_subset_accuracy=accuracy, validation_loss=loss)
+        round.log(validation_subset_accuracy=accuracy, validation_loss=loss)
         self.watched_ = [*self.watched_, [accuracy, loss]]
         if self._latest_is_best():
             self.best_ = self.weights_
         if self.stop == "thesis" and worse_twice(self.watched_):
-            r.stop("validation subset accuracy fell and loss rose twice in a row")
+            round.stop("validation subset accuracy fell and loss rose twice in a row")
         since = len(self.watched_) - 1 - int(np.argmin([loss for _, loss in self.watched_]))
         if self.stop == "patience" and since >= self.patience:
-            r.stop(f"validation loss did not improve for {self.patience} rounds")
+            round.stop(f"validation loss did not improve for {self.patience} rounds")
 
     def _latest_is_best(self) -> bool:
         losses = [loss for _, loss in self.watched_]
@@ -267,7 +263,7 @@ class MLFedAvg(FedAvg):
 
     def round_aggregation(self) -> Aggregation:
         weight = None if self.aggregation == "uniform" else "rows"
-        return UpdateMean(self._shared_size, steps=self.update_steps, weight=weight)
+        return super().round_aggregation().set_params(weight=weight)
 
     def _network(self) -> SharedCore:
         return SharedCore(self.model, self.schema_.outputs)

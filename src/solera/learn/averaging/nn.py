@@ -1,9 +1,10 @@
-"""Models for averaging learners by short names: ``so.nn.mlp(64, 100, 10)``."""
+"""``so.nn``: models for averaging learners by short names, and schedules of their learning rate."""
 
 from __future__ import annotations
 
 from solera.learn.averaging import models
 from solera.learn.averaging.models import register, register_loss, text_head
+from solera.learn.averaging.schedules import CosineDecay, StepDecay
 
 linear = models.LinearModel
 mlp = models.MLP
@@ -12,6 +13,8 @@ complex_cnn = models.ComplexCNN
 conv_net = models.ConvNet
 
 __all__ = [
+    "CosineDecay",
+    "StepDecay",
     "complex_cnn",
     "conv_net",
     "linear",

@@ -18,7 +18,7 @@ from solera.core.component import build_fitted, describe_fitted
 from solera.core.constraints import Count, NonNegative
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.replies import Stacked, map_leaves
+from solera.core.replies import Stacked
 from solera.core.task import task
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
@@ -27,7 +27,7 @@ from solera.learn.averaging.training.local_training import (
     LocalTraining,
     training_task,
 )
-from solera.learn.evaluation import Evaluation, count_rows, metrics, rows_counted
+from solera.learn.evaluation import Evaluation, count_rows, evaluation_of, rows_counted
 
 _OWN = "own_model"
 
@@ -47,11 +47,10 @@ class Personal(FedAvg, abstract=True):
         model = describe_fitted(self.for_prediction())
         ask = {"model": model, "part": part, "private": self._private}
         answers = federation.ask(_evaluate, ask).fold(Collect())
-        total = map_leaves(lambda *leaves: sum(leaves), *answers.values())
-        if not rows_counted(total):
+        evaluation = evaluation_of({c: n for c, n in answers.items() if rows_counted(n)})
+        if evaluation is None:
             raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")
-        each = {c: metrics(counts) for c, counts in answers.items() if rows_counted(counts)}
-        return Evaluation(metrics(total), each, total)
+        return evaluation
 
 
 @task("averaging.evaluate_personal")

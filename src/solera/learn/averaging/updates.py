@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
+from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, SoleraError, UsageError
@@ -27,6 +28,7 @@ from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
 
 Parts = dict[str, Any]
+"""The entries of an update: tensors at a client, arrays at the coordinator."""
 _RESIDUAL = "update_residual"
 
 
@@ -45,9 +47,9 @@ class UpdateStep(Component, abstract=True):
     def send(self, parts: Parts, keys: Bits) -> Parts:
         """The client's side."""
 
-    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+    def receive(self, parts: Parts, size: int) -> Parts:
         """The coordinator's side; ``size`` is the length of the values before :meth:`send`."""
-        return dict(parts)
+        return parts
 
     def sent_size(self, size: int) -> int:
         """The length of the values after :meth:`send`."""
@@ -105,12 +107,11 @@ class TopK(Sparse):
         kind = torch().int32
         return {**parts, "values": values.gather(1, places), "places": places.to(kind)}
 
-    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
-        rest = dict(parts)
-        places, sent = rest.pop("places"), parts["values"]
+    def receive(self, parts: Parts, size: int) -> Parts:
+        places, sent = parts.pop("places"), parts["values"]
         if places.shape != sent.shape or places.min() < 0 or places.max() >= size:
             raise PayloadError(f"places of a compressed update must lie in 0 … {size - 1}")
-        return {**rest, "values": _scattered(sent, places.astype(np.int64), size)}
+        return {**parts, "values": _scattered(sent, places.astype(np.int64), size)}
 
 
 class RandomMask(Sparse):
@@ -144,24 +145,23 @@ class RandomMask(Sparse):
             sent = sent * (size / sent.shape[1])
         return {**parts, "values": sent, "mask": seeds}
 
-    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
-        rest = dict(parts)
-        seeds, sent = rest.pop("mask"), parts["values"]
+    def receive(self, parts: Parts, size: int) -> Parts:
+        seeds, sent = parts.pop("mask"), parts["values"]
         count = self.sent_size(size)
         if sent.shape != (len(seeds), count) or seeds.dtype.kind != "i" or seeds.ndim != 1:
             raise PayloadError(f"a masked update must have {count} numbers and one seed")
         places = _drawn_places(seeds, size, count)
-        return {**rest, "values": _scattered(sent, places, size)}
+        return {**parts, "values": _scattered(sent, places, size)}
 
 
-def _scattered(sent: NDArray[Any], places: NDArray[np.int64], size: int) -> NDArray[Any]:
+def _scattered(sent: Array, places: IntArray, size: int) -> Array:
     """Vectors of this size with the numbers that were sent in their places, and 0 elsewhere."""
     values = np.zeros((len(sent), size), sent.dtype)
     np.put_along_axis(values, places, sent, axis=1)
     return values
 
 
-def _drawn_places(seeds: NDArray[np.int64], size: int, count: int) -> NDArray[np.int64]:
+def _drawn_places(seeds: IntArray, size: int, count: int) -> IntArray:
     """``count`` of ``size`` places for every seed, in order; bits of one seed are never equal."""
     places = np.empty((len(seeds), count), np.int64)
     for row, seed in zip(places, seeds.astype(np.uint64), strict=True):
@@ -191,22 +191,21 @@ class Quantise(UpdateStep):
         packed = _pack(codes.to("cpu", torch().int32).numpy(), self.bits)
         return {**parts, "values": packed, "low": low[:, 0], "step": step[:, 0]}
 
-    def receive(self, parts: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
-        rest = dict(parts)
-        low, step = rest.pop("low"), rest.pop("step")
+    def receive(self, parts: Parts, size: int) -> Parts:
+        low, step = parts.pop("low"), parts.pop("step")
         codes = _unpack(parts["values"], self.bits, size)
         values = (codes * step[:, None] + low[:, None]).astype(low.dtype)
-        return {**rest, "values": values}
+        return {**parts, "values": values}
 
 
-def _pack(codes: NDArray[np.int32], bits: int) -> NDArray[Any]:
+def _pack(codes: NDArray[np.int32], bits: int) -> Array:
     if bits != 4:
         return codes.astype(np.uint8 if bits == 8 else np.uint16)
     even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2))).astype(np.uint8)
     return even[:, ::2] << 4 | even[:, 1::2]
 
 
-def _unpack(packed: NDArray[Any], bits: int, size: int) -> NDArray[Any]:
+def _unpack(packed: Array, bits: int, size: int) -> Array:
     if bits == 4:
         packed = np.stack([packed >> 4, packed & 15], axis=2).reshape(len(packed), -1)[:, :size]
     if packed.shape[1] != size or packed.dtype.kind != "u":
@@ -214,12 +213,12 @@ def _unpack(packed: NDArray[Any], bits: int, size: int) -> NDArray[Any]:
     return packed
 
 
-def _uniform(keys: Bits, count: int, purpose: int) -> NDArray[np.float64]:
+def _uniform(keys: Bits, count: int, purpose: int) -> FloatArray:
     """Numbers in [0, 1), one row per client, the same whoever else is in the group."""
     return uniform(keys[:, None], (purpose << 56) + np.arange(count))
 
 
-def normal(keys: Bits, count: int) -> NDArray[np.float64]:
+def normal(keys: Bits, count: int) -> FloatArray:
     """Standard normal numbers, by the Box–Muller transform."""
     radius = np.sqrt(-2 * np.log1p(-_uniform(keys, count, purpose=2)))
     return np.asarray(radius * np.cos(2 * np.pi * _uniform(keys, count, purpose=3)))
@@ -249,7 +248,7 @@ def pack_update(
     steps: Sequence[UpdateStep],
     keys: Bits,
     states: Sequence[MutableMapping[str, Any]],
-) -> dict[str, NDArray[Any]]:
+) -> Parts:
     """The client's side of the onion; each client's state remembers what compression lost."""
     lossy = [step for step in steps if step.lossy]
     fed_back = lossy if all(step.feeds_back for step in lossy) else []
@@ -273,17 +272,15 @@ def pack_update(
     return sent
 
 
-def unpack_update(
-    parts: Mapping[str, NDArray[Any]], steps: Sequence[UpdateStep], size: int
-) -> NDArray[Any]:
+def unpack_update(parts: Parts, steps: Sequence[UpdateStep], size: int) -> Array:
     """The coordinator's side: dense updates, (clients, size)."""
     sizes = [size]
     for step in steps:
         sizes.append(step.sent_size(sizes[-1]))
     try:
         for step, before in zip(reversed(steps), reversed(sizes[:-1]), strict=True):
-            parts = step.receive(parts, before)
-        values = parts["values"]
+            parts = step.receive(dict(parts), before)
+        values: Array = parts["values"]
     except KeyError as missing:
         raise PayloadError(f"an update has no entry {missing}") from None
     if values.shape[1:] != (size,):
@@ -291,7 +288,7 @@ def unpack_update(
     return values
 
 
-def _numpy(parts: Parts) -> dict[str, NDArray[Any]]:
+def _numpy(parts: Parts) -> Parts:
     return {n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()}
 
 
@@ -352,7 +349,7 @@ class UpdateMean(Aggregation):
         self,
         fields: Mapping[str, Any],
         count: int,
-        weighted_sum: Callable[[NDArray[np.float64]], NDArray[Any]],
+        weighted_sum: Callable[[FloatArray], Array],
     ) -> Any:
         weights = self._weights(fields, count)
         rest = {n: v for n, v in fields.items() if n not in ("rows", *self.plain)}
@@ -365,7 +362,7 @@ class UpdateMean(Aggregation):
             "plain": {name: fields[name].sum(axis=0) for name in self.plain},
         }
 
-    def _weights(self, fields: Mapping[str, Any], count: int) -> NDArray[np.float64]:
+    def _weights(self, fields: Mapping[str, Any], count: int) -> FloatArray:
         if self.weight is None:
             return np.ones(count)
         if callable(self.weight):

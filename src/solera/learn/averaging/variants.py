@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
+from solera.core.clients import Array, FloatArray
 from solera.core.constraints import NonNegative, Positive, ProperFraction
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
@@ -18,7 +18,6 @@ from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
-from solera.learn.averaging.updates import UpdateMean
 
 _CONTROL = "control"
 
@@ -56,13 +55,13 @@ class FedProx(FedAvg):
 class FedAvgM(FedAvg):
     """Momentum at the coordinator: v ← βv + Δ, w ← w + η_s v (Hsu, Qi & Brown 2019)."""
 
-    velocity_: NDArray[Any]
+    velocity_: Array
 
     def __init__(self, model: Any, *, beta: ProperFraction = 0.9, **averaging: Any) -> None:
         super().__init__(model, **averaging)
         self.beta = beta
 
-    def server_step(self, change: NDArray[Any]) -> NDArray[Any]:
+    def server_step(self, change: Array) -> Array:
         before = vars(self).get("velocity_", np.zeros_like(change))
         self.velocity_ = self.beta * before + change
         return np.asarray(self.server_lr * self.velocity_)
@@ -74,8 +73,8 @@ class AdaptiveServer(FedAvg, abstract=True):
     m ← β1 m + (1 − β1) Δ, v as the subclass says, w ← w + η_s m / (√v + τ).
     """
 
-    mean_: NDArray[Any]
-    square_: NDArray[Any]
+    mean_: Array
+    square_: Array
 
     def __init__(
         self,
@@ -93,10 +92,10 @@ class AdaptiveServer(FedAvg, abstract=True):
         self.tau = tau
 
     @abstractmethod
-    def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
+    def second(self, square: Array, change: Array) -> Array:
         """The next v."""
 
-    def server_step(self, change: NDArray[Any]) -> NDArray[Any]:
+    def server_step(self, change: Array) -> Array:
         zeros = np.zeros_like(change)
         mean = vars(self).get("mean_", zeros)
         square = vars(self).get("square_", zeros + self.tau**2)
@@ -108,14 +107,14 @@ class AdaptiveServer(FedAvg, abstract=True):
 class FedAdam(AdaptiveServer):
     """v ← β2 v + (1 − β2) Δ²."""
 
-    def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
+    def second(self, square: Array, change: Array) -> Array:
         return np.asarray(self.beta2 * square + (1 - self.beta2) * change**2)
 
 
 class FedYogi(AdaptiveServer):
     """v ← v − (1 − β2) Δ² sign(v − Δ²)."""
 
-    def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
+    def second(self, square: Array, change: Array) -> Array:
         new = change**2
         return np.asarray(square - (1 - self.beta2) * new * np.sign(square - new))
 
@@ -123,7 +122,7 @@ class FedYogi(AdaptiveServer):
 class FedAdagrad(AdaptiveServer):
     """v ← v + Δ²."""
 
-    def second(self, square: NDArray[Any], change: NDArray[Any]) -> NDArray[Any]:
+    def second(self, square: Array, change: Array) -> Array:
         return np.asarray(square + change**2)
 
 
@@ -151,7 +150,7 @@ class Scaffold(FedAvg):
     """
 
     update = train_with_control
-    control_: NDArray[Any]
+    control_: Array
     clients_: int
 
     def train(self, federation: Federation) -> None:
@@ -167,9 +166,7 @@ class Scaffold(FedAvg):
         return {**super().get_model(), "control": self.control_}
 
     def round_aggregation(self) -> Aggregation:
-        return UpdateMean(
-            self._shared_size, steps=self.update_steps, weight=self.weight, plain=["control"]
-        )
+        return super().round_aggregation().set_params(plain=["control"])
 
     def apply_update(self, mean: Mapping[str, Any]) -> None:
         super().apply_update(mean)
@@ -191,7 +188,7 @@ def train_and_normalise(local: LocalTraining) -> Stacked:
     return local.reply(changes, losses, length=length)
 
 
-def path_length(steps: NDArray[np.float64], config: TrainingConfig) -> NDArray[np.float64]:
+def path_length(steps: FloatArray, config: TrainingConfig) -> FloatArray:
     """‖a_k‖₁: how much gradient τ steps add up to (Wang et al. 2020, section 4)."""
     if config.momentum:
         rho = config.momentum
@@ -202,7 +199,7 @@ def path_length(steps: NDArray[np.float64], config: TrainingConfig) -> NDArray[n
     return steps
 
 
-class FedNova(FedAvg):
+class FedNova(FedProx):
     """Clients that make more steps do not pull the model further than the others.
 
     Wang et al. (2020), "Tackling the objective inconsistency problem in heterogeneous federated
@@ -213,14 +210,10 @@ class FedNova(FedAvg):
     update = train_and_normalise
 
     def __init__(self, model: Any, *, mu: NonNegative = 0.0, **averaging: Any) -> None:
-        super().__init__(model, **averaging)
-        self.mu = mu
+        super().__init__(model, mu=mu, **averaging)
 
     def apply_update(self, mean: Mapping[str, Any]) -> None:
         super().apply_update({**mean, "update": mean["update"] * float(mean["length"])})
-
-    def _training(self, round: int) -> dict[str, Any]:
-        return {**super()._training(round), "mu": float(self.mu)}
 
     def check_params(self) -> None:
         super().check_params()

@@ -202,16 +202,16 @@ def _values(table: Mapping[str, Any], hint: Any, where: Where) -> tuple[Any, ...
 
 def span(table: Mapping[str, Any], where: Where, *, whole: bool) -> tuple[Any, ...] | Range:
     """The values from one number to another, both included."""
-    low, high, scale = table.get("from"), table.get("to"), table.get("scale", "linear")
-    numbers = all(isinstance(v, int | float) for v in (low, high))
-    if not numbers or low >= high or scale not in ("linear", "log"):  # type: ignore[operator]
+    low: Any = table.get("from")
+    high: Any = table.get("to")
+    scale = table.get("scale", "linear")
+    numbers = isinstance(low, int | float) and isinstance(high, int | float)
+    if not numbers or low >= high or scale not in ("linear", "log"):
         raise Problem(
             where,
             f"{where[-1]} = {dict(table)!r} goes from nowhere to nowhere",
             hint='from must be below to, scale "linear" or "log"',
         )
-    assert low is not None
-    assert high is not None
     log = scale == "log"
     if log and low <= 0:
         raise Problem(where, f'{where[-1]}: from = {low} has no place on scale = "log"')

@@ -33,11 +33,10 @@ def partitions(study: StudyResults) -> list[Block]:
 
 def selection(study: StudyResults) -> list[Block]:
     """Who took part how often, where not everybody always did."""
-    chosen = {
-        name: [r for r in results if r.selected and min(r.selected) < r.rounds]
-        for name, results in study.series.items()
-    }
-    chosen = {name: results for name, results in chosen.items() if results}
+    chosen = {}
+    for name, results in study.series.items():
+        if some := [r for r in results if r.selected and min(r.selected) < r.rounds]:
+            chosen[name] = some
     if not chosen:
         return []
     shown = dict(list(chosen.items())[: figures.MOST_SERIES])
@@ -54,11 +53,10 @@ def selection(study: StudyResults) -> list[Block]:
 
 def fairness(study: StudyResults) -> list[Block]:
     """How differently clients fare with the same model."""
-    scores = {
-        name: [score for r in results for score in r.clients.values()]
-        for name, results in study.series.items()
-    }
-    scores = {name: values for name, values in scores.items() if values}
+    scores = {}
+    for name, results in study.series.items():
+        if values := [score for r in results for score in r.clients.values()]:
+            scores[name] = values
     if not scores:
         return [
             Paragraph(

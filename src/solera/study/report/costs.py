@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 import numpy as np
 
-from solera.green.energy import EnergyUse
 from solera.study.formatting import number, size
 from solera.study.report import figures
 from solera.study.report.blocks import Block, Paragraph, Preformatted, Table
@@ -36,13 +38,13 @@ def traffic(study: StudyResults) -> list[Block]:
 def energy(study: StudyResults) -> list[Block]:
     """What training took, by configuration and by task."""
     rows = []
-    total: EnergyUse | None = None
+    by_series = []
     for name, results in study.series.items():
         uses = [r.energy for r in results if r.energy is not None]
         if not uses:
             continue
-        use = sum(uses[1:], start=uses[0])
-        total = use if total is None else total + use
+        use = reduce(add, uses)
+        by_series.append(use)
         scores = [r.metrics.get(r.score or "") for r in results]
         known = [score for score in scores if score is not None]
         per_wh = use.per_wh(float(np.mean(known))) * len(uses) if known else None
@@ -55,8 +57,9 @@ def energy(study: StudyResults) -> list[Block]:
                 number(per_wh),
             ]
         )
-    if total is None:
+    if not by_series:
         return []
+    total = reduce(add, by_series)
     by_task = sorted(total.tasks.items(), key=lambda task: -task[1])[:MOST_TASKS]
     bars = figures.bars({name: 1000 * kwh for name, kwh in by_task}, "Wh")
     caption = "Watt-hours by task; 'coordinator' is the work between asks."

@@ -56,11 +56,6 @@ def value_of(result: Result, metric: str) -> float | None:
     return None
 
 
-def better(metric: str, a: float, b: float) -> bool:
-    """Whether a is better than b."""
-    return sign(metric) * a > sign(metric) * b
-
-
 def best(metric: str, candidates: Sequence[Group]) -> Group | None:
     """The group with the best mean."""
     known = [group for group in candidates if not math.isnan(group.mean(metric))]

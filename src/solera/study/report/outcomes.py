@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from solera.learn.base import load as load_model
 from solera.study.files.tables import SCHEMES
 from solera.study.formatting import mean_and_spread, metric_label, size
+from solera.study.metrics import sign
 from solera.study.report import figures
 from solera.study.report.blocks import (
     Block,
@@ -22,7 +23,7 @@ from solera.study.report.blocks import (
     Section,
     Table,
 )
-from solera.study.report.groups import Group, StudyResults, best, better, value_of
+from solera.study.report.groups import Group, StudyResults, best, value_of
 from solera.study.report.significance import comparison_blocks, friedman_words
 from solera.study.run.cells import CellStore
 from solera.study.run.results import Result
@@ -97,7 +98,7 @@ def _leader(metric: str, division: tuple[str, str], groups: Sequence[Group]) -> 
         return text
     gaps = [
         f"{abs(federated - value):.3f} "
-        f"{'better' if better(metric, federated, value) else 'worse'} than {scheme}"
+        f"{'better' if sign(metric) * (federated - value) > 0 else 'worse'} than {scheme}"
         for scheme, value in means.items()
     ]
     return f"{text} The best federated method is {' and '.join(gaps)}."
@@ -131,8 +132,11 @@ def results(study: StudyResults) -> list[Block]:
                 if len(groups) > 1 and best(metric, groups) is group:
                     cells[i] = Marked(cells[i])
             rows.append([group.name, *cells])
-        if len(study.groups) == 1:
-            rows += _rows_by_cell(groups[0], columns)
+            if len(study.groups) == 1 and len(group.cells) > 1:
+                rows += [
+                    [cell.title, *(column([result]) for column in columns.values())]
+                    for cell, result in zip(group.cells, group.results, strict=True)
+                ]
         if len(study.divisions) > 1:
             blocks.append(Heading(", ".join(division)))
         blocks.append(Table(rows, ["", *columns]))
@@ -142,14 +146,6 @@ def results(study: StudyResults) -> list[Block]:
     if len(study.run.study.schemes) > 1:
         note += " Alone is the mean over the clients; centralised sends the rows themselves."
     return [*blocks, Paragraph(note)]
-
-
-def _rows_by_cell(group: Group, columns: Mapping[str, Column]) -> list[list[str]]:
-    return [
-        [cell.title, *(column([result]) for column in columns.values())]
-        for cell, result in zip(group.cells, group.results, strict=True)
-        if len(group.cells) > 1
-    ]
 
 
 def result_columns(study: StudyResults) -> dict[str, Column]:
@@ -164,12 +160,14 @@ def result_columns(study: StudyResults) -> dict[str, Column]:
     if any(r.client_metrics for r in every):
         scores[f"{label}, clients' rows"] = lambda r: r.client_metrics.get(first)
         scores["worst client"] = lambda r: min(r.clients.values(), default=None)
-    columns: dict[str, Column] = {name: _mean_of(score) for name, score in scores.items()}
-    columns["cells"] = lambda results: str(len(results))
-    columns["rounds"] = lambda results: f"{_mean(results, 'rounds'):g}"
-    columns["up"] = lambda results: size(_mean(results, "bytes_up"))
-    columns["down"] = lambda results: size(_mean(results, "bytes_down"))
-    columns["seconds"] = lambda results: f"{_mean(results, 'seconds'):.2f}"
+    columns: dict[str, Column] = {
+        **{name: _mean_of(score) for name, score in scores.items()},
+        "cells": lambda results: str(len(results)),
+        "rounds": lambda results: f"{_mean(results, 'rounds'):g}",
+        "to clients": lambda results: size(_mean(results, "bytes_down")),
+        "from clients": lambda results: size(_mean(results, "bytes_up")),
+        "seconds": lambda results: f"{_mean(results, 'seconds'):.2f}",
+    }
     if any(r.energy is not None for r in every):
         columns["Wh"] = lambda results: _energy(results, "wh")
         columns["kg CO₂e"] = lambda results: _energy(results, "co2e")

@@ -47,13 +47,14 @@ def numbers(result: Result) -> Iterator[tuple[str, int | None, int | None, str, 
     for entry in result.history:
         for metric, value in logged(entry).items():
             yield "round", entry["round"], None, metric, float(value)
-    for metric in ("rounds", "bytes_down", "bytes_up", "seconds"):
-        yield "cost", None, None, metric, getattr(result, metric)
-    if result.energy is not None:
-        yield "cost", None, None, "kwh", result.energy.kwh
-        yield "cost", None, None, "co2e", result.energy.co2e
-        for task, kwh in result.energy.tasks.items():
-            yield "cost", None, None, f"kwh of {task}", kwh
+        always = ("rounds", "bytes_down", "bytes_up", "seconds")
+    costs = {name: getattr(result, name) for name in always}
+
+    if (use := result.energy) is not None:
+        costs |= {"kwh": use.kwh, "co2e": use.co2e}
+        costs |= {f"kwh of {task}": kwh for task, kwh in use.tasks.items()}
+    for metric, value in costs.items():
+        yield "cost", None, None, metric, value
 
 
 def table_text(rows: Sequence[tuple[Labels, Result]]) -> str:

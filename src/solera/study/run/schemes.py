@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -14,14 +14,13 @@ import numpy as np
 
 from solera.core.clients import IntArray, Part
 from solera.core.payload import encoded_size
-from solera.core.replies import map_leaves
 from solera.core.rounds import Callback, Round
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
-from solera.learn.evaluation import Evaluation, evaluate, metrics
+from solera.learn.evaluation import Evaluation, evaluate, evaluation_of, metrics, summed
 from solera.simulate.simulation import Simulation, simulate
 from solera.study.files.tables import DataSpec, Scheme
 from solera.study.metrics import score_name
@@ -47,7 +46,10 @@ def train(
     The model goes to the file ``save``, except where every client has one of its own. ``energy``
     measures it, with a ``sampler`` that is shared by several trainings, if any.
     """
-    with _measured(energy, sampler) as tracked:
+    measured: AbstractContextManager[Any] = nullcontext(_Unmeasured())
+    if energy is not None:
+        measured = track_energy(options=energy, sampler=sampler)
+    with measured as tracked:
         tracked.stage("reading data")
         dataset = load(cell.variant.data)
         stage("dividing the rows")
@@ -59,7 +61,7 @@ def train(
         if save is not None and model is not None:
             tracked.stage("storing")
             model.save(save)
-    result = replace(result, seconds=round(record.seconds, 3), selected=record.selected)
+    result = replace(result, seconds=round(record.seconds, 3), selected=record.selected_.tolist())
     if energy is not None:
         result = replace(result, energy=_with_earlier(tracked.use, record.earlier_kwh_, energy))
     return result
@@ -83,7 +85,9 @@ class _Training:
         """The federation that is trained on."""
         engine = self.cell.variant.engine
         data = divided(self.cell, self.dataset)
-        return simulate(data, seed=self.cell.seed, engine=engine.kind, workers=engine.workers)
+        return simulate(
+            data, seed=self.cell.seed, engine=engine.kind, engine_options=engine.options
+        )
 
     def fit(self, federation: Simulation, **options: Any) -> Any:
         """The learner, fitted."""
@@ -154,22 +158,23 @@ def _alone(training: _Training) -> tuple[Result, None]:
         rows = data.segments(only, "train").joined()
         model = training.fit(one_client(rows, dataset.schema, cell.seed))
         histories.append(model.history_)
-        held_out.append(counts_of(model, dataset.X_test, dataset.y_test, dataset.schema))
+        counts = counts_of(model, dataset.X_test, dataset.y_test, dataset.schema)
+        if counts is not None:
+            held_out.append(counts)
         for part, by_client in kept.items():
             rows = data.segments(only, part).joined()
             counts = counts_of(model, rows.X, rows.y, dataset.schema)
             if counts is not None:
                 by_client[client] = counts
     training.end()
-    known = [counts for counts in held_out if counts is not None]
-    each = [metrics(counts) for counts in known]
+    each = [metrics(counts) for counts in held_out]
     names = each[0] if each else {}
     result = Result(
         seed=cell.seed,
         rounds=max(map(len, histories)),
         metrics=finite({name: float(np.mean([m[name] for m in each])) for name in names}),
         history=_mean_history(histories),
-        confusion=_confusion(_summed(known)) if known else [],
+        confusion=_confusion(summed(held_out)) if held_out else [],
         **_client_results(*(evaluation_of(counts) for counts in kept.values())),
     )
     return result, None
@@ -241,14 +246,6 @@ def counts_of(model: Any, X: Any, y: Any, schema: Any) -> Any:
     return evaluate(model, everything, "train").counts
 
 
-def evaluation_of(counts: Mapping[int, Any]) -> Evaluation | None:
-    """What clients counted, each with a model of its own."""
-    if not counts:
-        return None
-    total = _summed(list(counts.values()))
-    return Evaluation(metrics(total), {client: metrics(c) for client, c in counts.items()}, total)
-
-
 def _client_results(test: Evaluation | None, validation: Evaluation | None) -> dict[str, Any]:
     """What clients' own rows say, folded and one by one."""
     results: dict[str, Any] = {}
@@ -259,10 +256,6 @@ def _client_results(test: Evaluation | None, validation: Evaluation | None) -> d
     if validation is not None:
         results["validation"] = finite(validation.metrics)
     return results
-
-
-def _summed(counts: Sequence[Any]) -> Any:
-    return map_leaves(lambda *leaves: sum(leaves), *counts)
 
 
 def _confusion(counts: Any) -> list[list[int]]:
@@ -286,7 +279,8 @@ def _size(X: Any, y: Any) -> int:
 class TrainingRecord(Callback):
     """Seconds, chosen clients and energy of training, carried on from the checkpoint.
 
-    ``start`` is the first round of this start.
+    ``start`` is the first round of this start, ``selected_`` in how many rounds each client took
+    part.
     """
 
     def __init__(self, tracked: Any) -> None:
@@ -303,12 +297,6 @@ class TrainingRecord(Callback):
         now = time.perf_counter() if self._ended is None else self._ended
         return self._earlier_seconds + now - self._began
 
-    @property
-    def selected(self) -> list[int]:
-        """In how many rounds each client took part."""
-        chosen: list[int] = self.selected_.tolist()
-        return chosen
-
     def stop(self) -> None:
         self._ended = time.perf_counter()
 
@@ -316,9 +304,8 @@ class TrainingRecord(Callback):
         self.start = start
 
     def on_round(self, learner: Any, round: Round) -> None:
-        if not len(self.selected_):
-            self.selected_ = np.zeros(len(round.federation), dtype=np.int64)
-        self.selected_ = self.selected_ + np.bincount(round.clients, minlength=len(self.selected_))
+        chosen = np.bincount(round.clients, minlength=len(round.federation))
+        self.selected_ = self.selected_ + chosen if len(self.selected_) else chosen
 
     def get_state(self) -> Any:
         kwh = self.earlier_kwh_ + self._tracked.wh / 1000
@@ -338,15 +325,6 @@ class _Unmeasured:
     def stage(self, name: str) -> None: ...
 
     def attach(self, federation: Any) -> None: ...
-
-
-@contextmanager
-def _measured(energy: EnergyOptions | None, sampler: Sampler | None) -> Iterator[Any]:
-    if energy is None:
-        yield _Unmeasured()
-    else:
-        with track_energy(options=energy, sampler=sampler) as tracked:
-            yield tracked
 
 
 def _with_earlier(use: EnergyUse, kwh: float, options: EnergyOptions) -> EnergyUse:

@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array
 from solera.core.component import build
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import decode, encode
@@ -72,7 +72,7 @@ class Architecture:
         """The network for one client."""
         return self.model.module()
 
-    def start(self, seed: int, dtype: str) -> NDArray[Any]:
+    def start(self, seed: int, dtype: str) -> Array:
         """The vector training begins with."""
         if self.layers is not None:
             return self.layout.start(generator(seed, "init"), dtype)
@@ -80,9 +80,9 @@ class Architecture:
         with t.random.fork_rng(devices=[]):
             t.manual_seed(seed)
             module = self.module()
-        return self.layout.vector(_values(module), dtype)
+        return self.vector(module, dtype)
 
-    def load(self, vector: NDArray[Any], module: Any) -> Any:
+    def load(self, vector: Array, module: Any) -> Any:
         """The module with the parameters of a flat vector."""
         t = torch()
         arrays = self.layout.arrays(np.asarray(vector))
@@ -91,9 +91,10 @@ class Architecture:
         module.load_state_dict(state, strict=False)
         return module
 
-    def vector(self, module: Any, dtype: Any) -> NDArray[Any]:
+    def vector(self, module: Any, dtype: Any) -> Array:
         """The flat vector of a module."""
-        return self.layout.vector(_values(module), dtype)
+        values = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
+        return self.layout.vector(values, dtype)
 
     @property
     def inputs(self) -> int | None:
@@ -113,22 +114,16 @@ class Architecture:
         """Does the model take rows of this width and give that many outputs?"""
         if self.layers is None:
             return
-        last = self.layers[-1]
-        assert isinstance(last, Dense)
         if self.inputs not in (None, width):
             raise DataError(
                 f"{self.model!r} takes rows of {self.inputs} values, the data has {width}",
                 hint="the first size of a model is the number of columns",
             )
-        if last.outputs != outputs and (last.outputs, outputs) != (1, 2):
+        if self.outputs != outputs and (self.outputs, outputs) != (1, 2):
             raise DataError(
-                f"{self.model!r} has {last.outputs} outputs, the target needs {outputs}",
+                f"{self.model!r} has {self.outputs} outputs, the target needs {outputs}",
                 hint="the last size of a model is the number of classes, labels or numbers",
             )
-
-
-def _values(module: Any) -> dict[str, Any]:
-    return {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
 
 
 def _parameters_of(module: Any) -> list[tuple[str, Parameter]]:

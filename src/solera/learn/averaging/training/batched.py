@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.rng import Bits
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched_models import (
@@ -33,7 +32,7 @@ _GATHERED = {"cpu": 1 << 20, "cuda": 1 << 31}
 """Bytes of rows gathered at once."""
 
 
-LossesAndSteps = tuple[NDArray[np.float64], IntArray]
+LossesAndSteps = tuple[FloatArray, IntArray]
 """The mean loss of each client on its way, and the number of its steps."""
 
 

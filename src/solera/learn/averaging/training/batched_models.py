@@ -235,9 +235,7 @@ class BatchedLayers(BatchedModel):
         assert self.architecture.layers is not None
         clients = len(x)
         views = self.architecture.training_layout.views(self.weights[:clients])
-        trained = [
-            slot.name for slot in self.architecture.training_layout.slots if slot.parameter.trained
-        ]
+        trained = [slot.name for slot in self.architecture.layout.trained_slots]
         with t.enable_grad():
             leaves = {name: views[name].detach().requires_grad_() for name in trained}
             outputs, moved = forward(self.architecture, {**views, **leaves}, x, training)
@@ -297,8 +295,7 @@ def batched_model_for(
     architecture: Architecture, weights: Any, config: TrainingConfig, correction: Correction
 ) -> BatchedModel:
     """The fastest way to train this model, as measured in ``benchmarks/simulation.py``."""
+    kind: type[BatchedModel] = BatchedDense if architecture.dense else BatchedLayers
     if architecture.layers is None:
-        return BatchedModule(architecture, weights, config, correction)
-    return (BatchedDense if architecture.dense else BatchedLayers)(
-        architecture, weights, config, correction
-    )
+        kind = BatchedModule
+    return kind(architecture, weights, config, correction)

@@ -6,9 +6,8 @@ import weakref
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import IntArray, Segments
+from solera.core.clients import Array, IntArray, Segments
 from solera.core.rng import Bits
 from solera.learn.averaging.training.devices import as_tensor, borrow, torch
 from solera.learn.averaging.training.losses import targets_of
@@ -24,9 +23,7 @@ class ClientRows:
     ``like``, a tensor; ``keys`` fix each client's draws.
     """
 
-    def __init__(
-        self, rows: Segments, keys: Bits, loss: str, classes: NDArray[Any], like: Any
-    ) -> None:
+    def __init__(self, rows: Segments, keys: Bits, loss: str, classes: Array, like: Any) -> None:
         dtype, device = like.dtype, like.device
         self.sizes = rows.sizes
         self.keys = keys
@@ -66,7 +63,7 @@ class ClientRows:
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
 
 
-def _moved(X: NDArray[Any], device: Any) -> Any:
+def _moved(X: Array, device: Any) -> Any:
     flat = X.reshape(len(X), -1)
     if device.type == "cpu":
         return as_tensor(flat)

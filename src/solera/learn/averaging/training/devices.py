@@ -7,8 +7,8 @@ import weakref
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array
 from solera.core.errors import MissingExtra, UsageError
 
 
@@ -68,7 +68,7 @@ def _give_back(spare: list[Any], memory: Any) -> None:
         spare[:] = [memory]
 
 
-def as_tensor(array: NDArray[Any]) -> Any:
+def as_tensor(array: Array) -> Any:
     """A tensor that shares the memory of an array nobody will write to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")

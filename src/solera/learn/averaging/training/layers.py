@@ -50,9 +50,9 @@ class Layer(ABC):
     def parameters(self) -> Sequence[Parameter]:
         return ()
 
-    @abstractmethod
     def module(self) -> Any:
         """The same layer of PyTorch, for one client."""
+        return _as_module(self)
 
     @abstractmethod
     def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
@@ -86,7 +86,7 @@ class Dense(Layer):
 
 
 def _as_module(layer: Layer) -> Any:
-    """A layer without parameters as a module for one client."""
+    """A layer without parameters, of which PyTorch has none alike, as a module for one client."""
 
     class OneClient(torch().nn.Module):  # type: ignore[misc]
         current: Pass | None = None
@@ -134,9 +134,6 @@ class Dropout(Layer):
         mask = torch().from_numpy(kept.reshape(shape))
         return mask.to(like) / (1 - self.rate)
 
-    def module(self) -> Any:
-        return _as_module(self)
-
     def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         return x if training is None else x * self.mask(training, tuple(x.shape), x)
 
@@ -148,9 +145,6 @@ class Image(Layer):
     height: int
     width: int
     channels: int
-
-    def module(self) -> Any:
-        return _as_module(self)
 
     def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         shape = (*x.shape[:2], self.height, self.width, self.channels)

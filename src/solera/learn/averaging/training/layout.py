@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array, BoolArray, FloatArray
 from solera.learn.averaging.training.devices import torch
 
 
@@ -37,7 +37,7 @@ class Parameter:
     def training_shape(self) -> tuple[int, ...]:
         return self.shape[::-1] if self.transposed else self.shape
 
-    def start(self, draw: np.random.Generator) -> NDArray[np.float64]:
+    def start(self, draw: np.random.Generator) -> FloatArray:
         """First values: a constant, or uniform within ± bound, as PyTorch's layers begin."""
         if self.fill is not None:
             return np.full(self.size, self.fill)
@@ -88,18 +88,18 @@ class Layout:
             for slot in self.slots_of(len(vector))
         }
 
-    def vector(self, arrays: dict[str, Any], dtype: Any) -> NDArray[Any]:
+    def vector(self, arrays: dict[str, Any], dtype: Any) -> Array:
         """The flat vector of these parameters."""
         flat = np.empty(self.size, dtype)
         for slot in self.slots:
             flat[slot.start : slot.stop] = np.asarray(arrays[slot.name]).reshape(-1)
         return flat
 
-    def start(self, draw: np.random.Generator, dtype: Any) -> NDArray[Any]:
+    def start(self, draw: np.random.Generator, dtype: Any) -> Array:
         """The vector a model begins with."""
         return self.vector({s.name: s.parameter.start(draw) for s in self.slots}, dtype)
 
-    def select(self, names: Sequence[str]) -> NDArray[np.bool_]:
+    def select(self, names: Sequence[str]) -> BoolArray:
         """Marks the coordinates of all parameters whose name begins with one of these."""
         mask = np.zeros(self.size, dtype=bool)
         for slot in self.slots:

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.payload import encoded_size, is_finite
 from solera.core.replies import Stacked
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layout import TrainingLayout
 
-Rest = Mapping[str, NDArray[Any]]
+Rest = Mapping[str, Array]
 
 
 class LazyUpdates(Stacked, ABC):
@@ -39,14 +38,14 @@ class LazyUpdates(Stacked, ABC):
         self._len = len(arrays[0])
 
     @abstractmethod
-    def matrix(self, chosen: Any) -> NDArray[Any]:
+    def matrix(self, chosen: Any) -> Array:
         """The updates of some clients, one row each."""
 
     @abstractmethod
-    def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
+    def weighted_sum(self, weights: FloatArray) -> Array:
         """Σ w u over all clients."""
 
-    def restored(self, vectors: Any) -> NDArray[Any]:
+    def restored(self, vectors: Any) -> Array:
         """Vectors in the order of training, in memory and in PyTorch's order."""
         if self.layout is not None:
             vectors = self.layout.restore(vectors)
@@ -64,7 +63,7 @@ class LazyUpdates(Stacked, ABC):
         """The length of an update, and the type of its numbers."""
 
     @abstractmethod
-    def finite_values(self) -> NDArray[np.bool_]:
+    def finite_values(self) -> BoolArray:
         """For every update, whether all its numbers are finite."""
 
     @property
@@ -87,7 +86,7 @@ class LazyUpdates(Stacked, ABC):
         one = {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
         return np.full(len(self), encoded_size(one), dtype=np.int64)
 
-    def finite(self) -> NDArray[np.bool_]:
+    def finite(self) -> BoolArray:
         finite = self.finite_values()
         for value in self.rest.values():
             finite &= np.isfinite(value).reshape(len(self), -1).all(axis=1)
@@ -104,10 +103,10 @@ class StackedUpdates(LazyUpdates):
     __slots__ = arrays = ("values",)
     values: Any
 
-    def matrix(self, chosen: Any) -> NDArray[Any]:
+    def matrix(self, chosen: Any) -> Array:
         return self.restored(self.values[chosen])
 
-    def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
+    def weighted_sum(self, weights: FloatArray) -> Array:
         if self.values.device.type != "cpu":
             return self.restored(self.values.new_tensor(weights) @ self.values)
         values = self.values.numpy()
@@ -117,7 +116,7 @@ class StackedUpdates(LazyUpdates):
     def kind(self) -> tuple[int, str]:
         return self.values.shape[1], str(self.values.dtype).removeprefix("torch.")
 
-    def finite_values(self) -> NDArray[np.bool_]:
+    def finite_values(self) -> BoolArray:
         if self.values.device.type == "cpu" and is_finite(self.values.numpy()):
             return np.ones(len(self), dtype=bool)
         return np.asarray(self.values.isfinite().all(dim=1).cpu().numpy())

@@ -13,9 +13,8 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import Client, ClientGroup, IntArray
+from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.component import build
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
@@ -71,7 +70,7 @@ class LocalTraining(ABC):
         ``correction`` are the parts of a :class:`Correction`, in the order of training.
         """
 
-    def changes(self, **correction: Any) -> tuple[Any, NDArray[Any], IntArray]:
+    def changes(self, **correction: Any) -> tuple[Any, Array, IntArray]:
         """Train from the model that was sent: the difference to it, the losses, the steps."""
         rows = self.copies()
         losses, steps = self.train(rows, self.config, **correction)
@@ -83,7 +82,7 @@ class LocalTraining(ABC):
         changes, losses, _ = self.changes(anchor=self.weights)
         return self.reply(changes, losses)
 
-    def labels_known(self) -> NDArray[np.float64]:
+    def labels_known(self) -> FloatArray:
         """How many labels each client knows; −1 stands for those it does not."""
         first = np.cumsum(self.sizes) - self.sizes
         given = torch().as_tensor(self.targets).cpu().numpy() >= 0
@@ -139,7 +138,7 @@ class LocalTraining(ABC):
             if np.isfinite(row).all():
                 state[name] = row.copy()
 
-    def reply(self, changes: Any, losses: NDArray[Any], **more: Any) -> Stacked:
+    def reply(self, changes: Any, losses: Array, **more: Any) -> Stacked:
         """The update of every client, packed, with its loss and number of rows."""
         values = changes.add_(self.weights) if self.ask["send"] == "weights" else changes
         others = {"loss": losses, "rows": self.sizes.astype(np.float64), **more}
@@ -208,7 +207,7 @@ class GroupTraining(LocalTraining):
         terms = Correction(**correction)
         return train_batched(self.architecture, weights, self.rows, config, terms)
 
-    def changes(self, **correction: Any) -> tuple[Any, NDArray[Any], IntArray]:
+    def changes(self, **correction: Any) -> tuple[Any, Array, IntArray]:
         if self.private is not None:
             return super().changes(**correction)
         rows = borrow(len(self), self.architecture.layout.size, self.weights)

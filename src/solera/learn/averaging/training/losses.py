@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array
 from solera.core.schema import class_codes
 from solera.learn.averaging.models import find_loss
 from solera.learn.averaging.training.devices import torch
 
 
-def targets_of(y: Any, loss: str, classes: NDArray[Any], dtype: Any) -> NDArray[Any]:
+def targets_of(y: Any, loss: str, classes: Array, dtype: Any) -> Array:
     """Class codes, or a matrix of labels or numbers."""
     if loss == "softmax":
         return class_codes(y, classes)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched import tiles, train_tile
 from solera.learn.averaging.training.batched_models import BatchedDense
@@ -126,13 +125,13 @@ class LowRankUpdates(LazyUpdates):
         assert self.layout is not None
         return self.layout.slots[0].parameter.transposed
 
-    def matrix(self, chosen: Any) -> NDArray[Any]:
+    def matrix(self, chosen: Any) -> Array:
         x, errors = self.x[chosen], self.errors[chosen]
         pair = (x.transpose(1, 2), errors) if self._wide else (errors.transpose(1, 2), x)
         first = torch().bmm(*pair).flatten(1)
         return self.restored(torch().cat([first, self.others[chosen]], dim=1))
 
-    def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[Any]:
+    def weighted_sum(self, weights: FloatArray) -> Array:
         w = self.errors.new_tensor(weights)
         x, errors = self.x.flatten(0, 1), (self.errors * w[:, None, None]).flatten(0, 1)
         first = x.T @ errors if self._wide else errors.T @ x
@@ -143,7 +142,7 @@ class LowRankUpdates(LazyUpdates):
         first = self.x.shape[2] * self.errors.shape[2]
         return first + self.others.shape[1], str(self.errors.dtype).removeprefix("torch.")
 
-    def finite_values(self) -> NDArray[np.bool_]:
+    def finite_values(self) -> BoolArray:
         in_first = self.errors.flatten(1).isfinite().all(dim=1)
         return np.asarray((in_first & self.others.isfinite().all(dim=1)).numpy())
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array
 from solera.core.rng import Bits
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched_models import Correction
@@ -21,13 +21,13 @@ from solera.learn.averaging.training.losses import row_losses
 
 def train_reference(
     architecture: Architecture,
-    start: NDArray[Any],
+    start: Array,
     X: Any,
-    targets: NDArray[Any],
+    targets: Array,
     key: Bits,
     config: TrainingConfig,
     correction: Correction,
-) -> tuple[NDArray[Any], float, int]:
+) -> tuple[Array, float, int]:
     """The trained vector, the mean loss on the way and the number of steps.
 
     Every step follows ∇L + l2·w + mu·(w − anchor) + offset; ``frozen`` coordinates stay. These

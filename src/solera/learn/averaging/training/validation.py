@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import Array, FloatArray
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched_models import forward
 from solera.learn.averaging.training.devices import find_device, torch
@@ -25,12 +25,12 @@ _NEGLIGIBLE = 1e-13
 
 def mean_losses(
     architecture: Architecture,
-    weights: NDArray[Any],
-    X: NDArray[Any],
-    target: NDArray[Any],
+    weights: Array,
+    X: Array,
+    target: Array,
     loss: str,
     device: str | None,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """The mean loss of each model, a row of ``weights``, over the rows of X.
 
     The network is a chain of dense layers.
