@@ -188,7 +188,7 @@ class Client:
     @property
     def alone(self) -> ClientGroup:
         """This client as a group of one."""
-        return ClientGroup(self.data._id, self.data._source, self._draws, [self.state])
+        return ClientGroup(self.data._id, self.data._source, self.draws, [self.state])
 
 
 class ClientGroup:
