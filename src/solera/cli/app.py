@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from solera import __version__
 from solera.cli import client, compare, data, demo, jobs, run, runs, serve, study
 from solera.cli.data import AsJson
-from solera.cli.output import complain, print_json, print_table
+from solera.cli.output import complain, first_line, print_json, print_table
 from solera.core.errors import SoleraError
 
 EPILOG = (
@@ -130,7 +130,7 @@ def tasks(as_json: AsJson = False) -> None:
             "name": task.name,
             "version": task.version,
             "module": task.one.__module__,
-            "does": (task.one.__doc__ or "").strip().split("\n")[0],
+            "does": first_line(task.one),
         }
         for task in found
     ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 audit = typer.Typer(no_args_is_help=True, help="Check what a client has written down.")
 
 Folder = Annotated[Path, typer.Option(help="The client's folder: its keys, state and log.")]
-_FOLDER = Path("agent")
+FOLDER = Path("agent")
 
 
 def join(
@@ -47,7 +47,7 @@ def join(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
     ] = None,
-    folder: Folder = _FOLDER,
+    folder: Folder = FOLDER,
     ca: Authority = None,
     once: Annotated[
         bool, typer.Option("--once", help="Look for work once, do it and exit.")
@@ -142,7 +142,7 @@ def approve(
     job: Annotated[str, typer.Argument(metavar="HASH", help="The job's hash, 64 digits.")],
     person: Annotated[str, typer.Option(help="Who approves, a name from the policy.")],
     policy: Annotated[Path, typer.Option(metavar="FILE", help="The client's policy.")],
-    folder: Folder = _FOLDER,
+    folder: Folder = FOLDER,
 ) -> None:
     """Let a job run on the client's data, where the policy has mode = "ask".
 
@@ -159,7 +159,7 @@ def approve(
 
 
 def held(
-    folder: Folder = _FOLDER,
+    folder: Folder = FOLDER,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Leave out what people it names have approved."),
@@ -195,7 +195,7 @@ def held(
 
 
 def leave(
-    folder: Folder = _FOLDER,
+    folder: Folder = FOLDER,
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete it, there and here; there is no way back.")
     ] = False,
@@ -261,7 +261,7 @@ def policy(
 @audit.command("verify", epilog="Example: solera audit verify agent/audit.log --folder agent")
 def audit_verify(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="The log; LOG.head lies beside it.")],
-    folder: Folder = _FOLDER,
+    folder: Folder = FOLDER,
     key: Annotated[
         str | None,
         typer.Option(metavar="HEX", help="The client's public key, instead of its folder."),

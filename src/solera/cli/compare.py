@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,7 +21,7 @@ def compare(
     ] = "learner",
     metric: Annotated[str, typer.Option(help="The metric to compare by.")] = "accuracy",
     part: Annotated[
-        str,
+        Literal["test", "clients"],
         typer.Option(help="Scores on the data set's rows (test) or the clients' own (clients)."),
     ] = "test",
     alpha: Annotated[
@@ -42,8 +42,6 @@ def compare(
     from solera.study.report.critical_difference import critical_difference
     from solera.study.report.significance import comparison_blocks
 
-    if part not in ("test", "clients"):
-        raise typer.BadParameter(f"{part!r} is not 'test' or 'clients'", param_hint="--part")
     if plot is not None and plot.suffix != ".svg":
         raise typer.BadParameter(f"{plot} does not end in .svg", param_hint="--plot")
     scores, skipped = comparison.gather(runs, metric, part)

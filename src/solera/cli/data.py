@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from solera.cli.output import print_json, print_partition, print_table, stderr
+from solera.cli.output import first_line, print_json, print_partition, print_table, stderr
 
 if TYPE_CHECKING:
     from solera.data.dataset import Dataset
@@ -31,7 +31,7 @@ def complete_partition(incomplete: str) -> list[tuple[str, str]]:
     from solera.data.partition import Partition
 
     kinds = family(Partition).items()
-    return [(name, _first_line(cls)) for name, cls in kinds if name.startswith(incomplete)]
+    return [(name, first_line(cls)) for name, cls in kinds if name.startswith(incomplete)]
 
 
 def complete_parameter(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -188,7 +188,3 @@ def _save(figure: Any, path: Path) -> None:
         raise UsageError(f"cannot save a picture as {path}", hint=f"one of {', '.join(formats)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
-
-
-def _first_line(cls: type) -> str:
-    return (cls.__doc__ or "").strip().split("\n")[0]

@@ -141,10 +141,9 @@ class _Demo:
         home = self.folder / name
         home.mkdir(mode=0o700)
         columns = [f"pixel{k}" for k in range(self.digits.X.shape[1])]
-        lines = [",".join([*columns, "digit"])]
-        for x, y in zip(self.digits.X[part], self.digits.y[part], strict=True):
-            lines.append(",".join([*(f"{v:g}" for v in x), str(y)]))
-        (home / "rows.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        header = ",".join([*columns, "digit"])
+        rows = np.column_stack([self.digits.X[part], self.digits.y[part]])
+        np.savetxt(home / "rows.csv", rows, "%g", delimiter=",", header=header, comments="")
         invited = self._solera("invite", name, "-f", FEDERATION, *self._driver()).strip()
         self._process(
             name, "join", self.url, "--token", invited, "--ca", self.ca, "--folder", home,

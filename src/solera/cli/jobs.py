@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import to_builtins
 
+from solera.cli.client import FOLDER, Folder
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.cli.serve import FederationName, Reason, check_name, driver_command, extra, moment
@@ -38,7 +39,7 @@ def jobs(connection: Connection, federation: FederationName, as_json: AsJson = F
 
 def contribute(
     name: JobName,
-    folder: Annotated[Path, typer.Option(help="The client's folder.")] = Path("agent"),
+    folder: Folder = FOLDER,
 ) -> None:
     """Tell a standing job that this client has new rows.
 

@@ -49,6 +49,11 @@ def complain(message: str, hint: str | None = None, *, label: str = "error: ") -
             console.print(Text.assemble((start, style), line), soft_wrap=True)
 
 
+def first_line(thing: object) -> str:
+    """What the documentation of a class or a function says first."""
+    return (thing.__doc__ or "").strip().split("\n")[0]
+
+
 def print_json(value: Any) -> None:
     """Plain JSON and nothing else; records become objects."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=to_builtins)
@@ -92,8 +97,10 @@ def print_partition(data: FederatedData, names: Sequence[str] = ()) -> None:
 
     console = stdout()
     sizes, counts = np.diff(data.offsets), data.class_counts()
+    if counts is None:
+        counts = np.zeros((len(sizes), 0), np.int64)
     shown = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), _MAX_CLIENTS)).astype(int))
-    most = 0 if counts is None else min(counts.shape[1], (min(console.width, 100) - _BAR - 18) // 2)
+    most = min(counts.shape[1], max(min(console.width, 100) - _BAR - 18, 0) // 2)
     margin = max(6, len(str(shown[-1])))
     short = bool(names) and max(map(len, names)) <= 2
     labels = [names[c] if short else str(c % 100) for c in range(most)]
@@ -102,14 +109,13 @@ def print_partition(data: FederatedData, names: Sequence[str] = ()) -> None:
     for client in shown.tolist():
         line = Text(f"{client:>{margin}} ", no_wrap=True)
         for c in range(most):
-            assert counts is not None
             line.append_text(_cell(counts[client, c] / max(counts.max(), 1), console))
         bar = "▇" * round(_BAR * sizes[client] / sizes.max())
         line.append(f"  {bar}", style="cyan").append(f" {sizes[client]:,}")
         console.print(line, crop=True)
     if len(shown) < len(sizes):
         console.print(f"{len(shown)} of {len(sizes):,} clients, evenly spaced", style="dim")
-    if counts is not None and most < counts.shape[1]:
+    if most < counts.shape[1]:
         console.print(f"the first {most} of {counts.shape[1]} classes", style="dim")
     elif names and not short:
         legend = "  ".join(f"{c} {name}" for c, name in enumerate(names[:most]))

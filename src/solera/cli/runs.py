@@ -116,15 +116,13 @@ def export(
 
     folder = runs.resolve(run, root)
     runs.load(folder)
-    endings = {"markdown": "md", "tensorboard": "tensorboard"}
-    where = output or f"{folder.name}.{endings.get(to, to)}"
-    if to in ("mlflow", "tensorboard"):
-        where = output or ("sqlite:///mlflow.db" if to == "mlflow" else where)
-        makers = {
-            "mlflow": lambda cell: exporters.MLflow(where, experiment=folder.name, run=cell),
-            "tensorboard": lambda cell: exporters.TensorBoard(Path(where) / cell),
-        }
-        runs.export(folder, makers[to])
+    usual = {"markdown": f"{folder.name}.md", "mlflow": "sqlite:///mlflow.db"}
+    where = output or usual.get(to, f"{folder.name}.{to}")
+    if to == "mlflow":
+        name = folder.name
+        runs.export(folder, lambda cell: exporters.MLflow(where, experiment=name, run=cell))
+    elif to == "tensorboard":
+        runs.export(folder, lambda cell: exporters.TensorBoard(Path(where) / cell))
     elif to == "csv":
         shutil.copyfile(folder / "metrics.csv", where)
     elif to == "json":

@@ -118,24 +118,16 @@ def tls_init(
     if not ca.exists():
         make_ca(folder)
     certificate, key = issue(folder, name, host or ["127.0.0.1"])
-    made = {
-        "authority": str(ca),
-        "authority key": str(folder / "ca.key"),
-        "certificate": str(certificate),
-        "key": str(key),
-        "fingerprint": fingerprint(ca),
-    }
+    rows = [
+        ("authority", str(ca), "for every client"),
+        ("authority key", str(folder / "ca.key"), "keep it offline"),
+        ("certificate", str(certificate), "for solera serve"),
+        ("key", str(key), "for solera serve"),
+        ("fingerprint", fingerprint(ca), "of ca.pem"),
+    ]
     if as_json:
-        print_json({name.replace(" ", "_"): value for name, value in made.items()})
+        print_json({what.replace(" ", "_"): value for what, value, _ in rows})
         return
-    use = (
-        "for every client",
-        "keep it offline",
-        "for solera serve",
-        "for solera serve",
-        "of ca.pem",
-    )
-    rows = [[name, value, what] for (name, value), what in zip(made.items(), use, strict=True)]
     print_table(["what", "where", "use"], rows)
 
 

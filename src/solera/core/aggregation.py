@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray
 from solera.core.component import Component
-from solera.core.errors import NotEnoughReplies, PayloadError, SoleraError, UsageError
+from solera.core.errors import NotEnoughReplies, PayloadError, SoleraError
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 
 MAX_BLOCK = 64
@@ -260,13 +260,3 @@ def _weighted_sum(weights: FloatArray, leaf: NDArray[Any]) -> Any:
     flat = _wide(leaf).reshape(len(leaf), -1)
     w = weights.astype(flat.dtype) if flat.dtype.kind in "fc" else weights
     return (w @ flat).reshape(leaf.shape[1:])[()]
-
-
-def check_aggregation(value: Any) -> Aggregation:
-    """``value`` if it is an aggregation, else an error that says what to pass."""
-    if not isinstance(value, Aggregation):
-        raise UsageError(
-            f"fold needs an aggregation, not {value!r}",
-            hint="for example fold(so.aggregations.Sum())",
-        )
-    return value

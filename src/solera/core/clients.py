@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from solera.core import rng as random
 from solera.core.schema import Schema
@@ -145,11 +145,18 @@ class Draws:
     purpose: str
     round: int
 
+    def keys(self, clients: ArrayLike) -> random.Bits:
+        """One stream key per client; see :func:`solera.core.rng.stream_keys`."""
+        return random.stream_keys(self.seed, self.purpose, self.round, clients)
+
 
 class Client:
-    """A data owner, as a task running at its side sees it."""
+    """A data owner, as a task running at its side sees it.
 
-    __slots__ = ("_draws", "_rng", "_source", "data", "id", "state")
+    ``draws`` are seed, purpose and round of the task's random numbers.
+    """
+
+    __slots__ = ("_rng", "data", "draws", "id", "state")
 
     def __init__(
         self, id: int, source: Source, draws: Draws, state: MutableMapping[str, Any]
@@ -157,14 +164,14 @@ class Client:
         self.id = id
         self.state = state
         self.data = ClientData(source, id)
-        self._draws = draws
+        self.draws = draws
         self._rng: Generator | None = None
 
     @property
     def rng(self) -> Generator:
         """This client's generator for this task and round."""
         if self._rng is None:
-            d = self._draws
+            d = self.draws
             self._rng = random.generator(d.seed, d.purpose, d.round, self.id)
         return self._rng
 
@@ -174,20 +181,14 @@ class Client:
         return getattr(self.data._source, "resources", None)
 
     @property
-    def draws(self) -> Draws:
-        """Seed, purpose and round of this task's random numbers."""
-        return self._draws
-
-    @property
     def key(self) -> random.Bits:
         """This client's stream key, as an array of one; see :func:`solera.core.rng.stream_keys`."""
-        d = self._draws
-        return random.stream_keys(d.seed, d.purpose, d.round, [self.id])
+        return self.draws.keys([self.id])
 
     @property
     def alone(self) -> ClientGroup:
         """This client as a group of one."""
-        return ClientGroup(self.data._id, self.data._source, self._draws, [self.state])
+        return ClientGroup(self.data._id, self.data._source, self.draws, [self.state])
 
 
 class ClientGroup:
@@ -227,5 +228,4 @@ class ClientGroup:
     @property
     def keys(self) -> random.Bits:
         """One stream key per client; see :func:`solera.core.rng.stream_keys`."""
-        d = self._draws
-        return random.stream_keys(d.seed, d.purpose, d.round, self.ids)
+        return self._draws.keys(self.ids)

@@ -63,7 +63,11 @@ class Component(metaclass=_CheckedOnceMade):
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
         """Names of the constructor's parameters, in order."""
-        return _parameters(cls)
+        parameters = parameters_of(cls)
+        for p in parameters:
+            if p.kind is p.VAR_KEYWORD:
+                raise TypeError(f"{cls.__name__}: a component names every parameter, no **{p}")
+        return tuple(p.name for p in parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; ``deep`` adds those of nested components as ``outer__inner``."""
@@ -167,14 +171,6 @@ def _inherit_parameters(cls: type[Any]) -> None:
         if name not in names
     }
     init.__annotations__ = {**init.__annotations__, **hints}
-
-
-def _parameters(cls: Any) -> tuple[str, ...]:
-    parameters = parameters_of(cls)
-    for parameter in parameters:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            raise TypeError(f"{cls.__name__}: a component names every parameter, no **{parameter}")
-    return tuple(parameter.name for parameter in parameters)
 
 
 def _starred(cls: Any) -> str | None:

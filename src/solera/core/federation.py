@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solera.core.aggregation import Aggregation, check_aggregation
+from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray
 from solera.core.component import Component, build_fitted
 from solera.core.constraints import Positive, check_arguments
@@ -86,7 +86,11 @@ class Replies:
         merged in order.
         """
         self._send()
-        check_aggregation(aggregation)
+        if not isinstance(aggregation, Aggregation):
+            raise UsageError(
+                f"fold needs an aggregation, not {aggregation!r}",
+                hint="for example fold(so.aggregations.Sum())",
+            )
         total = None
         groups = self._federation.topology.groups(self.ask.clients)
         for group in groups:
@@ -140,8 +144,8 @@ class Replies:
         """Account for what travelled, and judge whether enough clients replied."""
         ask = self.ask
         none = ask.clients[:0]
-        replied = np.concatenate(self._replied) if self._replied else none
-        up = compact(np.concatenate(self._up)) if self._up else none
+        replied = np.concatenate([none, *self._replied])
+        up = compact(np.concatenate([none, *self._up]))
         self._federation.meter.add(
             Record(
                 ask.round,

@@ -124,9 +124,7 @@ class Batch:
             return self.payloads.sizes()
         return np.array([encoded_size(payload) for payload in self.payloads], dtype=np.int64)
 
-    def only_finite(
-        self, view: Callable[[Reply], Any] | None = None
-    ) -> tuple[Batch, list[Failure]]:
+    def only_finite(self, view: Callable[[Reply], Any] | None = None) -> Checked:
         """The replies free of NaN and infinities, and a failure for each of the others.
 
         With ``view``, what it makes of a reply must be finite as well.
@@ -151,7 +149,7 @@ class Batch:
         sizes = None if self.known_sizes is None else self.known_sizes[first:last]
         return Batch(self.clients[first:last], payloads, sizes)
 
-    def _without(self, failures: list[Failure]) -> tuple[Batch, list[Failure]]:
+    def _without(self, failures: list[Failure]) -> Checked:
         """The replies of the other clients, and the failures."""
         if not failures:
             return self, failures
@@ -163,7 +161,7 @@ class Batch:
             payloads = [self.payloads[i] for i in kept.tolist()]
         return Batch(self.clients[kept], payloads, self.sizes()[kept]), failures
 
-    def liftable(self, lift: Callable[[Reply], Any]) -> tuple[Batch, list[Failure]]:
+    def liftable(self, lift: Callable[[Reply], Any]) -> Checked:
         """The replies that an aggregation can take in, and a failure for each of the others."""
         failures = []
         for reply in self:
@@ -173,7 +171,7 @@ class Batch:
                 failures.append(Failure(reply.client, "invalid", error.message, error))
         return self._without(failures)
 
-    def alike(self, example_for: Callable[[int], Any]) -> tuple[Batch, list[Failure]]:
+    def alike(self, example_for: Callable[[int], Any]) -> Checked:
         """The replies that look like the client's example, and a failure for each other one."""
         failures = [
             Failure(reply.client, "invalid", reason)
@@ -181,6 +179,10 @@ class Batch:
             if (reason := unlike(reply.payload, example_for(reply.client)))
         ]
         return self._without(failures)
+
+
+Checked = tuple[Batch, list[Failure]]
+"""Replies that will do, and a failure for each client that gave none."""
 
 
 def unlike(reply: Any, example: Any) -> str | None:

@@ -161,10 +161,8 @@ class EarlyStopping(Callback, Component):
                 hint="choose one of these or evaluate the metric in a callback before this one",
             )
         value = float(round.metrics[self.metric])
-        gain = None if self.best_ is None else self.best_ - value
-        if gain is not None and self.mode == "max":
-            gain = -gain
-        if gain is None or gain > self.min_delta:
+        sign = 1 if self.mode == "min" else -1
+        if self.best_ is None or sign * (self.best_ - value) > self.min_delta:
             self.best_, self.waited_, self.best_state_ = value, 0, learner.get_state()
         else:
             self.waited_ += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -107,11 +107,7 @@ def infer_target(y: Any) -> tuple[Target, NDArray[Any], int]:
 def infer(X: Any, y: Any = None, *, features: Sequence[Feature | str] | None = None) -> Schema:
     """The schema of one data set in memory."""
     width = int(np.prod(X.shape[1:]))
-    named = numbered(width) if features is None else tuple(_features(features))
-    target, classes, outputs = infer_target(y)
-    return Schema(named, target, classes, outputs)
-
-
-def _features(features: Iterable[Feature | str]) -> Iterable[Feature]:
-    for feature in features:
-        yield feature if isinstance(feature, Feature) else Feature(str(feature))
+    if features is None:
+        return Schema(numbered(width), *infer_target(y))
+    named = (f if isinstance(f, Feature) else Feature(str(f)) for f in features)
+    return Schema(tuple(named), *infer_target(y))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -101,18 +101,3 @@ class Timing:
 
     seconds: float
     missed: list[Failure]
-
-
-class Clock(Protocol):
-    """Virtual time; :class:`solera.simulate.clock.VirtualClock` is one."""
-
-    def available(self, seed: int, time: float, clients: int) -> IntArray | None:
-        """Who can be reached at that time; None: everybody."""
-
-    def time_round(
-        self, seed: int, round: int, time: float, clients: IntArray, work: Work
-    ) -> Timing:
-        """What happens to these clients in a round that begins at ``time``."""
-
-    def wait(self) -> float:
-        """Seconds until the next round when nobody takes part in this one."""

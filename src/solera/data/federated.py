@@ -40,6 +40,10 @@ class Assignment:
         return self.index[self.offsets[client] : self.offsets[client + 1]]
 
 
+HeldOut = tuple[IntArray, IntArray]
+"""For every client, how many rows it keeps to validate and to test with."""
+
+
 class FederatedData:
     """The rows of K clients, each client's next to each other in one array.
 
@@ -54,7 +58,7 @@ class FederatedData:
         offsets: IntArray,
         *,
         schema: Schema | None = None,
-        held_out: tuple[IntArray, IntArray] | None = None,
+        held_out: HeldOut | None = None,
         left_over: int = 0,
     ) -> None:
         self.X = X
@@ -169,7 +173,7 @@ class FederatedData:
         within = np.arange(len(owner)) - np.repeat(self.offsets[:-1], sizes)
         return owner, within, rng.random_bits(keys[owner], within)
 
-    def _ordered(self, order: IntArray, held_out: tuple[IntArray, IntArray]) -> FederatedData:
+    def _ordered(self, order: IntArray, held_out: HeldOut) -> FederatedData:
         return self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
 
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
@@ -180,9 +184,7 @@ class FederatedData:
         view.resources = self.resources
         return view
 
-    def _replaced(
-        self, rows: Rows, schema: Schema, held_out: tuple[IntArray, IntArray] | None
-    ) -> FederatedData:
+    def _replaced(self, rows: Rows, schema: Schema, held_out: HeldOut | None) -> FederatedData:
         """As many rows for every client, but others."""
         return FederatedData(
             rows.X,

@@ -50,11 +50,8 @@ def schools(
     result with ``so.partitions.ByGroup``.
     """
     check_arguments(schools, size=size)
-    _, student = np.unique(np.asarray(students), return_inverse=True)
-    student = student.reshape(-1)
-    kinds = np.zeros(len(student), np.int64)
-    if strata is not None:
-        kinds = np.unique(np.asarray(strata), return_inverse=True)[1].reshape(-1)
+    student = _codes(students)
+    kinds = np.zeros(len(student), np.int64) if strata is None else _codes(strata)
     kind = np.zeros(int(student.max()) + 1, dtype=np.int64)
     kind[student] = kinds
     if (kind[student] != kinds).any():
@@ -67,6 +64,11 @@ def schools(
         school[members] = first + np.arange(len(members)) % count
         first += count
     return school[student]
+
+
+def _codes(values: ArrayLike) -> IntArray:
+    """The place of each value among the sorted distinct ones."""
+    return np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1)
 
 
 def xuetangx_actions16k(*, test: float = 0.3, seed: int = 0) -> Dataset:

@@ -18,6 +18,7 @@ from solera.core.clients import IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema, numbered
 from solera.data.dataset import held_out
+from solera.data.dealing import offsets_of
 from solera.data.federated import FederatedData
 
 UNKNOWN = -1
@@ -70,14 +71,14 @@ def deal_labels(
         target = np.full((len(kept), y.shape[1]), UNKNOWN, dtype=np.int8)
         target[:, own] = y[kept][:, own]
         targets.append(target)
-    sizes = [len(part) for part in parts]
-    if min(sizes) == 0:
+    sizes = np.array([len(part) for part in parts])
+    if not sizes.all():
         raise DataError(
-            f"client {sizes.index(0)} has no row with one of its labels",
+            f"client {sizes.argmin()} has no row with one of its labels",
             hint="give it more labels, or use another seed",
         )
     schema = Schema(numbered(X.shape[1]), "labels", np.arange(y.shape[1]), y.shape[1])
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    offsets = offsets_of(sizes)
     dealt = FederatedData(np.concatenate(parts), np.concatenate(targets), offsets, schema=schema)
     if validation or local_test:
         dealt = dealt.split(validation=validation, test=local_test, seed=seed)

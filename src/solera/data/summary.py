@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any
 
@@ -83,23 +83,23 @@ def summarise(
     sizes = np.asarray(sizes)
     if not len(sizes):
         raise DataError("there are no clients to summarise")
-    about_sizes: dict[str, Any] = {
-        "clients": len(sizes),
-        "rows": int(sizes.sum()),
-        "left_over": int(left_over),
-        "empty": int(np.count_nonzero(sizes == 0)),
-        "smallest": int(sizes.min()),
-        "median": float(np.median(sizes)),
-        "mean": float(sizes.mean()),
-        "largest": int(sizes.max()),
-    }
+    summary = Summary(
+        clients=len(sizes),
+        rows=int(sizes.sum()),
+        left_over=int(left_over),
+        empty=int(np.count_nonzero(sizes == 0)),
+        smallest=int(sizes.min()),
+        median=float(np.median(sizes)),
+        mean=float(sizes.mean()),
+        largest=int(sizes.max()),
+    )
     if counts is None:
-        return Summary(**about_sizes)
+        return summary
     table = _table(counts, len(sizes))
     names = _names(class_names, table.shape[1])
     entropy, distance = _entropy_and_distance(table)
-    return Summary(
-        **about_sizes,
+    return replace(
+        summary,
         class_rows=dict(zip(names, table.sum(axis=0).tolist(), strict=True)),
         entropy=_mean(entropy),
         max_entropy=float(np.log2(max(table.shape[1], 1))),

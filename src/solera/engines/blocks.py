@@ -23,7 +23,7 @@ from solera.core.component import build_fitted
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
-from solera.core.replies import Batch, Failure, FailureKind, Stacked
+from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
 from solera.core.task import Task, find_task
 
@@ -113,9 +113,7 @@ class Runner:
 
     # --- the task itself ---
 
-    def _replies(
-        self, task: Task, ask: Ask, clients: IntArray, states: States
-    ) -> tuple[Batch, list[Failure]]:
+    def _replies(self, task: Task, ask: Ask, clients: IntArray, states: States) -> Checked:
         if task.many is None or isinstance(ask.payload, PerClient):
             return self._one_by_one(task, ask, clients, states)
         parts: list[Batch] = []
@@ -126,9 +124,7 @@ class Runner:
             failures += failed
         return _join(parts), failures
 
-    def _in_one_call(
-        self, task: Task, ask: Ask, clients: IntArray, states: States
-    ) -> tuple[Batch, list[Failure]]:
+    def _in_one_call(self, task: Task, ask: Ask, clients: IntArray, states: States) -> Checked:
         """One call for some clients. If it fails, each is asked alone to find out who."""
         assert task.many is not None
         own_states = [_state_of(states, client) for client in clients.tolist()]
@@ -154,9 +150,7 @@ class Runner:
             _keep(states, client, state)
         return Batch(clients, payloads), []
 
-    def _one_by_one(
-        self, task: Task, ask: Ask, clients: IntArray, states: States
-    ) -> tuple[Batch, list[Failure]]:
+    def _one_by_one(self, task: Task, ask: Ask, clients: IntArray, states: States) -> Checked:
         source, draws = self._source_for(ask), _draws(ask)
         payloads: list[Any] = []
         failures: list[Failure] = []
@@ -213,9 +207,7 @@ class Runner:
 
     # --- what goes wrong on the way ---
 
-    def _tamper(
-        self, ask: Ask, batch: Batch, clients: IntArray, faults: Faults
-    ) -> tuple[Batch, list[Failure]]:
+    def _tamper(self, ask: Ask, batch: Batch, clients: IntArray, faults: Faults) -> Checked:
         """Damage the frames of corrupted replies and read them as a coordinator would."""
         assert self.fault_model is not None
         corrupted = set(clients[faults.corrupted].tolist())

@@ -69,7 +69,7 @@ class ProcessEngine(Simulated):
         self.start = start or ("fork" if "fork" in methods else "spawn")
         self._workers: list[_Worker] = []
         self._known: list[dict[str, Any]] = []
-        self._asks = _Buffer()
+        self._asks = _Frames()
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         self._start_workers()
@@ -106,7 +106,7 @@ class ProcessEngine(Simulated):
         for worker in self._workers:
             worker.stop()
         self._workers.clear()
-        self._asks.close()
+        self._asks.close(remove=True)
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -123,10 +123,7 @@ class ProcessEngine(Simulated):
         self._known = known
         resource_tracker.ensure_running()  # one tracker for all, started before the first fork
         while len(self._workers) < self.workers:
-            self._workers.append(self._new_worker())
-
-    def _new_worker(self) -> _Worker:
-        return _Worker.start(self.start, self._runner)
+            self._workers.append(_Worker.start(self.start, self._runner))
 
     def _ready(self) -> list[_Worker]:
         busy = {worker.pipe: worker for worker in self._workers if worker.busy}
@@ -156,7 +153,7 @@ class ProcessEngine(Simulated):
     def _restart(self, worker: _Worker, job: _Job) -> Block:
         worker.stop()
         reason = f"its worker process {worker.child.fate()}"
-        self._workers[self._workers.index(worker)] = self._new_worker()
+        self._workers[self._workers.index(worker)] = _Worker.start(self.start, self._runner)
         failures = [Failure(client, "crashed", reason) for client in job.clients.tolist()]
         return Block(_NOBODY, _NOBODY, failures, batch=Batch(_NOBODY, []))
 
@@ -172,7 +169,7 @@ class _Worker:
     """The engine's end of a worker process."""
 
     child: Child
-    results: _Reader
+    results: _Frames
     job: _Job | None = None
 
     @property
@@ -186,16 +183,16 @@ class _Worker:
 
     @classmethod
     def start(cls, method: str, runner: Runner) -> _Worker:
-        return cls(Child(method, multiprocessing.Pipe(), _work, runner), _Reader())
+        return cls(Child(method, multiprocessing.Pipe(), _work, runner), _Frames())
 
     def stop(self) -> None:
         self.child.stop(grace=5)
-        self.results.discard()
+        self.results.close(remove=True)  # what a worker that died left behind
 
 
 def _work(pipe: Connection, runner: Runner) -> None:
     """The life of a worker: read a message, run its block, leave the result in shared memory."""
-    asks, results = _Reader(), _Buffer()
+    asks, results = _Frames(), _Frames()
     asked: list[Any] = []
     ask: Ask | None = None
     aggregation: Aggregation | None = None
@@ -220,15 +217,18 @@ def _work(pipe: Connection, runner: Runner) -> None:
             pipe.send_bytes(encode({"error": reason}))
     ask = None
     asks.close()
-    results.close()
+    results.close(remove=True)
 
 
 # --- shared memory ---
 
 
 @dataclass(slots=True)
-class _Buffer:
-    """A piece of shared memory that one process writes frames to, one at a time."""
+class _Frames:
+    """One end of a piece of shared memory that one process writes frames to, one at a time.
+
+    The writer moves to a larger piece when it must; the reader attaches anew.
+    """
 
     memory: SharedMemory | None = None
     turn: int = 0
@@ -238,7 +238,7 @@ class _Buffer:
         pieces = encode_pieces(payload, _UNLIMITED)
         size = sum(len(piece) for piece in pieces)
         if self.memory is None or self.memory.size < size:
-            self.close()
+            self.close(remove=True)
             self.memory = _allocate(max(1 << 16, 2 * size))
         position = 0
         for piece in pieces:
@@ -247,38 +247,23 @@ class _Buffer:
         self.turn += 1
         return [self.memory.name, size, self.turn]
 
-    def close(self) -> None:
-        if self.memory is not None:
-            self.memory.close()
-            with suppress(FileNotFoundError):
-                self.memory.unlink()
-            self.memory = None
-
-
-@dataclass(slots=True)
-class _Reader:
-    """The reading end of a :class:`_Buffer`; attaches anew when the writer moved."""
-
-    memory: SharedMemory | None = None
-
     def read(self, place: list[Any]) -> bytes:
+        """The frame that lies there."""
         name, size, _ = place
         if self.memory is None or self.memory.name != name:
             self.close()
             self.memory = SharedMemory(name)
         return bytes(_bytes_of(self.memory)[:size])
 
-    def close(self) -> None:
-        if self.memory is not None:
-            self.memory.close()
-            self.memory = None
-
-    def discard(self) -> None:
-        """Close, and remove what a writer that died left behind."""
-        if self.memory is not None:
+    def close(self, *, remove: bool = False) -> None:
+        """Let go of the memory and, where nobody else will, remove it."""
+        if self.memory is None:
+            return
+        self.memory.close()
+        if remove:
             with suppress(FileNotFoundError):
                 self.memory.unlink()
-        self.close()
+        self.memory = None
 
 
 def _bytes_of(memory: SharedMemory) -> memoryview:

@@ -59,10 +59,10 @@ def plot_times(runs: Runs) -> Any:
 
 def _per_round(runs: Runs, metric: str, words: str) -> Any:
     figure, ax = _axes("round", words)
-    for i, (name, histories) in enumerate(_checked(runs).items()):
+    for name, histories in _checked(runs).items():
         length = min(map(len, histories))
         values = np.mean([curve(history, metric)[:length] for history in histories], axis=0)
-        ax.plot(np.arange(1, length + 1), values, ".-", color=f"C{i % 10}", label=name)
+        ax.plot(np.arange(1, length + 1), values, ".-", label=name)
     ax.legend()
     return figure
 

@@ -33,9 +33,7 @@ def _value_many(group: ClientGroup, ask: Any) -> Stacked:
 @task("select.value", many=_value_many)
 def value(client: Client, ask: Any) -> dict[str, Any]:
     """The sum of the losses of the client's rows under a model over n^power, n the rows."""
-    rows = client.data.part("train")
-    one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
-    return Stacked(_values(one, ask))[0]
+    return _value_many(client.alone, ask)[0]
 
 
 def _values(rows: Segments, ask: Any) -> dict[str, Any]:

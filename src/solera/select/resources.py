@@ -133,10 +133,10 @@ class FedCS(Selector):
         """T_round of this round."""
         return float(self.deadline)
 
-    def schedule(self, estimates: Estimates, deadline: float) -> Schedule:
+    def schedule(self, estimates: Estimates, deadline: float, **balance: Any) -> Schedule:
         """Whom to choose, and how long it will take."""
         return greedy_schedule(
-            estimates.training, estimates.uploading, deadline, overhead=self.overhead
+            estimates.training, estimates.uploading, deadline, overhead=self.overhead, **balance
         )
 
     def prepare(self, round: int, roster: Roster, estimates: Estimates, plan: Schedule) -> None:
@@ -179,16 +179,9 @@ class HybridFL(FedCS):
         self.term = term
         self.upload = upload
 
-    def schedule(self, estimates: Estimates, deadline: float) -> Schedule:
+    def schedule(self, estimates: Estimates, deadline: float, **balance: Any) -> Schedule:
         counts = estimates.counts.astype(float) if estimates.counts.shape[1] else None
-        return greedy_schedule(
-            estimates.training,
-            estimates.uploading,
-            deadline,
-            overhead=self.overhead,
-            counts=counts,
-            term=self.term,
-        )
+        return super().schedule(estimates, deadline, counts=counts, term=self.term, **balance)
 
     def prepare(self, round: int, roster: Roster, estimates: Estimates, plan: Schedule) -> None:
         self._coordinator_rows = None

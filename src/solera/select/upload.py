@@ -79,9 +79,7 @@ def fetch_rows(
     if not asks or roster.federation is None:
         return None
     who = np.array(sorted(asks), dtype=np.int64)
-    replies = roster.federation.ask(
-        upload, PerClient(asks), to=who, quorum=0, round=round
-    ).collect()
+    replies = roster.ask(upload, PerClient(asks), who, round)
     sound = [r for r in replies if _is_sound(r.payload, schema.width)]
     if not sound:
         return None

@@ -93,16 +93,19 @@ class VirtualClock(Component):
         return Resources() if self.resources is None else self.resources
 
     def available(self, seed: int, time: float, clients: int) -> IntArray | None:
+        """Who can be reached at that time; None: everybody."""
         if self.availability is None:
             return None
         return np.flatnonzero(self.availability.left(seed, time, np.arange(clients)) > 0)
 
     def wait(self) -> float:
+        """Seconds until the next round when nobody takes part in this one."""
         return float(self.idle)
 
     def time_round(
         self, seed: int, round: int, time: float, clients: IntArray, work: Work
     ) -> Timing:
+        """What happens to these clients in a round that begins at ``time``."""
         state = self.model().now(seed, round, clients)
         training = work.epochs * work.rows / state.speed
         uploading = work.bits / state.link

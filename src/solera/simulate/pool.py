@@ -29,6 +29,9 @@ from solera.core.rng import generator
 from solera.core.topology import Role, Topology
 from solera.simulate.simulation import Simulation
 
+Model = dict[str, Any]
+Step = Callable[..., None]
+
 
 class Actor:
     """A client, aggregator or server with a model of its own; ``data`` is None without rows."""
@@ -38,7 +41,7 @@ class Actor:
         self.role = role
         self.data = data
         self.rng = rng
-        self.model: dict[str, Any] = {}
+        self.model: Model = {}
 
     def __repr__(self) -> str:
         return f"Actor({self.id!r}, {self.role})"
@@ -143,7 +146,7 @@ def pool(federation: Simulation) -> Pool:
 # --- decorators for the usual steps ---
 
 
-def initialise(function: Callable[[], dict[str, Any]]) -> Callable[..., None]:
+def initialise(function: Callable[[], Model]) -> Step:
     """``pool.servers.map(f)``: the dict that f returns becomes the actor's model."""
 
     @wraps(function)
@@ -153,7 +156,7 @@ def initialise(function: Callable[[], dict[str, Any]]) -> Callable[..., None]:
     return step
 
 
-def deploy(function: Callable[..., dict[str, Any]]) -> Callable[..., None]:
+def deploy(function: Callable[..., Model]) -> Step:
     """``pool.servers.map(f, clients)``: what f makes of the server's model goes to each client."""
 
     @wraps(function)
@@ -164,7 +167,7 @@ def deploy(function: Callable[..., dict[str, Any]]) -> Callable[..., None]:
     return step
 
 
-def collect(function: Callable[..., Any]) -> Callable[..., None]:
+def collect(function: Callable[..., Any]) -> Step:
     """``pool.aggregators.map(f, clients)``: what f makes of each client's model is gathered."""
 
     @wraps(function)
@@ -175,7 +178,7 @@ def collect(function: Callable[..., Any]) -> Callable[..., None]:
     return step
 
 
-def aggregate(function: Callable[..., Any]) -> Callable[..., None]:
+def aggregate(function: Callable[..., Any]) -> Step:
     """``pool.aggregators.map(f)``: f turns the list that was gathered into one."""
 
     @wraps(function)
@@ -185,7 +188,7 @@ def aggregate(function: Callable[..., Any]) -> Callable[..., None]:
     return step
 
 
-def set_aggregated(function: Callable[..., dict[str, Any]]) -> Callable[..., None]:
+def set_aggregated(function: Callable[..., Model]) -> Step:
     """``pool.aggregators.map(f, servers)``: what f makes of the aggregate updates each model."""
 
     @wraps(function)

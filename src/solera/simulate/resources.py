@@ -103,10 +103,8 @@ class Resources(Component):
 
 
 def _bounds(value: float | tuple[float, float]) -> tuple[float, float]:
-    if isinstance(value, tuple | list):
-        low, high = value
-        return float(low), float(high)
-    return float(value), float(value)
+    low, high = value if isinstance(value, tuple | list) else (value, value)
+    return float(low), float(high)
 
 
 def _between(value: float | tuple[float, float], u: FloatArray) -> FloatArray:

@@ -119,8 +119,9 @@ def _source(
         return source
     table = X
     if hasattr(X, "iloc"):
-        features = from_pandas(X).schema.features if features is None else features
-        X = from_pandas(X).X
+        frame = from_pandas(X)
+        features = frame.schema.features if features is None else features
+        X = frame.X
     X, y = check_rows(X, y)
     if partition is None:
         partition = IID()
