@@ -12,7 +12,6 @@ the squared error for numbers; ``l2`` adds l2/2·‖w‖² (without the intercep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from solera.core.errors import DataError
 from solera.core.replies import Stacked
 from solera.core.selection import Selector
 from solera.core.task import task
-from solera.learn.averaging.base import ScoreAveraging, diverged
+from solera.learn.averaging.base import Entries, ScoreAveraging, diverged
 from solera.learn.averaging.training.batches import shuffle_rows
 from solera.learn.averaging.training.losses import targets_of
 from solera.learn.probabilities import sigmoid
@@ -75,13 +74,13 @@ def _train_many(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked({"coef": W[back], "intercept": b[back], "loss": loss[back], "rows": data.sizes})
 
 
-def _like(ask: Any) -> dict[str, Any]:
+def _like(ask: Any) -> Entries:
     return {"coef": ask["coef"], "intercept": ask["intercept"], "loss": 0.0, "rows": 0}
 
 
 @task("linear.train", many=_train_many, like=_like)
 @np.errstate(over="ignore", invalid="ignore")
-def _train(client: Client, ask: Any) -> dict[str, Any]:
+def _train(client: Client, ask: Any) -> Entries:
     """Mini-batch gradient descent over this client's rows, as in the textbook."""
     rows = client.data.part("train")
     check_shape(client.id, len(rows), rows.X, len(ask["coef"]))
@@ -187,19 +186,19 @@ class FedLinear(ScoreAveraging):
         self.l2 = l2
         self.select = select
 
-    def first_model(self, seed: int) -> dict[str, Any]:
+    def first_model(self, seed: int) -> Entries:
         return {
             "coef": np.zeros((self.schema_.width, self.schema_.outputs)),
             "intercept": np.zeros(self.schema_.outputs),
         }
 
-    def get_model(self) -> dict[str, Any]:
+    def get_model(self) -> Entries:
         return {"coef": self.coef_, "intercept": self.intercept_}
 
-    def set_model(self, model: Mapping[str, Any]) -> None:
+    def set_model(self, model: Entries) -> None:
         self.coef_, self.intercept_ = model["coef"], model["intercept"]
 
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         return {
             "classes": self.schema_.classes,
             "loss": self.loss_of_target(),

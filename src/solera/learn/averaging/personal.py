@@ -20,6 +20,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.core.task import task
+from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
 from solera.learn.averaging.training.local_training import (
@@ -54,7 +55,7 @@ class Personal(FedAvg, abstract=True):
 
 
 @task("averaging.evaluate_personal")
-def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
+def _evaluate(client: Client, ask: Any) -> Entries:
     """Counts of this client's rows by its own model."""
     model = build_fitted(ask["model"])
     if _OWN in client.state:
@@ -124,7 +125,7 @@ class FedRep(FedPer):
         super().__init__(model, **averaging)
         self.head_epochs = head_epochs
 
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         return {**super().round_config(round), "head_epochs": self.head_epochs}
 
 
@@ -151,7 +152,7 @@ class Ditto(Personal):
         super().__init__(model, **averaging)
         self.lam = lam
 
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         return {**super().round_config(round), "pull": float(self.lam)}
 
 

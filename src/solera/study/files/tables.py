@@ -17,6 +17,8 @@ from solera.data import datasets
 from solera.data.partition import IID, Partition
 from solera.learn.base import Learner
 
+TomlTable = Mapping[str, Any]
+"""A table of a file as it was written."""
 Scheme = Literal["alone", "federated", "centralised"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 """Who trains: every client by itself, all together, or one place that has all rows."""
@@ -34,7 +36,7 @@ class DataSpec:
     name: str
     clients: Count | None = None
     client_test: ProperFraction = 0.0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: TomlTable = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Variant:
     learner: Learner
     partition: Partition = field(default_factory=IID)
     engine: EngineSpec = EngineSpec()
-    params: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    params: TomlTable = field(default_factory=dict, compare=False)
 
     @cached_property
     def key(self) -> str:
@@ -98,9 +100,7 @@ class Variant:
         )[:12]
 
 
-def build_variant(
-    tables: Mapping[str, Any], places: Mapping[str, Where], params: Mapping[str, Any]
-) -> Variant:
+def build_variant(tables: TomlTable, places: Mapping[str, Where], params: TomlTable) -> Variant:
     """The variant that tables describe; ``places`` says where in the file each of them stands."""
     return Variant(
         data=_data(tables["data"], places["data"]),
@@ -111,7 +111,7 @@ def build_variant(
     )
 
 
-def _data(table: Mapping[str, Any], where: Where) -> DataSpec:
+def _data(table: TomlTable, where: Where) -> DataSpec:
     if "name" not in table:
         raise Problem(where, "[data] has no name", hint="'solera data list' shows the data sets")
     loaders = {info.name: getattr(datasets, info.name) for info in datasets.available()}
@@ -123,7 +123,7 @@ def _data(table: Mapping[str, Any], where: Where) -> DataSpec:
     return spec
 
 
-def _engine(table: Mapping[str, Any]) -> EngineSpec:
+def _engine(table: TomlTable) -> EngineSpec:
     spec = build_table(EngineSpec, "[engine]", table, ("engine",))
     if spec.workers is not None and spec.kind == "local":
         raise Problem(
