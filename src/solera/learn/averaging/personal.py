@@ -89,15 +89,24 @@ class FedPer(Personal):
 
     @cached_property
     def _private(self) -> list[str]:
-        return list(self.private) if self.private is not None else _layered(self).head()
+        if self.private is not None:
+            return list(self.private)
+        model = described(self.model)
+        if not isinstance(model, Layered):
+            kind = type(self).__name__
+            raise UsageError(f"{kind}: name what stays private", hint="private=['head.weight', …]")
+        return self.private_layers(model)
+
+    def private_layers(self, model: Layered) -> list[str]:
+        """What stays with the client unless ``private`` names it."""
+        return model.head()
 
 
 class FedBN(FedPer):
     """Batch normalisation, parameters and statistics, stays with the client (Li et al. 2021)."""
 
-    @cached_property
-    def _private(self) -> list[str]:
-        return list(self.private) if self.private is not None else _layered(self).normalisation()
+    def private_layers(self, model: Layered) -> list[str]:
+        return model.normalisation()
 
 
 @training_task("averaging.rep")
@@ -154,11 +163,3 @@ class Ditto(Personal):
 
     def round_config(self, round: int) -> Entries:
         return {**super().round_config(round), "pull": float(self.lam)}
-
-
-def _layered(learner: FedPer) -> Layered:
-    model = described(learner.model)
-    if not isinstance(model, Layered):
-        kind = type(learner).__name__
-        raise UsageError(f"{kind}: name what stays private", hint="private=['head.weight', …]")
-    return model

@@ -51,12 +51,15 @@ class Range:
         return round(value) if self.whole else value
 
 
+Values = tuple[Any, ...] | Range
+
+
 @dataclass(frozen=True)
 class Axis:
     """A parameter that varies: where it stands in the file, and its values."""
 
     where: Where
-    values: tuple[Any, ...] | Range
+    values: Values
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ def _axis(value: Any, hint: Any, where: Where) -> Iterator[Axis]:
                 yield from _axis(element, hint, (*where, i))
 
 
-def _values(table: TomlTable, hint: Any, where: Where) -> tuple[Any, ...] | Range:
+def _values(table: TomlTable, hint: Any, where: Where) -> Values:
     unknown = table.keys() - {"values", *_RANGE}
     if unknown or ("values" in table and len(table) > 1):
         raise Problem(
@@ -199,7 +202,7 @@ def _values(table: TomlTable, hint: Any, where: Where) -> tuple[Any, ...] | Rang
     return span(table, where, whole=not fits(0.5, hint))
 
 
-def span(table: TomlTable, where: Where, *, whole: bool) -> tuple[Any, ...] | Range:
+def span(table: TomlTable, where: Where, *, whole: bool) -> Values:
     """The values from one number to another, both included."""
     low: Any = table.get("from")
     high: Any = table.get("to")

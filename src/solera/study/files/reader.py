@@ -185,17 +185,13 @@ def _check_search(study: Study) -> None:
         variants = study.variants()
     if halving and search.resource != "seeds":
         for variant in variants:
-            _check_resource(variant.learner, search.resource)
-
-
-def _check_resource(learner: Learner, name: str) -> None:
-    amount = resource_of(learner, name)
-    if not isinstance(amount, int) or isinstance(amount, bool):
-        raise Problem(
-            ("search", "resource"),
-            f"{learner!r} has no whole number {name!r}",
-            hint='name a parameter of the learner, or resource = "seeds"',
-        )
+            amount = resource_of(variant.learner, search.resource)
+            if not isinstance(amount, int) or isinstance(amount, bool):
+                raise Problem(
+                    ("search", "resource"),
+                    f"{variant.learner!r} has no whole number {search.resource!r}",
+                    hint='name a parameter of the learner, or resource = "seeds"',
+                )
 
 
 def _seeds(given: Any) -> tuple[int, ...]:

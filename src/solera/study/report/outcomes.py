@@ -24,7 +24,7 @@ from solera.study.report.blocks import (
     Section,
     Table,
 )
-from solera.study.report.groups import Group, StudyResults, best, value_of
+from solera.study.report.groups import Division, Group, StudyResults, best, value_of
 from solera.study.report.significance import comparison_blocks, friedman_words
 from solera.study.run.cells import CellStore
 from solera.study.run.results import Result
@@ -82,7 +82,7 @@ def _many_configurations(study: StudyResults) -> str:
     )
 
 
-def _leader(metric: str, division: tuple[str, str], groups: Sequence[Group]) -> str:
+def _leader(metric: str, division: Division, groups: Sequence[Group]) -> str:
     """Who is best in a division, and how the best of each scheme compare."""
     leader = best(metric, groups)
     if leader is None:

@@ -16,7 +16,8 @@ from typing import Any
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batches import ADAM, TrainingConfig
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass, Tensors
+from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass
+from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.losses import output_error, row_losses
 
 

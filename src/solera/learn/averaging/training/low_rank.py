@@ -81,10 +81,7 @@ class LowRankDense(BatchedDense):
     def prepare(self, x: Any) -> None:
         clients, rows, width = x.shape
         flat = x.reshape(-1, width)
-        if self.blocks[0].wide:
-            self._products = (flat @ self.first).view(clients, rows, -1)
-        else:
-            self._products = (self.first @ flat.T).view(-1, clients, rows).permute(1, 2, 0)
+        self._products = (flat @ self.first).view(clients, rows, -1)
         self._x = x
         self.errors = x.new_zeros(self._products.shape)
 
@@ -120,22 +117,15 @@ class LowRankUpdates(LazyUpdates):
     errors: Any
     others: Any
 
-    @property
-    def _wide(self) -> bool:
-        assert self.layout is not None
-        return self.layout.slots[0].parameter.transposed
-
     def matrix(self, chosen: Any) -> Array:
         x, errors = self.x[chosen], self.errors[chosen]
-        pair = (x.transpose(1, 2), errors) if self._wide else (errors.transpose(1, 2), x)
-        first = torch().bmm(*pair).flatten(1)
+        first = torch().bmm(x.transpose(1, 2), errors).flatten(1)
         return self.restored(torch().cat([first, self.others[chosen]], dim=1))
 
     def weighted_sum(self, weights: FloatArray) -> Array:
         w = self.errors.new_tensor(weights)
         x, errors = self.x.flatten(0, 1), (self.errors * w[:, None, None]).flatten(0, 1)
-        first = x.T @ errors if self._wide else errors.T @ x
-        return self.restored(torch().cat([first.flatten(), w @ self.others]))
+        return self.restored(torch().cat([(x.T @ errors).flatten(), w @ self.others]))
 
     @property
     def kind(self) -> tuple[int, str]:
@@ -150,7 +140,10 @@ class LowRankUpdates(LazyUpdates):
 def train_low_rank(
     architecture: Architecture, start: Any, rows: ClientRows, config: TrainingConfig
 ) -> LowRankUpdates:
-    """What training from ``start`` changes at each client, with its mean loss and its rows."""
+    """What training from ``start`` changes at each client, with its mean loss and its rows.
+
+    The first layer is a wide one; see :func:`low_rank_pays`.
+    """
     t = torch()
     keys, sizes = rows.keys, rows.sizes
     batches = deal_batches(keys, sizes, config)
