@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, ClientGroup, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
@@ -28,8 +27,6 @@ from solera.learn.averaging.training.batches import shuffle_rows
 from solera.learn.averaging.training.losses import targets_of
 from solera.learn.probabilities import sigmoid
 from solera.learn.rows import check_shape, dense, not_finite
-
-Floats = NDArray[np.floating[Any]]
 
 # --- the client's side ---
 
@@ -104,7 +101,7 @@ def _train(client: Client, ask: Any) -> Entries:
     return {"coef": W, "intercept": b, "loss": loss, "rows": len(rows)}
 
 
-def _error(z: Floats, target: Array, loss: str) -> tuple[Floats, Floats]:
+def _error(z: Array, target: Array, loss: str) -> tuple[Array, Array]:
     """dL/dz and L of every row; z has one column per output."""
     if loss == "softmax":
         z = z - z.max(axis=-1, keepdims=True)
@@ -164,8 +161,8 @@ class FedLinear(ScoreAveraging):
     """
 
     update = _train
-    coef_: Floats
-    intercept_: Floats
+    coef_: Array
+    intercept_: Array
 
     def __init__(
         self,
@@ -208,9 +205,9 @@ class FedLinear(ScoreAveraging):
             "l2": float(self.l2),
         }
 
-    def decision_function(self, X: Any) -> Floats:
+    def decision_function(self, X: Any) -> Array:
         """X w + b."""
         X = self.check_rows(X)
         flat = X if hasattr(X, "tocsr") else X.reshape(len(X), -1)
-        scores: Floats = flat @ self.coef_ + self.intercept_
+        scores: Array = flat @ self.coef_ + self.intercept_
         return scores
