@@ -55,9 +55,7 @@ ROUNDS: dict[str, Any] = {"rounds": 150, "stop": None, "batch_size": 64, "lr": 5
 PATIENT: dict[str, Any] = {**ROUNDS, "rounds": 100, "stop": "patience", "patience": 10}
 TUNED: dict[str, Any] = {"label_loss": "asymmetric", "thresholds": True}
 METHODS: dict[str, dict[str, Any]] = {
-    "uniform": {**ROUNDS, "aggregation": "uniform"},
-    "samples": {**ROUNDS, "aggregation": "samples"},
-    "samples_labels": {**ROUNDS, "aggregation": "samples_labels"},
+    **{how: {**ROUNDS, "aggregation": how} for how in ("uniform", "samples", "samples_labels")},
     "alone": {**ROUNDS, "share": False},
 }
 """As published; compared under the noise of the thesis's program."""

@@ -124,12 +124,17 @@ class TrainingLayout:
         transposed = any(slot.parameter.transposed for slot in self.slots)
         self._same = self.slots == layout.slots and not transposed
 
-    def views(self, matrix: Any) -> Tensors:
-        """Each parameter of (clients, size) as a view (clients, …) of its training shape."""
-        return {
-            slot.name: matrix[:, slot.start : slot.stop].view(-1, *slot.parameter.training_shape)
-            for slot in self.slots
-        }
+    def views(self, matrix: Any, first: int = 0) -> Tensors:
+        """Each parameter of (clients, size) as a view (clients, …) of its training shape.
+
+        ``first`` is the number of the parameter that the matrix begins with.
+        """
+        left_out = self.slots[first].start
+        views = {}
+        for slot in self.slots[first:]:
+            columns = matrix[:, slot.start - left_out : slot.stop - left_out]
+            views[slot.name] = columns.view(-1, *slot.parameter.training_shape)
+        return views
 
     def arrange(self, vectors: Any) -> Any:
         """Vectors in PyTorch's order in the order of training."""

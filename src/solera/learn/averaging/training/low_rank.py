@@ -23,6 +23,7 @@ from solera.learn.averaging.training.batches import TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Dense, Pass
+from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
 
 _ROWS = 1 << 22
@@ -68,15 +69,9 @@ class LowRankDense(BatchedDense):
     batch: int = 0
     errors: Any = None
 
-    def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
-        views: dict[str, Any] = {}
-        for slot in self.architecture.training_layout.slots[1:]:
-            start, stop = slot.start - self.first.numel(), slot.stop - self.first.numel()
-            views[slot.name] = matrix[:, start:stop].view(-1, *slot.parameter.training_shape)
-        return [
-            (views.get(f"{block.name}.weight", matrix), views[f"{block.name}.bias"].unsqueeze(1))
-            for block in self.blocks
-        ]
+    def _named(self, matrix: Any) -> Tensors:
+        views = self.architecture.training_layout.views(matrix, first=1)
+        return {"0.weight": matrix, **views}  # the matrix stands for what is never read
 
     def prepare(self, x: Any) -> None:
         clients, rows, width = x.shape
