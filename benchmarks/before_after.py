@@ -34,7 +34,7 @@ from sizes import TINY, sized  # noqa: E402
 
 BAR = 1.05
 PAIRS = sized(15, tiny=1)
-NAMESPACES = ("partitions", "selectors", "updates", "aggregations")
+NAMESPACES = ("partitions", "selectors", "updates", "aggregations", "data", "simulation")
 RENAMED = {"HistGBDT": "FedHistGBDT"}
 MB = 1 << 20
 Run = Callable[[], Any]

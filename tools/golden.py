@@ -47,8 +47,8 @@ LEARNED = {"uses_gaps": "uses_missing", "gaps": "missing"}
 """Learned attributes and keys of payloads."""
 GONE = ("task data.flaws/",)
 """Facts that are no longer there on purpose: engines that know all rows look at them unasked."""
-NAMESPACES = ("partitions", "selectors", "aggregations", "updates", "topologies", "callbacks",
-              "simulation", "messages", "metrics", "energy")  # fmt: skip
+NAMESPACES = ("partitions", "selectors", "aggregations", "updates", "callbacks", "data",
+              "simulation", "messages", "metrics", "energy", "learn")  # fmt: skip
 
 TOLERANCE = 1e-12
 CLOCK = re.compile(r"second|wall|time|energy|emission|watt|kwh|joule|co2|version", re.IGNORECASE)

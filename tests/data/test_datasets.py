@@ -317,10 +317,10 @@ def test_a_download_is_converted_and_kept(nowhere, monkeypatch):
     monkeypatch.setenv("SOLERA_OFFLINE", "0")
     with pytest.raises(DatasetUnavailable, match="3 x 10, not 583 x 10"):
         datasets.ildp()
-    ildp = replace(tables.TABLES["ildp"], rows=3)
-    first = tables.load(ildp)
+    monkeypatch.setitem(tables.TABLES, "ildp", replace(tables.TABLES["ildp"], rows=3))
+    first = tables.load("ildp")
     monkeypatch.setenv("SOLERA_OFFLINE", "1")
-    again = tables.load(ildp)
+    again = tables.load("ildp")
     assert first.source.startswith("download, kept in ")
     assert again.source == str(nowhere / "cache/solera/ildp.csv.gz")
     assert list((nowhere / "cache/solera").iterdir()) == [nowhere / "cache/solera/ildp.csv.gz"]
@@ -331,7 +331,7 @@ def test_a_download_is_converted_and_kept(nowhere, monkeypatch):
 
 
 @pytest.mark.parametrize("test_first", [False, True])
-def test_a_downloaded_table_gets_its_own_split_back(nowhere, test_first):
+def test_a_downloaded_table_gets_its_own_split_back(nowhere, monkeypatch, test_first):
     pandas = pytest.importorskip("pandas", reason="downloads need pandas")
     adult = replace(tables.TABLES["adult"], rows=5, split=((1, 2), (2, 0)))
     classes = ["<=50K", "<=50K", ">50K", ">50K", "<=50K"]
@@ -341,7 +341,8 @@ def test_a_downloaded_table_gets_its_own_split_back(nowhere, test_first):
     for name in set(adult.columns) - adult.categorical:
         frame[name] = range(5)
     tables.store(adult, frame, pandas.Series(classes), path)
-    dataset = tables.load(adult)
+    monkeypatch.setitem(tables.TABLES, "adult", adult)
+    dataset = tables.load("adult")
     assert dataset.y_test.tolist() == [0, 0]
     assert dataset.X_test[:, 0].tolist() == ([0, 1] if test_first else [3, 4])
     shuffled = pandas.Series([">50K", "<=50K", "<=50K", "<=50K", ">50K"])
@@ -349,7 +350,7 @@ def test_a_downloaded_table_gets_its_own_split_back(nowhere, test_first):
         tables.store(adult, frame, shuffled, path)
 
 
-def test_downloaded_images_are_turned_upright(nowhere):
+def test_downloaded_images_are_turned_upright(nowhere, monkeypatch):
     pandas = pytest.importorskip("pandas", reason="downloads need pandas")
     tiny = replace(
         images.IMAGES["cifar10"],
@@ -362,7 +363,8 @@ def test_downloaded_images_are_turned_upright(nowhere):
     pixels = np.arange(36).reshape(3, 12)
     labels = pandas.Series(["3", "9", "1"])
     images.store(tiny, pandas.DataFrame(pixels), labels, nowhere / "data/cifar10.npz")
-    dataset = images.load(tiny, flat=False)
+    monkeypatch.setitem(images.IMAGES, "cifar10", tiny)
+    dataset = images.load("cifar10", flat=False)
     red, _, blue = pixels[0].reshape(3, 4)
     assert (dataset.X[0, :, :, 0] * 255).ravel().tolist() == pytest.approx(red.tolist())
     assert (dataset.X[0, :, :, 2] * 255).ravel().tolist() == pytest.approx(blue.tolist())
@@ -371,13 +373,14 @@ def test_downloaded_images_are_turned_upright(nowhere):
         images.store(tiny, pandas.DataFrame(pixels), labels[::-1], nowhere / "data/cifar10.npz")
 
 
-def test_downloaded_labels_become_a_matrix(nowhere):
+def test_downloaded_labels_become_a_matrix(nowhere, monkeypatch):
     pandas = pytest.importorskip("pandas", reason="downloads need pandas")
     tiny = replace(multilabel_sets.MULTILABEL["scene"], rows=2, features=1, outputs=2)
     labels = pandas.DataFrame({"Beach": ["TRUE", "FALSE"], "Urban": ["TRUE", "TRUE"]})
     path = nowhere / "data/scene.npz"
     multilabel_sets.store(tiny, pandas.DataFrame({"Att1": [0.5, 1.5]}), labels, path)
-    dataset = multilabel_sets.load(tiny, test=0, seed=0)
+    monkeypatch.setitem(multilabel_sets.MULTILABEL, "scene", tiny)
+    dataset = multilabel_sets.load("scene", test=0, seed=0)
     assert dataset.X.tolist() == [[0.5], [1.5]]
     assert dataset.y.tolist() == [[1, 1], [0, 1]]
     assert dataset.class_names == ("Beach", "Urban")

@@ -22,7 +22,7 @@ from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.updates import UpdateMean
 from solera.learn.evaluation import Gather
-from solera.learn.heonn.algebra import Grams
+from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
 from solera.learn.trees.boosting.histograms import HistBins
 from solera.learn.trees.client_trees import CollectTrees
@@ -62,6 +62,7 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
         {"sums": so.aggregations.Sum(), "rows": so.aggregations.Collect()}
     ),
     RuleFold: lambda: RuleFold(2, 2),
+    SumOf: lambda: SumOf([3]),
     CollectTrees: lambda: CollectTrees(2, 2),
 }
 
@@ -89,6 +90,7 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
     | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
     Gather: _sums,
+    SumOf: vectors,
     UpdateMean: _updates,
     Grams: st.fixed_dictionaries(
         {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}

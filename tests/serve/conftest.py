@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 
 import pytest
@@ -64,19 +63,9 @@ def postgres():
 def url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
+    from databases import new_database
+
     return new_database(request.getfixturevalue("postgres"))
-
-
-def new_database(server: str) -> str:
-    """URL of an empty database of a PostgreSQL server."""
-    from sqlalchemy import create_engine, text
-
-    name = f"t{uuid.uuid4().hex}"
-    admin = create_engine(server + "postgres", isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    admin.dispose()
-    return server + name
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import solera as so
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
+from databases import new_database  # noqa: E402
 from fatal import AGENT, COORDINATOR, DRIVER, Fragile  # noqa: E402
 
-from conftest import new_database  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(40, 3))

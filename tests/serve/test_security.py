@@ -686,7 +686,7 @@ def test_a_job_ends_in_a_named_state_by_its_deadline(lab):
 
 def events(network):
     with Store(f"sqlite:///{network.folder / 'coordinator' / 'coordinator.sqlite'}") as store:
-        return [event for event in store.events(network.federation) if event.reason]
+        return [event for event in store.events(federation=network.federation) if event.reason]
 
 
 def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):

@@ -59,41 +59,46 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
-app.add_typer(data.app, name="data")
-app.command("run", epilog="Example: solera run digits.toml --folder runs/digits")(run.run)
-app.command(
-    "compare", epilog="Example: solera compare runs/a runs/b --by learner --metric macro_f1"
-)(compare.compare)
-app.add_typer(runs.app, name="runs")
-app.command("study", epilog="Example: solera study heonn-incremental")(study.study)
-app.command("demo", epilog="Example: solera demo --folder runs/demo")(demo.demo)
-app.add_typer(serve.tls, name="tls")
-app.command("serve", epilog="Example: solera serve --certificate tls/coordinator.pem --key …")(
-    serve.serve
+GROUPS = {
+    "data": data.app,
+    "runs": runs.app,
+    "tls": serve.tls,
+    "job": jobs.job,
+    "audit": client.audit,
+}
+COMMANDS = (
+    ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),
+    (
+        "compare",
+        compare.compare,
+        "Example: solera compare runs/a runs/b --by learner --metric macro_f1",
+    ),
+    ("study", study.study, "Example: solera study heonn-incremental"),
+    ("demo", demo.demo, "Example: solera demo --folder runs/demo"),
+    ("serve", serve.serve, "Example: solera serve --certificate tls/coordinator.pem --key …"),
+    ("invite", serve.invite, "Example: solera invite north --federation cardio"),
+    ("clients", serve.clients, "Example: solera clients --federation cardio"),
+    ("revoke", serve.revoke, "Example: solera revoke 3 -f cardio --reason 'lost laptop'"),
+    ("jobs", jobs.jobs, "Example: solera jobs --federation cardio"),
+    ("logs", jobs.logs, "The same as solera job logs."),
+    ("cancel", jobs.cancel, "The same as solera job cancel."),
+    (
+        "join",
+        client.join,
+        "Example: solera join https://fl.org:8443 --token … --data a.csv --policy policy.toml",
+    ),
+    ("contribute", jobs.contribute, "Example: solera contribute readmission --folder agent"),
+    ("approve", client.approve, "Example: solera approve HASH --person ana --policy policy.toml"),
+    ("held", client.held, "Example: solera held --policy policy.toml"),
+    ("leave", client.leave, "Example: solera leave --folder agent --delete"),
+    ("policy", client.policy, "Example: solera policy policy.toml"),
 )
-app.command("invite", epilog="Example: solera invite north --federation cardio")(serve.invite)
-app.command("clients", epilog="Example: solera clients --federation cardio")(serve.clients)
-app.command("revoke", epilog="Example: solera revoke 3 -f cardio --reason 'lost laptop'")(
-    serve.revoke
-)
-app.command("jobs", epilog="Example: solera jobs --federation cardio")(jobs.jobs)
-app.add_typer(jobs.job, name="job")
-app.command("logs", epilog="The same as solera job logs.")(jobs.logs)
-app.command("cancel", epilog="The same as solera job cancel.")(jobs.cancel)
-app.command(
-    "join",
-    epilog="Example: solera join https://fl.org:8443 --token … --data a.csv --policy policy.toml",
-)(client.join)
-app.command("contribute", epilog="Example: solera contribute readmission --folder agent")(
-    jobs.contribute
-)
-app.command("approve", epilog="Example: solera approve HASH --person ana --policy policy.toml")(
-    client.approve
-)
-app.command("held", epilog="Example: solera held --policy policy.toml")(client.held)
-app.command("leave", epilog="Example: solera leave --folder agent --delete")(client.leave)
-app.command("policy", epilog="Example: solera policy policy.toml")(client.policy)
-app.add_typer(client.audit, name="audit")
+"""The name, the function and the last line of the help of each."""
+
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name)
+for name, function, epilog in COMMANDS:
+    app.command(name, epilog=epilog)(function)
 
 
 def _version(wanted: bool) -> None:

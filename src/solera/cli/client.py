@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import to_builtins
-from msgspec.structs import asdict
 
 from solera.cli.data import AsJson
 from solera.cli.output import complain, print_json, print_table
@@ -184,7 +183,7 @@ def held(
         approvals = Approvals(folder / "approvals.json", approvers)
         jobs = [job for job in jobs if not approvals.approved(job.hash)]
     if as_json:
-        print_json([asdict(job) for job in jobs])
+        print_json(jobs)
         return
     for job in jobs:
         typer.echo(job.hash)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import print_blocks, print_json, stderr, stdout
+from solera.cli.output import print_blocks, print_json
 
 if TYPE_CHECKING:
     from solera.study.comparison import Comparison
@@ -48,7 +48,7 @@ def compare(
         raise typer.BadParameter(f"{plot} does not end in .svg", param_hint="--plot")
     scores, skipped = comparison.gather(runs, metric, part)
     for line in skipped:
-        stderr().print(f"skipped: {line}", markup=False, soft_wrap=True)
+        typer.echo(f"skipped: {line}", err=True)
     if not scores:
         raise UsageError("there is nothing to compare", hint="give folders of finished runs")
     outcome = comparison.compare(scores, by, metric, alpha)
@@ -65,7 +65,7 @@ def compare(
     else:
         print_blocks(comparison_blocks(outcome, by))
         if plot is not None:
-            stdout().print(f"picture: {plot}", markup=False, soft_wrap=True)
+            typer.echo(f"picture: {plot}")
 
 
 def _content(outcome: Comparison, skipped: list[str]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from solera.cli.output import print_json, print_partition, print_table, stderr, stdout
+from solera.cli.output import print_json, print_partition, print_table, stderr
 
 if TYPE_CHECKING:
     from solera.data.dataset import Dataset
@@ -82,7 +82,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     dataset = _load(name)
     schema = dataset.schema
     if not as_json:
-        stdout().print(dataset.summary(), markup=False, soft_wrap=True)
+        typer.echo(dataset.summary())
         return
     print_json(
         {
@@ -152,13 +152,11 @@ def partition(
             }
         )
         return
-    console = stdout()
-    console.print(f"{name} divided by {rule!r}, seed {seed}", style="bold", markup=False)
-    console.print(str(data.summary()), markup=False, soft_wrap=True)
-    console.print()
+    typer.secho(f"{name} divided by {rule!r}, seed {seed}", bold=True)
+    typer.echo(f"{data.summary()}\n")
     print_partition(data, dataset.class_names)
     if plot is not None:
-        console.print(f"\npicture: {plot}", markup=False, soft_wrap=True)
+        typer.echo(f"\npicture: {plot}")
 
 
 def _load(name: str) -> Dataset:

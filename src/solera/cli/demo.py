@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from solera.cli.output import print_blocks, print_partition, stderr, stdout
+from solera.cli.output import print_blocks, print_partition, stderr
 
 SPEC = """\
 # Handwritten digits over 20 clients who write different digits.
@@ -68,31 +68,28 @@ def demo(
     (variant,) = study.variants()
     with stderr().status(f"reading {variant.data.name}"):
         dataset = load(variant.data)
-    console = stdout()
     data = divided(Cell(variant, study.seeds[0]), dataset)
-    console.print("1. Who holds what", style="bold")
-    console.print(
+    typer.secho("1. Who holds what", bold=True)
+    typer.echo(
         f"{data.offsets[-1]:,} images of digits over {data.clients} clients, divided by "
-        f"{variant.partition!r}.\nA cell is the number of images of one digit at one client.\n",
-        markup=False,
+        f"{variant.partition!r}.\nA cell is the number of images of one digit at one client.\n"
     )
     print_partition(data, dataset.class_names)
     folder.mkdir(parents=True, exist_ok=True)
     data.plot(class_names=dataset.class_names).savefig(folder / "partition.png", dpi=150)
 
-    console.print("\n2. Learning, with three seeds", style="bold")
+    typer.secho("\n2. Learning, with three seeds", bold=True)
     with Bars() as bars:
         run = run_study(study, folder, bars, fresh=True)
 
-    console.print("\n3. What came out", style="bold")
+    typer.secho("\n3. What came out", bold=True)
     print_blocks(results(StudyResults(run)))
-    console.print(
+    typer.echo(
         f"\nreport   {folder / 'report.html'}\n"
         f"picture  {folder / 'partition.png'}\n\n"
         "What to try next\n"
         f"  change alpha or rounds in a copy of {folder / 'spec.toml'}, then\n"
         "  solera run COPY.toml\n"
         "  solera data list\n"
-        "  solera data partition digits --clients 10 --kind Shards --param per_client=2",
-        markup=False,
+        "  solera data partition digits --clients 10 --kind Shards --param per_client=2"
     )

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import typer
 
-from solera.cli.output import print_table, stderr, stdout
+from solera.cli.output import print_table, stderr
 from solera.cli.serve import extra
 from solera.core.errors import SoleraError
 from solera.engines.child import end
@@ -64,28 +65,26 @@ def demo_network(folder: Path) -> None:
     with extra("the demonstration over a network"):
         import httpx  # noqa: F401  the coordinator's client
         import uvicorn  # noqa: F401  its server
-    console = stdout()
     with ExitStack() as stack:
         here = _Demo(folder, stack)
-        console.print("1. A coordinator and three clients", style="bold")
+        typer.secho("1. A coordinator and three clients", bold=True)
         here.begin()
-        console.print(here.described(), markup=False)
+        typer.echo(here.described())
 
-        console.print("\n2. One encrypted message of every client", style="bold")
-        console.print(here.closed_form(), markup=False)
+        typer.secho("\n2. One encrypted message of every client", bold=True)
+        typer.echo(here.closed_form())
 
-        console.print("\n3. Rounds of averaging, and a coordinator that dies", style="bold")
-        console.print(here.averaging(), markup=False)
+        typer.secho("\n3. Rounds of averaging, and a coordinator that dies", bold=True)
+        typer.echo(here.averaging())
 
-        console.print("\n4. What was written down", style="bold")
+        typer.secho("\n4. What was written down", bold=True)
         print_table(["log of", ">lines", "state"], here.logs())
-        console.print(
+        typer.echo(
             f"\neverything is in {folder}\n\n"
             "What to try next\n"
             f"  solera policy {folder / 'policy.toml'}\n"
             f"  tail -1 {folder / 'north' / 'audit.log'}\n"
-            "  solera serve --help",
-            markup=False,
+            "  solera serve --help"
         )
 
 
@@ -247,11 +246,10 @@ class _Demo:
         from solera.serve.connection import Connection
 
         headers = {"Authorization": f"Bearer {self.token}"}
-        connection = Connection(self.url, lambda *_: headers, ca=self.ca, patience=20)
-        try:
+        with closing(
+            Connection(self.url, lambda *_: headers, ca=self.ca, patience=20)
+        ) as connection:
             return connection.request("GET", path).json()
-        finally:
-            connection.close()
 
     # --- processes ---
 

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
-from solera.cli.serve import FederationName, check_name, driver_command, extra, moment
+from solera.cli.serve import FederationName, Reason, check_name, driver_command, extra, moment
 from solera.core.errors import UsageError
 from solera.serve.connection import Connection
 from solera.serve.wire import Event, Job, Kind, Model, NewJob, NewState, StartedJob
@@ -19,6 +19,7 @@ from solera.serve.wire import Event, Job, Kind, Model, NewJob, NewState, Started
 job = typer.Typer(no_args_is_help=True, help="Start a job at a coordinator, and look after it.")
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Print what happens until the job ends.")]
 _ENDED = ("finished", "failed", "cancelled", "expired")
 _LOOK_SECONDS = 1.0
 
@@ -29,7 +30,7 @@ def jobs(connection: Connection, federation: FederationName, as_json: AsJson = F
     check_name("--federation", federation)
     listed = connection.call("GET", f"/v1/federations/{federation}/jobs", list[Job])
     if as_json:
-        print_json(to_builtins(listed))
+        print_json(listed)
         return
     rows = [[j.id, j.kind, j.state, j.owner, moment(j.created), j.reason] for j in listed]
     print_table(["job", "kind", "state", "owner", "created", "reason"], rows)
@@ -54,9 +55,7 @@ def contribute(
 def start(
     connection: Connection,
     file: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to run; see the docs.")],
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Print what happens until the job ends.")
-    ] = False,
+    follow: Follow = False,
     as_json: AsJson = False,
 ) -> None:
     """Let the coordinator run a learner.
@@ -75,7 +74,7 @@ def start(
     new = NewJob(spec.name, kind, description, spec.seed, spec.owner, spec.deadline)
     started = connection.call("POST", f"/v1/federations/{spec.federation}/jobs", StartedJob, new)
     if as_json:
-        print_json(to_builtins(started))
+        print_json(started)
     else:
         again = " (it was started before)" if started.resumed else ""
         typer.echo(f"job {started.id} is {started.state}{again}")
@@ -112,7 +111,7 @@ def show(connection: Connection, name: JobName, as_json: AsJson = False) -> None
 def logs(
     connection: Connection,
     name: JobName,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the job ends.")] = False,
+    follow: Follow = False,
     as_json: AsJson = False,
 ) -> None:
     """What happened in a job: rounds, models, and every refusal and failure with its reason."""
@@ -128,7 +127,7 @@ def logs(
 def cancel(
     connection: Connection,
     name: JobName,
-    reason: Annotated[str, typer.Option(help="Why; it is written down.")] = "",
+    reason: Reason = "",
 ) -> None:
     """End a job now. Clients are asked nothing more, its last model stays."""
     check_name("JOB", name)
@@ -174,7 +173,7 @@ def _print_new(connection: Connection, name: str, after: int, as_json: bool) -> 
     while events := connection.call("GET", f"{path}{after}", list[Event]):
         for event in events:
             if as_json:
-                print_json(to_builtins(event))
+                print_json(event)
             else:
                 typer.echo(_line(event))
         after = events[-1].id

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
@@ -49,8 +50,9 @@ def complain(message: str, hint: str | None = None, *, label: str = "error: ") -
 
 
 def print_json(value: Any) -> None:
-    """Plain JSON and nothing else."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Plain JSON and nothing else; records become objects."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=to_builtins)
+    sys.stdout.write(text + "\n")
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

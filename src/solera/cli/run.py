@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import complain, print_blocks, print_json, stdout
+from solera.cli.output import complain, print_blocks, print_json
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def run(
         print_json(_content(outcome))
     elif outcome.finished:
         print_blocks(results(StudyResults(outcome)))
-        stdout().print(f"\nreport: {where / 'report.html'}", markup=False, soft_wrap=True)
+        typer.echo(f"\nreport: {where / 'report.html'}")
     _complain_of_missing(outcome, again)
 
 
@@ -92,7 +92,7 @@ def _energy(study: Study, wanted: bool, country: str | None) -> EnergyOptions | 
 
 
 def _content(outcome: StudyRun) -> dict[str, object]:
-    import msgspec
+    from msgspec import to_builtins
 
     from solera.study.report.groups import StudyResults
     from solera.study.report.outcomes import result_columns
@@ -117,7 +117,7 @@ def _content(outcome: StudyRun) -> dict[str, object]:
             for group in study.groups
         ],
         "results": [
-            {**cell.labels, **msgspec.to_builtins(result, str_keys=True)}
+            {**cell.labels, **to_builtins(result, str_keys=True)}
             for cell, result in outcome.finished
         ],
     }

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import complain, print_json, print_table, stdout
+from solera.cli.output import complain, print_json, print_table
 
 app = typer.Typer(
     help="Runs and studies that are stored: list, show, compare, export.", no_args_is_help=True
@@ -44,7 +44,7 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
         print_json(rows)
         return
     if not rows:
-        stdout().print(f"there are no runs in {root}", markup=False)
+        typer.echo(f"there are no runs in {root}")
         return
     print_table(
         ["name", ">cells", "data", ">learners", "result", "state", "began"],
@@ -89,10 +89,10 @@ def diff(first: Name, second: Name, root: Root = Path("runs"), as_json: AsJson =
     a, b = (runs.load(runs.resolve(name, root)) for name in (first, second))
     differences = runs.diff(a, b)
     if as_json:
-        print_json([vars(difference) for difference in differences])
+        print_json(differences)
         return
     if not differences:
-        stdout().print("the two runs do not differ", markup=False)
+        typer.echo("the two runs do not differ")
         return
     rows = []
     for d in differences:
@@ -133,7 +133,7 @@ def export(
         runs.read(folder).to_parquet(where)
     else:
         export_report(folder, Path(where))
-    stdout().print(where, markup=False, soft_wrap=True)
+    typer.echo(where)
 
 
 def _cell(value: object) -> str:

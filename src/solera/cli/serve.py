@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import update_wrapper
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
-from msgspec import to_builtins
 
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
@@ -32,6 +31,7 @@ _PATIENCE = 5.0
 FederationName = Annotated[
     str, typer.Option("--federation", "-f", metavar="NAME", help="The federation.")
 ]
+Reason = Annotated[str, typer.Option(help="Why; it is written down.")]
 Url = Annotated[str, typer.Option(envvar="SOLERA_URL", help="The coordinator's address.")]
 Token = Annotated[
     str | None,
@@ -261,7 +261,7 @@ def clients(connection: Connection, federation: FederationName, as_json: AsJson 
     """
     members = connection.call("GET", _path(federation), Members).clients
     if as_json:
-        print_json(to_builtins(members))
+        print_json(members)
         return
     rows = [[m.id, m.name, m.status, moment(m.seen), m.doing or "-", len(m.tasks)] for m in members]
     print_table([">id", "name", "status", "last seen", "doing", ">tasks"], rows)
@@ -272,7 +272,7 @@ def revoke(
     connection: Connection,
     client: Annotated[int, typer.Argument(metavar="ID", min=0, help="Its number in the list.")],
     federation: FederationName,
-    reason: Annotated[str, typer.Option(help="Why; it is written down.")],
+    reason: Reason,
 ) -> None:
     """Shut a client out of a federation, at once and for good.
 
@@ -297,13 +297,10 @@ def coordinator(url: str, token: str | None, ca: Path | None) -> Iterator[Connec
             hint="set SOLERA_TOKEN to what is in driver.token of the coordinator's folder",
         )
     authorised = {"Authorization": f"Bearer {token.strip()}"}
-    connection = Connection(
-        check_url(url), lambda *_: authorised, ca=check_ca(ca), patience=_PATIENCE
-    )
-    try:
+    with closing(
+        Connection(check_url(url), lambda *_: authorised, ca=check_ca(ca), patience=_PATIENCE)
+    ) as connection:
         yield connection
-    finally:
-        connection.close()
 
 
 def check_name(what: str, name: str) -> None:

@@ -43,11 +43,11 @@ def study(
         about = {"title": module.TITLE, "scale": module.SCALE_DOWN, "errata": list(module.ERRATA)}
         print_json({**about, "rows": [dict(row) for row in rows]})
         return
-    console = stdout()
-    console.print(module.TITLE, style="bold", markup=False)
+    typer.secho(module.TITLE, bold=True)
     header = [name if name in ("cell", "note") else f">{name}" for name in published.HEADER]
     print_table(header, [published.cells(row) for row in rows])
+    console = stdout()
     console.print(f"\nScale: {module.SCALE_DOWN}", markup=False)
     for erratum in module.ERRATA:
         console.print(f"Erratum: {erratum}", markup=False)
-    console.print(f"\nreport: {where / 'report.html'}", markup=False, soft_wrap=True)
+    typer.echo(f"\nreport: {where / 'report.html'}")

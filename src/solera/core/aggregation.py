@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.errors import NotEnoughReplies, PayloadError, SoleraError, UsageError
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
@@ -255,7 +256,7 @@ def _add(a: Any, b: Any) -> Any:
     return a + b
 
 
-def _weighted_sum(weights: NDArray[np.float64], leaf: NDArray[Any]) -> Any:
+def _weighted_sum(weights: FloatArray, leaf: NDArray[Any]) -> Any:
     flat = _wide(leaf).reshape(len(leaf), -1)
     w = weights.astype(flat.dtype) if flat.dtype.kind in "fc" else weights
     return (w @ flat).reshape(leaf.shape[1:])[()]

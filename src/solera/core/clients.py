@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from solera.core import rng as random
@@ -36,6 +37,11 @@ class Rows:
         return int(self.X.shape[0])
 
 
+def take_rows(X: Any, y: Any, rows: Any) -> Rows:
+    """Some of the rows, by a slice, numbers or marks, and their target where there is one."""
+    return Rows(X[rows], None if y is None else y[rows])
+
+
 @dataclass(frozen=True, slots=True)
 class Segments:
     """The rows of several clients: client i has ``X[starts[i] : starts[i] + sizes[i]]``."""
@@ -50,7 +56,7 @@ class Segments:
 
     def __getitem__(self, i: int) -> Rows:
         rows = slice(int(self.starts[i]), int(self.starts[i] + self.sizes[i]))
-        return Rows(self.X[rows], None if self.y is None else self.y[rows])
+        return take_rows(self.X, self.y, rows)
 
     @property
     def owners(self) -> IntArray:
@@ -68,8 +74,7 @@ class Segments:
 
     def joined(self) -> Rows:
         """All rows, client after client; a view where possible."""
-        rows = self.index
-        return Rows(self.X[rows], None if self.y is None else self.y[rows])
+        return take_rows(self.X, self.y, self.index)
 
 
 class Source(Protocol):
@@ -153,10 +158,10 @@ class Client:
         self.state = state
         self.data = ClientData(source, id)
         self._draws = draws
-        self._rng: np.random.Generator | None = None
+        self._rng: Generator | None = None
 
     @property
-    def rng(self) -> np.random.Generator:
+    def rng(self) -> Generator:
         """This client's generator for this task and round."""
         if self._rng is None:
             d = self._draws
@@ -178,6 +183,11 @@ class Client:
         """This client's stream key, as an array of one; see :func:`solera.core.rng.stream_keys`."""
         d = self._draws
         return random.stream_keys(d.seed, d.purpose, d.round, [self.id])
+
+    @property
+    def alone(self) -> ClientGroup:
+        """This client as a group of one."""
+        return ClientGroup(self.data._id, self.data._source, self._draws, [self.state])
 
 
 class ClientGroup:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
-from solera.core.constraints import check_values, constructor_parameters, declared_types
+from solera.core.constraints import check_values, declared_types, parameters_of
 from solera.core.errors import PayloadError, UsageError
-from solera.core.registry import new_registry
+from solera.core.registry import load_packages, new_registry
 
 _COMPONENT = "$component"
 
@@ -33,7 +32,7 @@ class _CheckedOnceMade(type):
     @property
     def __signature__(cls) -> inspect.Signature:
         """The constructor's parameters, for :func:`inspect.signature`."""
-        return inspect.Signature(constructor_parameters(cls))
+        return inspect.Signature(parameters_of(cls))
 
 
 class Component(metaclass=_CheckedOnceMade):
@@ -131,7 +130,7 @@ class Component(metaclass=_CheckedOnceMade):
         return hash(type(self).__name__)
 
     def __repr__(self) -> str:
-        defaults = {p.name: p.default for p in constructor_parameters(type(self))}
+        defaults = {p.name: p.default for p in parameters_of(type(self))}
         starred = _starred(type(self))
         shown = [
             f"{name}={value!r}"
@@ -171,7 +170,7 @@ def _inherit_parameters(cls: type[Any]) -> None:
 
 
 def _parameters(cls: Any) -> tuple[str, ...]:
-    parameters = constructor_parameters(cls)
+    parameters = parameters_of(cls)
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             raise TypeError(f"{cls.__name__}: a component names every parameter, no **{parameter}")
@@ -180,22 +179,13 @@ def _parameters(cls: Any) -> tuple[str, ...]:
 
 def _starred(cls: Any) -> str | None:
     """The name of the constructor's ``*args``, if it has one."""
-    starred = [p.name for p in constructor_parameters(cls) if p.kind is p.VAR_POSITIONAL]
+    starred = [p.name for p in parameters_of(cls) if p.kind is p.VAR_POSITIONAL]
     return starred[0] if starred else None
 
 
-@cache
-def _load_packages() -> None:
-    """Import the packages that add components through a ``solera.learners`` entry point."""
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="solera.learners"):
-        entry.load()
-
-
 def installed_components() -> dict[str, type[Component]]:
-    """All components by name, including those of other packages."""
-    _load_packages()
+    """All components by name, including those of packages with a ``solera.learners`` entry."""
+    load_packages("solera.learners")
     return Component.registry
 
 

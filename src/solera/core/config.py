@@ -6,7 +6,6 @@ and types. Errors name line, key and the nearest valid name.
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import tomllib
@@ -17,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args
 
 from solera.core.component import Component, full_name, installed_components
-from solera.core.constraints import violation
+from solera.core.constraints import declared_types, is_list, is_union, parameters_of, violation
 from solera.core.errors import UsageError
 
 T = TypeVar("T")
@@ -144,24 +143,27 @@ def check_call(
     where: Where,
     *,
     also: Sequence[str] = (),
+    passed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Check names and types of arguments before a call; returns the types by name.
 
-    ``also`` are other names that would be right in the same table.
+    ``also`` are other names that would be right in the same table, ``passed`` are arguments that
+    do not come from it.
     """
-    parameters = _parameters(function)
-    hints = type_hints(function)
+    hints = {n: hint for n, hint in declared_types(function).items() if n not in passed}
     for name, value in given.items():
-        if name not in parameters:
-            near = nearest(name, [*parameters, *also])
+        if name not in hints:
+            near = nearest(name, [*hints, *also])
             raise Problem((*where, name), f"{owner} has no {name!r}", hint=near)
-        if rule := _rule_broken(value, hints.get(name, Any)):
+        if rule := _rule_broken(value, hints[name]):
             raise Problem((*where, name), f"{owner}: {name} = {value!r} is not {rule}")
-    for name, p in parameters.items():
-        if name not in given and p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
-            is_table = any(map(_is_table, _alternatives(hints.get(name))))
-            entry = f"[{name}]" if is_table else f"{name} = …"
-            raise Problem(where, f"{owner} needs {name}", hint=f"add {entry}")
+    for p in parameters_of(function):
+        if p.name in passed:
+            continue
+        if p.name not in given and p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
+            is_table = any(map(_is_table, _alternatives(hints[p.name])))
+            entry = f"[{p.name}]" if is_table else f"{p.name} = …"
+            raise Problem(where, f"{owner} needs {p.name}", hint=f"add {entry}")
     return hints
 
 
@@ -187,33 +189,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"known: {', '.join(spelled.values())}" if spelled else "it takes none"
 
 
-def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Types of the parameters by name; ``*name`` is a list."""
-    try:
-        hints = get_type_hints(_called(function), include_extras=True)
-    except NameError:  # names that exist for type checkers only
-        hints = {}
-    for name, parameter in _parameters(function).items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            hints[name] = types.GenericAlias(list, (hints.get(name, Any),))
-    return hints
-
-
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    called = _called(function)
-    if called is object.__init__:
-        return {}
-    parameters = inspect.signature(called).parameters
-    return {name: parameter for name, parameter in parameters.items() if name != "self"}
-
-
-def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
-
-
 def _alternatives(hint: Any) -> list[Any]:
     """The types of a union, the element types of a sequence, or the type itself."""
-    if get_origin(hint) in (Union, types.UnionType) or _is_sequence(hint):
+    if is_union(hint) or is_list(hint):
         return [t for part in get_args(hint) for t in _alternatives(part)]
     return [hint]
 
@@ -226,11 +204,6 @@ def _is_table(hint: Any) -> bool:
     return _is_component(hint) or is_dataclass(hint)
 
 
-def _is_sequence(hint: Any) -> bool:
-    origin = get_origin(hint)
-    return isinstance(origin, type) and issubclass(origin, Sequence)
-
-
 def fits(value: Any, hint: Any) -> bool:
     """Whether a TOML value can be of a type; of types that TOML does not know anything can."""
     return _rule_broken(value, hint) is None
@@ -238,12 +211,11 @@ def fits(value: Any, hint: Any) -> bool:
 
 def _rule_broken(value: Any, hint: Any) -> str | None:
     """What a TOML value must be to be of a type, or None when it can be."""
-    union = get_origin(hint) in (Union, types.UnionType)
     rules = []
-    for option in get_args(hint) if union else (hint,):
+    for option in get_args(hint) if is_union(hint) else (hint,):
         if option is types.NoneType:  # TOML has no word for it
             continue
-        if _is_sequence(option):
+        if is_list(option):
             rule = _list_rule_broken(value, get_args(option)[0])
         elif _is_table(option):
             rule = None if isinstance(value, dict) else "a table"

@@ -43,24 +43,30 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 
 
 @cache
-def constructor_parameters(cls: Any) -> tuple[inspect.Parameter, ...]:
-    """The parameters of a constructor, without ``self``."""
-    if cls.__init__ is object.__init__:
+def parameters_of(function: Any) -> tuple[inspect.Parameter, ...]:
+    """The parameters of a function, or of a class's constructor without ``self``."""
+    called = _called(function)
+    if called is object.__init__:
         return ()
-    return tuple(inspect.signature(cls.__init__).parameters.values())[1:]
+    parameters = inspect.signature(called).parameters.values()
+    return tuple(parameter for parameter in parameters if parameter.name != "self")
 
 
 @cache
-def declared_types(cls: Any) -> dict[str, Any]:
-    """The annotations of a constructor's parameters, those of ``*name`` as a list."""
-    hints = _hints(cls.__init__)
+def declared_types(function: Any) -> dict[str, Any]:
+    """The annotations of the :func:`parameters_of` a function, those of ``*name`` as a list."""
+    hints = _hints(_called(function))
     declared = {}
-    for parameter in constructor_parameters(cls):
+    for parameter in parameters_of(function):
         hint = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_POSITIONAL:
             hint = types.GenericAlias(list, (hint,))
         declared[parameter.name] = hint
     return declared
+
+
+def _called(function: Any) -> Any:
+    return function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
 
 
 def check_arguments(function: Callable[..., Any], *, owner: object = None, **given: Any) -> None:
@@ -94,7 +100,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Annotated:
         plain, *extra = get_args(hint)
         return _fits(value, plain) and all(_in_range(value, m) for m in extra)
-    if origin in (Union, types.UnionType):
+    if is_union(hint):
         return any(_fits(value, part) for part in get_args(hint))
     if origin is Literal:
         return any(value is choice or _equal(value, choice) for choice in get_args(hint))
@@ -103,7 +109,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in _PLAIN:
         kinds, _ = _PLAIN[hint]
         return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
-    if _is_list(hint):
+    if is_list(hint):
         if isinstance(value, str) or not hasattr(value, "__iter__"):
             return False
         (element,) = get_args(hint)[:1] or (Any,)
@@ -131,7 +137,7 @@ def _words(hint: Any) -> str:
     if origin is Annotated:
         plain, *extra = get_args(hint)
         return " ".join([_words(plain), *(_range(m) for m in extra if isinstance(m, Meta))])
-    if origin in (Union, types.UnionType):
+    if is_union(hint):
         return _one_of([_words(part) for part in get_args(hint)])
     if origin is Literal:
         return _one_of([repr(choice) for choice in get_args(hint)])
@@ -139,7 +145,7 @@ def _words(hint: Any) -> str:
         return "a function"
     if hint in _PLAIN:
         return _PLAIN[hint][1]
-    if _is_list(hint):
+    if is_list(hint):
         return f"a list, each {_words(get_args(hint)[0])}"
     return f"a {hint.__name__}" if _is_component(hint) else "of the right type"
 
@@ -159,7 +165,13 @@ def _range(meta: Meta) -> str:
     return f"< {high}" if meta.le is None else f"of at most {high}"
 
 
-def _is_list(hint: Any) -> bool:
+def is_union(hint: Any) -> bool:
+    """Whether it is of several types."""
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def is_list(hint: Any) -> bool:
+    """Whether it is a type of sequences that says what their elements are."""
     origin = get_origin(hint)
     return isinstance(origin, type) and issubclass(origin, Sequence)
 

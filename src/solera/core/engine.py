@@ -130,7 +130,7 @@ class Engine(Protocol):
 
 def find_engine(name: str) -> type[Any]:
     """The class of an engine by its name, among all that are installed."""
-    installed = _installed_engines()
+    installed = installed_engines()
     if name not in installed:
         raise UsageError(
             f"there is no engine {name!r}", hint=f"installed are {', '.join(sorted(installed))}"
@@ -140,7 +140,7 @@ def find_engine(name: str) -> type[Any]:
 
 
 @cache
-def _installed_engines() -> dict[str, EntryPoint]:
+def installed_engines() -> dict[str, EntryPoint]:
     """The entry points ``solera.engines`` of all packages, by name."""
     engines = {entry.name: entry for entry in entry_points(group=_ENGINES)}
     if "local" not in engines:  # a source tree that was not installed has them in its project file

@@ -17,17 +17,13 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.errors import PayloadError, PayloadTooLarge
-
-Payload: TypeAlias = (
-    bool | int | float | str | bytes | NDArray[Any] | list["Payload"] | dict[str, "Payload"] | None
-)
 
 VERSION = 1
 _MAGIC = b"SOL" + bytes([VERSION])
@@ -324,18 +320,13 @@ def _check_values(array: NDArray[Any]) -> None:
 def _check(value: Any, depth: int) -> None:
     """Depth, key types and leaf types of what msgpack gave back."""
     kind = type(value)
-    if kind is dict:
-        if not depth:
-            raise PayloadTooLarge("payload is nested too deeply")
-        for key, item in value.items():
-            if type(key) is not str:
-                raise PayloadError(f"damaged payload: key of type {type(key).__name__}")
-            _check(item, depth - 1)
-    elif kind is list:
+    if kind is dict or kind is list:
         if not depth:
             raise PayloadTooLarge("payload is nested too deeply")
         for item in value:
-            _check(item, depth - 1)
+            if kind is dict and type(item) is not str:
+                raise PayloadError(f"damaged payload: key of type {type(item).__name__}")
+            _check(value[item] if kind is dict else item, depth - 1)
     elif kind not in (float, int, str, bool, bytes, np.ndarray) and value is not None:
         raise PayloadError(f"damaged payload: value of type {kind.__name__}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 _registries: list[dict[str, Any]] = []
@@ -16,3 +18,10 @@ def new_registry() -> dict[str, Any]:
 def registered() -> list[dict[str, Any]]:
     """All entries of all registries, as they are now."""
     return [dict(entries) for entries in _registries]
+
+
+@cache
+def load_packages(group: str) -> None:
+    """Import, once, the packages that add something through an entry point of that group."""
+    for entry in entry_points(group=group):
+        entry.load()

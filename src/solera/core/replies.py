@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import BoolArray, IntArray
 from solera.core.errors import PayloadError
 from solera.core.payload import encoded_size, is_finite
 
@@ -83,7 +83,7 @@ class Stacked:
             return np.full(self._len, encoded_size(self[0]), dtype=np.int64)
         return np.array([encoded_size(row) for row in self], dtype=np.int64)
 
-    def finite(self) -> NDArray[np.bool_]:
+    def finite(self) -> BoolArray:
         """For every reply, whether all its numbers are finite."""
         good = np.ones(self._len, dtype=bool)
         for leaf in _leaves(self.fields):
@@ -138,12 +138,9 @@ class Batch:
         if view is not None:
             seen = (is_finite(view(reply)) for reply in self)
             good &= np.fromiter(seen, dtype=bool, count=len(self))
-        if good.all():
-            return self, []
         reason = "the reply holds NaN, infinite or too large numbers"
-        return self._kept(good), [
-            Failure(c, "invalid", reason) for c in self.clients[~good].tolist()
-        ]
+        wrong = self.clients[~good].tolist()
+        return self._without([Failure(client, "invalid", reason) for client in wrong])
 
     def between(self, first: int, last: int) -> Batch:
         """The replies at positions first … last − 1."""
@@ -154,13 +151,17 @@ class Batch:
         sizes = None if self.known_sizes is None else self.known_sizes[first:last]
         return Batch(self.clients[first:last], payloads, sizes)
 
-    def _kept(self, good: NDArray[np.bool_]) -> Batch:
-        kept = np.flatnonzero(good)
+    def _without(self, failures: list[Failure]) -> tuple[Batch, list[Failure]]:
+        """The replies of the other clients, and the failures."""
+        if not failures:
+            return self, failures
+        bad = [failure.client for failure in failures]
+        kept = np.flatnonzero(~np.isin(self.clients, bad))
         if isinstance(self.payloads, Stacked):
             payloads: Any = self.payloads.take(kept)
         else:
             payloads = [self.payloads[i] for i in kept.tolist()]
-        return Batch(self.clients[kept], payloads, self.sizes()[kept])
+        return Batch(self.clients[kept], payloads, self.sizes()[kept]), failures
 
     def liftable(self, lift: Callable[[Reply], Any]) -> tuple[Batch, list[Failure]]:
         """The replies that an aggregation can take in, and a failure for each of the others."""
@@ -170,20 +171,16 @@ class Batch:
                 lift(reply)
             except PayloadError as error:
                 failures.append(Failure(reply.client, "invalid", error.message, error))
-        bad = np.array([failure.client for failure in failures], dtype=np.int64)
-        return self._kept(~np.isin(self.clients, bad)), failures
+        return self._without(failures)
 
     def alike(self, example_for: Callable[[int], Any]) -> tuple[Batch, list[Failure]]:
         """The replies that look like the client's example, and a failure for each other one."""
-        wrong = [unlike(reply.payload, example_for(reply.client)) for reply in self]
-        if not any(wrong):
-            return self, []
         failures = [
-            Failure(client, "invalid", reason)
-            for client, reason in zip(self.clients.tolist(), wrong, strict=True)
-            if reason
+            Failure(reply.client, "invalid", reason)
+            for reply in self
+            if (reason := unlike(reply.payload, example_for(reply.client)))
         ]
-        return self._kept(np.array([reason is None for reason in wrong])), failures
+        return self._without(failures)
 
 
 def unlike(reply: Any, example: Any) -> str | None:

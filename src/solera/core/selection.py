@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.random import Generator
 
 from solera.core.clients import IntArray
 from solera.core.component import Component
@@ -59,7 +60,7 @@ class Selector(Stateful, Component, abstract=True):
     """Whether :meth:`observe` looks at what each client replied: :attr:`Round.updates`."""
 
     @abstractmethod
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         """Ids of the clients of this round."""
 
     def coordinator_rows(self) -> Engine | None:
@@ -73,7 +74,7 @@ class Selector(Stateful, Component, abstract=True):
 class Uniform(Selector):
     """Every client with the same probability, without replacement."""
 
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         if roster.available is None:  # a million ids are not listed to draw a hundred
             pool: Any = roster.clients
             reachable = roster.clients

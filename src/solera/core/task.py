@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
 from typing import Any
 
 from solera.core.clients import Client, ClientGroup
 from solera.core.errors import TaskError, TaskVersionMismatch, UnknownTask
-from solera.core.registry import new_registry
+from solera.core.registry import load_packages, new_registry
 from solera.core.replies import Stacked
 
 One = Callable[[Client, Any], Any]
@@ -38,7 +39,6 @@ class Task:
 
 
 _tasks: dict[str, Task] = new_registry()
-_loaded_plugins = False
 
 
 def task(
@@ -69,19 +69,28 @@ def task(
     return install
 
 
+def group_task(
+    name: str, *, like: Callable[[Any], Any] | None = None
+) -> Callable[[Callable[[ClientGroup, Any], Stacked]], Task]:
+    """Install a function ``(group, ask) -> replies``, for which one client is a group of one."""
+
+    def install(many: Callable[[ClientGroup, Any], Stacked]) -> Task:
+        @wraps(many)
+        def one(client: Client, ask: Any) -> Any:
+            return many(client.alone, ask)[0]
+
+        return task(name, many=many, like=like)(one)
+
+    return install
+
+
 def _origin(function: One) -> tuple[str, str]:
     return (function.__module__, function.__qualname__)
 
 
 def installed_tasks() -> dict[str, Task]:
     """All tasks by name, including those of packages with a ``solera.tasks`` entry point."""
-    global _loaded_plugins
-    if not _loaded_plugins:
-        from importlib.metadata import entry_points
-
-        _loaded_plugins = True
-        for entry in entry_points(group="solera.tasks"):
-            entry.load()
+    load_packages("solera.tasks")
     return dict(_tasks)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import Flag, auto
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -55,15 +55,22 @@ def may_send(sender: Role, receiver: Role) -> bool:
 
 
 class Topology(Component, abstract=True):
-    """The shape of a federation."""
+    """The shape of a federation; ``client_role`` is what its clients do."""
+
+    client_role: ClassVar[Role] = Role.CLIENT
 
     @abstractmethod
+    def others(self) -> Mapping[str, Role]:
+        """The actors besides the clients, and what they do."""
+
     def role(self, actor: Actor) -> Role:
         """What this actor does."""
-
-    @abstractmethod
-    def others(self) -> tuple[str, ...]:
-        """The actors besides the clients."""
+        if isinstance(actor, int):
+            return self.client_role
+        others = self.others()
+        if actor not in others:
+            raise UsageError(f"{type(self).__name__} has no actor {actor!r}")
+        return others[actor]
 
     def groups(self, clients: IntArray) -> list[IntArray]:
         """The clients asked, grouped by the aggregator that folds their replies."""
@@ -79,22 +86,12 @@ class Topology(Component, abstract=True):
                 hint=f"a {sending} may send to: {', '.join(allowed)}",
             )
 
-    def _unknown(self, actor: Actor) -> UsageError:
-        return UsageError(f"{type(self).__name__} has no actor {actor!r}")
-
 
 class Star(Topology):
     """Client–server: one actor is server and aggregator for everybody."""
 
-    def role(self, actor: Actor) -> Role:
-        if isinstance(actor, int):
-            return Role.CLIENT
-        if actor == "server":
-            return Role.SERVER | Role.AGGREGATOR
-        raise self._unknown(actor)
-
-    def others(self) -> tuple[str, ...]:
-        return ("server",)
+    def others(self) -> Mapping[str, Role]:
+        return {"server": Role.SERVER | Role.AGGREGATOR}
 
 
 class Hierarchy(Topology):
@@ -106,20 +103,12 @@ class Hierarchy(Topology):
     def __init__(self, aggregators: Count) -> None:
         self.aggregators = aggregators
 
-    def role(self, actor: Actor) -> Role:
-        if isinstance(actor, int):
-            return Role.CLIENT
-        if actor == "server":
-            return Role.SERVER
-        if actor in self.others():
-            return Role.AGGREGATOR
-        raise self._unknown(actor)
-
-    def others(self) -> tuple[str, ...]:
-        return (*(f"aggregator-{i}" for i in range(self.aggregators)), "server")
+    def others(self) -> Mapping[str, Role]:
+        names = [f"aggregator-{i}" for i in range(self.aggregators)]
+        return {**dict.fromkeys(names, Role.AGGREGATOR), "server": Role.SERVER}
 
     def groups(self, clients: IntArray) -> list[IntArray]:
-        owner = clients % (len(self.others()) - 1)
+        owner = clients % self.aggregators
         return [clients[owner == i] for i in np.unique(owner)]
 
 
@@ -130,16 +119,13 @@ class Peers(Topology):
     drawn uniformly. ``parallel``: everybody to everybody.
     """
 
+    client_role = Role.CLIENT | Role.AGGREGATOR | Role.SERVER
+
     def __init__(self, exchange: Exchange = "cyclic") -> None:
         self.exchange = exchange
 
-    def role(self, actor: Actor) -> Role:
-        if isinstance(actor, int):
-            return Role.CLIENT | Role.AGGREGATOR | Role.SERVER
-        raise self._unknown(actor)
-
-    def others(self) -> tuple[str, ...]:
-        return ()
+    def others(self) -> Mapping[str, Role]:
+        return {}
 
     def route(self, clients: int, rng: np.random.Generator) -> list[IntArray]:
         """One round of exchange: who holds the model at each step, one after the other.
@@ -170,13 +156,12 @@ class Custom(Topology):
         self.roles = roles
         self.aggregator_of = aggregator_of
 
-    def role(self, actor: Actor) -> Role:
-        if isinstance(actor, int):
-            return Role.CLIENT
-        if actor not in self.roles:
-            raise self._unknown(actor)
+    def others(self) -> Mapping[str, Role]:
+        return {actor: self._parsed(actor, words) for actor, words in self.roles.items()}
+
+    def _parsed(self, actor: str, words: str) -> Role:
         role = Role(0)
-        for part in self.roles[actor].split("-"):
+        for part in words.split("-"):
             if part.upper() not in Role.__members__:
                 raise UsageError(
                     f"Custom: {part!r} is no role of {actor!r}",
@@ -184,9 +169,6 @@ class Custom(Topology):
                 )
             role |= Role[part.upper()]
         return role
-
-    def others(self) -> tuple[str, ...]:
-        return tuple(self.roles)
 
     def groups(self, clients: IntArray) -> list[IntArray]:
         if self.aggregator_of is None:

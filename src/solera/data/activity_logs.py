@@ -120,9 +120,8 @@ class _Counter:
 
     def enrol(self, path: Path) -> None:
         """Take in the enrolments of a file without a log."""
-        with _lines(path, (_ENROLMENT, _STUDENT, _COURSE)) as lines:
-            for _, (enrolment, student, course) in lines:
-                self._add(enrolment, student, course)
+        for _, (enrolment, student, course) in _lines(path, (_ENROLMENT, _STUDENT, _COURSE)):
+            self._add(enrolment, student, course)
 
     def _add(self, enrolment: str, student: str, course: str) -> int:
         row = self._row.setdefault(enrolment, len(self._row))
@@ -136,20 +135,19 @@ class _Counter:
         wanted = (_ENROLMENT, _KIND) if closed else (_ENROLMENT, _KIND, _STUDENT, _COURSE)
         rows: list[int] = []
         columns: list[int] = []
-        with _lines(path, wanted) as lines:
-            for number, (enrolment, kind, *who) in lines:
-                row = self._row.get(enrolment)
-                if row is None:
-                    if closed:
-                        raise DataError(
-                            f"{path.name} line {number}: enrolment {enrolment!r} is in no "
-                            "enrollment file"
-                        )
-                    row = self._add(enrolment, *who)
-                rows.append(row)
-                columns.append(self._column.setdefault(kind, len(self._column)))
-                if len(rows) == _BLOCK:
-                    self._count(rows, columns)
+        for number, (enrolment, kind, *who) in _lines(path, wanted):
+            row = self._row.get(enrolment)
+            if row is None:
+                if closed:
+                    raise DataError(
+                        f"{path.name} line {number}: enrolment {enrolment!r} is in no "
+                        "enrollment file"
+                    )
+                row = self._add(enrolment, *who)
+            rows.append(row)
+            columns.append(self._column.setdefault(kind, len(self._column)))
+            if len(rows) == _BLOCK:
+                self._count(rows, columns)
         self._count(rows, columns)
 
     def _count(self, rows: list[int], columns: list[int]) -> None:
@@ -176,19 +174,13 @@ class _Counter:
         kinds = sorted(self._column)
         columns = [self._column[kind] for kind in kinds]
         return Activities(
-            counts=self._table(rows, columns),
+            counts=np.ascontiguousarray(self._counts[rows][:, columns]),
             kinds=tuple(kinds),
             enrolments=np.array(known),
             students=np.array(self._students)[rows],
             courses=np.array(self._courses)[rows],
             dropout=np.array([outcomes[name] for name in known], dtype=np.int64),
         )
-
-    def _table(self, rows: IntArray, columns: list[int]) -> NDArray[np.uint32]:
-        if len(self._row) > len(self._counts):  # enrolments without any activity
-            missing = len(self._row) - len(self._counts)
-            self._counts = np.pad(self._counts, ((0, missing), (0, 0)))
-        return np.ascontiguousarray(self._counts[rows][:, columns])
 
 
 def _natural(name: str) -> tuple[int, str]:
@@ -200,62 +192,50 @@ def _outcomes(paths: Iterable[Path]) -> dict[str, int]:
     """1 for dropout, 0 for completion, by enrolment."""
     outcomes: dict[str, int] = {}
     for path in paths:
-        with _lines(path, (_ENROLMENT, _DROPOUT), headless=True) as lines:
-            for number, (enrolment, value) in lines:
-                if value not in ("0", "1"):
-                    raise DataError(f"{path.name} line {number}: outcome {value!r} is not 0 or 1")
-                outcomes[enrolment] = int(value)
+        for number, (enrolment, value) in _lines(path, (_ENROLMENT, _DROPOUT), headless=True):
+            if value not in ("0", "1"):
+                raise DataError(f"{path.name} line {number}: outcome {value!r} is not 0 or 1")
+            outcomes[enrolment] = int(value)
     return outcomes
 
 
-class _lines:
+def _lines(
+    path: Path, wanted: Sequence[tuple[str, ...]], *, headless: bool = False
+) -> Iterator[tuple[int, list[str]]]:
     """The wanted cells of every line of a CSV file with its number; columns go by their names.
 
     ``headless``: the file may start with data; its columns are then in the wanted order.
     """
-
-    def __init__(
-        self, path: Path, wanted: Sequence[tuple[str, ...]], *, headless: bool = False
-    ) -> None:
-        self._path, self._wanted, self._headless = path, wanted, headless
-
-    def __enter__(self) -> Iterator[tuple[int, list[str]]]:
-        opener: Any = gzip.open if self._path.suffix == ".gz" else open
-        self._file = opener(self._path, "rt", encoding="utf-8", newline="")
-        return self._read()
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def _read(self) -> Iterator[tuple[int, list[str]]]:
-        reader = csv.reader(self._file)
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", newline="") as file:
+        reader = csv.reader(file)
         header = next(reader, None)
         if header is None:
-            raise DataError(f"{self._path.name} is empty")
-        if self._headless and header[0].strip().isdecimal():
-            places = list(range(len(self._wanted)))
+            raise DataError(f"{path.name} is empty")
+        if headless and header[0].strip().isdecimal():
+            places = list(range(len(wanted)))
             yield 1, [header[place].strip() for place in places]
         else:
-            places = [self._place(header, names) for names in self._wanted]
+            places = [_place(path, header, names) for names in wanted]
         most = max(places)
         for row in reader:
             if len(row) > most:
                 yield reader.line_num, [row[place] for place in places]
             elif row:
                 raise DataError(
-                    f"{self._path.name} line {reader.line_num}: {len(row)} cells, "
+                    f"{path.name} line {reader.line_num}: {len(row)} cells, "
                     f"more than {most} are needed"
                 )
 
-    def _place(self, header: list[str], names: tuple[str, ...]) -> int:
-        clean = [cell.strip().lstrip("\ufeff").lower() for cell in header]
-        for name in names:
-            if name in clean:
-                return clean.index(name)
-        raise DataError(
-            f"{self._path.name} has no column {' or '.join(names)}",
-            hint=f"it has {', '.join(clean)}",
-        )
+
+def _place(path: Path, header: list[str], names: tuple[str, ...]) -> int:
+    clean = [cell.strip().lstrip("\ufeff").lower() for cell in header]
+    for name in names:
+        if name in clean:
+            return clean.index(name)
+    raise DataError(
+        f"{path.name} has no column {' or '.join(names)}", hint=f"it has {', '.join(clean)}"
+    )
 
 
 def _files(folder: Path, kind: str) -> list[Path]:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.constraints import Count, check_arguments
-from solera.core.errors import DataError, MissingExtra, UsageError
+from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature, Target, infer_target, numbered
 from solera.data.dataset import Dataset, make_schema
-
-FloatArray = NDArray[np.float64]
+from solera.data.files import require_pandas
 
 _SHOW_PROGRESS = 10_000  # rows read one by one
 _FREE_TEXT = 100  # different texts a short column may have
@@ -27,7 +27,7 @@ def from_pandas(frame: Any, *, target: str | Sequence[str] | None = None) -> Dat
     A target of text, booleans, categories or integers holds classes, one of floats holds numbers;
     several target columns hold labels (0/1) or numbers.
     """
-    pandas = _pandas("from_pandas")
+    pandas = require_pandas("from_pandas")
     if not isinstance(frame, pandas.DataFrame):
         raise UsageError(f"from_pandas needs a pandas DataFrame, not {type(frame).__name__}")
     return _from_frame("pandas", frame, target)
@@ -85,7 +85,7 @@ def from_huggingface(
     Columns are read as by :func:`from_pandas`, class labels by their names. A column of images,
     arrays or lists of one size becomes one feature per element.
     """
-    pandas = _pandas("from_huggingface")
+    pandas = require_pandas("from_huggingface")
     if isinstance(dataset, dict) or not hasattr(dataset, "to_pandas"):
         raise UsageError(
             f"from_huggingface needs one data set in memory, not {type(dataset).__name__}",
@@ -254,14 +254,6 @@ def _check_names(wanted: Iterable[str], known: Iterable[Any]) -> None:
         if name not in names:
             shown = ", ".join(map(str, names[:20]))
             raise DataError(f"there is no column {name!r}", hint=f"there are {shown}")
-
-
-def _pandas(what: str) -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise MissingExtra.of(what, "pandas") from None
-    return pandas
 
 
 def _whole(

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core import rng
+from solera.core.clients import BoolArray
 from solera.core.constraints import ProperFraction, check_values
 from solera.core.errors import UsageError
 from solera.core.schema import Feature, Schema, Target, infer_target
 from solera.data.files import DatasetInfo
-
-BoolArray = NDArray[np.bool_]
 
 _SHOWN = 6
 

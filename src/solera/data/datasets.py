@@ -161,7 +161,7 @@ def mnist(*, flat: bool = True) -> Dataset:
 
     LeCun & Cortes. ``flat=False`` keeps the images as (rows, 28, 28).
     """
-    return images.load(IMAGES["mnist"], flat=flat)
+    return images.load("mnist", flat=flat)
 
 
 def cifar10(*, flat: bool = True) -> Dataset:
@@ -171,7 +171,7 @@ def cifar10(*, flat: bool = True) -> Dataset:
     ``cifar10_subset.npz`` is at hand (the first 10,000 training and 1,000 test images) that is
     read, and the title says so.
     """
-    return images.load(IMAGES["cifar10"], flat=flat)
+    return images.load("cifar10", flat=flat)
 
 
 def nursery(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -179,7 +179,7 @@ def nursery(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     UCI 76. Every combination of the categories occurs once; class ``recommend`` has two rows.
     """
-    return tables.load(TABLES["nursery"], test=test, seed=seed)
+    return tables.load("nursery", test, seed)
 
 
 def car(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -187,7 +187,7 @@ def car(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     UCI 19. Every combination of the categories occurs once.
     """
-    return tables.load(TABLES["car"], test=test, seed=seed)
+    return tables.load("car", test, seed)
 
 
 def adult() -> Dataset:
@@ -195,7 +195,7 @@ def adult() -> Dataset:
 
     UCI 2. Eight features are categorical; 6,465 cells are missing ("?" in the source).
     """
-    return tables.load(TABLES["adult"])
+    return tables.load("adult")
 
 
 def credit2(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -204,7 +204,7 @@ def credit2(*, test: float = 0.25, seed: int = 0) -> Dataset:
     UCI 350, without its ID column. Sex, education and marriage are categorical and keep the
     undocumented codes of the source.
     """
-    return tables.load(TABLES["credit2"], test=test, seed=seed)
+    return tables.load("credit2", test, seed)
 
 
 def ildp(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -212,7 +212,7 @@ def ildp(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     UCI 225.
     """
-    return tables.load(TABLES["ildp"], test=test, seed=seed)
+    return tables.load("ildp", test, seed)
 
 
 def drybean(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -220,7 +220,7 @@ def drybean(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     UCI 602.
     """
-    return tables.load(TABLES["drybean"], test=test, seed=seed)
+    return tables.load("drybean", test, seed)
 
 
 def carbon_nanotubes(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -228,7 +228,7 @@ def carbon_nanotubes(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     UCI 448: chiral indices and initial coordinates; the calculated coordinates are the target.
     """
-    return tables.load(TABLES["carbon_nanotubes"], test=test, seed=seed)
+    return tables.load("carbon_nanotubes", test, seed)
 
 
 def skin(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -236,7 +236,7 @@ def skin(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     UCI 229. Only 51,444 rows are distinct, so held-out rows mostly repeat training rows.
     """
-    return tables.load(TABLES["skin"], test=test, seed=seed)
+    return tables.load("skin", test, seed)
 
 
 def optdigits() -> Dataset:
@@ -244,7 +244,7 @@ def optdigits() -> Dataset:
 
     UCI 80; the writers of the test rows wrote none of the training rows.
     """
-    return tables.load(TABLES["optdigits"])
+    return tables.load("optdigits")
 
 
 def heart_cleveland(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -252,7 +252,7 @@ def heart_cleveland(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     UCI 45. Seven features are categorical; 6 cells are missing.
     """
-    return tables.load(TABLES["heart_cleveland"], test=test, seed=seed)
+    return tables.load("heart_cleveland", test, seed)
 
 
 def german_credit(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -260,7 +260,7 @@ def german_credit(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     UCI 144; categories keep the codes of the source (A11, A12, …).
     """
-    return tables.load(TABLES["german_credit"], test=test, seed=seed)
+    return tables.load("german_credit", test, seed)
 
 
 def scene(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -268,7 +268,7 @@ def scene(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     Boutell et al. (2004), MULAN.
     """
-    return multilabel_sets.load(MULTILABEL["scene"], test=test, seed=seed)
+    return multilabel_sets.load("scene", test, seed)
 
 
 def yeast(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -276,7 +276,7 @@ def yeast(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     Elisseeff & Weston (2001), MULAN.
     """
-    return multilabel_sets.load(MULTILABEL["yeast"], test=test, seed=seed)
+    return multilabel_sets.load("yeast", test, seed)
 
 
 def slashdot(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -284,7 +284,7 @@ def slashdot(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Datas
 
     Read (2010), MEKA.
     """
-    return multilabel_sets.load(MULTILABEL["slashdot"], test=test, seed=seed, dense=dense)
+    return multilabel_sets.load("slashdot", test, seed, dense=dense)
 
 
 def reuters_k500(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -292,7 +292,7 @@ def reuters_k500(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> D
 
     Read (2010), MEKA.
     """
-    return multilabel_sets.load(MULTILABEL["reuters_k500"], test=test, seed=seed, dense=dense)
+    return multilabel_sets.load("reuters_k500", test, seed, dense=dense)
 
 
 def ng20(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -300,7 +300,7 @@ def ng20(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Dataset:
 
     Lang (1995), MEKA.
     """
-    return multilabel_sets.load(MULTILABEL["ng20"], test=test, seed=seed, dense=dense)
+    return multilabel_sets.load("ng20", test, seed, dense=dense)
 
 
 def tmc2007_500(
@@ -311,9 +311,8 @@ def tmc2007_500(
     Srivastava & Zane-Ulman (2005), MULAN. The file has 7,077 more rows whose words all copy
     earlier rows: held-out rows would leak. ``keep_copies=True`` reads them too.
     """
-    info = MULTILABEL["tmc2007_500"]
-    rows = None if keep_copies else info.rows
-    return multilabel_sets.load(info, test=test, seed=seed, dense=dense, rows=rows)
+    rows = None if keep_copies else MULTILABEL["tmc2007_500"].rows
+    return multilabel_sets.load("tmc2007_500", test, seed, dense=dense, rows=rows)
 
 
 def corel5k(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -321,7 +320,7 @@ def corel5k(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Datase
 
     Duygulu et al. (2002), MULAN.
     """
-    return multilabel_sets.load(MULTILABEL["corel5k"], test=test, seed=seed, dense=dense)
+    return multilabel_sets.load("corel5k", test, seed, dense=dense)
 
 
 def yahoo_education(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -329,13 +328,12 @@ def yahoo_education(*, dense: bool = False, test: float = 0.25, seed: int = 0) -
 
     Ueda & Saito (2002), Yahoo! directory.
     """
-    return multilabel_sets.load(MULTILABEL["yahoo_education"], test=test, seed=seed, dense=dense)
+    return multilabel_sets.load("yahoo_education", test, seed, dense=dense)
 
 
 def yahoo_education_brfs500(*, dense: bool = False, test: float = 0.25, seed: int = 0) -> Dataset:
     """:func:`yahoo_education` with the 500 words that feature selection kept; 33 labels."""
-    info = MULTILABEL["yahoo_education_brfs500"]
-    return multilabel_sets.load(info, test=test, seed=seed, dense=dense)
+    return multilabel_sets.load("yahoo_education_brfs500", test, seed, dense=dense)
 
 
 def mediamill(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -343,7 +341,7 @@ def mediamill(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     Snoek et al. (2006), MULAN; read from ``mediamill.npz``, for which there is no download.
     """
-    return multilabel_sets.load(MULTILABEL["mediamill"], test=test, seed=seed)
+    return multilabel_sets.load("mediamill", test, seed)
 
 
 def human_pseaac(*, test: float = 0.25, seed: int = 0) -> Dataset:
@@ -351,4 +349,4 @@ def human_pseaac(*, test: float = 0.25, seed: int = 0) -> Dataset:
 
     Xu et al. (2016), KDIS; read from ``HumanPseAAC.npz``, for which there is no download.
     """
-    return multilabel_sets.load(MULTILABEL["human_pseaac"], test=test, seed=seed)
+    return multilabel_sets.load("human_pseaac", test, seed)

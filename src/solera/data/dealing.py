@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-from solera.core.clients import IntArray
-
-FloatArray = NDArray[np.float64]
+from solera.core.clients import FloatArray, IntArray
 
 
 def even(total: int, parts: int) -> IntArray:
@@ -22,7 +20,7 @@ def even(total: int, parts: int) -> IntArray:
     return sizes
 
 
-def divide(total: int, fractions: FloatArray, rng: np.random.Generator) -> IntArray:
+def divide(total: int, fractions: FloatArray, rng: Generator) -> IntArray:
     """Whole numbers within one of ``total * fractions`` whose sum is the rounded exact sum.
 
     The running sum is rounded, over the parts in random order: in a fixed order the same clients
@@ -35,7 +33,7 @@ def divide(total: int, fractions: FloatArray, rng: np.random.Generator) -> IntAr
     return np.minimum(sizes, total)
 
 
-def at_least(sizes: IntArray, least: int, rng: np.random.Generator) -> IntArray:
+def at_least(sizes: IntArray, least: int, rng: Generator) -> IntArray:
     """The same total with no size below ``least``.
 
     What is missing is taken from the others in proportion to what they have above ``least``, which
@@ -47,7 +45,7 @@ def at_least(sizes: IntArray, least: int, rng: np.random.Generator) -> IntArray:
     return sizes + missing - taken
 
 
-def draw(sizes: IntArray, below: int, rng: np.random.Generator) -> IntArray:
+def draw(sizes: IntArray, below: int, rng: Generator) -> IntArray:
     """For each size that many different numbers below ``below``, one client after the other.
 
     The clients draw independently, so two of them may hold the same number. Those who want at most
@@ -72,7 +70,7 @@ def draw(sizes: IntArray, below: int, rng: np.random.Generator) -> IntArray:
 
 
 def hand_out(
-    pool: IntArray, fractions: FloatArray, replacement: bool, rng: np.random.Generator
+    pool: IntArray, fractions: FloatArray, replacement: bool, rng: Generator
 ) -> tuple[IntArray, IntArray]:
     """Rows of the shuffled pool for each fraction, one client after the other, and their counts."""
     counts = divide(len(pool), fractions, rng)

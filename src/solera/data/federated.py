@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from solera.core import rng
-from solera.core.clients import IntArray, Part, Rows, Segments
+from solera.core.clients import IntArray, Part, Rows, Segments, take_rows
 from solera.core.constraints import Count, ProperFraction, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import is_finite
@@ -170,44 +170,39 @@ class FederatedData:
         return owner, within, rng.random_bits(keys[owner], within)
 
     def _ordered(self, order: IntArray, held_out: tuple[IntArray, IntArray]) -> FederatedData:
-        return FederatedData(
-            self.X[order],
-            None if self.y is None else self.y[order],
-            self.offsets,
-            schema=self.schema,
-            held_out=held_out,
-            left_over=self.left_over,
-        )
+        return self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
 
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
         X, schema = self.X, self.schema
         for step in steps:
             X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
-        view = FederatedData(
-            X,
-            self.y,
-            self.offsets,
-            schema=schema,
-            held_out=self._held_out,
-            left_over=self.left_over,
-        )
+        view = self._replaced(Rows(X, self.y), schema, self._held_out)
         view.resources = self.resources
         return view
 
+    def _replaced(
+        self, rows: Rows, schema: Schema, held_out: tuple[IntArray, IntArray] | None
+    ) -> FederatedData:
+        """As many rows for every client, but others."""
+        return FederatedData(
+            rows.X,
+            rows.y,
+            self.offsets,
+            schema=schema,
+            held_out=held_out,
+            left_over=self.left_over,
+        )
+
     def only(self, client: int) -> FederatedData:
         """One client on its own, with the rows it has set aside."""
-        rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        start, end = self.offsets[client : client + 2].tolist()
+        rows = take_rows(self.X, self.y, slice(start, end))
         held_out = None
         if self._held_out is not None:
             validation, test = self._held_out
             held_out = (validation[client : client + 1], test[client : client + 1])
-        return FederatedData(
-            self.X[rows],
-            None if self.y is None else self.y[rows],
-            np.array([0, rows.stop - rows.start]),
-            schema=self.schema,
-            held_out=held_out,
-        )
+        offsets = np.array([0, len(rows)])
+        return FederatedData(rows.X, rows.y, offsets, schema=self.schema, held_out=held_out)
 
     def class_counts(self) -> IntArray | None:
         """Rows of each class (or positive labels) per client, or None without classes."""

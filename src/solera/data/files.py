@@ -74,7 +74,7 @@ def find(file: str) -> Path | None:
     return next((path for path in (f / file for f in folders()) if path.is_file()), None)
 
 
-def locate(info: Info, store: Store[Info]) -> tuple[Path, str]:
+def locate(info: Info, store: Store[Info] | None = None) -> tuple[Path, str]:
     """The file of a data set and the words for where it comes from.
 
     An absent file is downloaded from OpenML, where it has the set; ``store`` converts what came
@@ -83,7 +83,9 @@ def locate(info: Info, store: Store[Info]) -> tuple[Path, str]:
     path = find(info.file)
     if path is not None:
         return path, str(path)
-    data, target = _download(info)
+    if info.openml is None or store is None:
+        raise unavailable(info, "there is no download for it")
+    data, target = _download(info, info.openml)
     path = cache() / info.file
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,22 +108,17 @@ def unavailable(info: DatasetInfo, reason: str) -> DatasetUnavailable:
     )
 
 
-def _download(info: DatasetInfo) -> tuple[Any, Any]:
-    if info.openml is None:
-        raise unavailable(info, "there is no download for it")
+def _download(info: DatasetInfo, openml: tuple[str, int]) -> tuple[Any, Any]:
     if os.environ.get("SOLERA_OFFLINE", "0") not in ("", "0"):
         raise unavailable(info, "SOLERA_OFFLINE forbids the download")
-    try:
-        import pandas  # noqa: F401
-    except ImportError:
-        raise MissingExtra.of(f"downloading the data set {info.name!r}", "pandas") from None
+    require_pandas(f"downloading the data set {info.name!r}")
     import socket
     from http.client import HTTPException
 
     from rich.console import Console
     from sklearn.datasets import fetch_openml
 
-    name, version = info.openml
+    name, version = openml
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_PATIENCE)
     try:
@@ -135,6 +132,15 @@ def _download(info: DatasetInfo) -> tuple[Any, Any]:
         shape = " x ".join(str(n) for n in bunch.data.shape)
         raise unavailable(info, f"OpenML's copy is {shape}, not {info.rows} x {info.features}")
     return bunch.data, bunch.target
+
+
+def require_pandas(what: str) -> Any:
+    """The module pandas, or an error that says what needs it."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtra.of(what, "pandas") from None
+    return pandas
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import IntArray
 from solera.core.errors import DataError
 from solera.core.schema import numbered
 from solera.data.catalogue import described
@@ -39,9 +40,9 @@ def best_at_hand(images: Images) -> Images:
     return images
 
 
-def load(images: Images, *, flat: bool = True) -> Dataset:
+def load(name: str, *, flat: bool = True) -> Dataset:
     """Reads images as float32 in [0, 1], one row of pixels each unless ``flat`` is False."""
-    images = best_at_hand(images)
+    images = best_at_hand(IMAGES[name])
     path, source = locate(images, store)
     with reading(path):
         stored = arrays(path)
@@ -62,7 +63,7 @@ def load(images: Images, *, flat: bool = True) -> Dataset:
 
 def _pixels(
     images: Images, stored: dict[str, NDArray[Any]], part: str, flat: bool
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+) -> tuple[NDArray[np.float32], IntArray]:
     x, y = stored[f"x_{part}"], stored[f"y_{part}"]
     if x.dtype != np.uint8 or x.shape != (len(y), *images.shape):
         size = " x ".join(map(str, images.shape))

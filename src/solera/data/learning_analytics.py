@@ -11,14 +11,14 @@ from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core import rng
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, check_arguments
 from solera.core.errors import DataError
 from solera.core.schema import Feature
 from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
-from solera.data.files import DatasetInfo, arrays, find, reading, unavailable
-from solera.data.tables import TABLES, Cells, encode, load, numbers, read_cells
+from solera.data.files import DatasetInfo, arrays, find, locate, reading, unavailable
+from solera.data.tables import Cells, encode_columns, load, numbers, read_cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def xuetangx_actions16k(*, test: float = 0.3, seed: int = 0) -> Dataset:
     A real part of :func:`xuetangx`, those with 100 to 1,000 actions: 44 % drop out, against 76 % of
     all. It does not say who the students are, nor which course they took.
     """
-    return load(TABLES["xuetangx_actions16k"], test=test, seed=seed)
+    return load("xuetangx_actions16k", test, seed)
 
 
 def kddcup2015(*, days: Days = 30, test: float = 0.3, seed: int = 0) -> Dataset:
@@ -85,9 +85,7 @@ def kddcup2015(*, days: Days = 30, test: float = 0.3, seed: int = 0) -> Dataset:
     file. ``days`` keeps the first days only. Group: ``course``.
     """
     check_arguments(kddcup2015, days=days)
-    path = find(COURSES.file)
-    if path is None:
-        raise unavailable(COURSES, "there is no download for it")
+    path, source = locate(COURSES)
     with reading(path):
         held = arrays(path)
         X, y, course = held["X"], held["y"].astype(np.int64), held["course"]
@@ -102,7 +100,7 @@ def kddcup2015(*, days: Days = 30, test: float = 0.3, seed: int = 0) -> Dataset:
         y,
         held_out(COURSES.name, y, "classes", test, seed),
         features,
-        source=str(path),
+        source=source,
         class_names=("stayed", "dropped out"),
         groups={"course": names[course]},
     )
@@ -127,22 +125,14 @@ def oulad(*, day: int = 60, test: float = 0.3, seed: int = 0) -> Dataset:
             ("code_module", "code_presentation", "id_student", *_PERSON, *_NUMBERS, "final_result"),
         )
         y = np.array([result == "Withdrawn" for result in people["final_result"]], dtype=np.int64)
-        columns, features = [], []
-        for name in _PERSON:
-            codes, categories = encode(people[name])
-            columns.append(codes)
-            features.append(Feature(name, "categorical", categories))
-        for name in _NUMBERS:
-            columns.append(numbers(name, people[name]))
-            features.append(Feature(name))
+        features, person = encode_columns((*_PERSON, *_NUMBERS), _PERSON, people)
     presentation = _joined(people["code_module"], people["code_presentation"])
     student = np.array(people["id_student"])
     work = _work(paths[1], paths[2], presentation, student, day)
-    X = np.column_stack([*columns, work])
-    features += [Feature(name) for name in _WORK]
+    features += map(Feature, _WORK)
     return divided(
         OULAD,
-        X,
+        np.column_stack([person, work]),
         y,
         held_out(OULAD.name, y, "classes", test, seed),
         features,
@@ -162,7 +152,7 @@ def _work(
     presentation: NDArray[np.str_],
     student: NDArray[np.str_],
     day: int,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Per enrolment: assessments due, handed in, late and banked by that day, and their mean."""
     with reading(assessments):
         given = read_cells(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core import rng
+from solera.core.clients import IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema, numbered
 from solera.data.dataset import held_out
@@ -27,7 +28,7 @@ class LabelData:
     """The clients' rows, the labels each of them owns, and the rows held out for all."""
 
     clients: FederatedData
-    owned: tuple[NDArray[np.int64], ...]
+    owned: tuple[IntArray, ...]
     X_test: NDArray[np.float32]
     y_test: NDArray[np.int8]
 
@@ -83,9 +84,7 @@ def deal_labels(
     return LabelData(dealt, owned, X_test, y_test)
 
 
-def _owned(
-    labels: Sequence[Any], known: int, draw: np.random.Generator
-) -> tuple[NDArray[np.int64], ...]:
+def _owned(labels: Sequence[Any], known: int, draw: np.random.Generator) -> tuple[IntArray, ...]:
     if all(isinstance(each, int | np.integer) for each in labels):
         if min(labels) < 1 or sum(labels) > known:
             raise UsageError.of(

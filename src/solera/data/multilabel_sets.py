@@ -21,9 +21,10 @@ MULTILABEL = described("labels", DatasetInfo)
 
 
 def load(
-    info: DatasetInfo, *, test: float, seed: int, dense: bool = False, rows: int | None = None
+    name: str, test: float, seed: int, *, dense: bool = False, rows: int | None = None
 ) -> Dataset:
     """Reads a multi-label set, or its first ``rows`` rows, and holds the share ``test`` out."""
+    info = MULTILABEL[name]
     path, source = locate(info, store)
     with reading(path):
         stored = arrays(path)
@@ -33,7 +34,7 @@ def load(
                 f"X is {X.shape} and Y {y.shape}",
                 hint=f"expected {info.features} features and {info.outputs} labels",
             )
-        features = [Feature(name) for name in stored["feature_names"].tolist()]
+        features = map(Feature, stored["feature_names"].tolist())
         class_names = tuple(stored["label_names"].tolist())
     X, y = (X if not dense or isinstance(X, np.ndarray) else X.toarray())[:rows], y[:rows]
     marked = held_out(info.name, y, "labels", test, seed)

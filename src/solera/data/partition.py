@@ -15,15 +15,15 @@ from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
+from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count, Fraction, NonNegativeInt, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.rng import generator
 from solera.data.dealing import (
-    FloatArray,
     at_least,
     divide,
     even,
@@ -56,9 +56,7 @@ class Partition(Component, abstract=True):
         return self._split(int(rows), y, X, clients, generator(seed, "partition"))
 
     @abstractmethod
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         """The rule itself."""
 
     def _refused(self, problem: str, way_out: str) -> UsageError:
@@ -111,9 +109,7 @@ class Partition(Component, abstract=True):
 class IID(Partition):
     """Rows at random, in numbers that differ by at most one."""
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         count = self._count(clients)
         self._check_enough(rows, count)
         return Assignment(rng.permutation(rows), offsets_of(even(rows, count)))
@@ -130,9 +126,7 @@ class ClientWeights(Partition):
         self.weights = weights
         self.replacement = replacement
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         fractions = self._fractions(self.weights, 1, self.replacement)
         self._count(clients, len(fractions), "weights")
         index, sizes = hand_out(rng.permutation(rows), fractions, self.replacement, rng)
@@ -150,9 +144,7 @@ class QuantitySkew(Partition):
         self.alpha = alpha
         self.min_rows = min_rows
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         count = self._count(clients)
         self._check_enough(rows, count, self.min_rows)
         sizes = divide(rows, rng.dirichlet(np.full(count, self.alpha)), rng)
@@ -170,9 +162,7 @@ class Overlap(Partition):
         self.partition = partition
         self.fraction = fraction
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         base = self.partition._split(rows, y, X, clients, rng)
         if base.clients < 2:
             raise self._refused("one client has nobody to share with", "use at least two clients")
@@ -197,7 +187,7 @@ class Overlap(Partition):
 
 
 def collect(
-    index: IntArray, owners: IntArray, clients: int, rows: int, rng: np.random.Generator
+    index: IntArray, owners: IntArray, clients: int, rows: int, rng: Generator
 ) -> Assignment:
     """The assignment of row ``index[i]`` to client ``owners[i]``, each client's in random order."""
     order = rng.permutation(len(index))

@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from solera.core.clients import IntArray
@@ -27,9 +28,7 @@ class ByGroup(Partition):
     def __init__(self, groups: ArrayLike | int | str) -> None:
         self.groups = groups
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         values = self._column(X) if isinstance(self.groups, str | Integral) else self.groups
         codes, found = encode(self, "groups", values, rows)
         count = self._count(clients, len(found), "groups")
@@ -67,14 +66,10 @@ class ByCluster(Partition):
     least one each, and share their cluster evenly.
     """
 
-    def __init__(
-        self, cluster: Count | Callable[[Any, Any, np.random.Generator], ArrayLike]
-    ) -> None:
+    def __init__(self, cluster: Count | Callable[[Any, Any, Generator], ArrayLike]) -> None:
         self.cluster = cluster
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         values = self.cluster(X, y, rng) if callable(self.cluster) else self._kmeans(rows, X, rng)
         codes, found = encode(self, "clusters", values, rows)
         clusters = len(found)
@@ -93,7 +88,7 @@ class ByCluster(Partition):
         turn = (np.arange(rows) - starts[cluster]) % teams[cluster]
         return Assignment(*group(order, offsets_of(teams)[cluster] + turn, count))
 
-    def _kmeans(self, rows: int, X: Any, rng: np.random.Generator) -> Any:
+    def _kmeans(self, rows: int, X: Any, rng: Generator) -> Any:
         clusters: Any = self.cluster
         if X is None:
             raise UsageError.of(self, "cluster", clusters, "needs X to cluster its rows")
@@ -126,9 +121,7 @@ class Explicit(Partition):
         self.indices = indices
         self.allow_overlap = allow_overlap
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         lists = self._lists()
         count = self._count(clients, len(lists), "lists of rows")
         sizes = np.fromiter(map(len, lists), dtype=np.int64, count=count)

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
-from solera.data.dealing import FloatArray, at_least, draw, even, group, hand_out
+from solera.data.dealing import at_least, draw, even, group, hand_out
 from solera.data.federated import Assignment
 from solera.data.partition import Concentration, Partition, collect, encode, is_whole
 
@@ -58,9 +59,7 @@ class LabelWeights(LabelPartition):
         self.weights = weights
         self.replacement = replacement
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         codes, classes = self._classes(y, rows)
         fractions = self._fractions(self.weights, 2, self.replacement)
         count = self._count(clients, len(fractions), "rows of weights")
@@ -93,9 +92,7 @@ class LabelsPerClient(LabelPartition):
         self.labels = labels
         self.replacement = replacement
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         codes, classes = self._classes(y, rows)
         labels: Any = (self.labels, self.labels) if is_whole(self.labels) else self.labels
         if len(labels) == 2 and all(map(is_whole, labels)):
@@ -117,7 +114,7 @@ class LabelsPerClient(LabelPartition):
         return dealt
 
     def _drawn(
-        self, labels: Any, classes: int, clients: int, rng: np.random.Generator
+        self, labels: Any, classes: int, clients: int, rng: Generator
     ) -> tuple[IntArray, IntArray]:
         low, high = (int(bound) for bound in labels)
         if not 1 <= low <= high <= classes:
@@ -173,9 +170,7 @@ class Dirichlet(LabelPartition):
         self.alpha = alpha
         self.min_rows = min_rows
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         count = self._count(clients)
         codes, classes = self._classes(y, rows)
         self._check_enough(rows, count, self.min_rows)
@@ -196,9 +191,7 @@ class Shards(LabelPartition):
     def __init__(self, per_client: Count = 2) -> None:
         self.per_client = per_client
 
-    def _split(
-        self, rows: int, y: Any, X: Any, clients: int | None, rng: np.random.Generator
-    ) -> Assignment:
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         per_client, count = self.per_client, self._count(clients)
         codes, classes = self._labels(y, rows)
         shards = count * per_client
@@ -219,7 +212,7 @@ def _deal(
     shares: Iterable[tuple[IntArray, FloatArray]],
     clients: int,
     replacement: bool,
-    rng: np.random.Generator,
+    rng: Generator,
 ) -> Assignment:
     """Divide class after class: ``shares`` says for each who gets which fraction of its rows."""
     by_class, starts = group(np.arange(len(codes)), codes, classes)
@@ -231,7 +224,7 @@ def _deal(
     return collect(np.concatenate(index), np.concatenate(owners), clients, len(codes), rng)
 
 
-def _fill_up(dealt: Assignment, min_rows: int, rng: np.random.Generator) -> Assignment:
+def _fill_up(dealt: Assignment, min_rows: int, rng: Generator) -> Assignment:
     """Move the last rows of some clients to those who have fewer than ``min_rows``."""
     sizes, wanted = dealt.sizes, at_least(dealt.sizes, min_rows, rng)
     owners = np.repeat(np.arange(dealt.clients), sizes)

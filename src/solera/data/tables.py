@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.errors import DataError
 from solera.core.schema import Feature
 from solera.data.catalogue import described
@@ -23,7 +24,6 @@ from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo, locate, reading, unavailable
 
 Cells = Sequence[str]
-FloatArray = NDArray[np.float64]
 
 _MISSING = {"", "?"}
 
@@ -46,14 +46,15 @@ class Table(DatasetInfo):
 TABLES = described("tables", Table)
 
 
-def load(table: Table, *, test: float = 0.0, seed: int = 0) -> Dataset:
+def load(name: str, test: float = 0.0, seed: int = 0) -> Dataset:
     """Reads a table; without a split of its own, the share ``test`` of its rows is held out."""
+    table = TABLES[name]
     path, source = locate(table, store)
     with reading(path):
         columns = read_cells(
             path, (*table.columns, *table.answers, *(["split"] if table.split else []))
         )
-        features, X = _features(table, columns)
+        features, X = encode_columns(table.columns, table.categorical, columns)
         y, class_names = _answers(table, columns)
     if table.split:
         marked = np.array([part == "test" for part in columns["split"]])
@@ -78,11 +79,14 @@ def read_cells(path: Path, wanted: Sequence[str]) -> dict[str, Cells]:
     return {name: cells[1:, header.index(name)].tolist() for name in wanted}
 
 
-def _features(table: Table, columns: Mapping[str, Cells]) -> tuple[list[Feature], FloatArray]:
+def encode_columns(
+    names: Sequence[str], categorical: Container[str], columns: Mapping[str, Cells]
+) -> tuple[list[Feature], FloatArray]:
+    """Features and, column by column, the codes or numbers of their cells."""
     features = []
-    X = np.empty((len(columns[table.columns[0]]), table.features))
-    for j, name in enumerate(table.columns):
-        if name in table.categorical:
+    X = np.empty((len(columns[names[0]]), len(names)))
+    for j, name in enumerate(names):
+        if name in categorical:
             X[:, j], categories = encode(columns[name])
             features.append(Feature(name, "categorical", categories))
         else:

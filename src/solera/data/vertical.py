@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from solera.core.clients import IntArray
 from solera.core.component import Component
@@ -19,6 +20,8 @@ from solera.data.dealing import even, missing_from, offsets_of
 from solera.data.partition import is_whole
 
 Columns = Sequence[Sequence[int | str]]
+Held = tuple[IntArray, ...]
+"""For every client the numbers of what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,8 @@ class VerticalAssignment:
     ``left_over`` counts the columns that no client holds.
     """
 
-    columns: tuple[IntArray, ...]
-    rows: tuple[IntArray, ...]
+    columns: Held
+    rows: Held
     label_owners: tuple[int, ...]
     left_over: int = 0
 
@@ -66,8 +69,8 @@ class VerticalPartition(Component, abstract=True):
 
     @abstractmethod
     def _split(
-        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
-    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+        self, rows: int, names: Sequence[Any], clients: int, rng: Generator
+    ) -> tuple[Held, Held]:
         """Columns and rows of every client."""
 
     def _count(self, clients: int | None) -> int:
@@ -84,7 +87,7 @@ class VerticalPartition(Component, abstract=True):
             raise UsageError.of(self, "label_owner", given, rule)
         return tuple(int(owner) for owner in owners)
 
-    def _shared(self, name: str, what: str, order: IntArray, clients: int) -> tuple[IntArray, ...]:
+    def _shared(self, name: str, what: str, order: IntArray, clients: int) -> Held:
         """The first things of ``order`` for everyone, the others divided evenly."""
         shared = getattr(self, name)
         own = len(order) - shared
@@ -132,8 +135,8 @@ class VerticalSplit(VerticalPartition):
         return super()._count(len(self.columns))
 
     def _split(
-        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
-    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+        self, rows: int, names: Sequence[Any], clients: int, rng: Generator
+    ) -> tuple[Held, Held]:
         everyone = tuple(repeat(np.arange(rows), clients))
         if not isinstance(self.columns, str):
             return self._listed(self.columns, names), everyone
@@ -142,7 +145,7 @@ class VerticalSplit(VerticalPartition):
             order = rng.permutation(order)
         return self._shared("overlap", "columns", order, clients), everyone
 
-    def _listed(self, columns: Columns, names: Sequence[Any]) -> tuple[IntArray, ...]:
+    def _listed(self, columns: Columns, names: Sequence[Any]) -> Held:
         if self.overlap:
             raise UsageError(
                 f"VerticalSplit: overlap={self.overlap} contradicts columns listed by client",
@@ -182,8 +185,8 @@ class TransferSplit(VerticalPartition):
         self.label_owner = label_owner
 
     def _split(
-        self, rows: int, names: Sequence[Any], clients: int, rng: np.random.Generator
-    ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
+        self, rows: int, names: Sequence[Any], clients: int, rng: Generator
+    ) -> tuple[Held, Held]:
         columns = rng.permutation(len(names))
         return (
             self._shared("shared_columns", "columns", columns, clients),

@@ -7,15 +7,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
-from solera.core.clients import Client, ClientGroup, Draws, IntArray, Part, Source
+from solera.core.clients import (
+    BoolArray,
+    Client,
+    ClientGroup,
+    Draws,
+    FloatArray,
+    IntArray,
+    Part,
+    Source,
+)
 from solera.core.component import build_fitted
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
-from solera.core.replies import Batch, Failure, Stacked
+from solera.core.replies import Batch, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
 from solera.core.task import Task, find_task
 
@@ -29,10 +37,10 @@ MEMORY = 256 << 20
 class Faults:
     """What goes wrong at each client of a block: masks, and seconds of delay."""
 
-    dropped: NDArray[np.bool_]
-    crashed: NDArray[np.bool_]
-    corrupted: NDArray[np.bool_]
-    delay: NDArray[np.float64]
+    dropped: BoolArray
+    crashed: BoolArray
+    corrupted: BoolArray
+    delay: FloatArray
 
 
 class FaultModel(Protocol):
@@ -98,53 +106,35 @@ class Runner:
         if task.many is None or isinstance(ask.payload, PerClient):
             yield from ([span] for span in spans)
             return
-        costs = self._costs(ask, np.concatenate(spans), self._source_for(ask))
-        if costs.sum() <= self.memory:
-            yield list(spans)
-            return
-        ends = np.cumsum([len(span) for span in spans])
-        cost = np.add.reduceat(costs, np.concatenate([[0], ends[:-1]]))
-        run: list[IntArray] = []
-        taken = 0
-        for span, more in zip(spans, cost.tolist(), strict=True):
-            if run and taken + more > self.memory:
-                yield run
-                run, taken = [], 0
-            run.append(span)
-            taken += more
-        yield run
+        costs = self._costs(ask, np.concatenate(spans))
+        sizes = _ints([len(span) for span in spans])
+        for run in self._runs(np.add.reduceat(costs, np.cumsum(sizes) - sizes)):
+            yield list(spans[run])
 
     # --- the task itself ---
 
     def _replies(
         self, task: Task, ask: Ask, clients: IntArray, states: States
     ) -> tuple[Batch, list[Failure]]:
-        source = self._source_for(ask)
-        draws = Draws(ask.seed, ask.task, ask.round)
         if task.many is None or isinstance(ask.payload, PerClient):
-            return self._one_by_one(task, ask, clients, states, source, draws)
+            return self._one_by_one(task, ask, clients, states)
         parts: list[Batch] = []
         failures: list[Failure] = []
-        for chunk in self._chunks(ask, clients, source):
-            part, failed = self._in_one_call(task, ask, chunk, states, source, draws)
+        for run in self._runs(self._costs(ask, clients)):
+            part, failed = self._in_one_call(task, ask, clients[run], states)
             parts.append(part)
             failures += failed
         return _join(parts), failures
 
     def _in_one_call(
-        self,
-        task: Task,
-        ask: Ask,
-        clients: IntArray,
-        states: States,
-        source: Source,
-        draws: Draws,
+        self, task: Task, ask: Ask, clients: IntArray, states: States
     ) -> tuple[Batch, list[Failure]]:
-        """One call for a chunk of clients. If it fails, each is asked alone to find out who."""
+        """One call for some clients. If it fails, each is asked alone to find out who."""
         assert task.many is not None
         own_states = [_state_of(states, client) for client in clients.tolist()]
+        group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states)
         try:
-            payloads = task.many(ClientGroup(clients, source, draws, own_states), ask.payload)
+            payloads = task.many(group, ask.payload)
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -154,7 +144,7 @@ class Runner:
                 if state:
                     encoded_size(state)
         except Exception as error:
-            batch, failures = self._one_by_one(task, ask, clients, states, source, draws)
+            batch, failures = self._one_by_one(task, ask, clients, states)
             if not failures:
                 raise TaskError(
                     f"task {task.name!r}: many= failed where one by one succeeded: {error}"
@@ -165,14 +155,9 @@ class Runner:
         return Batch(clients, payloads), []
 
     def _one_by_one(
-        self,
-        task: Task,
-        ask: Ask,
-        clients: IntArray,
-        states: States,
-        source: Source,
-        draws: Draws,
+        self, task: Task, ask: Ask, clients: IntArray, states: States
     ) -> tuple[Batch, list[Failure]]:
+        source, draws = self._source_for(ask), _draws(ask)
         payloads: list[Any] = []
         failures: list[Failure] = []
         answered: list[int] = []
@@ -183,10 +168,9 @@ class Runner:
                 reply = task.one(Client(client, source, draws, state), ask.payload_for(client))
                 size = encoded_size(reply)
                 encoded_size(state)
-            except Refusal as error:
-                failures.append(Failure(client, "refused", str(error), error))
             except SoleraError as error:
-                failures.append(Failure(client, "failed", str(error), error))
+                kind: FailureKind = "refused" if isinstance(error, Refusal) else "failed"
+                failures.append(Failure(client, kind, str(error), error))
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 failures.append(Failure(client, "failed", reason, error))
@@ -206,19 +190,20 @@ class Runner:
             self._prepared[key] = self.source.prepared(steps)
         return self._prepared[key]
 
-    def _chunks(self, ask: Ask, clients: IntArray, source: Source) -> Iterator[IntArray]:
-        """Runs of clients whose rows and updates fit the memory together."""
-        taken = np.cumsum(self._costs(ask, clients, source))
+    def _runs(self, costs: IntArray) -> Iterator[slice]:
+        """Positions, one after the other, whose costs fit the memory together; at least one."""
+        taken = np.cumsum(costs)
         start = 0
-        while start < len(clients):
+        while start < len(costs):
             before = taken[start - 1] if start else 0
             end = int(np.searchsorted(taken, before + self.memory, side="right"))
-            end = max(end, start + 1)
-            yield clients[start:end]
-            start = end
+            run = slice(start, max(end, start + 1))
+            yield run
+            start = run.stop
 
-    def _costs(self, ask: Ask, clients: IntArray, source: Source) -> IntArray:
+    def _costs(self, ask: Ask, clients: IntArray) -> IntArray:
         """Bytes that the rows and the update of each client take."""
+        source = self._source_for(ask)
         update = 3 * ask.size
         sizes = source.sizes("train")
         row = 8 * (source.schema.width + source.schema.outputs)
@@ -338,6 +323,10 @@ def _remove_unreachable(
     virtual = max(waited, float(delay.max(initial=0.0)))
     rest = Faults(faults.dropped[~gone], faults.crashed[~gone], faults.corrupted[~gone], delay)
     return clients[~gone], failures, virtual, rest
+
+
+def _draws(ask: Ask) -> Draws:
+    return Draws(ask.seed, ask.task, ask.round)
 
 
 def _state_of(states: States, client: int) -> dict[str, Any]:

@@ -31,6 +31,7 @@ import numpy as np
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Source
 from solera.core.component import build, describe
+from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import PayloadError, SoleraError, TaskError
 from solera.core.payload import Limits, decode, encode, encode_pieces
@@ -57,7 +58,7 @@ class ProcessEngine(Simulated):
         self,
         source: Source,
         *,
-        workers: int | None = None,
+        workers: Count | None = None,
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
         start: Literal["fork", "spawn"] | None = None,

@@ -13,15 +13,16 @@ in proportion to their rows.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solera.core.clients import FloatArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, check_values, declared_types
 from solera.core.federation import Federation
@@ -98,15 +99,15 @@ class EnergyUse:
 
     def __add__(self, other: EnergyUse) -> EnergyUse:
         """Both, one after the other."""
-        tasks = dict(self.tasks)
+        tasks = defaultdict(float, self.tasks)
         for name, kwh in other.tasks.items():
-            tasks[name] = tasks.get(name, 0.0) + kwh
+            tasks[name] += kwh
         return EnergyUse(
             self.kwh + other.kwh,
             self.co2e + other.co2e,
             self.seconds + other.seconds,
             self.source if self.source == other.source else "mixed",
-            tasks,
+            dict(tasks),
             _added(self.rounds, other.rounds),
             _added(self.clients, other.clients),
         )
@@ -169,8 +170,8 @@ class Tracked:
         owners = _owners(moments, [record for record, _ in asks])
         stages = np.searchsorted(marks, moments[:-1], side="right") - 1
 
-        tasks: dict[str, float] = {}
-        rounds: dict[int, float] = {}
+        tasks: defaultdict[str, float] = defaultdict(float)
+        rounds: defaultdict[int, float] = defaultdict(float)
         each = np.zeros(len(asks))
         round = 0
         for kwh, owner, stage in zip(spent.tolist(), owners, stages.tolist(), strict=True):
@@ -181,10 +182,10 @@ class Tracked:
             else:
                 name = self._stages[stage][1]
             if kwh:
-                tasks[name] = tasks.get(name, 0.0) + kwh
-            rounds[round] = rounds.get(round, 0.0) + kwh
-        per_round = [rounds.get(r, 0.0) for r in range(max(rounds, default=-1) + 1)]
-        return tasks, per_round, _shares(asks, each)
+                tasks[name] += kwh
+            rounds[round] += kwh
+        per_round = [rounds[r] for r in range(max(rounds, default=-1) + 1)]
+        return dict(tasks), per_round, _shares(asks, each)
 
 
 @contextmanager
@@ -247,7 +248,7 @@ class EnergyBudget(Callback, Component):
         self._sampler.__exit__()
 
 
-def _owners(moments: NDArray[np.float64], records: Sequence[Record]) -> list[int]:
+def _owners(moments: FloatArray, records: Sequence[Record]) -> list[int]:
     """For each piece between two moments, the innermost ask under way, or −1."""
     starts = np.searchsorted(moments, [r.began for r in records])
     ends = np.searchsorted(moments, [r.began + r.wall for r in records])
@@ -258,7 +259,7 @@ def _owners(moments: NDArray[np.float64], records: Sequence[Record]) -> list[int
     return found
 
 
-def _shares(asks: Sequence[tuple[Record, Federation]], each: NDArray[np.float64]) -> list[float]:
+def _shares(asks: Sequence[tuple[Record, Federation]], each: FloatArray) -> list[float]:
     """kWh of every client, where an ask is shared in proportion to rows."""
     if not asks:
         return []
@@ -270,9 +271,9 @@ def _shares(asks: Sequence[tuple[Record, Federation]], each: NDArray[np.float64]
             weights[id(federation)] = np.ones(len(federation)) if sizes is None else sizes + 1e-9
         share = weights[id(federation)][record.clients]
         clients[record.clients] += kwh / share.sum() * share
-    return [float(kwh) for kwh in clients]
+    shares: list[float] = clients.tolist()
+    return shares
 
 
 def _added(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    return [x + y for x, y in zip(longer, [*shorter, *[0.0] * len(longer)], strict=False)]
+    return [x + y for x, y in zip_longest(a, b, fillvalue=0.0)]

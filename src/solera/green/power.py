@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from solera.core.clients import FloatArray
 
 JOULES_PER_KWH = 3.6e6
 _PROC = Path("/proc/self")
@@ -150,9 +152,9 @@ class Sampler:
             self._last = current
             return self.joules[-1]
 
-    def at(self, moments: ArrayLike) -> NDArray[np.float64]:
+    def at(self, moments: ArrayLike) -> FloatArray:
         """Joules until some moments in the past."""
-        joules: NDArray[np.float64] = np.interp(np.asarray(moments), self.times, self.joules)
+        joules: FloatArray = np.interp(np.asarray(moments), self.times, self.joules)
         return joules
 
     def _watch(self) -> None:

@@ -29,6 +29,8 @@ from solera.data.agreement import agree
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
+_FORMAT = 1
+"""What a saved learner looks like; 1 holds parameters of networks in PyTorch's order."""
 
 
 class Learner(Stateful, Component, abstract=True):
@@ -190,7 +192,8 @@ class Learner(Stateful, Component, abstract=True):
     def to_bytes(self) -> bytes:
         """Parameters and everything learned, as :meth:`save` writes it."""
         self.check_fitted()
-        return encode({**describe_fitted(self), "history": self.history_}, _FILE_LIMITS)
+        content = {"format": _FORMAT, **describe_fitted(self), "history": self.history_}
+        return encode(content, _FILE_LIMITS)
 
 
 class Predictor(Learner, abstract=True):
@@ -294,10 +297,13 @@ def from_bytes(frame: bytes, path: str = "this") -> Any:
     """A learner from what :meth:`Learner.to_bytes` gave; ``path`` is named in errors."""
     try:
         content = decode(frame, _FILE_LIMITS)
+        written = content.get("format")
+        if written != _FORMAT:
+            raise PayloadError(f"its format is {written}, this version reads {_FORMAT}")
         learner = build_fitted(content)
         learner.history_ = content["history"]
     except PayloadError as error:
         raise PayloadError(f"{path} is not a saved learner: {error.message}") from error
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise PayloadError(f"{path} is not a saved learner: {error!r}") from error
     return learner

@@ -14,16 +14,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Sum
-from solera.core.clients import (
-    Array,
-    BoolArray,
-    Client,
-    ClientGroup,
-    FloatArray,
-    IntArray,
-    Part,
-    Segments,
-)
+from solera.core.clients import Array, BoolArray, ClientGroup, FloatArray, IntArray, Part, Segments
 from solera.core.component import Component, build_fitted, describe_fitted
 from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
@@ -31,19 +22,13 @@ from solera.core.federation import Federation
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import Schema, class_codes
-from solera.core.task import task
+from solera.core.task import group_task
 
 
-def _evaluate_many(group: ClientGroup, ask: Any) -> Stacked:
+@group_task("learner.evaluate")
+def _evaluate(group: ClientGroup, ask: Any) -> Stacked:
+    """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
-
-
-@task("learner.evaluate", many=_evaluate_many)
-def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
-    """Counts of this client's rows: a confusion matrix, label counts or sums of squares."""
-    rows = client.data.part(ask["part"])
-    one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
-    return Stacked(count_rows(build_fitted(ask["model"]), one))[0]
 
 
 def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
@@ -63,20 +48,17 @@ def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
     truth, guess = _matrix(joined.y), _matrix(predicted)
     if schema.target == "labels":
         truth, guess = truth.astype(bool), guess.astype(bool)
-        columns = {
+        values = {
             "true_positive": truth & guess,
             "false_positive": ~truth & guess,
             "false_negative": truth & ~guess,
+            "exact": (truth == guess).all(axis=1),
         }
-        exact = _sums((truth == guess).all(axis=1, keepdims=True), owners, len(rows))
-        counted = {name: _sums(value, owners, len(rows)) for name, value in columns.items()}
-        return {**counted, "exact": exact[:, 0], "rows": rows.sizes}
-    error = truth - guess
-    sums = {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
-    return {
-        **{name: _sums(value, owners, len(rows)) for name, value in sums.items()},
-        "rows": rows.sizes,
-    }
+    else:
+        error = truth - guess
+        values = {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
+    sums = {name: _sums(value, owners, len(rows)) for name, value in values.items()}
+    return {**sums, "rows": rows.sizes}
 
 
 def _matrix(y: Array) -> Array:
@@ -84,9 +66,9 @@ def _matrix(y: Array) -> Array:
 
 
 def _sums(values: Array, owners: IntArray, clients: int) -> Array:
-    """Column sums of the rows of each client."""
+    """Sums over the rows of each client."""
     kind = np.int64 if values.dtype == bool else float
-    total = np.zeros((clients, values.shape[1]), dtype=kind)
+    total = np.zeros((clients, *values.shape[1:]), dtype=kind)
     if len(owners):
         first = np.flatnonzero(np.diff(owners, prepend=-1))
         total[owners[first]] = np.add.reduceat(values, first, axis=0, dtype=kind)
@@ -148,8 +130,7 @@ def evaluate(
 
 def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, float]]:
     """Metrics of every client that has rows, computed for all of them at once."""
-    rows = counts["confusion"].sum(axis=(1, 2)) if "confusion" in counts else counts["rows"]
-    some = np.flatnonzero(rows)
+    some = np.flatnonzero(rows_counted(counts))
     found = metrics_of_many(map_leaves(lambda leaf: leaf[some], counts))
     columns = zip(*(values.tolist() for values in found.values()), strict=True)
     return {
@@ -195,8 +176,9 @@ def evaluation_of(counts: Mapping[int, dict[str, Any]]) -> Evaluation | None:
     return Evaluation(metrics(total), {client: metrics(c) for client, c in counts.items()}, total)
 
 
-def rows_counted(counts: dict[str, Any]) -> int:
-    return int(counts["confusion"].sum() if "confusion" in counts else counts["rows"])
+def rows_counted(counts: dict[str, Any]) -> Any:
+    """Rows behind folded counts, or behind those of each client."""
+    return counts["confusion"].sum(axis=(-2, -1)) if "confusion" in counts else counts["rows"]
 
 
 def metrics(counts: dict[str, Any]) -> dict[str, float]:

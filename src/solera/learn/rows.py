@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from solera.core.clients import Client
 from solera.core.errors import DataError, Refusal
 from solera.data.agreement import missing_values
+
+Floats = NDArray[np.float64]
 
 
 def dense(X: Any) -> Any:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-from solera.core.clients import IntArray
+from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.constraints import Count, Fraction, NonNegative
 from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest, uniformly
 from solera.select.reports import ask_values, rows, with_default
-
-Floats = NDArray[np.float64]
 
 
 class ActiveSampling(Selector):
@@ -32,8 +30,8 @@ class ActiveSampling(Selector):
     ``values_`` are the latest valuations, NaN where none is known, and ``asked_`` who was asked.
     """
 
-    values_: Floats | None = None
-    asked_: NDArray[np.bool_] | None = None
+    values_: FloatArray | None = None
+    asked_: BoolArray | None = None
 
     def __init__(
         self,
@@ -50,7 +48,7 @@ class ActiveSampling(Selector):
         self.mean = mean
         self.explore = explore
 
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         if self.values_ is None or self.asked_ is None or len(self.values_) != roster.clients:
             self.values_ = np.full(roster.clients, np.nan)
             self.asked_ = np.zeros(roster.clients, dtype=bool)
@@ -67,7 +65,7 @@ class ActiveSampling(Selector):
             self._refresh(roster, fresh, round)
         return chosen
 
-    def draw(self, values: Floats, count: int, rng: np.random.Generator) -> IntArray:
+    def draw(self, values: FloatArray, count: int, rng: Generator) -> IntArray:
         """Positions of ``count`` clients with these valuations; NaN where none is known."""
         values = with_default(np.asarray(values, dtype=float))
         count = min(count, len(values))
@@ -103,12 +101,12 @@ class PowerOfChoice(Selector):
     ``candidates`` is d, twice the budget by default; ``rows_`` are the clients' rows.
     """
 
-    rows_: Floats | None = None
+    rows_: FloatArray | None = None
 
     def __init__(self, *, candidates: Count | None = None) -> None:
         self.candidates = candidates
 
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         count = max(roster.budget, self.candidates or 2 * roster.budget)
         candidates = self.draw(roster, count, round, rng)
         if len(candidates) <= roster.budget:
@@ -118,7 +116,7 @@ class PowerOfChoice(Selector):
         losses[who] = reported
         return candidates[highest(with_default(losses[candidates]), roster.budget, rng)]
 
-    def draw(self, roster: Roster, count: int, round: int, rng: np.random.Generator) -> IntArray:
+    def draw(self, roster: Roster, count: int, round: int, rng: Generator) -> IntArray:
         """Candidates with probability ∝ rows."""
         ids = roster.ids
         if self.rows_ is None or len(self.rows_) != roster.clients:
@@ -126,7 +124,7 @@ class PowerOfChoice(Selector):
         with np.errstate(divide="ignore"):
             return ids[by_weight(np.log(self.rows_[ids]), count, rng)]
 
-    def _count_rows(self, roster: Roster, round: int) -> Floats:
+    def _count_rows(self, roster: Roster, round: int) -> FloatArray:
         if roster.sizes is not None:
             return roster.sizes.astype(float)
         counts = np.full(roster.clients, np.nan)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-from solera.core.clients import IntArray
-
-Floats = NDArray[np.float64]
+from solera.core.clients import FloatArray, IntArray
 
 
-def uniformly(ids: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+def uniformly(ids: IntArray, count: int, rng: Generator) -> IntArray:
     """``count`` of the ids, or all of them."""
     if count >= len(ids):
         return ids
     return np.asarray(rng.choice(ids, size=count, replace=False, shuffle=False))
 
 
-def by_weight(log_weights: Floats, count: int, rng: np.random.Generator) -> IntArray:
+def by_weight(log_weights: FloatArray, count: int, rng: Generator) -> IntArray:
     """Positions drawn one after the other with probability ∝ weight; weight 0 is never drawn.
 
     The ``count`` largest of log w + Gumbel noise have exactly that distribution
@@ -30,7 +28,7 @@ def by_weight(log_weights: Floats, count: int, rng: np.random.Generator) -> IntA
     return possible[np.argpartition(-keys, count - 1)[:count]] if count else possible[:0]
 
 
-def highest(values: Floats, count: int, rng: np.random.Generator) -> IntArray:
+def highest(values: FloatArray, count: int, rng: Generator) -> IntArray:
     """Positions of the ``count`` highest values; ties are broken by the dice."""
     if count >= len(values):
         return np.arange(len(values))

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.rounds import Callback, Round
 
 History = Sequence[Mapping[str, Any]]
-Floats = NDArray[np.float64]
 
 
 class Selections(Callback):
@@ -42,7 +41,7 @@ class Selections(Callback):
         self.took_part_ = self.took_part_ + np.bincount(took_part, minlength=clients)
 
 
-def curve(history: History, metric: str) -> Floats:
+def curve(history: History, metric: str) -> FloatArray:
     """The metric of every round; NaN where a round has none."""
     return np.array([entry.get(metric, np.nan) for entry in history], dtype=float)
 
@@ -115,17 +114,14 @@ def gini_by_group(counts: ArrayLike, groups: Sequence[Any]) -> dict[Any, dict[st
     if len(names) != len(counts):
         raise DataError(f"{len(names)} groups are named for {len(counts)} clients")
     total = max(counts.sum(), 1)
+    members = {name: counts[names == name] for name in np.unique(names).tolist()}
     return {
-        name: {
-            "share": float(counts[names == name].sum() / total),
-            "coverage": coverage(counts[names == name]),
-            "gini": gini(counts[names == name]),
-        }
-        for name in np.unique(names).tolist()
+        name: {"share": float(own.sum() / total), "coverage": coverage(own), "gini": gini(own)}
+        for name, own in members.items()
     }
 
 
-def _counts(counts: ArrayLike) -> Floats:
+def _counts(counts: ArrayLike) -> FloatArray:
     numbers = np.asarray(counts, dtype=float)
     if not numbers.size or (numbers < 0).any() or not np.isfinite(numbers).all():
         raise DataError("counts of selections must be at least one number, none negative")

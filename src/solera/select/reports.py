@@ -13,16 +13,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import Client, ClientGroup, IntArray, Segments
+from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
 from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, Refusal
 from solera.core.replies import Stacked
 from solera.core.selection import Roster
 from solera.core.task import task
 
-Floats = NDArray[np.float64]
 VARIABLE = "SOLERA_RESOURCES"
 
 # --- valuations ---
@@ -49,7 +47,9 @@ def _values(rows: Segments, ask: Any) -> dict[str, Any]:
     return {"value": np.asarray(sums / rows.sizes ** float(ask["power"]), dtype=np.float64)}
 
 
-def ask_values(roster: Roster, to: IntArray, round: int, power: float) -> tuple[IntArray, Floats]:
+def ask_values(
+    roster: Roster, to: IntArray, round: int, power: float
+) -> tuple[IntArray, FloatArray]:
     """Who reported a valuation of the current model, and which; NaN counts as no report."""
     model = describe_fitted(roster.learner.for_prediction())
     replies = roster.ask(value, {"model": model, "power": power}, to, round)
@@ -59,7 +59,7 @@ def ask_values(roster: Roster, to: IntArray, round: int, power: float) -> tuple[
     return clients[known], values[known]
 
 
-def with_default(values: Floats) -> Floats:
+def with_default(values: FloatArray) -> FloatArray:
     """Values where NaN, no report, is replaced by the median of the others, or by 0."""
     known = values[~np.isnan(values)]
     return np.where(np.isnan(values), np.median(known) if len(known) else 0.0, values)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.constraints import NonNegative, Positive
 from solera.core.engine import Engine
 from solera.core.errors import UsageError
@@ -21,7 +20,6 @@ from solera.select.schedule import Schedule, greedy_schedule
 from solera.select.upload import fetch_rows, plan_upload
 
 log = logging.getLogger("solera")
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +27,12 @@ class Estimates:
     """What candidates would take: seconds to train and to upload, and what they told besides."""
 
     clients: IntArray
-    training: Floats
-    uploading: Floats
-    link: Floats
+    training: FloatArray
+    uploading: FloatArray
+    link: FloatArray
     counts: IntArray
-    row_bits: Floats
-    upload: NDArray[np.bool_]
+    row_bits: FloatArray
+    upload: BoolArray
 
     @property
     def load(self) -> float:
@@ -61,12 +59,7 @@ def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates
     counts = np.array([r["counts"] for r in sound], dtype=np.int64)
     silent = len(candidates) - len(sound)
     if silent:
-        guess = [
-            reported[:, 0].min(),
-            reported[:, 1].min(),
-            reported[:, 2].max(),
-            reported[:, 3].max(),
-        ]
+        guess = [*reported[:, :2].min(axis=0), *reported[:, 2:].max(axis=0)]
         reported = np.concatenate([reported, np.tile(guess, (silent, 1))])
         usual = np.tile(np.round(counts.mean(axis=0)).astype(np.int64), (silent, 1))
         counts = np.concatenate([counts, usual])
@@ -178,13 +171,11 @@ class HybridFL(FedCS):
     def __init__(
         self,
         *,
-        deadline: Positive = 180.0,
-        overhead: NonNegative = 0.0,
         term: Literal["variance", "deviation"] = "variance",
         upload: bool = True,
+        **fedcs: Any,
     ) -> None:
-        self.deadline = deadline
-        self.overhead = overhead
+        super().__init__(**fedcs)
         self.term = term
         self.upload = upload
 
@@ -253,18 +244,12 @@ class DynHybridFL(HybridFL):
     def __init__(
         self,
         *,
-        deadline: Positive = 180.0,
-        overhead: NonNegative = 0.0,
-        term: Literal["variance", "deviation"] = "variance",
-        upload: bool = True,
         reference: Literal["previous", "running_mean"] = "previous",
         lower: NonNegative = 0.0,
         upper: float = float("inf"),
+        **hybrid: Any,
     ) -> None:
-        self.deadline = deadline
-        self.overhead = overhead
-        self.term = term
-        self.upload = upload
+        super().__init__(**hybrid)
         self.reference = reference
         self.lower = lower
         self.upper = upper

@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import IntArray
+from solera.core.clients import BoolArray, FloatArray, IntArray
 
-Floats = NDArray[np.float64]
 _EVEN = 1e-9
 """Classes more even than this count as even, and the time alone decides."""
 
@@ -31,12 +29,12 @@ class Schedule:
 
 
 def greedy_schedule(
-    training: Floats,
-    uploading: Floats,
+    training: FloatArray,
+    uploading: FloatArray,
     deadline: float,
     *,
     overhead: float = 0.0,
-    counts: NDArray[np.float64] | None = None,
+    counts: FloatArray | None = None,
     term: str = "variance",
 ) -> Schedule:
     """Add the candidate of the smallest T_inc(S, k), or with class counts of the smallest
@@ -76,7 +74,7 @@ def greedy_schedule(
     return Schedule(np.array(chosen, dtype=np.int64), seconds, sent + first)
 
 
-def _smallest(longer: Floats, balance: _Balance | None) -> int:
+def _smallest(longer: FloatArray, balance: _Balance | None) -> int:
     if balance is None:
         return int(longer.argmin())
     cost = longer * np.maximum(balance.unevenness(), _EVEN)
@@ -90,14 +88,14 @@ class _Balance:
     standard deviation over the mean.
     """
 
-    def __init__(self, counts: NDArray[np.float64], term: str) -> None:
+    def __init__(self, counts: FloatArray, term: str) -> None:
         self.counts = counts
         self.squares = (counts**2).sum(axis=1)
         self.sizes = counts.sum(axis=1)
         self.total = np.zeros(counts.shape[1])
         self.term = term
 
-    def unevenness(self) -> Floats:
+    def unevenness(self) -> FloatArray:
         classes = len(self.total)
         mean = (self.total.sum() + self.sizes) / classes
         squares = self.total @ self.total + 2 * self.counts @ self.total + self.squares
@@ -108,6 +106,6 @@ class _Balance:
     def take(self, place: int) -> None:
         self.total = self.total + self.counts[place]
 
-    def keep(self, these: NDArray[np.bool_]) -> None:
+    def keep(self, these: BoolArray) -> None:
         self.counts, self.squares = self.counts[these], self.squares[these]
         self.sizes = self.sizes[these]

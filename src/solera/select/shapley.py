@@ -14,11 +14,12 @@ from collections.abc import Callable
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-Floats = NDArray[np.float64]
-Subsets = NDArray[np.bool_]
-Utility = Callable[[Subsets], Floats]
+from solera.core.clients import BoolArray, FloatArray
+
+Subsets = BoolArray
+Utility = Callable[[Subsets], FloatArray]
 """The utility of every row of a matrix (subsets, clients)."""
 MOST_EXACT = 10
 EPSILON = 1e-4
@@ -33,7 +34,7 @@ def all_subsets(clients: int) -> Subsets:
     return (np.arange(2**clients)[:, None] >> np.arange(clients) & 1).astype(bool)
 
 
-def exact_shapley(utility: Utility, clients: int) -> Floats:
+def exact_shapley(utility: Utility, clients: int) -> FloatArray:
     """Exact values; every subset is evaluated once, all in one call."""
     subsets = all_subsets(clients)
     utilities = utility(subsets)
@@ -50,12 +51,12 @@ def exact_shapley(utility: Utility, clients: int) -> Floats:
 def truncated_shapley(
     utility: Utility,
     clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     epsilon: float = EPSILON,
     converged: float = CONVERGED,
     permutations: int = PERMUTATIONS,
-) -> Floats:
+) -> FloatArray:
     """Values estimated from permutations, each client leading in turn (GTG-Shapley).
 
     A round in which |U(N) − U(∅)| < ε gives zero to all. A permutation is cut off where the
@@ -69,7 +70,7 @@ def truncated_shapley(
     if abs(whole - nothing) < epsilon:
         return np.zeros(clients)
     total = np.zeros(clients)
-    running: list[Floats] = []
+    running: list[FloatArray] = []
     while len(running) < permutations * clients:
         for gains in _turn(memo, clients, rng, nothing, whole, epsilon):
             total = total + gains
@@ -80,8 +81,8 @@ def truncated_shapley(
 
 
 def _turn(
-    memo: _Memo, clients: int, rng: np.random.Generator, nothing: float, whole: float, eps: float
-) -> Floats:
+    memo: _Memo, clients: int, rng: Generator, nothing: float, whole: float, eps: float
+) -> FloatArray:
     """Gains (permutations, clients) along one permutation per leading client."""
     orders = np.stack(
         [np.append(i, rng.permutation(np.delete(np.arange(clients), i))) for i in range(clients)]
@@ -102,7 +103,7 @@ def _turn(
     return gains
 
 
-def _has_converged(running: list[Floats], limit: float) -> bool:
+def _has_converged(running: list[FloatArray], limit: float) -> bool:
     if len(running) < LAST + 1:
         return False
     recent = np.array(running[-LAST - 1 : -1])
@@ -117,7 +118,7 @@ class _Memo:
         self._utility = utility
         self._known: dict[bytes, float] = {}
 
-    def __call__(self, subsets: Subsets) -> Floats:
+    def __call__(self, subsets: Subsets) -> FloatArray:
         keys = [subset.tobytes() for subset in subsets]
         fresh = {key: i for i, key in enumerate(keys) if key not in self._known}
         if fresh:

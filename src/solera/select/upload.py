@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from solera.core.clients import Client, IntArray
+from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.engine import PerClient
 from solera.core.errors import Refusal
 from solera.core.schema import class_codes
@@ -21,8 +20,6 @@ from solera.core.task import task
 from solera.data.federated import FederatedData
 from solera.engines.local import LocalEngine
 from solera.select.reports import own_resources
-
-Floats = NDArray[np.float64]
 
 
 @task("select.upload")
@@ -38,7 +35,9 @@ def upload(client: Client, ask: Any) -> dict[str, Any]:
     return {"X": X.toarray() if hasattr(X, "toarray") else X, "y": client.data.y[rows]}
 
 
-def plan_upload(links: Floats, row_bits: Floats, left: IntArray, seconds: float) -> IntArray:
+def plan_upload(
+    links: FloatArray, row_bits: FloatArray, left: IntArray, seconds: float
+) -> IntArray:
     """How many rows of each class (columns) each client (rows) sends in so many seconds.
 
     Classes take turns. A row of a class comes from the client with the fastest link that still has

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from solera.core import rng as random
-from solera.core.clients import IntArray, Part
+from solera.core.clients import FloatArray, IntArray, Part
 from solera.core.constraints import NonNegative
 from solera.core.errors import UsageError
 from solera.core.rounds import Round
@@ -18,8 +18,6 @@ from solera.select.draw import by_weight, highest
 from solera.select.round_robin import RoundRobin
 from solera.select.shapley import MOST_EXACT, exact_shapley, truncated_shapley
 from solera.select.valuing import RoundUtility
-
-Floats = NDArray[np.float64]
 
 
 class ShapleySelector(Selector, abstract=True):
@@ -35,7 +33,7 @@ class ShapleySelector(Selector, abstract=True):
     """
 
     needs_updates: ClassVar[bool] = True
-    sums_: Floats = np.zeros(0)
+    sums_: FloatArray = np.zeros(0)
     counts_: IntArray = np.zeros(0, dtype=np.int64)
 
     def __init__(
@@ -51,18 +49,18 @@ class ShapleySelector(Selector, abstract=True):
         self.part = part
         self.epsilon = epsilon
 
-    def choose(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         if len(self.counts_) != roster.clients:
             self.sums_ = np.zeros(roster.clients)
             self.counts_ = np.zeros(roster.clients, dtype=np.int64)
         return self.pick(round, roster, rng)
 
     @abstractmethod
-    def pick(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         """Ids of the clients, with :attr:`means` and ``counts_`` known."""
 
     @property
-    def means(self) -> Floats:
+    def means(self) -> FloatArray:
         """Mean value of each client over the rounds in which it was valued; 0 before the first."""
         return self.sums_ / np.maximum(self.counts_, 1)
 
@@ -99,7 +97,7 @@ class GreedyShapley(ShapleySelector):
 
     turns_: RoundRobin | None = None
 
-    def pick(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         if round * roster.budget < roster.clients:
             if self.turns_ is None:
                 self.turns_ = RoundRobin()
@@ -113,7 +111,7 @@ class ShapleyUCB(ShapleySelector):
     After Auer, Cesa-Bianchi & Fischer (2002); t counts rounds, N_k those of client k.
     """
 
-    def pick(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             bonus = np.sqrt(np.log(round + 1) / self.counts_)
         bounds = np.where(self.counts_ > 0, self.means + bonus, np.inf)
@@ -126,5 +124,5 @@ class ShapleySoftmax(ShapleySelector):
     Nagalapatti & Narayanam (2021); a client that was never valued counts as 0.
     """
 
-    def pick(self, round: int, roster: Roster, rng: np.random.Generator) -> IntArray:
+    def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         return roster.ids[by_weight(self.means[roster.ids], roster.budget, rng)]

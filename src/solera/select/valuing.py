@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, IntArray
+from solera.core.clients import BoolArray, Client, FloatArray, IntArray
 from solera.core.component import build_fitted, describe_fitted
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.base import Averaging
-
-Floats = NDArray[np.float64]
 
 
 @task("select.losses")
@@ -55,7 +52,7 @@ class RoundUtility:
         """Those whose updates were folded."""
         return self.folded.clients
 
-    def __call__(self, subsets: NDArray[np.bool_]) -> Floats:
+    def __call__(self, subsets: BoolArray) -> FloatArray:
         learner = self.round.learner
         after = learner.get_state()
         try:
@@ -67,7 +64,7 @@ class RoundUtility:
             raise DataError("the validation loss of some subset of clients is not finite")
         return -found
 
-    def _losses(self, subsets: NDArray[np.bool_]) -> Floats:
+    def _losses(self, subsets: BoolArray) -> FloatArray:
         learner = self.round.learner
         if self.X is None:
             return self._at_clients([self._learn(subset).get_state() for subset in subsets])
@@ -76,7 +73,7 @@ class RoundUtility:
             return learner.losses_of(models, self.X, self.y)
         return np.array([self._learn(s).losses(self.X, self.y).mean() for s in subsets])
 
-    def _learn(self, subset: NDArray[np.bool_]) -> Any:
+    def _learn(self, subset: BoolArray) -> Any:
         """The learner, as if only this subset had replied."""
         learner, rule = self.round.learner, self.folded.aggregation
         learner.set_state(self.round.before)
@@ -87,7 +84,7 @@ class RoundUtility:
             learner.apply_update(rule.result(partial))
         return learner
 
-    def _at_clients(self, states: Sequence[Mapping[str, Any]]) -> Floats:
+    def _at_clients(self, states: Sequence[Mapping[str, Any]]) -> FloatArray:
         learner, federation = self.round.learner, self.round.federation
         learner.set_state(states[0])
         described = describe_fitted(learner.for_prediction())

@@ -12,10 +12,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from solera.core import rng
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Fraction, NonNegative, Positive
 from solera.core.engine import Ask
@@ -25,7 +24,6 @@ from solera.core.selection import Timing, Work
 from solera.simulate.failures import Failures
 from solera.simulate.resources import Resources
 
-Floats = NDArray[np.float64]
 DAY = 86400.0
 Hours = Annotated[float, Meta(gt=0, le=24)]
 
@@ -40,7 +38,7 @@ class Availability(Component):
         self.hours = hours
         self.together = together
 
-    def left(self, seed: int, time: float, clients: IntArray) -> Floats:
+    def left(self, seed: int, time: float, clients: IntArray) -> FloatArray:
         """Seconds until each client goes; 0 or less where it is not there."""
         if self.hours == 24:
             return np.full(len(clients), np.inf)
@@ -134,7 +132,7 @@ class VirtualClock(Component):
         return Timing(float(ends[~gone].max()) + self.overhead, missed)
 
 
-def finishing_times(training: Floats, uploading: Floats, uploads: str) -> Floats:
+def finishing_times(training: FloatArray, uploading: FloatArray, uploads: str) -> FloatArray:
     """When the upload of each client ends, counted from when it got the model.
 
     Sequential: with clients in the order in which they are ready, e_1 = a_1 + u_1 and

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core import rng
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Positive, ProperFraction
 from solera.core.errors import UsageError
-
-
-class Arrivals(Protocol):
-    """Says when replies arrive."""
-
-    def durations(self, seed: int, turn: int, clients: IntArray) -> NDArray[np.float64]:
-        """Seconds from the ask to the reply of each client, in its ``turn``-th turn."""
 
 
 class Durations(Component):
@@ -40,7 +30,8 @@ class Durations(Component):
         if self.fastest > self.slowest:
             raise UsageError.of(self, "fastest", self.fastest, "must be in (0, slowest]")
 
-    def durations(self, seed: int, turn: int, clients: IntArray) -> NDArray[np.float64]:
+    def durations(self, seed: int, turn: int, clients: IntArray) -> FloatArray:
+        """Seconds from the ask to the reply of each client, in its ``turn``-th turn."""
         own = rng.uniform(rng.stream_keys(seed, "durations", 0, clients), 0)
         shake = rng.uniform(rng.stream_keys(seed, "durations", turn + 1, clients), 1)
         mean = self.fastest * (self.slowest / self.fastest) ** own

@@ -11,22 +11,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solera.core import rng
+from solera.core.clients import BoolArray, FloatArray
 from solera.core.component import Component
 from solera.core.constraints import Fraction, NonNegative, ProperFraction
 from solera.core.errors import UsageError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """Speed in samples per second and link in bits per second of some clients."""
 
-    speed: Floats
-    link: Floats
+    speed: FloatArray
+    link: FloatArray
 
 
 class Resources(Component):
@@ -80,12 +79,12 @@ class Resources(Component):
         now = self.reports == "now"
         return self.now(seed, round, clients) if now else self.usual(seed, clients)
 
-    def allows_upload(self, seed: int, clients: ArrayLike) -> NDArray[np.bool_]:
+    def allows_upload(self, seed: int, clients: ArrayLike) -> BoolArray:
         """Who lets rows be sent to the coordinator; a client never changes its mind."""
         keys = rng.stream_keys(seed, "resources", 0, clients)
         return np.asarray(rng.uniform(keys, 2) < self.upload)
 
-    def _factor(self, u: Floats) -> Floats:
+    def _factor(self, u: FloatArray) -> FloatArray:
         """1 + σ·z, z normal and truncated, from uniform numbers."""
         if not self.spread or not self.variation:
             return np.ones_like(u)
@@ -110,6 +109,6 @@ def _bounds(value: float | tuple[float, float]) -> tuple[float, float]:
     return float(value), float(value)
 
 
-def _between(value: float | tuple[float, float], u: Floats) -> Floats:
+def _between(value: float | tuple[float, float], u: FloatArray) -> FloatArray:
     low, high = _bounds(value)
     return low + (high - low) * u

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import solera as so
+from solera.core.payload import decode, encode
 from solera.learn.averaging.training import architecture, layers
 
 rng = np.random.default_rng(5)
@@ -107,3 +108,11 @@ def test_convolutions_with_running_statistics_are_the_state_dict_in_its_order():
     np.testing.assert_array_equal(model.weights_, flat)
     trained = sum(value.numel() for value in model.module().parameters())
     assert model.control_.shape == (trained,)
+
+
+def test_a_model_of_another_format_is_refused_and_not_misread(tmp_path):
+    content = decode(so.FedAvg(NET, **OPTIONS).fit(so.simulate(DATA)).to_bytes())
+    content.pop("format")
+    (tmp_path / "old.sol").write_bytes(encode(content))
+    with pytest.raises(so.errors.PayloadError, match="its format is None, this version reads 1"):
+        so.load(tmp_path / "old.sol")

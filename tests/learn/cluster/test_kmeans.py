@@ -15,8 +15,11 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
 import solera as so
+from solera.core.clients import ClientGroup, Draws
 from solera.core.errors import DataError, UsageError
+from solera.core.rng import random_bits
 from solera.learn.cluster.assignment import cell_sums, nearest
+from solera.learn.cluster.tasks import update
 
 
 def blobs(rows=600, k=4, width=3, seed=0, spread=0.6):
@@ -103,6 +106,39 @@ def test_the_client_s_step_by_hand():
             g[j] += 0.5 / n[j] * (x - g[j])
         reached.add((round(g[0] * n[0], 9), round(g[1] * n[1], 9)))
     assert tuple(np.round(single["sums"].ravel(), 9)) in reached
+
+
+def slow_update(client, ask):
+    """One client's epochs and batches, as the equations of Kumar et al. read."""
+    X, centroids = client.data.X, ask["centroids"].copy()
+    order = np.arange(len(X))
+    if ask["batch_size"] is not None:
+        order = np.argsort(random_bits(client.key, order), kind="stable")
+    step = ask["batch_size"] or len(X)
+    for _ in range(ask["epochs"]):
+        counts, inertia = np.zeros(len(centroids), dtype=np.int64), 0.0
+        for first in range(0, len(X), step):
+            batch = X[order[first : first + step]]
+            squared = cdist(batch, centroids, "sqeuclidean")
+            label = squared.argmin(axis=1)
+            inertia += squared.min(axis=1).sum()
+            for j, here in zip(*np.unique(label, return_counts=True), strict=True):
+                counts[j] += here
+                mean = batch[label == j].mean(axis=0)
+                centroids[j] += ask["rate"] * here / counts[j] * (mean - centroids[j])
+    return {"sums": counts[:, None] * centroids, "counts": counts, "inertia": inertia}
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 7])
+def test_many_clients_at_once_move_centroids_as_the_equations_say(batch_size):
+    X, _ = blobs(120)
+    data = so.FederatedData(X, None, np.array([0, 40, 41, 120]))
+    group = ClientGroup(np.arange(3), data, Draws(5, "kmeans.update", 2), [{}, {}, {}])
+    ask = {"centroids": X[:4] + 0.01, "epochs": 3, "batch_size": batch_size, "rate": 0.7}
+    for client, reply in zip(group, update.many(group, ask), strict=True):
+        for one in (reply, update(client, ask)):
+            for name, value in slow_update(client, ask).items():
+                np.testing.assert_allclose(one[name], value, rtol=1e-9)
 
 
 def test_the_server_s_rate():

@@ -40,7 +40,7 @@ def test_a_log_that_goes_back_is_noted_once_and_its_head_stays(store):
     for head in ((1, ONE), (1, ONE), (2, OTHER), (0, ONE), (2, TWO), (1, ONE)):
         store.heartbeat("cardio", 0, NOW + 1, "", head)
         assert client(store, 0).head == [2, TWO]
-    cuts = store.events("cardio", client=0, event="log cut")
+    cuts = store.events(federation="cardio", client=0, event="log cut")
     assert [e.facts["said"] for e in cuts] == [[1, ONE], [2, OTHER], [0, ONE]]
     assert cuts[0].reason == "its audit log ended at line 2, now at line 1"
     store.heartbeat("cardio", 0, NOW + 2, "", (3, OTHER))

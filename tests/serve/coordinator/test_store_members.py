@@ -143,8 +143,8 @@ def test_leaving_deletes_what_is_listed(store, job):
     add_ask(store, 1)
     reply(store, 1)
     reply(store, 0)
-    store.log("cardio", job, 1, "refused", "policy", NOW)
-    store.log("cardio", job, 0, "refused", "policy", NOW)
+    store.log("refused", NOW, federation="cardio", job=job, client=1, reason="policy")
+    store.log("refused", NOW, federation="cardio", job=job, client=0, reason="policy")
     held = store.held("cardio", 1)
     assert held == {"deliveries": 2, "approvals": 0, "events": 3, "invites": 1, "clients": 1}
     assert store.forget_client("cardio", 1) == held
@@ -159,12 +159,14 @@ def test_leaving_deletes_what_is_listed(store, job):
 
 
 def test_events_are_kept_in_order_and_filtered(store):
-    first = store.log("cardio", None, None, "opened", "", NOW)
-    second = store.log("cardio", "j", 3, "refused", "nul \0 in a reason", NOW + 1)
-    third = store.log("other", "j", None, "failed", "", NOW + 2)
+    first = store.log("opened", NOW, federation="cardio")
+    second = store.log(
+        "refused", NOW + 1, federation="cardio", job="j", client=3, reason="nul \0 in a reason"
+    )
+    third = store.log("failed", NOW + 2, federation="other", job="j")
     assert [e.id for e in store.events()] == [first, second, third]
     assert [e.id for e in store.events(after=first, limit=1)] == [second]
-    assert [e.id for e in store.events("cardio")] == [first, second]
+    assert [e.id for e in store.events(federation="cardio")] == [first, second]
     assert [e.id for e in store.events(job="j")] == [second, third]
-    (event,) = store.events("cardio", "j", 3)
+    (event,) = store.events(federation="cardio", job="j", client=3)
     assert (event.event, event.reason, event.time) == ("refused", "nul � in a reason", NOW + 1)

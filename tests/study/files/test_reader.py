@@ -59,7 +59,7 @@ def test_a_whole_file() -> None:
         data=DataSpec("digits", 20, 0.2, {"test": 0.25}),
         partition=Dirichlet(0.3),
         learner=FedLinear(rounds=30, lr=1),
-        engine=EngineSpec("processes", 2),
+        engine=EngineSpec("processes", {"workers": 2}),
     )
 
 
@@ -114,9 +114,9 @@ WRONG = [
     ("rounds = 30", 'select = { kind = "Unifrom" }', 17, "no selector 'Unifrom'", "'Uniform'"),
     ("rounds = 30", 'select = { kind = "IID" }', 17, "no selector 'IID'", "Uniform"),
     ('kind = "FedLinear"', "", 15, "the learner has no kind", "FedLinear"),
-    ('kind = "processes"', 'kind = "threads"', 21, "'threads' is not 'local' or 'processes'", ""),
-    ("workers = 2", "workers = 0", 22, "workers = 0", ""),
-    ('kind = "processes"', "", 22, "workers = 2", "processes"),
+    ('kind = "processes"', 'kind = "threads"', 21, "there is no engine 'threads'", "processes"),
+    ("workers = 2", "workers = 0", 22, "workers = 0 is not a whole number of at least 1", ""),
+    ('kind = "processes"', "", 22, "engine local has no 'workers'", ""),
     ("seeds = [0, 1, 2]", "seeds = [0, 0]", 3, "seeds = [0, 0]", ""),
     ("seeds = [0, 1, 2]", "seeds = []", 3, "seeds = []", ""),
     ("seeds = [0, 1, 2]", "seeds = [-1]", 3, "seeds = [-1]", ""),

@@ -11,12 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.clients import IntArray
-from solera.learn.rows import dense
-
-Floats = NDArray[np.float64]
+from solera.learn.rows import Floats, dense
 
 _CHUNK = 1 << 16
 """Numbers of a chunk of rows: it stays in the processor's cache."""

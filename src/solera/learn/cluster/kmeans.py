@@ -15,8 +15,9 @@ from solera.core.selection import Selector
 from solera.data.agreement import agree
 from solera.learn.base import Learner
 from solera.learn.cluster import seeding
-from solera.learn.cluster.assignment import Floats, nearest
+from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import cost, silhouette, update
+from solera.learn.rows import Floats
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {

@@ -17,10 +17,10 @@ from solera.core.clients import Client
 from solera.core.federation import Federation
 from solera.core.task import task
 from solera.data.agreement import SMALLEST_COUNT
-from solera.learn.cluster.assignment import Floats, cell_sums, nearest
+from solera.learn.cluster.assignment import cell_sums, nearest
 from solera.learn.cluster.tasks import cost
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.rows import dense, not_finite
+from solera.learn.rows import Floats, dense, not_finite
 
 _ROUNDS = 5
 

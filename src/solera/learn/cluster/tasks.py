@@ -12,16 +12,30 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Client, ClientGroup, IntArray, Segments
-from solera.core.errors import DataError
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
-from solera.core.task import task
+from solera.core.task import group_task, task
 from solera.learn.cluster.assignment import cell_sums, distances, nearest
 from solera.learn.rows import check_shape, not_finite
 
 
-def _update_many(group: ClientGroup, ask: Any) -> Stacked:
-    """All clients of the group at once; their rows lie one after the other, without padding."""
+def _like(ask: Any) -> dict[str, Any]:
+    k = len(ask["centroids"])
+    counts = np.zeros(k, dtype=np.int64)
+    return {"sums": ask["centroids"], "counts": counts, "inertia": 0.0}
+
+
+@group_task("kmeans.update", like=_like)
+def update(group: ClientGroup, ask: Any) -> Stacked:
+    """Mini-batch k-means over the rows of each client, as in Kumar et al. (2020).
+
+    Per batch, with Λᵇ and Γᵇ the numbers and means of the rows nearest to each centroid:
+
+        Λ ← Λ + Λᵇ,      Γ ← Γ + β (Λᵇ / Λ) (Γᵇ − Γ)
+
+    Λ starts from 0 in every epoch. A reply holds Λ and ΛΓ. The rows of all clients of the group lie
+    one after the other, without padding.
+    """
     data, start = group.data, np.asarray(ask["centroids"], dtype=np.float64)
     check_shape(group.ids, data.sizes, data.X, start.shape[1])
     m, (k, width) = len(group), start.shape
@@ -44,8 +58,9 @@ def _update_many(group: ClientGroup, ask: Any) -> Stacked:
             centroids += step[:, :, None] * (means - centroids)
             inertia += np.bincount(owners, weights=squared, minlength=m)
             moved = True
-    if not np.isfinite(inertia).all():
-        raise DataError("some client's rows are not finite")
+    for client, finite in zip(group, np.isfinite(inertia), strict=True):
+        if not finite:
+            raise not_finite(client, client.data.X)
     sums = counts[:, :, None] * centroids
     return Stacked({"sums": sums, "counts": counts, "inertia": inertia})
 
@@ -66,60 +81,15 @@ def _batches(data: Segments, keys: Bits, size: int | None) -> Iterator[tuple[Any
         yield rows[chosen], owners[chosen]
 
 
-def _like(ask: Any) -> dict[str, Any]:
-    k = len(ask["centroids"])
-    counts = np.zeros(k, dtype=np.int64)
-    return {"sums": ask["centroids"], "counts": counts, "inertia": 0.0}
-
-
-@task("kmeans.update", many=_update_many, like=_like)
-def update(client: Client, ask: Any) -> dict[str, Any]:
-    """Mini-batch k-means over this client's rows, as in Kumar et al. (2020).
-
-    Per batch, with Λᵇ and Γᵇ the numbers and means of the rows nearest to each centroid:
-
-        Λ ← Λ + Λᵇ,      Γ ← Γ + β (Λᵇ / Λ) (Γᵇ − Γ)
-
-    Λ starts from 0 in every epoch. The reply holds Λ and ΛΓ.
-    """
-    X, centroids = client.data.X, np.array(ask["centroids"], dtype=np.float64)
-    check_shape(client.id, X.shape[0], X, centroids.shape[1])
-    k, rows = len(centroids), X.shape[0]
-    order = np.arange(rows)
-    if ask["batch_size"] is not None:
-        order = np.argsort(random_bits(client.key, order), kind="stable")
-    for _ in range(ask["epochs"]):
-        counts, inertia = np.zeros(k, dtype=np.int64), 0.0
-        for first in range(0, rows, ask["batch_size"] or rows):
-            batch = X[order[first : first + (ask["batch_size"] or rows)]]
-            label, squared = nearest(batch, centroids)
-            sums, here = cell_sums(batch, label, k), np.bincount(label, minlength=k)
-            counts += here
-            for j in np.flatnonzero(here):
-                step = ask["rate"] * here[j] / counts[j]
-                centroids[j] += step * (sums[j] / here[j] - centroids[j])
-            inertia += float(squared.sum())
-    if not np.isfinite(inertia):
-        raise not_finite(client, X)
-    sums = counts[:, None] * centroids
-    return {"sums": sums, "counts": counts, "inertia": inertia}
-
-
-def _cost_many(group: ClientGroup, ask: Any) -> Stacked:
+@group_task("kmeans.cost")
+def cost(group: ClientGroup, ask: Any) -> Stacked:
+    """Σ d² of each client's rows to their nearest centroids, and the rows of each cluster."""
     data, centroids = group.data, np.asarray(ask["centroids"])
     m, k, owners = len(group), len(centroids), group.data.owners
     label, squared = nearest(data.X[data.index], centroids)
     counts = np.bincount(owners * k + label, minlength=m * k).reshape(m, k)
     inertia = np.bincount(owners, weights=squared, minlength=m)
     return Stacked({"inertia": inertia, "counts": counts})
-
-
-@task("kmeans.cost", many=_cost_many)
-def cost(client: Client, ask: Any) -> dict[str, Any]:
-    """Σ d² of this client's rows to their nearest centroids, and the rows of each cluster."""
-    label, squared = nearest(client.data.X, np.asarray(ask["centroids"]))
-    counts = np.bincount(label, minlength=len(ask["centroids"]))
-    return {"inertia": float(squared.sum()), "counts": counts}
 
 
 @task("kmeans.silhouette")

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 from solera.learn.probabilities import sigmoid
+from solera.learn.rows import Floats
 
-Floats = NDArray[np.float64]
 Map = Callable[[Floats], Floats]
 
 Name = Literal["logistic", "softplus", "relu", "linear"]

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, Sum
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
 from solera.learn.heonn.statistics import pack, triangle, unpack
+from solera.learn.rows import Floats
 
-Floats = NDArray[np.float64]
 Layout = Literal["shared", "classes", "labels", "outputs"]
 
 

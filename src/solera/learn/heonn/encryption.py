@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Extremes, Fields, Union
 from solera.core.component import Component
@@ -35,10 +35,9 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.learn.heonn.algebra import inverses, solve
 from solera.learn.heonn.statistics import agree_key, rotation_keys, with_bias
+from solera.learn.rows import Floats
 from solera.privacy import he
 from solera.privacy.he import keys
-
-Floats = NDArray[np.float64]
 
 
 class Encryption(Component):

@@ -11,12 +11,10 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.rng import generator
-from solera.learn.rows import dense
+from solera.learn.rows import Floats, dense
 
-Floats = NDArray[np.float64]
 Kind = Literal["fourier", "random_layer"]
 
 

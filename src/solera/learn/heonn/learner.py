@@ -34,11 +34,11 @@ from solera.learn.heonn.encryption import Encryption, Problem
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.statistics import statistics, with_bias, with_ones
+from solera.learn.rows import Floats
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
 
-Floats = NDArray[np.float64]
 MOST_FOLDS = 20
 """Clients are left out one by one, or, when there are more, in this many groups."""
 SMALL_LAM = 1e-8

@@ -35,11 +35,10 @@ from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.heonn.activations import activation, levels
 from solera.learn.heonn.hidden import hidden
-from solera.learn.rows import check_shape, dense, not_finite
+from solera.learn.rows import Floats, check_shape, dense, not_finite
 from solera.privacy import he
 from solera.privacy.he import keys
 
-Floats = NDArray[np.float64]
 _CHUNK = 1 << 24
 """Numbers held at once while rows are turned into features."""
 _PAYS = 3 * 10**8

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Client
@@ -19,8 +18,8 @@ from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import quantiles
+from solera.learn.rows import Floats
 
-Floats = NDArray[np.float64]
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 
 

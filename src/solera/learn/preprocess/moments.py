@@ -7,20 +7,16 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Aggregation
-from solera.core.clients import Client, ClientGroup
+from solera.core.clients import ClientGroup
 from solera.core.replies import Reply, Stacked
-from solera.core.task import task
+from solera.core.task import group_task
 
 
-def _moments_many(group: ClientGroup, ask: Any) -> Stacked:
+@group_task("preprocess.moments")
+def column_moments(group: ClientGroup, ask: Any) -> Stacked:
+    """Number, mean and sum of squared deviations of the known values of every column."""
     replies = [_of(group.data[i].X) for i in range(len(group))]
     return Stacked({key: np.stack([reply[key] for reply in replies]) for key in replies[0]})
-
-
-@task("preprocess.moments", many=_moments_many)
-def column_moments(client: Client, ask: Any) -> dict[str, Any]:
-    """Number, mean and sum of squared deviations of the known values of every column."""
-    return _of(client.data.X)
 
 
 def _of(X: Any) -> dict[str, Any]:

@@ -11,28 +11,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client
+from solera.core.clients import Client, IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.task import task
+from solera.learn.rows import Floats, dense
 
 _POWERS = 2.0 ** np.arange(-40, 64)
 _FIRST = np.concatenate([[-np.inf], -_POWERS[::-1], [0.0], _POWERS, [np.inf]])
 _CUTS = 16
 _ROUNDS = 5
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 @task("preprocess.count")
 def count(client: Client, ask: Any) -> dict[str, Any]:
     """How many known values of each column are at most each of its edges."""
-    X = client.data.X
-    X = X.toarray() if hasattr(X, "toarray") else X.reshape(len(X), -1)
+    X = dense(client.data.X)
     edges = ask["edges"]
     if edges.shape[0] != X.shape[1]:
         raise DataError(f"client {client.id} has {X.shape[1]} columns, {edges.shape[0]} are asked")
@@ -90,7 +87,7 @@ def quantiles(
     return np.where(first["rows"][:, None] > 0, high, np.nan)
 
 
-def _distinct(low: Floats, high: Floats) -> tuple[Ints, Ints]:
+def _distinct(low: Floats, high: Floats) -> tuple[IntArray, IntArray]:
     """Of the intervals of every column, where each first occurs, and which of these each is."""
     pairs = np.stack([low, high], axis=2)
     found = [np.unique(p, axis=0, return_index=True, return_inverse=True)[1:] for p in pairs]

@@ -15,7 +15,7 @@ from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.learn.trees.client_trees import CollectTrees, checked_rows
-from solera.learn.trees.ensemble import TreeEnsemble
+from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Floats, Ints, Tree
 
 
@@ -47,7 +47,7 @@ def grow_forest(client: Client, ask: Any) -> dict[str, Any]:
     return {"trees": [tree.to_payload() for tree in trees], "rows": len(rows)}
 
 
-class FedForest(TreeEnsemble):
+class FedForest(TreePredictor):
     """A forest of trees from every client's own random forest, in one message.
 
     Each client grows a forest; the coordinator draws ``per_client`` of its trees without

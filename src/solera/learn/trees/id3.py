@@ -19,7 +19,7 @@ import numpy as np
 from solera.core.errors import DataError
 from solera.core.schema import Schema
 from solera.learn.trees.binned_rows import add_up
-from solera.learn.trees.tree import Floats, Ints, Tree, TreeBuilder
+from solera.learn.trees.tree import Floats, Ints, Tree, TreeBuilder, starts_of
 
 RowCounts = Callable[[Tree, Ints], Floats]
 """Counts of rows at these nodes of a tree: nodes × (all categories of all columns) × classes."""
@@ -48,7 +48,7 @@ def codes_of(X: Any, sizes: Ints) -> Ints:
 
 def cell_starts(sizes: Ints) -> Ints:
     """Where the categories of each column begin among all of them; the total comes last."""
-    return np.concatenate([[0], np.cumsum(sizes + 1)])
+    return starts_of(sizes + 1)
 
 
 def count_rows(

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from solera.core.errors import DataError
-from solera.learn.base import Predictor
 from solera.learn.rows import dense
 from solera.learn.trees import export
 from solera.learn.trees.explanation import Comparison, Explanation, explain
+from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Floats, Tree
 
 
-class SingleTree(Predictor, abstract=True):
+class SingleTree(TreePredictor, abstract=True):
     """A classifier that is one tree."""
 
-    allows_missing = True
     tree_: Tree
 
-    def predict_proba(self, X: Any) -> Floats:
-        """Probability of every class."""
+    def outputs(self, X: Any) -> Floats:
         X = dense(self.check_rows(X))
         return self.tree_.predict_proba(X)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        best = self.predict_proba(X).argmax(axis=1)
-        return np.asarray(self.schema_.classes[best])
 
     def check_target(self) -> None:
         """Refuse a target that is not classes."""
@@ -90,7 +81,4 @@ class SingleTree(Predictor, abstract=True):
 
     def report_sections(self) -> list[tuple[str, Any]]:
         """What a report shows of the tree: its upper part and the importance of columns."""
-        from solera.learn.trees.plots import plot_importance
-
-        importance = plot_importance(self.feature_importances_, self.schema_)
-        return [("Tree", self.plot()), ("Importance", importance)]
+        return [("Tree", self.plot()), *super().report_sections()]

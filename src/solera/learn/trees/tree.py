@@ -24,6 +24,9 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 LEAF = -1
+_KINDS = {"feature": "i", "threshold": "f", "categorical": "b", "missing_left": "b", "start": "i",
+          "arity": "i", "branches": "i", "value": "f", "support": "f"}  # fmt: skip
+"""Whether the arrays of a tree hold integers, floats or booleans."""
 
 
 class Arrays(Component, abstract=True):
@@ -90,12 +93,17 @@ class Tree(Arrays):
     @property
     def parents(self) -> tuple[Ints, Ints]:
         """Parent and branch of every node; −1 for the root."""
-        parent, branch = np.full((2, len(self)), -1)
-        owner = np.repeat(np.arange(len(self)), self.arity)
-        place = np.arange(len(self.branches)) - np.repeat(self.start, self.arity)
+        parents = np.full((2, len(self)), -1)
         there = self.branches >= 0
-        parent[self.branches[there]], branch[self.branches[there]] = owner[there], place[there]
+        parents[:, self.branches[there]] = self.branch_places[:, there]
+        parent, branch = parents
         return parent, branch
+
+    @property
+    def branch_places(self) -> Ints:
+        """The node of every branch, and its place among those of the node: 2 × branches."""
+        node = np.repeat(np.arange(len(self)), self.arity)
+        return np.stack([node, np.arange(len(self.branches)) - self.start[node]])
 
     def subtree_sums(self, at_nodes: NDArray[Any]) -> Floats:
         """Sums over every node and all nodes below it of what each node holds itself."""
@@ -178,10 +186,8 @@ class Tree(Arrays):
 
     def _check(self, width: int, outputs: int) -> None:
         nodes = len(self.feature) if self.feature.ndim == 1 else 0
-        kinds = {"feature": "i", "start": "i", "arity": "i", "branches": "i", "threshold": "f",
-                 "value": "f", "support": "f", "categorical": "b", "missing_left": "b"}  # fmt: skip
-        for name, kind in kinds.items():
-            array = getattr(self, name)
+        for name, array in vars(self).items():
+            kind = _KINDS[name]
             shape = {"value": (nodes, outputs), "branches": array.shape}.get(name, (nodes,))
             if not nodes or array.dtype.kind != kind or array.shape != shape or array.ndim > 2:
                 raise PayloadError(f"this is no tree: {name} is {array.dtype} of {array.shape}")
@@ -209,6 +215,11 @@ class Tree(Arrays):
             raise PayloadError("this is no tree: nodes and branches do not fit together")
         if (self.branches[np.repeat(inner & ~self.categorical, self.arity)] < 0).any():
             raise PayloadError("this is no tree: a numeric split lacks a branch")
+
+
+def starts_of(sizes: Any) -> Ints:
+    """Where groups of these sizes begin when they lie one after the other; the end comes last."""
+    return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def shares(weights: Floats) -> Floats:

@@ -195,8 +195,9 @@ class Agent:
             job = JobFacts(pending.hash, pending.owner, pending.kind)
             approved = self.approvals.approved(pending.hash)
             client = self.place.client
-            if pending.kind == "standing":
-                self._read_again()
+            if pending.kind == "standing":  # it is told when the rows have changed
+                self.worker.close()
+                self.worker.begin()
             self.policy.check_ask(
                 job, ask, client, self.worker.rows, datetime.now(), approved=approved
             )
@@ -221,11 +222,6 @@ class Agent:
             return replace(done, status="refused", reason=str(error))
         except PayloadError as error:
             return replace(done, status="failed", reason=str(error))
-
-    def _read_again(self) -> None:
-        """A client contributes to a standing job when its rows have changed."""
-        self.worker.close()
-        self.worker.begin()
 
     def _ask(self, pending: wire.PendingAsk) -> Ask:
         """The ask with its payload and the preparation of the rows."""

@@ -161,9 +161,6 @@ class Worker:
         ends = socket.socketpair()
         self._child = Child(self.start, ends, _serve, self._source, self.limits)
         self._channel = _Channel(ends[0])
-        self._greet()
-
-    def _greet(self) -> None:
         try:
             read = self._channel.receive(time.monotonic() + self.limits.start_seconds)
         except TimeoutError:

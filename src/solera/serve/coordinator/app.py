@@ -5,6 +5,7 @@ is acknowledged before it is stored. Waiting requests hold no thread and no data
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import cache
@@ -24,10 +25,11 @@ from solera.serve.coordinator.routes.blobs import blobs_of
 from solera.serve.coordinator.routes.jobs import jobs_of
 from solera.serve.coordinator.routes.members import members
 from solera.serve.coordinator.routes.work import work_of
-from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.service import Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
+from solera.serve.identity import Unauthorised
 
 _STATUS = {Conflict: 409, Denied: 403, NotFound: 404}
 
@@ -67,6 +69,13 @@ def create_app(
     async def named(request: Request, error: SoleraError) -> Response:
         status = _STATUS.get(type(error), 400)
         return JSONResponse({"detail": str(error)}, status_code=status)
+
+    @app.exception_handler(Refused)
+    @app.exception_handler(Unauthorised)
+    def refused(request: Request, error: Refused | Unauthorised) -> Response:
+        who = error.who if isinstance(error, Refused) else "client"
+        store.log("refused", time.time(), reason=f"{who}: {error.message}")
+        return JSONResponse({"detail": f"refused: {error.message}"}, status_code=401)
 
     @app.exception_handler(RequestValidationError)
     async def unclear(request: Request, error: RequestValidationError) -> Response:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import traceback
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -47,8 +46,8 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
             **getattr(record, "facts", {}),
         }
-        if record.exc_info and record.exc_info[1] is not None:
-            line["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
@@ -63,8 +62,8 @@ class TextLines(logging.Formatter):
         # A message may quote what somebody sent: it must not look like a line of its own.
         text = text.replace("\r", "\\r").replace("\n", "\\n")
         line = f"{_moment(record)} {record.levelname.lower()} {record.name} {text}"
-        if record.exc_info and record.exc_info[1] is not None:
-            line += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
         return line
 
 

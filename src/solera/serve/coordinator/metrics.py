@@ -7,15 +7,13 @@ states, never from what is sent to it, so that nobody can make them many.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from solera.core.errors import MissingExtra
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.coordinator.store.blobs import Blobs
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -36,22 +34,20 @@ class Metrics:
     """Counts of one running coordinator."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
+        labels = ("method", "route")
         self._requests = Counter(
-            "solera_requests", "Requests answered.", ("method", "route", "status"), **self._to
+            "solera_requests", "Requests answered.", (*labels, "status"), registry=registry
         )
         self._seconds = Histogram(
-            "solera_request_seconds", "Time to answer, waiting included.", ("method", "route"),
-            buckets=_SECONDS, **self._to,
+            "solera_request_seconds", "Time to answer, waiting included.", labels,
+            buckets=_SECONDS, registry=registry,
         )  # fmt: skip
-        self._received = Counter("solera_received_bytes", "Bytes of request bodies.", **self._to)
-        self._sent = Counter("solera_sent_bytes", "Bytes of response bodies.", **self._to)
-        self.registry.register(_State(coordinator))
-        ProcessCollector(registry=self.registry)
-
-    @property
-    def _to(self) -> dict[str, Any]:
-        return {"registry": self.registry}
+        received, sent = "Bytes of request bodies.", "Bytes of response bodies."
+        self._received = Counter("solera_received_bytes", received, registry=registry)
+        self._sent = Counter("solera_sent_bytes", sent, registry=registry)
+        registry.register(_State(coordinator))
+        ProcessCollector(registry=registry)
 
     def count(
         self, method: str, route: str, status: int, seconds: float, received: int, sent: int
@@ -74,7 +70,7 @@ class _State:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._census = _Cached(lambda: coordinator.store.census(time.time()), _CENSUS_SECONDS)
-        self._disk = _Cached(lambda: disk_bytes(coordinator.blobs), _DISK_SECONDS)
+        self._disk = _Cached(coordinator.blobs.disk_bytes, _DISK_SECONDS)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         census = self._census()
@@ -120,15 +116,3 @@ class _Cached(Generic[T]):
                 self._value = self._find()
                 self._until = time.monotonic() + self._seconds
             return self._value
-
-
-def disk_bytes(blobs: Blobs) -> int:
-    """Bytes of all blobs, whole and half."""
-    total = 0
-    for folder, _, names in os.walk(blobs.folder):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(folder, name)).st_size
-            except FileNotFoundError:  # collected meanwhile
-                continue
-    return total

@@ -7,10 +7,10 @@ import hmac
 import time
 from base64 import b64decode, b64encode
 
-from fastapi import HTTPException, Request
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
-from solera.core.errors import UsageError
+from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
@@ -18,12 +18,19 @@ from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import (
     UNKNOWN_KEY,
     NonceCache,
-    Unauthorised,
     check_request,
     claimed_key,
     token_hash,
 )
 from solera.serve.wire import INLINE, Job
+
+
+class Refused(SoleraError):
+    """Somebody asks for what they may not; ``who`` is for the coordinator's own log."""
+
+    def __init__(self, who: str, reason: str) -> None:
+        super().__init__(reason)
+        self.who = who
 
 
 class Coordinator:
@@ -45,32 +52,26 @@ class Coordinator:
     async def driver(self, request: Request) -> None:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(token_hash(token), self.admin):
-            raise await self.refusal("driver", "wrong token")
+            raise Refused("driver", "wrong token")
         request.state.who = "driver"
 
     async def signed(self, request: Request, audience: str, seen: NonceCache | None) -> bytes:
         """The key that signed this request for a federation."""
         body = hashlib.sha256(await request.body()).hexdigest()
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        try:
-            return check_request(
-                request.headers, audience, request.method, path, body, time.time(), seen
-            )
-        except Unauthorised as error:
-            raise await self.refusal("client", error.message) from None
+        return check_request(
+            request.headers, audience, request.method, path, body, time.time(), seen
+        )
 
     async def client(self, request: Request) -> ClientRow:
         """The enrolled client that signed this request."""
-        try:
-            key = claimed_key(request.headers)
-        except Unauthorised as error:
-            raise await self.refusal("client", error.message) from None
+        key = claimed_key(request.headers)
         client = self._clients.get(key) or await run_in_threadpool(self._find, key)
         if client is None:
-            raise await self.refusal("client", UNKNOWN_KEY)
+            raise Refused("client", UNKNOWN_KEY)
         await self.signed(request, client.federation, self.nonces)
         if client.revoked is not None:
-            raise await self.refusal(f"client {client.name}", f"revoked: {client.reason}")
+            raise Refused(f"client {client.name}", f"revoked: {client.reason}")
         request.state.who = f"{client.federation}/{client.id}"
         return client
 
@@ -91,13 +92,6 @@ class Coordinator:
             await self.driver(request)
             return None
         return await self.client(request)
-
-    async def refusal(self, who: str, reason: str) -> HTTPException:
-        """A refusal, logged."""
-        await run_in_threadpool(
-            self.store.log, "", None, None, "refused", f"{who}: {reason}", time.time()
-        )
-        return HTTPException(401, f"refused: {reason}")
 
     def write_heard(self) -> None:
         """Write down when clients were heard of."""

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from solera.core.component import Component
-from solera.core.config import Problem, Where, family, fits, registered_name, type_hints
+from solera.core.config import Problem, Where, family, fits, registered_name
+from solera.core.constraints import declared_types
 from solera.data import datasets
 from solera.data.partition import Partition
 from solera.learn.base import Learner
@@ -157,14 +158,14 @@ def _axes(section: str, table: TomlTable, places: Mapping[str, Where]) -> Iterat
         yield from _component_axes(base, table, where)
         return
     loader = getattr(datasets, str(table.get("name")), None)
-    hints = {**(type_hints(loader) if loader else {}), **type_hints(DataSpec)}
+    hints = {**(declared_types(loader) if loader else {}), **declared_types(DataSpec)}
     for key, value in table.items():
         yield from _axis(value, hints.get(key, Any), (*where, key))
 
 
 def _component_axes(base: type[Any], table: TomlTable, where: Where) -> Iterator[Axis]:
     cls = family(base).get(registered_name(table.get("kind")))
-    hints = {} if cls is None else type_hints(cls)
+    hints = {} if cls is None else declared_types(cls)
     for key, value in table.items():
         name = "kind" if key == "kind_" else key
         if key != "kind":

@@ -13,6 +13,7 @@ from solera.core.checkpoint import fingerprint
 from solera.core.component import describe
 from solera.core.config import Problem, Where, build_table, check_call, choose, component
 from solera.core.constraints import Count, Positive, ProperFraction
+from solera.core.engine import installed_engines
 from solera.data import datasets
 from solera.data.partition import IID, Partition
 from solera.learn.base import Learner
@@ -41,10 +42,10 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """How messages travel."""
+    """How messages travel; ``options`` are those of the engine."""
 
-    kind: Literal["local", "processes"] = "local"
-    workers: Count | None = None
+    kind: str = "local"
+    options: TomlTable = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,8 @@ def _data(table: TomlTable, where: Where) -> DataSpec:
 
 
 def _engine(table: TomlTable) -> EngineSpec:
-    spec = build_table(EngineSpec, "[engine]", table, ("engine",))
-    if spec.workers is not None and spec.kind == "local":
-        raise Problem(
-            ("engine", "workers"),
-            f'workers = {spec.workers} with kind = "{spec.kind}"',
-            hint='workers go with kind = "processes"',
-        )
-    return spec
+    options = dict(table)
+    kind = options.pop("kind", "local")
+    engine = choose(installed_engines(), kind, "engine", ("engine", "kind")).load()
+    check_call(engine, f"engine {kind}", options, ("engine",), passed=("source", "fault_model"))
+    return EngineSpec(kind, options)

@@ -85,7 +85,9 @@ class _Training:
         """The federation that is trained on."""
         engine = self.cell.variant.engine
         data = divided(self.cell, self.dataset)
-        return simulate(data, seed=self.cell.seed, engine=engine.kind, workers=engine.workers)
+        return simulate(
+            data, seed=self.cell.seed, engine=engine.kind, engine_options=engine.options
+        )
 
     def fit(self, federation: Simulation, **options: Any) -> Any:
         """The learner, fitted."""

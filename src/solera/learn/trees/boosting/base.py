@@ -16,11 +16,11 @@ from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.probabilities import sigmoid, softmax
 from solera.learn.rows import dense, refuse_empty
-from solera.learn.trees.ensemble import TreeEnsemble
+from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Floats, Ints, Tree
 
 
-class Boosted(TreeEnsemble, abstract=True):
+class Boosted(TreePredictor, abstract=True):
     """A learner whose scores are sums of trees; probabilities are their sigmoid or softmax."""
 
     trees_: list[list[Tree]]

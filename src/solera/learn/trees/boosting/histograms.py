@@ -22,14 +22,14 @@ from solera.core.clients import Client, ClientGroup
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
-from solera.core.task import task
+from solera.core.task import group_task, task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.quantiles import first_counts, quantiles
 from solera.learn.rows import check_shape
 from solera.learn.trees.binned_rows import Cells, add_up, move
 from solera.learn.trees.boosting.base import boosting_target, gradients
 from solera.learn.trees.client_trees import with_missing
-from solera.learn.trees.tree import Floats, Ints
+from solera.learn.trees.tree import Floats, Ints, starts_of
 
 Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
@@ -70,8 +70,7 @@ class HistBins(Transformer):
             else np.arange(len(feature.categories) - 1, dtype=np.float64)
             for feature, edges in zip(self.schema_.features, cuts, strict=True)
         ]
-        sizes = [len(edges) + 2 for edges in self.edges_]
-        self.starts_ = np.concatenate([[0], np.cumsum(sizes)])
+        self.starts_ = starts_of([len(edges) + 2 for edges in self.edges_])
 
     def transform(self, X: Any) -> NDArray[np.int32]:
         X = with_missing(self.check_rows(X))
@@ -149,31 +148,27 @@ def rounded(g: Floats, h: Floats, units: Units) -> Floats:
 # --- one level of one round ---
 
 
-def _grow(
-    clients: Any,
-    cells: Cells,
-    y: NDArray[Any],
-    states: Sequence[MutableMapping[str, Any]],
-    sizes: Ints,
-    ask: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Histograms of all clients, one after the other; one client is a group of one."""
-    check_shape(clients, sizes, cells, len(ask["starts"]) - 1)
+@group_task("trees.histograms")
+def histograms(group: ClientGroup, ask: Any) -> Stacked:
+    """Follow the splits of the last level, then add up gradients by node and cell."""
+    rows, sizes = group.data.joined(), group.data.sizes
+    cells: Cells = rows.X
+    check_shape(group.ids, sizes, cells, len(ask["starts"]) - 1)
     if cells.dtype != np.int32:
         raise DataError("the rows of this ask are not prepared by HistBins")
     number, level, *numbers = ask["step"].tolist()
-    scores, at, summed = _kept(states, sizes, number, ask)
+    scores, at, summed = _kept(group.states, sizes, number, ask)
     if ask["splits"]:
         moved = zip(at, ask["splits"], strict=True)
         at = np.stack([move(cells, nodes, splits, ask["starts"]) for nodes, splits in moved])
     reply: dict[str, Any] = {}
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    bounds = starts_of(sizes)
     if level == 0:
         if ask["values"]:
             reached = zip(ask["values"], at, strict=True)
             scores = scores + np.stack([values.take(nodes) for values, nodes in reached])
         at = np.zeros_like(at)
-        g, h, losses = gradients(scores, boosting_target(y, ask), ask["loss"])
+        g, h, losses = gradients(scores, boosting_target(rows.y, ask), ask["loss"])
         summed = rounded(g, h, Units(*numbers))
         reply["loss"] = np.add.reduceat(losses, bounds[:-1])
         if ask["loss"] == "squared":
@@ -182,10 +177,10 @@ def _grow(
         if len(wanted):
             total = int(ask["starts"][-1])
             reply[f"tree{k}"] = add_up(cells, at[k], sizes, wanted, summed[k], total)
-    for state, (a, b) in zip(states, pairwise(bounds.tolist()), strict=True):
+    for state, (a, b) in zip(group.states, pairwise(bounds.tolist()), strict=True):
         parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, a:b]}
         state[STATE] = {"ask": number, **parts}
-    return reply
+    return Stacked(reply)
 
 
 def _kept(
@@ -214,19 +209,6 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         if whole.shape == (len(parts[0]), rows, *parts[0].shape[2:]):
             return whole
     return np.concatenate(parts, axis=1)
-
-
-def _histograms_many(group: ClientGroup, ask: Any) -> Stacked:
-    rows = group.data.joined()
-    return Stacked(_grow(group.ids, rows.X, rows.y, group.states, group.data.sizes, ask))
-
-
-@task("trees.histograms", many=_histograms_many)
-def histograms(client: Client, ask: Any) -> dict[str, Any]:
-    """Follow the splits of the last level, then add up gradients by node and cell."""
-    rows = client.data.part("train")
-    sizes = np.array([len(rows)])
-    return Stacked(_grow(client.id, rows.X, rows.y, [client.state], sizes, ask))[0]
 
 
 @task("trees.catch_up")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.replies import Reply
 from solera.learn.trees.fusion.rules import Ranks, RuleSet, rules_of
-from solera.learn.trees.tree import Bools, Ints, Tree
+from solera.learn.trees.tree import Bools, Ints, Tree, starts_of
 
 _PAIRS = 1 << 21
 """Pairs of rules compared at once."""
@@ -41,7 +41,7 @@ def merge(a: RuleSet, b: RuleSet) -> RuleSet:
         trees=np.concatenate([a.trees, b.trees])[order],
         leaf=np.concatenate([a.leaf[i], b.leaf[k]], axis=1)[:, order],
         leaf_rows=np.concatenate(leaf_rows),
-        leaf_starts=np.concatenate([[0], np.cumsum([len(rows) for rows in leaf_rows])]),
+        leaf_starts=starts_of([len(rows) for rows in leaf_rows]),
     )
 
 
@@ -98,24 +98,18 @@ def _missing_alone(rules: RuleSet, j: int) -> bool:
     return bool(((rules.missing[:, j] & (lower > 0)) | (lower == upper)).any())
 
 
-class Pruned(NamedTuple):
-    """What a budget kept of a rule set, and what it dropped."""
+def prune(rules: RuleSet, max_rules: int) -> tuple[RuleSet, RuleSet, float]:
+    """The ``max_rules`` rules with the most expected rows, among equals the purest.
 
-    kept: RuleSet
-    dropped: RuleSet
-    dropped_share: float
-    """Of the expected rows."""
-
-
-def prune(rules: RuleSet, max_rules: int) -> Pruned:
-    """The ``max_rules`` rules with the most expected rows, among equals the purest."""
+    Beside them are the rules that are dropped, and their share of the expected rows.
+    """
     if len(rules) <= max_rules:
-        return Pruned(rules, rules.take(slice(0, 0)), 0.0)
+        return rules, rules.take(slice(0, 0)), 0.0
     expected = rules.expected_rows(sweeps=5)
     order = np.lexsort((-rules.purity, -expected))
     kept, dropped = order[:max_rules], order[max_rules:]
     share = float(expected[dropped].sum() / expected.sum())
-    return Pruned(rules.take(np.sort(kept)), rules.take(np.sort(dropped)), share)
+    return rules.take(np.sort(kept)), rules.take(np.sort(dropped)), share
 
 
 class RuleFold(Aggregation):
@@ -141,10 +135,9 @@ class RuleFold(Aggregation):
 
     def _within(self, rules: RuleSet, dropped: int, share: float) -> Any:
         if self.max_rules is not None:
-            pruned = prune(rules, self.max_rules)
-            rules = pruned.kept
-            dropped += len(pruned.dropped)
-            share = 1 - (1 - share) * (1 - pruned.dropped_share)
+            rules, pruned, pruned_share = prune(rules, self.max_rules)
+            dropped += len(pruned)
+            share = 1 - (1 - share) * (1 - pruned_share)
         arrays = rules.ordered().to_payload()
         return {"rules": arrays, "dropped": dropped, "dropped_share": share}
 

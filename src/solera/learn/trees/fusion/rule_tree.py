@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from solera.learn.trees.fusion.rules import RuleSet
-from solera.learn.trees.id3 import cell_starts, entropy
-from solera.learn.trees.tree import Bools, Floats, Ints, Tree, TreeBuilder
+from solera.learn.trees.id3 import entropy
+from solera.learn.trees.tree import Bools, Floats, Ints, Tree, TreeBuilder, starts_of
 
 _TOLERANCE = 1e-12
 
@@ -89,7 +89,7 @@ class _Thresholds:
         self.classes = rules.weights.shape[1]
         cuts = np.diff(rules.offsets)
         self.top = (cuts + 1).astype(np.int64)
-        self.base = np.concatenate([[0], np.cumsum(cuts + 2)])  # ranks 0 … top of every column
+        self.base = starts_of(cuts + 2)  # ranks 0 … top of every column
         self.column = np.repeat(np.arange(rules.width), cuts + 2)
         self.rank = np.arange(self.base[-1]) - np.repeat(self.base[:-1], cuts + 2)
         self.low = rules.lower + self.base[:-1]
@@ -161,7 +161,7 @@ class _Categories:
         self.labels = labels
         self.classes = rules.weights.shape[1]
         self.sizes = sizes
-        self.starts = cell_starts(sizes)
+        self.starts = starts_of(sizes + 1)
         lower, upper = rules.bounds()
         bound = np.isfinite(lower) | np.isfinite(upper)
         missing = rules.lower == rules.upper

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from solera.core.schema import Schema
 from solera.learn.rows import dense
 from solera.learn.trees.explanation import Condition, node_bounds
-from solera.learn.trees.tree import Arrays, Bools, Floats, Ints, Tree, shares
+from solera.learn.trees.tree import Arrays, Bools, Floats, Ints, Tree, shares, starts_of
 
 Ranks = NDArray[np.int32]
 Overlap = Literal["intersect", "relax"]
@@ -80,7 +80,7 @@ class RuleSet(Arrays):
         low[empty] = high[empty] = 0
         return cls(
             cuts=np.concatenate(columns),
-            offsets=np.concatenate([[0], np.cumsum([len(cuts) for cuts in columns])]),
+            offsets=starts_of([len(cuts) for cuts in columns]),
             lower=low,
             upper=high,
             missing=missing,
@@ -182,7 +182,7 @@ class RuleSet(Arrays):
             table = np.concatenate([[0], np.searchsorted(cuts, own) + 1, [len(cuts) + 1]])
             for name, ranks in moved.items():
                 ranks[:, j] = table[getattr(self, name)[:, j]]
-        offsets = np.concatenate([[0], np.cumsum([len(cuts) for cuts in columns])])
+        offsets = starts_of([len(cuts) for cuts in columns])
         return self.replaced(cuts=np.concatenate(columns), offsets=offsets, **moved)
 
     def binds(self, column: int) -> bool:
@@ -219,8 +219,7 @@ def rules_of(tree: Tree, width: int, client: int = 0) -> RuleSet:
     distribution and the support of a single row.
     """
     lower, upper, missing = node_bounds(tree, width)
-    splits = np.repeat(np.arange(len(tree)), tree.arity)
-    ways = np.arange(len(tree.branches)) - tree.start[splits]
+    splits, ways = tree.branch_places
     unseen = (tree.branches < 0) & (ways < tree.arity[splits] - 1)
     stops, code = splits[unseen], ways[unseen]
     ends = np.concatenate([tree.leaves, stops])

@@ -82,7 +82,7 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
     def add_problem(job: Name, sequence: int, new: NewProblem) -> dict[str, int]:
         """The driver could not use a reply; everyone who looks at the job shall know."""
         store.ask(job, sequence)
-        federation, reason = store.job(job).federation, problem(sequence, new.reason)
-        return {"event": store.log(federation, job, new.client, INVALID, reason, time.time())}
+        about = {"client": new.client, "reason": problem(sequence, new.reason)}
+        return {"event": store.log(INVALID, time.time(), of=store.job(job), **about)}
 
     return routes

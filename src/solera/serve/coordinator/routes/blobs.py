@@ -1,7 +1,7 @@
 """What asks and replies carry, in pieces that resume."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import PayloadError
 from solera.serve.coordinator.routes.messages import Digest, MessageRoute
-from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.service import Coordinator, Refused
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import Upload
 
@@ -48,29 +48,25 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
         return {"done": True}
 
     @routes.get("/v1/blobs/{digest}")
-    async def blob(
+    def blob(
         request: Request, digest: Digest, who: Annotated[ClientRow | None, anyone]
     ) -> Response:
         """A piece of a blob; clients see only what is addressed to them."""
-        if who is not None and not await run_in_threadpool(
-            store.may_read, who.federation, who.id, digest
-        ):
-            raise await coordinator.refusal(
-                f"client {who.name}", "a blob that is not addressed to it"
-            )
+        if who is not None and not store.may_read(who.federation, who.id, digest):
+            raise Refused(f"client {who.name}", "a blob that is not addressed to it")
         first, last = _range(request.headers.get("Range", ""))
 
-        file = await run_in_threadpool(blobs.open, digest)
+        file = blobs.open(digest)
         size = os.fstat(file.fileno()).st_size
         left = max(0, min(last, size - 1) - first + 1)
         headers = {"Solera-Size": str(size), "Content-Length": str(left)}
         file.seek(first)
 
-        async def pieces() -> AsyncIterator[bytes]:
+        def pieces() -> Iterator[bytes]:
             """A little at a time: whoever reads slowly costs no memory."""
             nonlocal left
             with file:
-                while piece := await run_in_threadpool(file.read, min(left, _PIECE)):
+                while piece := file.read(min(left, _PIECE)):
                     left -= len(piece)
                     yield piece
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends
 from starlette.concurrency import run_in_threadpool
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
-from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.service import Coordinator, Refused
 from solera.serve.coordinator.store.base import NotFound
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import (
@@ -31,6 +31,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     routes = APIRouter(tags=["jobs"], route_class=MessageRoute)
     store = coordinator.store
     driver = Depends(coordinator.driver)
+    Anyone = Annotated[ClientRow | None, Depends(coordinator.anyone)]
 
     @routes.post("/v1/federations/{federation}/jobs", dependencies=[driver])
     def add_job(federation: Name, new: NewJob) -> StartedJob:
@@ -55,7 +56,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.get("/v1/federations/{federation}/events", dependencies=[driver])
     def federation_events(federation: Name, after: int = 0) -> list[Event]:
         """What happened in a federation, every refusal and failure among it."""
-        return store.events(federation, after=after)
+        return store.events(federation=federation, after=after)
 
     @routes.get("/v1/jobs/{job}", dependencies=[driver])
     def show_job(job: Name) -> JobProgress:
@@ -78,9 +79,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.post("/v1/jobs/{job}/notes", dependencies=[driver])
     def add_note(job: Name, new: NewNote) -> dict[str, int]:
         """What a learner has to say, for the job's log."""
-        federation = store.job(job).federation
-        number = store.log(federation, job, None, new.event, "", time.time(), facts=new.facts)
-        return {"event": number}
+        return {"event": store.log(new.event, time.time(), of=store.job(job), facts=new.facts)}
 
     @routes.post("/v1/jobs/{job}/state", dependencies=[driver])
     async def set_state(job: Name, new: NewState) -> dict[str, str]:
@@ -119,13 +118,10 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         return news or Queue(known)
 
     @routes.get("/v1/jobs/{job}/contributions/{sequence}")
-    async def contribution(
-        job: Name, sequence: int, who: Annotated[ClientRow | None, Depends(coordinator.anyone)]
-    ) -> Contribution:
+    def contribution(job: Name, sequence: int, who: Anyone) -> Contribution:
         """Where one contribution is: waiting for the client, waiting to be folded, or folded."""
-        return await run_in_threadpool(
-            store.contribution, job, sequence, None if who is None else (who.federation, who.id)
-        )
+        client = None if who is None else (who.federation, who.id)
+        return store.contribution(job, sequence, client)
 
     # --- models ---
 
@@ -136,13 +132,11 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         return {"version": store.publish(job, new, time.time()).version}
 
     @routes.get("/v1/jobs/{job}/model")
-    async def model(
-        job: Name, who: Annotated[ClientRow | None, Depends(coordinator.anyone)]
-    ) -> Model:
+    def model(job: Name, who: Anyone) -> Model:
         """The job's latest model; clients of its federation may have it too."""
-        stored_job = await run_in_threadpool(store.job, job)
+        stored_job = store.job(job)
         if who is not None and stored_job.federation != who.federation:
-            raise await coordinator.refusal(f"client {who.name}", "a model of another federation")
-        return await run_in_threadpool(store.model, job)
+            raise Refused(f"client {who.name}", "a model of another federation")
+        return store.model(job)
 
     return routes

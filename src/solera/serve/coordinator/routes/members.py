@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
-from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.service import Coordinator, Refused
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import new_token, seal_key_message, token_hash, verify
 from solera.serve.wire import (
@@ -34,6 +34,7 @@ def members(coordinator: Coordinator) -> APIRouter:
     routes = APIRouter(tags=["members"], route_class=MessageRoute)
     store = coordinator.store
     driver = Depends(coordinator.driver)
+    Client = Annotated[ClientRow, Depends(coordinator.client)]
 
     @routes.post("/v1/federations/{federation}/invites", dependencies=[driver])
     def invite(federation: Name, new: NewInvite) -> Invite:
@@ -49,13 +50,11 @@ def members(coordinator: Coordinator) -> APIRouter:
         federation, _, rest = new.token.partition("/")
         key = await coordinator.signed(request, federation, None)
         if key.hex() != new.sign_key:
-            raise await coordinator.refusal(
-                "join", "the request is signed by another key than it names"
-            )
+            raise Refused("join", "the request is signed by another key than it names")
         seal_key = bytes.fromhex(new.seal_key)
         vouched = bytes.fromhex(new.seal_signature)
         if not verify(key, seal_key_message(federation, seal_key), vouched):
-            raise await coordinator.refusal("join", "the key to seal to is not signed")
+            raise Refused("join", "the key to seal to is not signed")
 
         def enrol() -> ClientRow:
             name, token = rest.partition("/")[0], token_hash(new.token)
@@ -66,31 +65,24 @@ def members(coordinator: Coordinator) -> APIRouter:
         return Enrolled(client.id, client.name, client.federation)
 
     @routes.post("/v1/heartbeat")
-    async def heartbeat(
-        who: Annotated[ClientRow, Depends(coordinator.client)], beat: Heartbeat
-    ) -> dict[str, str]:
+    def heartbeat(who: Client, beat: Heartbeat) -> dict[str, str]:
         """A client lives; what it is doing, and where its audit log ends."""
-        now = time.time()
-        await run_in_threadpool(store.heartbeat, who.federation, who.id, now, beat.doing, beat.head)
+        store.heartbeat(who.federation, who.id, time.time(), beat.doing, beat.head)
         return {"status": "ok"}
 
     # --- leaving ---
 
     @routes.get("/v1/held")
-    async def held(who: Annotated[ClientRow, Depends(coordinator.client)]) -> Held:
+    def held(who: Client) -> Held:
         """Everything that is held for this client: rows of each table, and its blobs."""
-
-        def look() -> Held:
-            digests = {
-                d for d in store.client_digests(who.federation, who.id) if d in coordinator.blobs
-            }
-            size = sum(map(coordinator.blobs.size, digests))
-            return Held(store.held(who.federation, who.id), len(digests), size)
-
-        return await run_in_threadpool(look)
+        digests = store.client_digests(who.federation, who.id)
+        sizes = [
+            coordinator.blobs.size(digest) for digest in digests if digest in coordinator.blobs
+        ]
+        return Held(store.held(who.federation, who.id), len(sizes), sum(sizes))
 
     @routes.post("/v1/leave")
-    async def leave(who: Annotated[ClientRow, Depends(coordinator.client)]) -> Left:
+    async def leave(who: Client) -> Left:
         """Delete everything that is held for this client, at once and for good.
 
         Its blobs go unless others refer to them, too. Whoever stores the same bytes right now has

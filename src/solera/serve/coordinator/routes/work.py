@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import UsageError
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
-from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.service import Coordinator, Refused
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import reply_message, verify
 from solera.serve.wire import NewReply, PendingAsk, Work
@@ -20,9 +20,10 @@ def work_of(coordinator: Coordinator) -> APIRouter:
     """The routes of the clients' agents."""
     routes = APIRouter(tags=["work"], route_class=MessageRoute)
     store = coordinator.store
+    Client = Annotated[ClientRow, Depends(coordinator.client)]
 
     @routes.get("/v1/work")
-    async def work(who: Annotated[ClientRow, Depends(coordinator.client)], wait: float = 0) -> Work:
+    async def work(who: Client, wait: float = 0) -> Work:
         """Asks that wait for this client."""
         coordinator.heard[who.federation, who.id] = time.time()
 
@@ -37,18 +38,13 @@ def work_of(coordinator: Coordinator) -> APIRouter:
         return Work(await coordinator.notifier.until((who.federation, who.id), look, wait))
 
     @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
-    async def reply(
-        job: Name,
-        sequence: int,
-        who: Annotated[ClientRow, Depends(coordinator.client)],
-        new: NewReply,
-    ) -> dict[str, bool]:
+    async def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:
         """A client's answer, signed for this ask; the same again changes nothing."""
         message = reply_message(
             who.federation, job, sequence, str(who.id), new.status, new.digest or "", new.size
         )
         if not verify(who.sign_key, message, bytes.fromhex(new.signature)):
-            raise await coordinator.refusal(f"client {who.name}", "a reply that it did not sign")
+            raise Refused(f"client {who.name}", "a reply that it did not sign")
 
         def add() -> bool:
             if new.digest is not None and new.frame is not None:
@@ -66,13 +62,11 @@ def work_of(coordinator: Coordinator) -> APIRouter:
     # --- contributions to standing jobs ---
 
     @routes.post("/v1/jobs/{job}/contributions")
-    async def contribute(
-        job: Name, who: Annotated[ClientRow, Depends(coordinator.client)]
-    ) -> dict[str, int]:
+    async def contribute(job: Name, who: Client) -> dict[str, int]:
         """Ask to be asked: the client has something new to tell a standing job."""
         stored_job = await run_in_threadpool(store.job, job)
         if stored_job.federation != who.federation:
-            raise await coordinator.refusal(f"client {who.name}", "a job of another federation")
+            raise Refused(f"client {who.name}", "a job of another federation")
         number = await run_in_threadpool(store.contribute, job, who.id, time.time())
         coordinator.notifier.notify(job, (who.federation, who.id))
         return {"id": number}

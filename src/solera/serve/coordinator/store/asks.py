@@ -26,12 +26,14 @@ from solera.serve.coordinator.store.base import (
     Conflict,
     Denied,
     NotFound,
+    count_rows,
+    find_row,
+    first_row,
     note,
     plain,
-    row_of,
 )
 from solera.serve.coordinator.store.jobs import find_job
-from solera.serve.coordinator.store.members import find_client
+from solera.serve.coordinator.store.members import find_client, next_client
 from solera.serve.coordinator.store.tables import (
     OPEN,
     REPLY_COLUMNS,
@@ -40,7 +42,6 @@ from solera.serve.coordinator.store.tables import (
     asks,
     clients,
     deliveries,
-    federations,
     jobs,
     models,
 )
@@ -72,7 +73,7 @@ class Asks(Base):
         )
         with self._write() as connection:
             state = find_job(connection, job, lock=True)
-            stored = _find_ask(connection, job, seq)
+            stored = first_row(connection, AskRow, _ask(job, seq))
             if stored is not None:
                 _check_same(connection, stored, ask, own)
                 return stored
@@ -82,10 +83,7 @@ class Asks(Base):
     def ask(self, job: str, seq: int) -> AskRow:
         """One ask."""
         with self._read() as connection:
-            stored = _find_ask(connection, job, seq)
-            if stored is None:
-                raise NotFound(f"no ask {seq} in job {job!r}")
-            return stored
+            return find_row(connection, AskRow, _ask(job, seq), f"no ask {seq} in job {job!r}")
 
     def pending(self, federation: str, client: int, limit: int) -> list[AskRow]:
         """What a client has to answer in running jobs, oldest first, with its own payload."""
@@ -97,7 +95,7 @@ class Asks(Base):
 
     def progress(self, job: str) -> Progress:
         """How far a job is."""
-        chosen = select(asks).where(asks.c.job == job).order_by(asks.c.seq.desc()).limit(1)
+        chosen = select(asks).filter_by(job=job).order_by(asks.c.seq.desc()).limit(1)
         with self._read() as connection:
             row = connection.execute(chosen).first()
             if row is None:
@@ -107,7 +105,7 @@ class Asks(Base):
                 .where(_of_ask(job, row.seq))
                 .group_by(deliveries.c.status)
             )
-            states = {row[0]: row[1] for row in connection.execute(counted)}
+            states: dict[str, int] = dict(connection.execute(counted).all())
         return Progress(row.seq + 1, row.task, row.round, states)
 
     def may_read(self, federation: str, client: int, digest: str) -> bool:
@@ -128,8 +126,7 @@ class Asks(Base):
         """Store a reply. True if it is new, False if the same one was stored before."""
         if (new.digest is not None) != (new.status == "ok"):
             raise UsageError.of("reply", "digest", new.digest, "must be given exactly with 'ok'")
-        answer = {name: getattr(new, name) for name in Answer.__struct_fields__}
-        answer["reason"] = plain(new.reason)
+        answer = asdict(Answer.of(new, reason=plain(new.reason)))
         signature = bytes.fromhex(new.signature)
         with self._write() as connection:
             stored_job = find_job(connection, job)
@@ -177,10 +174,9 @@ class Asks(Base):
 
     def answered(self, job: str, seq: int) -> int:
         """How many clients have replied or failed."""
-        closed = and_(_of_ask(job, seq), deliveries.c.status != OPEN)
         with self._read() as connection:
-            chosen = select(func.count()).select_from(deliveries).where(closed)
-            return int(connection.execute(chosen).scalar_one())
+            closed = deliveries.c.status != OPEN
+            return count_rows(connection, deliveries, _of_ask(job, seq), closed)
 
     def fail_open(
         self, job: str, seq: int, status: FailureKind, reason: str, now: float
@@ -188,24 +184,16 @@ class Asks(Base):
         """Stop waiting, for instance because the deadline has passed; the clients given up."""
         with self._write() as connection:
             stored_job = find_job(connection, job, lock=True)
-            failed = connection.execute(
+            failed = connection.scalars(
                 update(deliveries)
                 .where(_of_ask(job, seq), deliveries.c.status == OPEN)
                 .values(status=status, reason=plain(reason), time=now)
                 .returning(deliveries.c.client)
             )
-            given_up = sorted(failed.scalars())
+            given_up = sorted(failed)
+            about: dict[str, Any] = {"of": stored_job, "reason": reason, "facts": {"seq": seq}}
             for client in given_up:
-                facts = {"seq": seq}
-                note(
-                    connection,
-                    status,
-                    now,
-                    of=stored_job,
-                    client=client,
-                    reason=reason,
-                    facts=facts,
-                )
+                note(connection, status, now, client=client, **about)
             return given_up
 
 
@@ -221,8 +209,7 @@ def insert_ask(
         connection.execute(insert(deliveries), rows)
     facts = {"seq": ask.seq, "task": ask.task, "version": ask.version, "clients": ask.clients}
     carried = {"payload": ask.payload or sorted(own.values()), "prepare": ask.prepare}
-    about = facts | carried
-    note(connection, "asked", ask.created, of=stored_job, facts=about)
+    note(connection, "asked", ask.created, of=stored_job, facts=facts | carried)
 
 
 def _own_payloads(payloads: Mapping[int, str], ids: list[int]) -> dict[int, str]:
@@ -233,9 +220,8 @@ def _own_payloads(payloads: Mapping[int, str], ids: list[int]) -> dict[int, str]
     return {id: payloads[id] for id in ids}
 
 
-def _find_ask(connection: Connection, job: str, seq: int) -> AskRow | None:
-    row = connection.execute(select(asks).where(asks.c.job == job, asks.c.seq == seq)).first()
-    return None if row is None else row_of(AskRow, row)
+def _ask(job: str, seq: int) -> Select[Any]:
+    return select(asks).filter_by(job=job, seq=seq)
 
 
 def _check_same(
@@ -248,7 +234,7 @@ def _check_same(
         chosen = select(deliveries.c.client, deliveries.c.payload).where(
             _of_ask(stored.job, stored.seq)
         )
-        kept = {row.client: row.payload for row in connection.execute(chosen)}
+        kept = dict(connection.execute(chosen).all())
         if any(digest is not None and own[client] != digest for client, digest in kept.items()):
             differs = ["payload"]
     if differs:
@@ -262,21 +248,18 @@ def _check_same(
 def _new_deliveries(
     connection: Connection, federation: str, ask: AskRow, own: Mapping[int, str], now: float
 ) -> list[dict[str, Any]]:
-    ever = select(federations.c.next_client).where(federations.c.name == federation)
-    count = connection.execute(ever).scalar_one()
+    count = next_client(connection, federation)
     if ask.clients and not 0 <= ask.clients[0] <= ask.clients[-1] < count:
         wrong = ask.clients[0] if ask.clients[0] < 0 else ask.clients[-1]
         raise NotFound(f"no client {wrong} in {federation!r}; ids are 0 to {count - 1}")
     # Locked, so that revoking a client and asking it happen one after the other.
-    present = select(clients.c.id, clients.c.revoked).where(clients.c.federation == federation)
-    revoked = {
-        row.id: row.revoked for row in connection.execute(present.with_for_update(read=True))
-    }
+    present = select(clients.c.id, clients.c.revoked).filter_by(federation=federation)
+    revoked = dict(connection.execute(present.with_for_update(read=True)).all())
     rows = []
     for id in ask.clients:
         why = "left the federation" if id not in revoked else "revoked" if revoked[id] else ""
         row = {"job": ask.job, "seq": ask.seq, "client": id, "payload": own.get(id)}
-        row |= {"digest": None, "size": 0, "reason": why, "signature": None, "pruned": False}
+        row |= {"size": 0, "reason": why, "pruned": False}
         rows.append(row | {"status": "failed" if why else OPEN, "time": now if why else None})
     return rows
 

@@ -11,7 +11,21 @@ from typing import Any, Self, TypeVar
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, Row, Select, Table, create_engine, event, insert, make_url, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    FromClause,
+    Select,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, StatementError
 
@@ -112,13 +126,24 @@ class Base:
 
     def _rows(self, kind: type[T], query: Select[Any]) -> list[T]:
         with self._read() as connection:
-            return [row_of(kind, row) for row in connection.execute(query)]
+            return [kind(**row) for row in connection.execute(query).mappings()]
+
+    def _scalars(self, query: Executable) -> list[Any]:
+        with self._read() as connection:
+            return list(connection.scalars(query))
+
+    def _put(self, connection: Connection, table: Table, **values: Any) -> None:
+        """Insert a row, or replace the one of the same key."""
+        statement = self._insert(table).values(**values)
+        connection.execute(statement.on_conflict_do_update(table.primary_key, set_=values))
 
     def _add(self, connection: Connection, table: Table, **values: Any) -> bool:
         """Insert a row unless its key is taken; whether it was inserted."""
-        insert = sqlite.insert if self._sqlite else postgresql.insert
-        statement = insert(table).values(**values).on_conflict_do_nothing()
+        statement = self._insert(table).values(**values).on_conflict_do_nothing()
         return connection.execute(statement.returning(*table.primary_key)).first() is not None
+
+    def _insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
+        return sqlite.insert(table) if self._sqlite else postgresql.insert(table)
 
 
 def note(
@@ -148,12 +173,26 @@ def note(
         "time": now,
         "facts": None if facts is None else dict(facts),
     }
-    return int(connection.execute(insert(events).values(row).returning(events.c.id)).scalar_one())
+    return int(connection.scalar(insert(events).values(row).returning(events.c.id)))
 
 
-def row_of(kind: type[T], row: Row[Any]) -> T:
-    """The row as its message, whose fields are named like the columns."""
-    return kind(**row._asdict())
+def first_row(connection: Connection, kind: type[T], query: Executable) -> T | None:
+    """The first row, if there is one, as its message, whose fields are named like the columns."""
+    row = connection.execute(query).mappings().first()
+    return None if row is None else kind(**row)
+
+
+def count_rows(connection: Connection, table: FromClause, *where: ColumnElement[bool]) -> int:
+    """How many rows of a table, or of a query, are like this."""
+    return int(connection.scalar(select(func.count()).select_from(table).where(*where)) or 0)
+
+
+def find_row(connection: Connection, kind: type[T], query: Select[Any], missing: str) -> T:
+    """The row as its message; an error that says what is ``missing`` if there is none."""
+    row = first_row(connection, kind, query)
+    if row is None:
+        raise NotFound(missing)
+    return row
 
 
 def plain(reason: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from solera.core.errors import PayloadError, PayloadTooLarge, UsageError
+from solera.core.private_files import sync_folder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _CHUNK = 1 << 20
@@ -25,13 +26,6 @@ _CHUNK = 1 << 20
 
 class NoBlob(PayloadError):
     """No blob of that digest is stored."""
-
-
-def check_digest(digest: object) -> str:
-    """The digest itself, if it is 64 lower-case hexadecimal digits."""
-    if isinstance(digest, str) and _DIGEST.fullmatch(digest):
-        return digest
-    raise UsageError.of("blob", "digest", str(digest)[:80], "must be 64 hexadecimal digits")
 
 
 class Blobs:
@@ -68,7 +62,8 @@ class Blobs:
 
     def path(self, digest: str) -> Path:
         """Where the blob lies, or would lie."""
-        check_digest(digest)
+        if not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+            raise UsageError.of("blob", "digest", str(digest)[:80], "must be 64 hexadecimal digits")
         return self.folder / digest[:2] / digest[2:]
 
     def __contains__(self, digest: str) -> bool:
@@ -76,17 +71,16 @@ class Blobs:
 
     def size(self, digest: str) -> int:
         """Bytes of a stored blob."""
-        try:
-            return self.path(digest).stat().st_size
-        except FileNotFoundError:
-            raise _no_blob(digest) from None
+        with self.open(digest) as file:
+            return os.fstat(file.fileno()).st_size
 
     def open(self, digest: str) -> BinaryIO:
         """The blob as a file, for readers that stream; the reader checks the digest."""
         try:
             return self.path(digest).open("rb")
         except FileNotFoundError:
-            raise _no_blob(digest) from None
+            hint = "it was never uploaded, or is no longer needed"
+            raise NoBlob(f"no blob {digest}", hint=hint) from None
 
     def read(self, digest: str) -> bytes:
         """The checked bytes of a blob."""
@@ -182,6 +176,10 @@ class Blobs:
                 gone += _delete_older(part, before)
         return gone
 
+    def disk_bytes(self) -> int:
+        """Bytes of all blobs, whole and half."""
+        return sum(_size(path) for path in self.folder.rglob("*") if path.is_file())
+
     def _lock(self, digest: str) -> threading.Lock:
         return self._locks[int(digest[:2], 16)]
 
@@ -194,16 +192,13 @@ class Blobs:
 
     def _place(self, source: Path, path: Path) -> None:
         """Make a complete file durable under its name."""
-        _sync(source)
+        with source.open("rb") as file:
+            os.fsync(file.fileno())
         if not path.parent.exists():
             path.parent.mkdir(exist_ok=True)
-            _sync(self.folder)
+            sync_folder(self.folder)
         os.replace(source, path)
         _touch(path)
-
-
-def _no_blob(digest: str) -> NoBlob:
-    return NoBlob(f"no blob {digest}", hint="it was never uploaded, or is no longer needed")
 
 
 def _size(path: Path) -> int:
@@ -213,18 +208,10 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _touch(path: Path) -> None:
     """Restart the grace period; the name is durable even if the process that made it was killed."""
     os.utime(path)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _delete_older(path: Path, before: float) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from solera.serve.coordinator.store.base import Base
+from solera.serve.coordinator.store.base import Base, count_rows
 from solera.serve.coordinator.store.tables import OPEN, clients, deliveries, jobs
 
 
@@ -30,20 +30,18 @@ class Counts(Base):
 
     def census(self, now: float) -> Census:
         """All counts, of one moment."""
-        active = select(func.count()).select_from(clients).where(clients.c.revoked.is_(None))
+        active = clients.c.revoked.is_(None)
         waiting = deliveries.c.status == OPEN
         asked = select(deliveries.c.job, deliveries.c.seq).where(waiting).distinct()
         by_state = select(jobs.c.state, func.count()).group_by(jobs.c.state)
         by_status = select(deliveries.c.status, func.count()).group_by(deliveries.c.status)
         with self._read() as connection:
-            replies = {row[0]: row[1] for row in connection.execute(by_status)}
+            replies: dict[str, int] = dict(connection.execute(by_status).all())
             replies.pop(OPEN, None)
             return Census(
-                clients=connection.execute(active).scalar_one(),
-                seen=connection.execute(active.where(clients.c.seen > now - 60)).scalar_one(),
-                jobs={row[0]: row[1] for row in connection.execute(by_state)},
-                asks=connection.execute(
-                    select(func.count()).select_from(asked.subquery())
-                ).scalar_one(),
+                clients=count_rows(connection, clients, active),
+                seen=count_rows(connection, clients, active, clients.c.seen > now - 60),
+                jobs=dict(connection.execute(by_state).all()),
+                asks=count_rows(connection, asked.subquery()),
                 replies=replies,
             )

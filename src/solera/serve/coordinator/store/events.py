@@ -6,7 +6,6 @@ replies that went well, are deleted; refusals, failures and whatever changes a j
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -23,40 +22,25 @@ INVALID = "invalid"
 class Events(Base):
     """The log of a coordinator."""
 
-    def log(
-        self,
-        federation: str,
-        job: str | None,
-        client: int | None,
-        event: str,
-        reason: str,
-        now: float,
-        facts: Mapping[str, Any] | None = None,
-    ) -> int:
-        """Note what happened, above all every refusal and failure; the number of the event."""
-        about: dict[str, Any] = {"federation": federation, "job": job, "client": client}
+    def log(self, event: str, now: float, **about: Any) -> int:
+        """Note what happened, above all every refusal and failure; the number of the event.
+
+        ``about`` is what :func:`~solera.serve.coordinator.store.base.note` takes.
+        """
         with self._write() as connection:
-            return note(connection, event, now, **about, reason=reason, facts=facts)
+            return note(connection, event, now, **about)
 
     def events(
-        self,
-        federation: str | None = None,
-        job: str | None = None,
-        client: int | None = None,
-        event: str | None = None,
-        *,
-        after: int = 0,
-        limit: int = 1000,
-        newest: bool = False,
+        self, *, after: int = 0, limit: int = 1000, newest: bool = False, **wanted: Any
     ) -> list[Event]:
-        """Events from the one after number ``after``, in order, or the ``newest`` first."""
+        """Events from the one after number ``after``, in order, or the ``newest`` first.
+
+        ``wanted`` are values that their columns must have, None for any.
+        """
         order = events.c.id.desc() if newest else events.c.id
         chosen = select(events).where(events.c.id > after).order_by(order).limit(limit)
-        wanted = {"federation": federation, "job": job, "client": client, "event": event}
-        for column, value in wanted.items():
-            if value is not None:
-                chosen = chosen.where(events.c[column] == value)
-        return self._rows(Event, chosen)
+        given = {column: value for column, value in wanted.items() if value is not None}
+        return self._rows(Event, chosen.filter_by(**given))
 
     def forget_routine(self, until: int) -> int:
         """Delete the events of every day up to number ``until``; how many they were."""

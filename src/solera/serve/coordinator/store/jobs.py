@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-from msgspec.structs import asdict
-from sqlalchemy import Connection, and_, delete, false, insert, select, true, update
+from msgspec.structs import asdict, replace
+from sqlalchemy import Connection, and_, false, select, true, update
 
-from solera.serve.coordinator.store.base import Base, Conflict, NotFound, note, plain, row_of
+from solera.serve.coordinator.store.base import Base, Conflict, find_row, note, plain
+from solera.serve.coordinator.store.members import next_client
 from solera.serve.coordinator.store.tables import (
     NEXT,
     OPEN,
@@ -15,7 +17,6 @@ from solera.serve.coordinator.store.tables import (
     checkpoints,
     clients,
     deliveries,
-    federations,
     jobs,
 )
 from solera.serve.wire import Checkpoint, Job, NewCheckpoint, NewJob, StartedJob, State
@@ -42,9 +43,7 @@ class Jobs(Base):
             clients=None,
         )
         with self._write() as connection:
-            known = select(federations.c.name).where(federations.c.name == federation)
-            if connection.execute(known).first() is None:
-                raise NotFound(f"no federation {federation!r}")
+            next_client(connection, federation)
             is_new = self._add(connection, jobs, **asdict(job))
             stored = find_job(connection, new.id)
             for name in _FIXED:
@@ -67,25 +66,19 @@ class Jobs(Base):
 
     def set_job_state(self, id: str, new_state: State, reason: str, now: float) -> Job:
         """Move a job on. Moving it where it is changes nothing; what is final stays."""
-        sources = [state for state, targets in NEXT.items() if new_state in targets]
         with self._write() as connection:
-            changed = connection.execute(
-                update(jobs)
-                .where(jobs.c.id == id, jobs.c.state.in_(sources))
-                .values(state=new_state, reason=plain(reason), changed=now)
-            )
-            job = find_job(connection, id)
-            if not changed.rowcount:
-                if job.state != new_state:
-                    raise Conflict(f"job {id!r} is {job.state} and cannot become {new_state}")
+            job = find_job(connection, id, lock=True)
+            if job.state == new_state:
                 return job
+            if new_state not in NEXT[job.state]:
+                raise Conflict(f"job {id!r} is {job.state} and cannot become {new_state}")
+            changes: dict[str, Any] = {"state": new_state, "reason": plain(reason), "changed": now}
+            if new_state == "running":
+                changes["clients"] = _present(connection, job.federation)
+            connection.execute(update(jobs).filter_by(id=id).values(changes))
             facts = {"kind": job.kind, "hash": job.hash, "owner": job.owner}
             note(connection, new_state, now, of=job, reason=reason, facts=facts)
-            if new_state == "running":
-                present = _present(connection, job.federation)
-                connection.execute(update(jobs).where(jobs.c.id == id).values(clients=present))
-                return find_job(connection, id)
-            return job
+            return replace(job, **changes)
 
     # --- checkpoints ---
 
@@ -96,24 +89,22 @@ class Jobs(Base):
         """
         with self._write() as connection:
             find_job(connection, job, lock=True)
-            this = and_(checkpoints.c.job == job, checkpoints.c.first == new.first)
-            last = connection.execute(select(checkpoints.c.seq).where(this)).scalar()
+            kept = select(checkpoints.c.seq).filter_by(job=job, first=new.first)
+            last = connection.scalar(kept)
             if last is not None and last > new.sequence:
                 raise Conflict(
                     f"job {job!r} has a checkpoint at ask {last}, later than {new.sequence}"
                 )
-            connection.execute(delete(checkpoints).where(this))
             row = {"job": job, "first": new.first, "seq": new.sequence, "digest": new.digest}
-            connection.execute(insert(checkpoints).values(row | {"time": now}))
+            self._put(connection, checkpoints, **row, time=now)
             _prune(connection, job, range(new.first, new.sequence), now)
 
     def checkpoint(self, job: str, first: int) -> Checkpoint:
         """Where a replay of that loop goes on, and the digest of what the driver knew there."""
-        this = and_(checkpoints.c.job == job, checkpoints.c.first == first)
-        chosen = select(checkpoints.c.seq, checkpoints.c.digest).where(this)
+        chosen = select(checkpoints.c.seq, checkpoints.c.digest).filter_by(job=job, first=first)
         with self._read() as connection:
             row = connection.execute(chosen).first()
-            return Checkpoint() if row is None else Checkpoint(row.seq, row.digest)
+            return Checkpoint() if row is None else Checkpoint(*row)
 
     def prune(self, job: str) -> None:
         """Let go of all blobs of an ended job but its description and last checkpoint."""
@@ -125,18 +116,14 @@ class Jobs(Base):
 
 
 def _present(connection: Connection, federation: str) -> list[int]:
-    ours = select(clients.c.id).where(clients.c.federation == federation)
-    present = ours.where(clients.c.revoked.is_(None)).order_by(clients.c.id)
-    return list(connection.execute(present).scalars())
+    present = select(clients.c.id).filter_by(federation=federation, revoked=None)
+    return list(connection.scalars(present.order_by(clients.c.id)))
 
 
 def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
     """The job of that name; with ``lock`` no other transaction changes it meanwhile."""
-    chosen = select(jobs).where(jobs.c.id == id)
-    row = connection.execute(chosen.with_for_update() if lock else chosen).first()
-    if row is None:
-        raise NotFound(f"no job {id!r}")
-    return row_of(Job, row)
+    chosen = select(jobs).filter_by(id=id)
+    return find_row(connection, Job, chosen.with_for_update() if lock else chosen, f"no job {id!r}")
 
 
 def _prune(connection: Connection, job: str, sequence: range, now: float) -> None:

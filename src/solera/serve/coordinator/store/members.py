@@ -14,7 +14,6 @@ from sqlalchemy import (
     and_,
     delete,
     exists,
-    func,
     or_,
     select,
     union,
@@ -27,9 +26,11 @@ from solera.serve.coordinator.store.base import (
     Conflict,
     Denied,
     NotFound,
+    count_rows,
+    find_row,
+    first_row,
     note,
     plain,
-    row_of,
 )
 from solera.serve.coordinator.store.tables import (
     OPEN,
@@ -62,16 +63,14 @@ class Members(Base):
 
     def federations(self) -> list[str]:
         """The names of all federations, in order."""
-        with self._read() as connection:
-            names = select(federations.c.name).order_by(federations.c.name)
-            return list(connection.execute(names).scalars())
+        return self._scalars(select(federations.c.name).order_by(federations.c.name))
 
     def add_invite(self, federation: str, name: str, token_hash: bytes, expires: float) -> None:
         """Let one client join under this name, once, until ``expires``."""
         _check_name("add_invite", name)
         invite = InviteRow(token_hash, federation, name, expires, None)
         with self._write() as connection:
-            _next_client(connection, federation)
+            next_client(connection, federation)
             if not self._add(connection, invites, **asdict(invite)):
                 raise Conflict("this token was given out already", hint="draw a new one")
 
@@ -95,31 +94,27 @@ class Members(Base):
         _check_name("enrol", name)
         now = time.time()
         with self._write() as connection:
-            number = _next_client(connection, federation, lock=True)
+            number = next_client(connection, federation, lock=True)
             taken = or_(
                 clients.c.sign_key == sign_key,
                 and_(clients.c.federation == federation, clients.c.name == name),
             )
-            known = [
-                row_of(ClientRow, row) for row in connection.execute(select(clients).where(taken))
-            ]
-            known.sort(key=lambda client: client.sign_key != sign_key)
-            if token_hash is not None and not (known and known[0].sign_key == sign_key):
+            own_key_first = select(clients).where(taken).order_by(clients.c.sign_key != sign_key)
+            known = first_row(connection, ClientRow, own_key_first)
+            if token_hash is not None and (known is None or known.sign_key != sign_key):
                 invite = _use_invite(connection, token_hash, now)  # nobody else learns who is here
                 if (invite.federation, invite.name) != (federation, name):
                     raise Denied(
                         f"the invite is for {invite.name!r} of {invite.federation!r}, "
                         f"not for {name!r} of {federation!r}"
                     )
-            if known:
-                return _same_client(known[0], federation, name, sign_key, seal_key)
+            if known is not None:
+                return _same_client(known, federation, name, sign_key, seal_key)
             client = ClientRow(federation, number, name, sign_key, seal_key, dict(tasks), now)
             if not self._add(connection, clients, **asdict(client)):
                 raise Conflict(f"the key of client {name!r} is enrolled in another federation")
             connection.execute(
-                update(federations)
-                .where(federations.c.name == federation)
-                .values(next_client=number + 1)
+                update(federations).filter_by(name=federation).values(next_client=number + 1)
             )
             note(
                 connection,
@@ -133,13 +128,14 @@ class Members(Base):
 
     def clients(self, federation: str) -> list[ClientRow]:
         """All clients of a federation in the order of their numbers."""
-        chosen = select(clients).where(clients.c.federation == federation).order_by(clients.c.id)
+        chosen = select(clients).filter_by(federation=federation).order_by(clients.c.id)
         return self._rows(ClientRow, chosen)
 
     def client_by_key(self, sign_key: bytes) -> ClientRow | None:
         """Whose key this is; look at ``revoked`` before trusting it."""
-        owners = self._rows(ClientRow, select(clients).where(clients.c.sign_key == sign_key))
-        return owners[0] if owners else None
+        with self._read() as connection:
+            owned = select(clients).filter_by(sign_key=sign_key)
+            return first_row(connection, ClientRow, owned)
 
     def heartbeat(
         self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
@@ -155,9 +151,10 @@ class Members(Base):
             if known is not None and head[0] <= known[0] and list(head) != known:
                 del values["head"]
                 facts = {"head": known, "said": list(head)}
-                about = and_(events.c.federation == federation, events.c.client == id)
-                noted = select(events.c.facts).where(about, events.c.event == LOG_CUT)
-                if facts not in connection.execute(noted).scalars().all():
+                noted = select(events.c.facts).filter_by(
+                    federation=federation, client=id, event=LOG_CUT
+                )
+                if facts not in connection.scalars(noted).all():
                     reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
                     note(connection, LOG_CUT, now, federation=federation, client=id,
                          reason=reason, facts=facts)  # fmt: skip
@@ -193,9 +190,7 @@ class Members(Base):
         """How many rows of each table are held for a client."""
         with self._read() as connection:
             return {
-                table.name: connection.execute(
-                    select(func.count()).select_from(table).where(where)
-                ).scalar_one()
+                table.name: count_rows(connection, table, where)
                 for table, where in _holdings(federation, client)
             }
 
@@ -203,9 +198,8 @@ class Members(Base):
         """The blobs that hold what this client sent and what was meant for it alone."""
         delivered = _delivered_to(federation, id)
         columns = (deliveries.c.payload, deliveries.c.digest)
-        with self._read() as connection:
-            digests = connection.execute(union(*(select(c).where(delivered) for c in columns)))
-            return set(digests.scalars()) - {None}
+        chosen = union(*(select(column).where(delivered) for column in columns))
+        return set(self._scalars(chosen)) - {None}
 
     def forget_client(self, federation: str, id: int) -> dict[str, int]:
         """Delete everything held for a client; rows per table.
@@ -243,15 +237,13 @@ class Members(Base):
 
 def find_client(connection: Connection, federation: str, id: int) -> ClientRow:
     """The client of that number."""
-    row = connection.execute(select(clients).where(_is(federation, id))).first()
-    if row is None:
-        raise NotFound(f"no client {id} in {federation!r}")
-    return row_of(ClientRow, row)
+    chosen = select(clients).where(_is(federation, id))
+    return find_row(connection, ClientRow, chosen, f"no client {id} in {federation!r}")
 
 
 def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[bool]]]:
     """What belongs to a client: tables, those that refer to others first."""
-    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    ours = select(jobs.c.id).filter_by(federation=federation)
     content = or_(
         deliveries.c.status == OPEN,
         deliveries.c.payload.is_not(None),
@@ -269,12 +261,12 @@ def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[b
 
 def _lock_jobs(connection: Connection, federation: str) -> None:
     """Whoever changes deliveries of many asks holds their jobs, so that nobody waits in a ring."""
-    ours = select(jobs.c.id).where(jobs.c.federation == federation).order_by(jobs.c.id)
+    ours = select(jobs.c.id).filter_by(federation=federation).order_by(jobs.c.id)
     connection.execute(ours.with_for_update()).all()
 
 
 def _delivered_to(federation: str, id: int) -> ColumnElement[bool]:
-    ours = select(jobs.c.id).where(jobs.c.federation == federation)
+    ours = select(jobs.c.id).filter_by(federation=federation)
     return and_(deliveries.c.client == id, deliveries.c.job.in_(ours))
 
 
@@ -282,27 +274,26 @@ def _is(federation: str, id: int) -> ColumnElement[bool]:
     return and_(clients.c.federation == federation, clients.c.id == id)
 
 
-def _next_client(connection: Connection, federation: str, *, lock: bool = False) -> int:
-    """The number of the client that joins next."""
-    chosen = select(federations.c.next_client).where(federations.c.name == federation)
-    number = connection.execute(chosen.with_for_update() if lock else chosen).scalar()
+def next_client(connection: Connection, federation: str, *, lock: bool = False) -> int:
+    """The number of the client that joins next; an error if there is no such federation."""
+    chosen = select(federations.c.next_client).filter_by(name=federation)
+    number = connection.scalar(chosen.with_for_update() if lock else chosen)
     if number is None:
         raise NotFound(f"no federation {federation!r}")
     return int(number)
 
 
 def _use_invite(connection: Connection, token_hash: bytes, now: float) -> InviteRow:
-    this = invites.c.token_hash == token_hash
-    valid = and_(this, invites.c.used.is_(None), invites.c.expires > now)
-    used = update(invites).where(valid).values(used=now).returning(invites)
-    row = connection.execute(used).first()
-    if row is not None:
-        return row_of(InviteRow, row)
-    row = connection.execute(select(invites).where(this)).first()
-    if row is None:
+    unused = update(invites).filter_by(token_hash=token_hash, used=None)
+    using = unused.where(invites.c.expires > now).values(used=now).returning(invites)
+    used = first_row(connection, InviteRow, using)
+    if used is not None:
+        return used
+    invite = first_row(connection, InviteRow, select(invites).filter_by(token_hash=token_hash))
+    if invite is None:
         raise Denied("no such invite", hint="ask the coordinator for a token")
-    why = "was used already" if row.used is not None else "has expired"
-    raise Denied(f"the invite of {row.name!r} {why}", hint="ask the coordinator for a new token")
+    why = "was used already" if invite.used is not None else "has expired"
+    raise Denied(f"the invite of {invite.name!r} {why}", hint="ask the coordinator for a new token")
 
 
 def _same_client(

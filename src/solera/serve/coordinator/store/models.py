@@ -7,13 +7,21 @@ client replaces its earlier ones, so that none counts twice; the model is made o
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy import Connection, Select, and_, func, insert, select, update
+from sqlalchemy import Connection, Select, func, select, update
 
 from solera.core.errors import UsageError
 from solera.serve.coordinator.store.asks import insert_ask
-from solera.serve.coordinator.store.base import Base, Conflict, NotFound, note, row_of
+from solera.serve.coordinator.store.base import (
+    Base,
+    Conflict,
+    NotFound,
+    find_row,
+    first_row,
+    note,
+)
 from solera.serve.coordinator.store.events import INVALID, problem
 from solera.serve.coordinator.store.jobs import find_job
 from solera.serve.coordinator.store.tables import (
@@ -43,8 +51,7 @@ class Models(Base):
                 raise UsageError(
                     f"job {job!r} is {stored_job.kind}, only standing jobs have a question"
                 )
-            last = select(func.max(asks.c.seq)).where(asks.c.job == job)
-            first = 1 + (connection.execute(last).scalar() or 0)
+            first = 1 + _last_ask(connection, job)
             self._add(connection, questions, job=job, first=first, **asdict(call))
             stored = _question(connection, job)
             if Call.of(stored) != call:
@@ -56,15 +63,11 @@ class Models(Base):
         with self._write() as connection:
             stored_job = find_job(connection, job, lock=True)
             question = _question(connection, job)
-            ours = and_(deliveries.c.job == job, deliveries.c.seq >= question.first)
-            waiting = select(deliveries.c.seq).where(
-                ours, deliveries.c.client == client, deliveries.c.status == OPEN
-            )
-            open_ask = connection.execute(waiting).scalar()
+            waiting = _contributions(question).filter_by(client=client, status=OPEN)
+            open_ask = connection.execute(waiting).first()
             if open_ask is not None:
-                return int(open_ask)
-            last = connection.execute(select(func.max(asks.c.seq)).where(asks.c.job == job))
-            seq = max(question.first, 1 + (last.scalar() or 0))
+                return int(open_ask.seq)
+            seq = max(question.first, 1 + _last_ask(connection, job))
             ask = AskRow.of(
                 question,
                 seq=seq,
@@ -113,17 +116,12 @@ class Models(Base):
         """Where a contribution is; clients see only their own."""
         with self._read() as connection:
             stored_job, question = find_job(connection, job), _question(connection, job)
-            row = connection.execute(
-                _contributions(question).where(deliveries.c.seq == seq)
-            ).first()
+            row = connection.execute(_contributions(question).filter_by(seq=seq)).first()
             if row is None or client not in (None, (stored_job.federation, row.client)):
                 raise NotFound(f"no contribution {seq} to job {job!r}")
-            model = _model(connection, job)
-            about = and_(events.c.job == job, events.c.client == row.client)
-            against = select(events.c.reason).where(about, events.c.event == INVALID)
-            why = connection.execute(
-                against.where(events.c.reason.startswith(problem(seq)))
-            ).scalar()
+            model = first_row(connection, Model, _model(job))
+            against = select(events.c.reason).filter_by(job=job, client=row.client, event=INVALID)
+            why = connection.scalar(against.where(events.c.reason.startswith(problem(seq))))
         state, reason = row.status, row.reason
         if state == "ok" and why is not None:
             state, reason = INVALID, why
@@ -141,22 +139,16 @@ class Models(Base):
         """
         with self._write() as connection:
             stored_job = find_job(connection, job, lock=True)
-            before = _model(connection, job)
+            before = first_row(connection, Model, _model(job))
             if before is not None and before.digest == new.digest:
                 return before  # a driver that died after publishing publishes again
             version = 1 if before is None else before.version + 1
             contributions = {str(client): seq for client, seq in sorted(new.contributions.items())}
             model = Model(job, version, new.digest, contributions, now)
-            connection.execute(
-                insert(models).values(asdict(model))
-                if before is None
-                else update(models).where(models.c.job == job).values(asdict(model))
-            )
+            self._put(connection, models, **asdict(model))
             for client, seq in new.contributions.items():
-                earlier = and_(
-                    deliveries.c.job == job, deliveries.c.client == client, deliveries.c.seq < seq
-                )
-                done = update(deliveries).where(earlier, deliveries.c.status != OPEN)
+                own = update(deliveries).filter_by(job=job, client=client)
+                done = own.where(deliveries.c.seq < seq, deliveries.c.status != OPEN)
                 connection.execute(done.values(pruned=True, digest=None))
             facts = {"digest": new.digest, "version": version, "contributions": len(contributions)}
             note(connection, "published", now, of=stored_job, facts=facts)
@@ -166,24 +158,24 @@ class Models(Base):
         """The latest model of a job."""
         with self._read() as connection:
             find_job(connection, job)
-            model = _model(connection, job)
-            if model is None:
-                raise NotFound(f"job {job!r} has not published a model yet")
-            return model
+            missing = f"job {job!r} has not published a model yet"
+            return find_row(connection, Model, _model(job), missing)
+
+
+def _last_ask(connection: Connection, job: str) -> int:
+    return connection.scalar(select(func.max(asks.c.seq)).where(asks.c.job == job)) or 0
 
 
 def _question(connection: Connection, job: str) -> QuestionRow:
-    row = connection.execute(select(questions).where(questions.c.job == job)).first()
-    if row is None:
-        raise NotFound(f"job {job!r} asks for no contributions, or not yet")
-    return row_of(QuestionRow, row)
+    chosen = select(questions).filter_by(job=job)
+    missing = f"job {job!r} asks for no contributions, or not yet"
+    return find_row(connection, QuestionRow, chosen, missing)
 
 
-def _model(connection: Connection, job: str) -> Model | None:
-    row = connection.execute(select(models).where(models.c.job == job)).first()
-    return None if row is None else row_of(Model, row)
+def _model(job: str) -> Select[Any]:
+    return select(models).filter_by(job=job)
 
 
 def _contributions(question: QuestionRow) -> Select[tuple[object, ...]]:
-    ours = and_(deliveries.c.job == question.job, deliveries.c.seq >= question.first)
-    return select(*REPLY_COLUMNS).where(ours)
+    ours = select(*REPLY_COLUMNS).filter_by(job=question.job)
+    return ours.where(deliveries.c.seq >= question.first)

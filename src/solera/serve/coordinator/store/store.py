@@ -44,6 +44,4 @@ class Store(Members, Events, Jobs, Asks, Models, Counts):
             select(questions.c.prepare),
             select(models.c.digest),
         ]
-        with self._read() as connection:
-            digests = set(connection.execute(union(*sources)).scalars())
-        return digests - {None}
+        return set(self._scalars(union(*sources))) - {None}

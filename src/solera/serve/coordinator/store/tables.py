@@ -5,7 +5,8 @@ Times are seconds since 1970, UTC. A digest names a blob; a row never holds a pa
 
 from __future__ import annotations
 
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sqlalchemy import (
     JSON,
@@ -24,7 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from solera.serve.wire import Answer, Call, Message
+from solera.serve.wire import Answer, Call, Event, Job, Message, Model
 
 NEXT: dict[str, tuple[str, ...]] = {
     "created": ("waiting", "running", "failed", "cancelled", "expired"),
@@ -106,6 +107,7 @@ class ReplyRow(Answer, kw_only=True):
 
 
 # --- tables --------------------------------------------------------------------------------------
+# A table has the columns of its rows; what a row does not say, a key or a reference, is added.
 
 metadata = MetaData(
     naming_convention={
@@ -117,14 +119,42 @@ metadata = MetaData(
 )
 
 
+_TYPES: dict[Any, Any] = {
+    str: Text,
+    Literal: Text,
+    int: BigInteger,
+    float: Double,
+    bool: Boolean,
+    bytes: LargeBinary,
+    list: JSON(none_as_null=True),
+    dict: JSON(none_as_null=True),
+}
+
+
+def _columns(row: type[Message], *but: str) -> list[Column[Any]]:
+    """The columns of a table of such rows, ``but`` those that the table declares itself."""
+    columns = []
+    for name, hint in get_type_hints(row).items():
+        nullable = NoneType in get_args(hint)
+        kind = get_args(hint)[0] if nullable else hint
+        if name not in but:
+            columns.append(Column(name, _TYPES[get_origin(kind) or kind], nullable=nullable))
+    return columns
+
+
 def _required(*parts: Any, **options: Any) -> Column[Any]:
     return Column(*parts, nullable=False, **options)
+
+
+def _key(name: str, kind: Any = BigInteger) -> Column[Any]:
+    """A part of the primary key, which the store gives itself."""
+    return Column(name, kind, primary_key=True, autoincrement=False)
 
 
 federations = Table(
     "federations",
     metadata,
-    Column("name", Text, primary_key=True),
+    _key("name", Text),
     _required("next_client", BigInteger),
     _required("created", Double),
 )
@@ -132,54 +162,34 @@ federations = Table(
 invites = Table(
     "invites",
     metadata,
-    Column("token_hash", LargeBinary, primary_key=True),
+    _key("token_hash", LargeBinary),
     _required("federation", ForeignKey("federations.name"), index=True),
-    _required("name", Text),
-    _required("expires", Double),
-    Column("used", Double),
+    *_columns(InviteRow, "token_hash", "federation"),
 )
 
 clients = Table(
     "clients",
     metadata,
-    Column("federation", ForeignKey("federations.name"), primary_key=True),
-    Column("id", BigInteger, primary_key=True, autoincrement=False),
-    _required("name", Text),
-    Column("sign_key", LargeBinary, nullable=False, unique=True),
-    _required("seal_key", LargeBinary),
-    _required("tasks", JSON),
-    _required("enrolled", Double),
-    Column("seen", Double),
-    Column("revoked", Double),
-    _required("reason", Text),
-    Column("doing", Text),
-    Column("head", JSON(none_as_null=True)),
+    _key("federation", ForeignKey("federations.name")),
+    _key("id"),
+    *_columns(ClientRow, "federation", "id"),
+    UniqueConstraint("sign_key"),
     UniqueConstraint("federation", "name"),
 )
 
 jobs = Table(
     "jobs",
     metadata,
-    Column("id", Text, primary_key=True),
+    _key("id", Text),
     _required("federation", ForeignKey("federations.name"), index=True),
-    _required("kind", Text),
-    _required("spec", Text),
-    _required("hash", Text),
-    _required("seed", BigInteger),
-    _required("owner", Text),
-    Column("deadline", Double),
-    _required("state", Text),
-    _required("reason", Text),
-    _required("created", Double),
-    _required("changed", Double),
-    Column("clients", JSON(none_as_null=True)),
+    *_columns(Job, "id", "federation"),
 )
 
 approvals = Table(
     "approvals",
     metadata,
-    Column("job", ForeignKey("jobs.id"), primary_key=True),
-    Column("client", BigInteger, primary_key=True, autoincrement=False),
+    _key("job", ForeignKey("jobs.id")),
+    _key("client"),
     _required("person", Text),
     _required("hash", Text),
     _required("time", Double),
@@ -188,30 +198,19 @@ approvals = Table(
 asks = Table(
     "asks",
     metadata,
-    Column("job", ForeignKey("jobs.id"), primary_key=True),
-    Column("seq", BigInteger, primary_key=True, autoincrement=False),
-    _required("task", Text),
-    _required("version", BigInteger),
-    Column("payload", Text),
-    Column("prepare", Text),
-    _required("round", BigInteger),
-    Column("deadline", Double),
-    _required("clients", JSON),
-    _required("created", Double),
-    _required("pruned", Boolean),
+    _key("job", ForeignKey("jobs.id")),
+    _key("seq"),
+    *_columns(AskRow, "job", "seq"),
 )
 
 deliveries = Table(
     "deliveries",
     metadata,
-    Column("job", Text, primary_key=True),
-    Column("seq", BigInteger, primary_key=True, autoincrement=False),
-    Column("client", BigInteger, primary_key=True, autoincrement=False),
+    _key("job", Text),
+    _key("seq"),
+    _key("client"),
     Column("payload", Text),
-    _required("status", Text),
-    Column("digest", Text),
-    _required("size", BigInteger),
-    _required("reason", Text),
+    *_columns(Answer),
     Column("signature", LargeBinary),
     Column("time", Double),
     _required("pruned", Boolean),
@@ -222,8 +221,8 @@ deliveries = Table(
 checkpoints = Table(
     "checkpoints",
     metadata,
-    Column("job", ForeignKey("jobs.id"), primary_key=True),
-    Column("first", BigInteger, primary_key=True, autoincrement=False),
+    _key("job", ForeignKey("jobs.id")),
+    _key("first"),
     _required("seq", BigInteger),
     _required("digest", Text),
     _required("time", Double),
@@ -232,35 +231,25 @@ checkpoints = Table(
 questions = Table(
     "questions",
     metadata,
-    Column("job", ForeignKey("jobs.id"), primary_key=True),
+    _key("job", ForeignKey("jobs.id")),
     _required("first", BigInteger),
-    _required("task", Text),
-    _required("version", BigInteger),
-    _required("payload", Text),
-    Column("prepare", Text),
+    *_columns(Call),
 )
 
 models = Table(
     "models",
     metadata,
-    Column("job", ForeignKey("jobs.id"), primary_key=True),
-    _required("version", BigInteger),
-    _required("digest", Text),
-    _required("contributions", JSON),
-    _required("time", Double),
+    _key("job", ForeignKey("jobs.id")),
+    *_columns(Model, "job"),
 )
 
 events = Table(
     "events",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    _required("federation", Text, index=True),
-    Column("job", Text, index=True),
-    Column("client", BigInteger),
-    _required("event", Text),
-    _required("reason", Text),
-    _required("time", Double),
-    Column("facts", JSON(none_as_null=True)),
+    *_columns(Event, "id"),
+    Index(None, "federation"),
+    Index(None, "job"),
     sqlite_autoincrement=True,
 )
 

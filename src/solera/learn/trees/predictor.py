@@ -1,4 +1,4 @@
-"""What forests and boosted trees share: classes or one number, predicted by many trees."""
+"""What learners of trees share: classes or one number, predicted by one tree or by many."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from solera.learn.base import Predictor
 from solera.learn.trees.tree import Floats
 
 
-class TreeEnsemble(Predictor, abstract=True):
-    """A learner of classes, or of one number, whose model is many trees."""
+class TreePredictor(Predictor, abstract=True):
+    """A learner of classes, or of one number, whose model is a tree or many."""
 
     allows_missing = True
 
