@@ -12,11 +12,9 @@ the squared error for numbers; ``l2`` adds l2/2·‖w‖² (without the intercep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, ClientGroup, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
@@ -24,13 +22,11 @@ from solera.core.errors import DataError
 from solera.core.replies import Stacked
 from solera.core.selection import Selector
 from solera.core.task import task
-from solera.learn.averaging.base import ScoreAveraging, diverged
+from solera.learn.averaging.base import Entries, ScoreAveraging, diverged
 from solera.learn.averaging.training.batches import shuffle_rows
 from solera.learn.averaging.training.losses import targets_of
 from solera.learn.probabilities import sigmoid
 from solera.learn.rows import check_shape, dense, not_finite
-
-Floats = NDArray[np.floating[Any]]
 
 # --- the client's side ---
 
@@ -75,13 +71,13 @@ def _train_many(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked({"coef": W[back], "intercept": b[back], "loss": loss[back], "rows": data.sizes})
 
 
-def _like(ask: Any) -> dict[str, Any]:
+def _like(ask: Any) -> Entries:
     return {"coef": ask["coef"], "intercept": ask["intercept"], "loss": 0.0, "rows": 0}
 
 
 @task("linear.train", many=_train_many, like=_like)
 @np.errstate(over="ignore", invalid="ignore")
-def _train(client: Client, ask: Any) -> dict[str, Any]:
+def _train(client: Client, ask: Any) -> Entries:
     """Mini-batch gradient descent over this client's rows, as in the textbook."""
     rows = client.data.part("train")
     check_shape(client.id, len(rows), rows.X, len(ask["coef"]))
@@ -105,7 +101,7 @@ def _train(client: Client, ask: Any) -> dict[str, Any]:
     return {"coef": W, "intercept": b, "loss": loss, "rows": len(rows)}
 
 
-def _error(z: Floats, target: Array, loss: str) -> tuple[Floats, Floats]:
+def _error(z: Array, target: Array, loss: str) -> tuple[Array, Array]:
     """dL/dz and L of every row; z has one column per output."""
     if loss == "softmax":
         z = z - z.max(axis=-1, keepdims=True)
@@ -165,8 +161,8 @@ class FedLinear(ScoreAveraging):
     """
 
     update = _train
-    coef_: Floats
-    intercept_: Floats
+    coef_: Array
+    intercept_: Array
 
     def __init__(
         self,
@@ -187,19 +183,19 @@ class FedLinear(ScoreAveraging):
         self.l2 = l2
         self.select = select
 
-    def first_model(self, seed: int) -> dict[str, Any]:
+    def first_model(self, seed: int) -> Entries:
         return {
             "coef": np.zeros((self.schema_.width, self.schema_.outputs)),
             "intercept": np.zeros(self.schema_.outputs),
         }
 
-    def get_model(self) -> dict[str, Any]:
+    def get_model(self) -> Entries:
         return {"coef": self.coef_, "intercept": self.intercept_}
 
-    def set_model(self, model: Mapping[str, Any]) -> None:
+    def set_model(self, model: Entries) -> None:
         self.coef_, self.intercept_ = model["coef"], model["intercept"]
 
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         return {
             "classes": self.schema_.classes,
             "loss": self.loss_of_target(),
@@ -209,9 +205,9 @@ class FedLinear(ScoreAveraging):
             "l2": float(self.l2),
         }
 
-    def decision_function(self, X: Any) -> Floats:
+    def decision_function(self, X: Any) -> Array:
         """X w + b."""
         X = self.check_rows(X)
         flat = X if hasattr(X, "tocsr") else X.reshape(len(X), -1)
-        scores: Floats = flat @ self.coef_ + self.intercept_
+        scores: Array = flat @ self.coef_ + self.intercept_
         return scores

@@ -6,11 +6,8 @@ how many images were used.
 
 from __future__ import annotations
 
-from solera.data import datasets
-from solera.learn.averaging import nn
-from solera.learn.averaging.learner import FedAvg
+import solera as so
 from solera.published.rows import Rows, row
-from solera.simulate.simulation import simulate
 from solera.study.run.progress import SILENT, Progress
 
 TITLE = "CIFAR-10: rounds against local epochs with R·E = 60"
@@ -18,20 +15,20 @@ SCALE_DOWN = "Default: R·E = 4 on 2,000 images. --full: R·E = 60 on all images
 ERRATA = ("The thesis shows curves and prints no numbers.",)
 
 
-NET = nn.conv_net((32, 32, 3), channels=(32, 64, 64), dense=64)
+NET = so.nn.conv_net((32, 32, 3), channels=(32, 64, 64), dense=64)
 
 
 def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """The table. Without ``full``, R·E = 4 on 2,000 images."""
-    X, y, X_test, y_test = datasets.cifar10()
+    X, y, X_test, y_test = so.datasets.cifar10()
     product, splits = (60, (1, 5, 10)) if full else (4, (1, 2))
     if not full:
         X, y = X[:2000], y[:2000]
     rows = []
     for per_round, clients in ((2, 2), (2, 7), (5, 7)):
-        fed = simulate(X, y, clients=clients, seed=0)
+        fed = so.simulate(X, y, clients=clients, seed=0)
         for epochs in splits:
-            learner = FedAvg(
+            learner = so.FedAvg(
                 NET,
                 rounds=product // epochs,
                 per_round=per_round,

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 
+import solera as so
 from solera.core.rounds import Callback, Round
-from solera.data import datasets
 from solera.data.learning_analytics import schools
 from solera.data.partition_groups import ByGroup
 from solera.learn.cluster.agreement import jaccard
-from solera.learn.cluster.kmeans import FedKMeans
 from solera.published.rows import Rows, row
-from solera.simulate.simulation import simulate
 from solera.study.run.progress import SILENT, Progress
 
 TITLE = "k-means, federated against centralised (Figure 4.7)"
@@ -58,9 +56,9 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
 
 def _matrices(full: bool) -> list[tuple[str, Any, Any]]:
     if full:
-        whole = datasets.xuetangx(test=0)
+        whole = so.datasets.xuetangx(test=0)
         return [("xuetangx", whole.X, whole.groups["student"])]
-    actions, courses = datasets.xuetangx_actions16k(test=0).X, datasets.kddcup2015(test=0).X
+    actions, courses = so.datasets.xuetangx_actions16k(test=0).X, so.datasets.kddcup2015(test=0).X
     events = courses.reshape(len(courses), 30, -1).sum(axis=1)
     return [
         ("kddcup2015", events, np.arange(len(events))),
@@ -71,15 +69,17 @@ def _matrices(full: bool) -> list[tuple[str, Any, Any]]:
 def _agreement(X: Any, students: Any, rounds: int, seed: int) -> Any:
     """Jaccard index of every round with each number of clients."""
     school = ByGroup(schools(students, 1000, seed=seed))
-    federation = simulate(X, partition=school, seed=seed)
-    start = FedKMeans(CLUSTERS).start(federation)
-    alone = simulate(X, clients=1, seed=seed)
-    central = FedKMeans(CLUSTERS, init=start, tolerance=EPSILON, rounds=1000).fit(alone)
+    federation = so.simulate(X, partition=school, seed=seed)
+    start = so.FedKMeans(CLUSTERS).start(federation)
+    alone = so.simulate(X, clients=1, seed=seed)
+    central = so.FedKMeans(CLUSTERS, init=start, tolerance=EPSILON, rounds=1000).fit(alone)
     watch = _Watch(X, central.predict(X))
     agreement = np.empty((len(PER_ROUND), rounds))
     for j, clients in enumerate(PER_ROUND):
         watch.seen = []
-        learner = FedKMeans(CLUSTERS, init=start, rounds=rounds, per_round=clients, tolerance=0.0)
+        learner = so.FedKMeans(
+            CLUSTERS, init=start, rounds=rounds, per_round=clients, tolerance=0.0
+        )
         learner.fit(federation, callbacks=[watch])
         agreement[j] = np.pad(watch.seen, (0, rounds - len(watch.seen)), mode="edge")
     return agreement

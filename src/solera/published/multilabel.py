@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from solera.data import datasets
+import solera as so
 from solera.data.federated import FederatedData
 from solera.data.multilabel import LabelData, deal_labels
-from solera.learn.averaging import nn
-from solera.learn.averaging.multilabel import MLFedAvg
 from solera.published.rows import Rows, row
-from solera.simulate.simulation import simulate
 from solera.study.run.progress import SILENT, Progress
 
 TITLE = "MLFedAvg: shared core, private labels (Tables 5.5 and 5.10)"
@@ -58,9 +55,7 @@ ROUNDS: dict[str, Any] = {"rounds": 150, "stop": None, "batch_size": 64, "lr": 5
 PATIENT: dict[str, Any] = {**ROUNDS, "rounds": 100, "stop": "patience", "patience": 10}
 TUNED: dict[str, Any] = {"label_loss": "asymmetric", "thresholds": True}
 METHODS: dict[str, dict[str, Any]] = {
-    "uniform": {**ROUNDS, "aggregation": "uniform"},
-    "samples": {**ROUNDS, "aggregation": "samples"},
-    "samples_labels": {**ROUNDS, "aggregation": "samples_labels"},
+    **{how: {**ROUNDS, "aggregation": how} for how in ("uniform", "samples", "samples_labels")},
     "alone": {**ROUNDS, "share": False},
 }
 """As published; compared under the noise of the thesis's program."""
@@ -88,13 +83,13 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
 
 def one_seed(name: str, seed: int) -> dict[str, float]:
     """Macro-F1 of every method on the global test rows, mean over clients."""
-    X, y = datasets.load(name, test=0.0).all
-    core = nn.mlp(X.shape[1], 100, 20)
+    X, y = so.datasets.load(name, test=0.0).all
+    core = so.nn.mlp(X.shape[1], 100, 20)
     mean_scores: dict[str, float] = {}
     for methods, absolute in ((METHODS, True), (OURS, False)):
         data = deal_labels(X, y, SETS[name], absolute=absolute, seed=seed)
         for method, options in methods.items():
-            learner = MLFedAvg(core, **options)
+            learner = so.MLFedAvg(core, **options)
             parts = (
                 [data.clients]
                 if learner.share
@@ -105,7 +100,9 @@ def one_seed(name: str, seed: int) -> dict[str, float]:
     return mean_scores
 
 
-def _macro_f1(learner: MLFedAvg, clients: FederatedData, data: LabelData, seed: int) -> list[float]:
-    federation = simulate(clients, seed=seed)
+def _macro_f1(
+    learner: so.MLFedAvg, clients: FederatedData, data: LabelData, seed: int
+) -> list[float]:
+    federation = so.simulate(clients, seed=seed)
     scores = learner.fit(federation).evaluate_clients(federation, data.X_test, data.y_test)
     return [score["macro_f1"] for score in scores.values()]

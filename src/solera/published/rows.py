@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 """What :func:`row` makes."""
 
 
 def row(
     cell: str, thesis: float | None, ours: float | None, *, form: str = ".4g", note: str = ""
-) -> dict[str, Any]:
+) -> Row:
     """A cell of a thesis's table or figure.
 
     ``thesis`` is None where it prints no number, ``ours`` where the cell was left out. ``form`` is

@@ -8,7 +8,7 @@ from typing import Any
 
 from solera.core.selection import Selector, Uniform
 from solera.learn.evaluation import Evaluate
-from solera.published.rows import Rows, quiet, row
+from solera.published.rows import Row, Rows, quiet, row
 from solera.published.selection_protocol import (
     MLP,
     NEARLY_IID,
@@ -91,9 +91,7 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     return rows
 
 
-def _one(
-    setting: Setting, images: Images, rounds: int, kind: str, name: str, seed: int
-) -> dict[str, Any]:
+def _one(setting: Setting, images: Images, rounds: int, kind: str, name: str, seed: int) -> Row:
     selectors: dict[str, Selector] = {
         "Uniform": Uniform(),
         "AFL": ActiveSampling(),

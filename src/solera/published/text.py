@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
+import solera as so
 from solera.core.errors import DatasetUnavailable
 from solera.core.rng import generator
 from solera.data.files import find
-from solera.learn.averaging import nn
-from solera.learn.averaging.learner import FedAvg
 from solera.published.rows import Rows, row
-from solera.simulate.simulation import simulate
 from solera.study.run.progress import SILENT, Progress
 
 TITLE = "Sentiment of tweets: hashed n-grams and a small head"
@@ -68,9 +66,9 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     X, y, X_test, y_test = load(width)
     rows = []
     for case, clients in (("100 clients", 100), ("centralised", 1)):
-        fed = simulate(X, y, clients=clients, seed=0)
-        learner = FedAvg(
-            nn.text_head(X.shape[1], 1),
+        fed = so.simulate(X, y, clients=clients, seed=0)
+        learner = so.FedAvg(
+            so.nn.text_head(X.shape[1], 1),
             rounds=rounds if clients > 1 else max(3, rounds // 8),
             per_round=min(20, clients),
             lr=3e-3,

@@ -26,7 +26,7 @@ from solera.learn.trees.fusion.federated_tree import FederatedTree, filter_effec
 from solera.learn.trees.fusion.tasks import confusion, grow_cart
 from solera.learn.trees.id3 import category_sizes, grow_id3
 from solera.learn.trees.tree import Tree
-from solera.published.rows import Rows, row
+from solera.published.rows import Row, Rows, row
 from solera.simulate.simulation import simulate
 from solera.study.run.progress import SILENT, Progress
 
@@ -123,7 +123,7 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     return lines + _figure(folds)
 
 
-def _line(found: dict[str, Any], metric: str) -> dict[str, Any]:
+def _line(found: Row, metric: str) -> Row:
     name = f"{found['data']}, {found['kind']}, {found['partition']}, {found['clients']} clients"
     local, theirs, central = (
         found[f"{who}_{metric}"] for who in ("local", "thesis_local", "central")
@@ -171,7 +171,7 @@ def measure_all(
     return found
 
 
-def summary(found: dict[str, Any]) -> str:
+def summary(found: Row) -> str:
     """One cell as a line."""
     shown = ", ".join(
         f"{who} {found[f'{who}_accuracy']:.2f}/{found[f'{who}_macro_f1']:.2f}"
@@ -181,7 +181,7 @@ def summary(found: dict[str, Any]) -> str:
     return f"{found['data']} {found['kind']} {found['partition']} {found['clients']}: {shown}{note}"
 
 
-def measure(cell: Cell, *, folds: int = FOLDS, seed: int = 0) -> dict[str, Any]:
+def measure(cell: Cell, *, folds: int = FOLDS, seed: int = 0) -> Row:
     """One cell: published figures and the means of ours."""
     dataset = datasets.load(cell.data)
     X, y = dataset.all
@@ -193,7 +193,7 @@ def measure(cell: Cell, *, folds: int = FOLDS, seed: int = 0) -> dict[str, Any]:
     with np.errstate(all="ignore"):
         by_client = np.nanmean(scores[:, ~np.isnan(scores[0]).all(axis=(1, 2))], axis=2)
     means = 100 * by_client.mean(axis=1)
-    found: dict[str, Any] = {**cell._asdict(), "folds": folds, **published(cell)}
+    found: Row = {**cell._asdict(), "folds": folds, **published(cell)}
     for who, values in zip(("ours", "local", "central"), means, strict=True):
         found |= {f"{who}_{metric}": float(v) for metric, v in zip(METRICS, values, strict=True)}
     behind = [m for m in METRICS if found[f"ours_{m}"] < found[f"local_{m}"] - _MARGIN]

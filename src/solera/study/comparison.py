@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ class Comparison:
         return set().union(*(pair - {self.leader} for pair in differing if self.leader in pair))
 
 
-def read_scores(folder: str | os.PathLike[str], metric: str, part: str) -> list[Score]:
+def read_scores(folder: runs.Paths, metric: str, part: str) -> list[Score]:
     """The values of a metric in a run folder; ``part`` is "test" or "clients"."""
     folder = Path(folder)
     rows = [row for row in runs.rows(folder) if row["part"] == part]
@@ -89,7 +88,7 @@ def read_scores(folder: str | os.PathLike[str], metric: str, part: str) -> list[
 
 
 def gather(
-    folders: Iterable[str | os.PathLike[str]], metric: str, part: str = "test"
+    folders: Iterable[runs.Paths], metric: str, part: str = "test"
 ) -> tuple[list[Score], list[str]]:
     """The scores of several run folders, and a line for every folder that cannot be read."""
     scores: list[Score] = []

@@ -126,8 +126,9 @@ def three_schemes(
     ``data`` is what clients hold, with test rows set aside: ``so.simulate(…, test=0.3).data``. All
     clients know all classes, as they would in a federation.
     """
-    tested = np.flatnonzero(data.sizes("test") > 0)
-    if not len(tested):
+    sizes = data.sizes("test").tolist()
+    rows_tested = {client: rows for client, rows in enumerate(sizes) if rows}
+    if not rows_tested:
         raise DataError("no client has test rows", hint="set some aside: so.simulate(test=0.3)")
     federation = simulate(data, seed=seed)
 
@@ -140,15 +141,12 @@ def three_schemes(
     progress("centralised")
     centralised = fitted(np.arange(data.clients)).evaluate(federation)
     counts = {}
-    for client in tested.tolist():
+    for client in rows_tested:
         progress(f"alone: client {client} of {data.clients}")
         only = np.array([client])
         test = data.segments(only, "test").joined()
         counts[client] = counts_of(fitted(only), test.X, test.y, data.schema)
     alone = evaluation_of(counts)
     assert alone is not None
-    sizes = data.sizes("test")
-    return ThreeSchemes(
-        {"alone": alone, "federated": federated, "centralised": centralised},
-        {client: int(sizes[client]) for client in tested.tolist()},
-    )
+    evaluations = {"alone": alone, "federated": federated, "centralised": centralised}
+    return ThreeSchemes(evaluations, rows_tested)

@@ -18,6 +18,9 @@ from solera.core.task import Task
 from solera.learn.base import Predictor
 from solera.learn.probabilities import sigmoid, softmax
 
+Entries = Mapping[str, Any]
+"""What a model, an ask or a reply holds, by name."""
+
 
 class Averaging(Predictor, abstract=True):
     """A learner whose model is the mean of what clients make of it, round after round.
@@ -34,22 +37,22 @@ class Averaging(Predictor, abstract=True):
     """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
 
     @abstractmethod
-    def first_model(self, seed: int) -> dict[str, Any]:
+    def first_model(self, seed: int) -> Entries:
         """The model before the first round."""
 
     @abstractmethod
-    def get_model(self) -> dict[str, Any]:
+    def get_model(self) -> Entries:
         """The current model."""
 
     @abstractmethod
-    def set_model(self, model: Mapping[str, Any]) -> None:
+    def set_model(self, model: Entries) -> None:
         """Make this the current model."""
 
     @abstractmethod
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         """What clients are asked with in this round besides the model."""
 
-    def round_ask(self, round: int) -> dict[str, Any]:
+    def round_ask(self, round: int) -> Entries:
         """All that clients are asked with in this round."""
         return {**self.round_config(round), **self.get_model()}
 
@@ -57,7 +60,7 @@ class Averaging(Predictor, abstract=True):
         """How the clients' replies become one."""
         return Mean(weight="rows")
 
-    def apply_update(self, mean: Mapping[str, Any]) -> None:
+    def apply_update(self, mean: Entries) -> None:
         """Change the model by the folded replies of one round."""
         self.set_model(mean)
 
@@ -65,7 +68,7 @@ class Averaging(Predictor, abstract=True):
         arrays = [np.asarray(value) for value in self.get_model().values()]
         return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
 
-    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> FloatArray:
+    def losses_of(self, models: Sequence[Entries], X: Any, y: Any) -> FloatArray:
         """The mean loss over rows of every model."""
         current, means = self.get_model(), []
         for model in models:

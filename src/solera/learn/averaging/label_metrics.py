@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.clients import Array, BoolArray, FloatArray
 from solera.learn.evaluation import ratio
 
-Scores = NDArray[np.floating[Any]]
 
-
-def label_scores(z: Scores, truth: Array, thresholds: Array | float = 0.0) -> dict[str, float]:
+def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dict[str, float]:
     """Scores of outputs z (before the sigmoid) against labels 0 and 1.
 
     A label is predicted where z exceeds its threshold. ``subset_accuracy`` counts rows with every
@@ -40,7 +35,7 @@ def label_scores(z: Scores, truth: Array, thresholds: Array | float = 0.0) -> di
     }
 
 
-def ranking_loss(z: Scores, positive: BoolArray) -> float:
+def ranking_loss(z: Array, positive: BoolArray) -> float:
     """The share of pairs (label present, label absent) of a row that are in the wrong order."""
     from sklearn.metrics import label_ranking_loss
 
@@ -49,7 +44,7 @@ def ranking_loss(z: Scores, positive: BoolArray) -> float:
     return float(label_ranking_loss(positive, z))
 
 
-def tune_thresholds(z: Scores, y: Array) -> FloatArray:
+def tune_thresholds(z: Array, y: Array) -> FloatArray:
     """For every label the threshold on z with the best F1; 0 where no row has the label.
 
     Rows are sorted by z; a threshold lies half-way between two neighbours.

@@ -8,7 +8,7 @@ changed; the coordinator moves the model by the weighted mean:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -22,7 +22,7 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.core.selection import Selector
-from solera.learn.averaging.base import ScoreAveraging
+from solera.learn.averaging.base import Entries, ScoreAveraging
 from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
@@ -130,17 +130,17 @@ class FedAvg(ScoreAveraging):
         find_device(self.device)
         super().begin(federation)
 
-    def first_model(self, seed: int) -> dict[str, Any]:
+    def first_model(self, seed: int) -> Entries:
         self._architecture.check(self.schema_.width, self.schema_.outputs)
         return {"weights": self._architecture.start(seed, self.dtype)}
 
-    def get_model(self) -> dict[str, Any]:
+    def get_model(self) -> Entries:
         return {"weights": self.weights_}
 
-    def set_model(self, model: Mapping[str, Any]) -> None:
+    def set_model(self, model: Entries) -> None:
         self.weights_ = model["weights"]
 
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         return {
             "model": self._description,
             "classes": self.schema_.classes,
@@ -154,7 +154,7 @@ class FedAvg(ScoreAveraging):
     def round_aggregation(self) -> Aggregation:
         return UpdateMean(self._shared_size, steps=self.update_steps, weight=self.weight)
 
-    def apply_update(self, mean: Mapping[str, Any]) -> None:
+    def apply_update(self, mean: Entries) -> None:
         shared: Any = slice(None) if self._hidden is None else ~self._hidden
         change = mean["update"]
         if self.send == "weights":
@@ -167,7 +167,7 @@ class FedAvg(ScoreAveraging):
         """What the mean change of a round does to the model."""
         return np.asarray(self.server_lr * change)
 
-    def _training(self, round: int) -> dict[str, Any]:
+    def _training(self, round: int) -> Entries:
         scale = 1.0 if self.schedule is None else self.schedule.scale(round, self.rounds)
         return {
             "loss": self._loss,
@@ -185,7 +185,7 @@ class FedAvg(ScoreAveraging):
     def module(self) -> Any:
         """The trained network as a PyTorch module."""
         self.check_fitted()
-        return self._architecture.load(self.weights_, self._architecture.module()).eval()
+        return self._architecture.load(self.weights_).eval()
 
     def decision_function(self, X: Any) -> Array:
         X = self.check_rows(X)
@@ -198,7 +198,7 @@ class FedAvg(ScoreAveraging):
         losses = row_losses(outputs, torch().from_numpy(target), self._loss)
         return np.asarray(losses.numpy(), dtype=np.float64)
 
-    def losses_of(self, models: Sequence[Mapping[str, Any]], X: Any, y: Any) -> FloatArray:
+    def losses_of(self, models: Sequence[Entries], X: Any, y: Any) -> FloatArray:
         architecture = self._architecture
         if not architecture.dense or hasattr(X, "tocsr"):
             return super().losses_of(models, X, y)  # stacked convolutions are slower
@@ -274,9 +274,7 @@ def outputs_of(architecture: Architecture, weights: Array, X: Any, device: str |
     place = find_device(device)
     flat = architecture.training_layout.arrange(t.tensor(weights).to(place))
     module = (
-        None
-        if architecture.layers is not None
-        else architecture.load(weights, architecture.module()).eval().to(place)
+        None if architecture.layers is not None else architecture.load(weights).eval().to(place)
     )
     width = int(np.prod(X.shape[1:]))
     at_once = max(1, _PREDICTED // (width * flat.element_size()))

@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.task import task
+from solera.learn.averaging.base import Entries
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.learner import FedAvg, outputs_of
 from solera.learn.averaging.models import Layered, register_loss
@@ -99,7 +99,7 @@ def train_core(local: LocalTraining) -> Stacked:
 
 
 @task("multilabel.finish")
-def _finish(client: Client, ask: Any) -> dict[str, Any]:
+def _finish(client: Client, ask: Any) -> Entries:
     """Take the best head back, fit it to the final core, choose thresholds on validation rows."""
     if ask["restore"] and _BEST in client.state:
         client.state[PRIVATE] = client.state[_BEST]
@@ -120,7 +120,7 @@ def _finish(client: Client, ask: Any) -> dict[str, Any]:
 
 
 @task("multilabel.judge")
-def _score_labels(client: Client, ask: Any) -> dict[str, Any]:
+def _score_labels(client: Client, ask: Any) -> Entries:
     """Scores of this client's model on rows it keeps, or on rows that were sent."""
     rows = Rows(ask["X"], ask["y"]) if "X" in ask else client.data.part(ask["part"])
     own = np.flatnonzero((np.asarray(client.data.part("train").y) >= 0).any(axis=0))
@@ -252,12 +252,12 @@ class MLFedAvg(FedAvg):
         rows = {"X": dense.astype(self.dtype), "y": np.asarray(y).astype(np.int8)}
         return self._scores(federation, {"part": part, **rows})
 
-    def _scores(self, federation: Federation, what: Mapping[str, Any]) -> dict[int, Any]:
+    def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
         scores = federation.ask(_score_labels, ask).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         remember = self.stop == "patience" and round > 0 and self._latest_is_best()
         return {**super().round_config(round), "weight": self.aggregation, "remember": remember}
 

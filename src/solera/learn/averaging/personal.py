@@ -20,6 +20,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.core.task import task
+from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
 from solera.learn.averaging.training.local_training import (
@@ -54,7 +55,7 @@ class Personal(FedAvg, abstract=True):
 
 
 @task("averaging.evaluate_personal")
-def _evaluate(client: Client, ask: Any) -> dict[str, Any]:
+def _evaluate(client: Client, ask: Any) -> Entries:
     """Counts of this client's rows by its own model."""
     model = build_fitted(ask["model"])
     if _OWN in client.state:
@@ -88,15 +89,24 @@ class FedPer(Personal):
 
     @cached_property
     def _private(self) -> list[str]:
-        return list(self.private) if self.private is not None else _layered(self).head()
+        if self.private is not None:
+            return list(self.private)
+        model = described(self.model)
+        if not isinstance(model, Layered):
+            kind = type(self).__name__
+            raise UsageError(f"{kind}: name what stays private", hint="private=['head.weight', …]")
+        return self.private_layers(model)
+
+    def private_layers(self, model: Layered) -> list[str]:
+        """What stays with the client unless ``private`` names it."""
+        return model.head()
 
 
 class FedBN(FedPer):
     """Batch normalisation, parameters and statistics, stays with the client (Li et al. 2021)."""
 
-    @cached_property
-    def _private(self) -> list[str]:
-        return list(self.private) if self.private is not None else _layered(self).normalisation()
+    def private_layers(self, model: Layered) -> list[str]:
+        return model.normalisation()
 
 
 @training_task("averaging.rep")
@@ -124,7 +134,7 @@ class FedRep(FedPer):
         super().__init__(model, **averaging)
         self.head_epochs = head_epochs
 
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         return {**super().round_config(round), "head_epochs": self.head_epochs}
 
 
@@ -151,13 +161,5 @@ class Ditto(Personal):
         super().__init__(model, **averaging)
         self.lam = lam
 
-    def round_config(self, round: int) -> dict[str, Any]:
+    def round_config(self, round: int) -> Entries:
         return {**super().round_config(round), "pull": float(self.lam)}
-
-
-def _layered(learner: FedPer) -> Layered:
-    model = described(learner.model)
-    if not isinstance(model, Layered):
-        kind = type(learner).__name__
-        raise UsageError(f"{kind}: name what stays private", hint="private=['head.weight', …]")
-    return model

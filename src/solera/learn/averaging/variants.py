@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from solera.core.constraints import NonNegative, Positive, ProperFraction
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
+from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
@@ -45,7 +45,7 @@ class FedProx(FedAvg):
         super().__init__(model, **averaging)
         self.mu = mu
 
-    def _training(self, round: int) -> dict[str, Any]:
+    def _training(self, round: int) -> Entries:
         return {**super()._training(round), "mu": float(self.mu)}
 
 
@@ -157,18 +157,18 @@ class Scaffold(FedAvg):
         self.clients_ = len(federation)
         super().train(federation)
 
-    def first_model(self, seed: int) -> dict[str, Any]:
+    def first_model(self, seed: int) -> Entries:
         model = super().first_model(seed)
         self.control_ = np.zeros(self._architecture.layout.trained, self.dtype)
         return model
 
-    def get_model(self) -> dict[str, Any]:
+    def get_model(self) -> Entries:
         return {**super().get_model(), "control": self.control_}
 
     def round_aggregation(self) -> Aggregation:
         return super().round_aggregation().set_params(plain=["control"])
 
-    def apply_update(self, mean: Mapping[str, Any]) -> None:
+    def apply_update(self, mean: Entries) -> None:
         super().apply_update(mean)
         share = mean["count"] / self.clients_
         self.control_ = self.control_ + share * mean["control"]
@@ -212,7 +212,7 @@ class FedNova(FedProx):
     def __init__(self, model: Any, *, mu: NonNegative = 0.0, **averaging: Any) -> None:
         super().__init__(model, mu=mu, **averaging)
 
-    def apply_update(self, mean: Mapping[str, Any]) -> None:
+    def apply_update(self, mean: Entries) -> None:
         super().apply_update({**mean, "update": mean["update"] * float(mean["length"])})
 
     def check_params(self) -> None:

@@ -29,7 +29,7 @@ from solera.core.constraints import declared_types
 from solera.data import datasets
 from solera.data.partition import Partition
 from solera.learn.base import Learner
-from solera.study.files.tables import SECTIONS, DataSpec, Variant, build_variant
+from solera.study.files.tables import SECTIONS, DataSpec, TomlTable, Variant, build_variant
 
 _RANGE = ("from", "to", "step", "steps", "scale")
 MOST_CELLS = 1_000_000
@@ -52,12 +52,15 @@ class Range:
         return round(value) if self.whole else value
 
 
+Values = tuple[Any, ...] | Range
+
+
 @dataclass(frozen=True)
 class Axis:
     """A parameter that varies: where it stands in the file, and its values."""
 
     where: Where
-    values: tuple[Any, ...] | Range
+    values: Values
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Grid:
         )
 
 
-def grids_of(content: Mapping[str, Any]) -> list[Grid]:
+def grids_of(content: TomlTable) -> list[Grid]:
     """A grid for every choice of data, partition and learner in the content of a file."""
     choices = [list(_choices(content, section)) for section in SECTIONS]
     engine = {"engine": content.get("engine", {})}
@@ -130,7 +133,7 @@ def grids_of(content: Mapping[str, Any]) -> list[Grid]:
     return grids
 
 
-def _choices(content: Mapping[str, Any], section: str) -> Iterator[tuple[dict[str, Any], Where]]:
+def _choices(content: TomlTable, section: str) -> Iterator[tuple[TomlTable, Where]]:
     """The tables of a section, one for each ``kind`` or ``name`` in a list of them."""
     given = content.get(section, {"kind": "IID"} if section == "partition" else {})
     several = isinstance(given, list)
@@ -148,7 +151,7 @@ def _choices(content: Mapping[str, Any], section: str) -> Iterator[tuple[dict[st
             yield (table if name is None else {**table, key: name}), place
 
 
-def _axes(section: str, table: Mapping[str, Any], places: Mapping[str, Where]) -> Iterator[Axis]:
+def _axes(section: str, table: TomlTable, places: Mapping[str, Where]) -> Iterator[Axis]:
     where = places[section]
     if section != "data":
         base: type[Any] = Learner if section == "learner" else Partition
@@ -160,7 +163,7 @@ def _axes(section: str, table: Mapping[str, Any], places: Mapping[str, Where]) -
         yield from _axis(value, hints.get(key, Any), (*where, key))
 
 
-def _component_axes(base: type[Any], table: Mapping[str, Any], where: Where) -> Iterator[Axis]:
+def _component_axes(base: type[Any], table: TomlTable, where: Where) -> Iterator[Axis]:
     cls = family(base).get(registered_name(table.get("kind")))
     hints = {} if cls is None else declared_types(cls)
     for key, value in table.items():
@@ -185,7 +188,7 @@ def _axis(value: Any, hint: Any, where: Where) -> Iterator[Axis]:
                 yield from _axis(element, hint, (*where, i))
 
 
-def _values(table: Mapping[str, Any], hint: Any, where: Where) -> tuple[Any, ...] | Range:
+def _values(table: TomlTable, hint: Any, where: Where) -> Values:
     unknown = table.keys() - {"values", *_RANGE}
     if unknown or ("values" in table and len(table) > 1):
         raise Problem(
@@ -200,7 +203,7 @@ def _values(table: Mapping[str, Any], hint: Any, where: Where) -> tuple[Any, ...
     return span(table, where, whole=not fits(0.5, hint))
 
 
-def span(table: Mapping[str, Any], where: Where, *, whole: bool) -> tuple[Any, ...] | Range:
+def span(table: TomlTable, where: Where, *, whole: bool) -> Values:
     """The values from one number to another, both included."""
     low: Any = table.get("from")
     high: Any = table.get("to")

@@ -51,7 +51,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ from solera.study.files.tables import (
     EngineSpec,
     Scheme,
     SearchSpec,
+    TomlTable,
     Variant,
 )
 from solera.study.metrics import METRICS
@@ -140,7 +141,7 @@ class _File:
     energy: EnergyOptions | None = None
 
 
-def _study(content: Mapping[str, Any], text: str) -> Study:
+def _study(content: TomlTable, text: str) -> Study:
     check_call(_File, "the file", content, ())
     if not re.fullmatch(r"\w[\w .+-]*", content["name"]):
         raise Problem(("name",), f"name {content['name']!r} cannot be the name of a folder")
@@ -184,17 +185,13 @@ def _check_search(study: Study) -> None:
         variants = study.variants()
     if halving and search.resource != "seeds":
         for variant in variants:
-            _check_resource(variant.learner, search.resource)
-
-
-def _check_resource(learner: Learner, name: str) -> None:
-    amount = resource_of(learner, name)
-    if not isinstance(amount, int) or isinstance(amount, bool):
-        raise Problem(
-            ("search", "resource"),
-            f"{learner!r} has no whole number {name!r}",
-            hint='name a parameter of the learner, or resource = "seeds"',
-        )
+            amount = resource_of(variant.learner, search.resource)
+            if not isinstance(amount, int) or isinstance(amount, bool):
+                raise Problem(
+                    ("search", "resource"),
+                    f"{variant.learner!r} has no whole number {search.resource!r}",
+                    hint='name a parameter of the learner, or resource = "seeds"',
+                )
 
 
 def _seeds(given: Any) -> tuple[int, ...]:
@@ -208,7 +205,7 @@ def _seeds(given: Any) -> tuple[int, ...]:
     return tuple(given)
 
 
-def _names(content: Mapping[str, Any], key: str, known: Sequence[str]) -> tuple[str, ...]:
+def _names(content: TomlTable, key: str, known: Sequence[str]) -> tuple[str, ...]:
     names = tuple(content.get(key, ()))
     for name in names:
         if name not in known:
@@ -218,7 +215,7 @@ def _names(content: Mapping[str, Any], key: str, known: Sequence[str]) -> tuple[
     return names
 
 
-def _energy(content: Mapping[str, Any]) -> EnergyOptions | None:
+def _energy(content: TomlTable) -> EnergyOptions | None:
     """Energy is measured when the file says how, or sets a budget of it."""
     table = content.get("energy")
     if table is None and "wh" not in content.get("budget", {}):

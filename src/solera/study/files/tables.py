@@ -18,6 +18,8 @@ from solera.data import datasets
 from solera.data.partition import IID, Partition
 from solera.learn.base import Learner
 
+TomlTable = Mapping[str, Any]
+"""A table of a file as it was written."""
 Scheme = Literal["alone", "federated", "centralised"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 """Who trains: every client by itself, all together, or one place that has all rows."""
@@ -35,7 +37,7 @@ class DataSpec:
     name: str
     clients: Count | None = None
     client_test: ProperFraction = 0.0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: TomlTable = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class EngineSpec:
     """How messages travel; ``options`` are those of the engine."""
 
     kind: str = "local"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: TomlTable = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Variant:
     learner: Learner
     partition: Partition = field(default_factory=IID)
     engine: EngineSpec = EngineSpec()
-    params: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    params: TomlTable = field(default_factory=dict, compare=False)
 
     @cached_property
     def key(self) -> str:
@@ -99,9 +101,7 @@ class Variant:
         )[:12]
 
 
-def build_variant(
-    tables: Mapping[str, Any], places: Mapping[str, Where], params: Mapping[str, Any]
-) -> Variant:
+def build_variant(tables: TomlTable, places: Mapping[str, Where], params: TomlTable) -> Variant:
     """The variant that tables describe; ``places`` says where in the file each of them stands."""
     return Variant(
         data=_data(tables["data"], places["data"]),
@@ -112,7 +112,7 @@ def build_variant(
     )
 
 
-def _data(table: Mapping[str, Any], where: Where) -> DataSpec:
+def _data(table: TomlTable, where: Where) -> DataSpec:
     if "name" not in table:
         raise Problem(where, "[data] has no name", hint="'solera data list' shows the data sets")
     loaders = {info.name: getattr(datasets, info.name) for info in datasets.available()}
@@ -124,7 +124,7 @@ def _data(table: Mapping[str, Any], where: Where) -> DataSpec:
     return spec
 
 
-def _engine(table: Mapping[str, Any]) -> EngineSpec:
+def _engine(table: TomlTable) -> EngineSpec:
     options = dict(table)
     kind = options.pop("kind", "local")
     engine = choose(installed_engines(), kind, "engine", ("engine", "kind")).load()

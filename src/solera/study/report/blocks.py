@@ -43,6 +43,7 @@ class Preformatted(NamedTuple):
 
 
 Block = Heading | Paragraph | Table | Figure | Preformatted
+Blocks = list[Block]
 
 
 class Section(NamedTuple):

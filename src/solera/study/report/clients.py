@@ -9,16 +9,16 @@ import numpy as np
 
 from solera.study.formatting import metric_label
 from solera.study.report import figures
-from solera.study.report.blocks import Block, Paragraph, Table
+from solera.study.report.blocks import Blocks, Paragraph, Table
 from solera.study.report.groups import StudyResults
 from solera.study.run.schemes import divided, load
 
 MOST_BOXES = 24
 
 
-def partitions(study: StudyResults) -> list[Block]:
+def partitions(study: StudyResults) -> Blocks:
     """Who holds how many rows of which class, one picture for each division."""
-    blocks: list[Block] = []
+    blocks: Blocks = []
     for division, groups in study.shown_divisions:
         cell = replace(groups[0].cells[0], fold=None)
         dataset = load(cell.variant.data)
@@ -31,7 +31,7 @@ def partitions(study: StudyResults) -> list[Block]:
     return blocks
 
 
-def selection(study: StudyResults) -> list[Block]:
+def selection(study: StudyResults) -> Blocks:
     """Who took part how often, where not everybody always did."""
     chosen = {}
     for name, results in study.series.items():
@@ -51,7 +51,7 @@ def selection(study: StudyResults) -> list[Block]:
     return [figures.drawn(figures.selection(shown), caption), Table(rows, header)]
 
 
-def fairness(study: StudyResults) -> list[Block]:
+def fairness(study: StudyResults) -> Blocks:
     """How differently clients fare with the same model."""
     scores = {}
     for name, results in study.series.items():

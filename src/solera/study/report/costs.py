@@ -9,7 +9,7 @@ import numpy as np
 
 from solera.study.formatting import number, size
 from solera.study.report import figures
-from solera.study.report.blocks import Block, Paragraph, Preformatted, Table
+from solera.study.report.blocks import Blocks, Paragraph, Preformatted, Table
 from solera.study.report.groups import StudyResults
 from solera.study.run.folder import read_environment
 from solera.study.run.schemes import divided, load
@@ -17,7 +17,7 @@ from solera.study.run.schemes import divided, load
 MOST_TASKS = 12
 
 
-def traffic(study: StudyResults) -> list[Block]:
+def traffic(study: StudyResults) -> Blocks:
     """Bytes of one training, where a learner without rounds counts as one round with all."""
     rows = []
     for group, name in zip(study.groups, study.series, strict=True):
@@ -35,7 +35,7 @@ def traffic(study: StudyResults) -> list[Block]:
     return [Table(rows, header), Paragraph(note)]
 
 
-def energy(study: StudyResults) -> list[Block]:
+def energy(study: StudyResults) -> Blocks:
     """What training took, by configuration and by task."""
     rows = []
     by_series = []
@@ -71,24 +71,24 @@ def energy(study: StudyResults) -> list[Block]:
     return [Table(rows, header), Paragraph(note), figures.drawn(bars, caption)]
 
 
-def failures(study: StudyResults) -> list[Block]:
+def failures(study: StudyResults) -> Blocks:
     """Cells that raised an error."""
     cells = {cell.key: cell for cell in study.run.cells}
     rows = [[str(cells[key]), error] for key, error in study.run.failures.items() if key in cells]
     return [Table(rows, ["cell", "error"])] if rows else []
 
 
-def warnings(study: StudyResults) -> list[Block]:
+def warnings(study: StudyResults) -> Blocks:
     """What this start warned of."""
     rows = [[f"{times} cells", text] for text, times in study.run.warnings.items()]
     return [Table(rows)] if rows else []
 
 
-def study_file(study: StudyResults) -> list[Block]:
+def study_file(study: StudyResults) -> Blocks:
     """What was declared."""
     return [Preformatted(study.run.study.text)]
 
 
-def environment(study: StudyResults) -> list[Block]:
+def environment(study: StudyResults) -> Blocks:
     """What the numbers were computed with."""
     return [Table(list(read_environment(study.run.folder).items()))]

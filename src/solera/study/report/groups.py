@@ -20,6 +20,8 @@ from solera.study.run.results import Result, headline
 from solera.study.run.runner import StudyRun
 
 MOST_DIVISIONS = 6
+Division = tuple[str, str]
+"""Names of the data and of the partition: the same rows, divided the same way."""
 
 
 @dataclass
@@ -35,8 +37,8 @@ class Group:
     results: list[Result] = field(default_factory=list)
 
     @property
-    def division(self) -> tuple[str, str]:
-        """Where methods meet: the same rows, divided the same way."""
+    def division(self) -> Division:
+        """Where methods meet."""
         return self.data, self.partition
 
     def values(self, metric: str) -> list[float | None]:
@@ -115,15 +117,15 @@ class StudyResults:
         return self.metrics[0]
 
     @cached_property
-    def divisions(self) -> dict[tuple[str, str], list[Group]]:
+    def divisions(self) -> dict[Division, list[Group]]:
         """The groups by the rows they have and how these are divided."""
-        divisions: dict[tuple[str, str], list[Group]] = {}
+        divisions: dict[Division, list[Group]] = {}
         for group in self.groups:
             divisions.setdefault(group.division, []).append(group)
         return divisions
 
     @property
-    def shown_divisions(self) -> list[tuple[tuple[str, str], list[Group]]]:
+    def shown_divisions(self) -> list[tuple[Division, list[Group]]]:
         """As many divisions as there are sentences and pictures about; tables show all."""
         return list(self.divisions.items())[:MOST_DIVISIONS]
 

@@ -16,6 +16,7 @@ from solera.study.metrics import sign
 from solera.study.report import figures
 from solera.study.report.blocks import (
     Block,
+    Blocks,
     Heading,
     Marked,
     Paragraph,
@@ -23,7 +24,7 @@ from solera.study.report.blocks import (
     Section,
     Table,
 )
-from solera.study.report.groups import Group, StudyResults, best, value_of
+from solera.study.report.groups import Division, Group, StudyResults, best, value_of
 from solera.study.report.significance import comparison_blocks, friedman_words
 from solera.study.run.cells import CellStore
 from solera.study.run.results import Result
@@ -32,7 +33,7 @@ from solera.study.run.schemes import divided, load
 # --- words ---
 
 
-def summary(study: StudyResults) -> list[Block]:
+def summary(study: StudyResults) -> Blocks:
     """What was done and what came out, in words."""
     run = study.run
     one = len(study.groups) == 1
@@ -81,7 +82,7 @@ def _many_configurations(study: StudyResults) -> str:
     )
 
 
-def _leader(metric: str, division: tuple[str, str], groups: Sequence[Group]) -> str:
+def _leader(metric: str, division: Division, groups: Sequence[Group]) -> str:
     """Who is best in a division, and how the best of each scheme compare."""
     leader = best(metric, groups)
     if leader is None:
@@ -114,14 +115,14 @@ def _count(things: Any, word: str) -> str:
 Column = Callable[[Sequence[Result]], str]
 
 
-def results(study: StudyResults) -> list[Block]:
+def results(study: StudyResults) -> Blocks:
     """Mean ± standard deviation of every configuration; the best of a division is marked.
 
     Where there is one configuration only, its seeds and folds have lines of their own.
     """
     columns = result_columns(study)
     worse = study.comparison.worse if study.comparison is not None else set()
-    blocks: list[Block] = []
+    blocks: Blocks = []
     for division, groups in study.divisions.items():
         rows = []
         for group in groups:
@@ -187,7 +188,7 @@ def _energy(results: Sequence[Result], field: str) -> str:
     return f"{_mean(uses, field):.3g}" if uses else "–"
 
 
-def significance(study: StudyResults) -> list[Block]:
+def significance(study: StudyResults) -> Blocks:
     """Whether chance explains the differences."""
     if study.comparison is None:
         return []
@@ -197,9 +198,9 @@ def significance(study: StudyResults) -> list[Block]:
 # --- pictures ---
 
 
-def learning_curves(study: StudyResults) -> list[Block]:
+def learning_curves(study: StudyResults) -> Blocks:
     """The loss of every round, one picture for each division."""
-    blocks: list[Block] = []
+    blocks: Blocks = []
     for division, groups in study.shown_divisions:
         name = figures.logged_name([r for g in groups for r in g.results])
         series = {g.name: g.results for g in groups if figures.logged_name(g.results) == name}
@@ -216,9 +217,9 @@ def learning_curves(study: StudyResults) -> list[Block]:
     return blocks
 
 
-def confusion(study: StudyResults) -> list[Block]:
+def confusion(study: StudyResults) -> Blocks:
     """Which classes are taken for which by the best method of each division."""
-    blocks: list[Block] = []
+    blocks: Blocks = []
     for division, groups in study.shown_divisions:
         leader = best(study.metric, [g for g in groups if g.scheme != "alone"])
         matrices = [np.array(r.confusion) for r in leader.results if r.confusion] if leader else []
@@ -236,14 +237,14 @@ def confusion(study: StudyResults) -> list[Block]:
 # --- what learners have to show ---
 
 
-def learners(study: StudyResults) -> list[Block]:
+def learners(study: StudyResults) -> Blocks:
     """What the best learner of each kind has to show: trees, rules, prototypes."""
     store = CellStore(study.run.folder)
     federated: dict[type, list[Group]] = {}
     for group in study.groups:
         if group.scheme == "federated":
             federated.setdefault(type(group.cells[0].variant.learner), []).append(group)
-    blocks: list[Block] = []
+    blocks: Blocks = []
     for groups in federated.values():
         leader = best(study.metric, groups) or groups[0]
         cell = leader.cells[0]

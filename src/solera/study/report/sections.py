@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from solera.study.report import clients, costs, outcomes
-from solera.study.report.blocks import Block
+from solera.study.report.blocks import Blocks
 from solera.study.report.groups import StudyResults
 
-SECTIONS: dict[str, Callable[[StudyResults], list[Block]]] = {
+SECTIONS: dict[str, Callable[[StudyResults], Blocks]] = {
     "Summary": outcomes.summary,
     "Results": outcomes.results,
     "Significance": outcomes.significance,

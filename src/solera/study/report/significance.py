@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from solera.study.comparison import Comparison
 from solera.study.formatting import metric_label, number
-from solera.study.report.blocks import Block, Paragraph, Table
+from solera.study.report.blocks import Blocks, Paragraph, Table
 from solera.study.report.critical_difference import critical_difference
 from solera.study.report.figures import drawn
 
@@ -14,7 +14,7 @@ MOST_PAIRED = 4
 
 def comparison_blocks(
     comparison: Comparison, by: str = "method", *, all_pairs: bool = True
-) -> list[Block]:
+) -> Blocks:
     """Means and mean ranks, Friedman, Nemenyi with its diagram, and Wilcoxon with Holm."""
     n, alpha = len(comparison.rows), comparison.alpha
     ranked = zip(comparison.ranks, comparison.methods, comparison.intervals, strict=True)
@@ -31,7 +31,7 @@ def comparison_blocks(
     rows = f"{n} rows"
     if comparison.left_out:
         rows += f"; {comparison.left_out} more are left out, because a method has no score there"
-    blocks: list[Block] = [Table(methods, header), Paragraph(rows)]
+    blocks: Blocks = [Table(methods, header), Paragraph(rows)]
     test, distance = comparison.friedman, comparison.critical_difference
     if test is None or distance is None:
         return [*blocks, Paragraph("one row is too few to test")]

@@ -47,9 +47,8 @@ def numbers(result: Result) -> Iterator[tuple[str, int | None, int | None, str, 
     for entry in result.history:
         for metric, value in logged(entry).items():
             yield "round", entry["round"], None, metric, float(value)
-        always = ("rounds", "bytes_down", "bytes_up", "seconds")
+    always = ("rounds", "bytes_down", "bytes_up", "seconds")
     costs = {name: getattr(result, name) for name in always}
-
     if (use := result.energy) is not None:
         costs |= {"kwh": use.kwh, "co2e": use.co2e}
         costs |= {f"kwh of {task}": kwh for task, kwh in use.tasks.items()}

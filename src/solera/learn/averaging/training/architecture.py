@@ -82,12 +82,12 @@ class Architecture:
             module = self.module()
         return self.vector(module, dtype)
 
-    def load(self, vector: Array, module: Any) -> Any:
-        """The module with the parameters of a flat vector."""
+    def load(self, vector: Array) -> Any:
+        """A module with the parameters of a flat vector."""
         t = torch()
         arrays = self.layout.arrays(np.asarray(vector))
         state = {name: t.tensor(value) for name, value in arrays.items()}
-        module = module.to(state[self.layout.slots[0].name].dtype)
+        module = self.module().to(state[self.layout.slots[0].name].dtype)
         module.load_state_dict(state, strict=False)
         return module
 

@@ -16,7 +16,8 @@ from typing import Any
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batches import ADAM, TrainingConfig
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass, Tensors
+from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass
+from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.losses import output_error, row_losses
 
 
@@ -128,17 +129,20 @@ class BatchedDense(BatchedModel):
             self._into, self._keep, self._scale = self._read(self._gradient), 0.0, 1.0
 
     def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
-        views = self.architecture.training_layout.views(matrix)
+        views = self._named(matrix)
         return [
             (views[f"{block.name}.weight"], views[f"{block.name}.bias"].unsqueeze(1))
             for block in self.blocks
         ]
 
+    def _named(self, matrix: Any) -> Tensors:
+        """The parameters in a matrix of weights or gradients by their names."""
+        return self.architecture.training_layout.views(matrix)
+
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
         clients = len(x)
-        whole = clients == len(self.weights)
         views, into = self._views, self._into
-        if not whole:
+        if clients != len(self.weights):
             views = [(W[:clients], b[:clients]) for W, b in views]
             into = [(W[:clients], b[:clients]) for W, b in into]
         inputs, masks = [x], []

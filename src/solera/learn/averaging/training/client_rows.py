@@ -24,18 +24,17 @@ class ClientRows:
     """
 
     def __init__(self, rows: Segments, keys: Bits, loss: str, classes: Array, like: Any) -> None:
-        dtype, device = like.dtype, like.device
         self.sizes = rows.sizes
         self.keys = keys
         self.width = int(np.prod(rows.X.shape[1:]))
-        self.dtype = dtype
-        self.device = device
+        self.dtype = like.dtype
+        self.device = like.device
         self.starts = rows.starts
         self.first_target = np.cumsum(rows.sizes) - rows.sizes
-        numbers = np.dtype(str(dtype).removeprefix("torch."))
+        numbers = np.dtype(str(self.dtype).removeprefix("torch."))
         targets = targets_of(rows.y[rows.index], loss, classes, numbers)
-        self.targets = torch().from_numpy(targets).to(device)
-        self.X = rows.X if hasattr(rows.X, "tocsr") else _moved(rows.X, device)
+        self.targets = torch().from_numpy(targets).to(self.device)
+        self.X = rows.X if hasattr(rows.X, "tocsr") else _moved(rows.X, self.device)
         self._buffer: Any = None
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 
 from solera.core.rng import Bits, uniform
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.layout import Parameter
+from solera.learn.averaging.training.layout import Parameter, Tensors
 
 NARROW = 32
 """Layers with fewer outputs are trained with weights (out, in), wider ones with (in, out).
@@ -27,7 +27,6 @@ Measured: with batches of 20 rows and ten outputs the products of (out, in) weig
 times faster, from about 32 outputs on (in, out) is as fast or faster.
 """
 _MOMENTUM, _EPSILON = 0.1, 1e-5
-Tensors = dict[str, Any]
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Pass:
     keys: Bits
     step: int
     real: Any = None
-    moved: dict[str, Any] | None = None
+    moved: Tensors | None = None
 
 
 class Layer(ABC):

@@ -58,6 +58,8 @@ class Slot:
 
 
 Named = Sequence[tuple[str, Parameter]]
+Tensors = dict[str, Any]
+"""Parameters by their names, as tensors or as arrays."""
 
 
 def _in_a_row(named: Named) -> Iterator[Slot]:
@@ -81,14 +83,14 @@ class Layout:
         """The places in a vector of this size: of all parameters, or of the trained ones alone."""
         return self.slots if size == self.size else self.trained_slots
 
-    def arrays(self, vector: Any) -> dict[str, Any]:
+    def arrays(self, vector: Any) -> Tensors:
         """Every parameter, or every trained one, in its shape; of an array or a tensor."""
         return {
             slot.name: vector[slot.start : slot.stop].reshape(slot.parameter.shape)
             for slot in self.slots_of(len(vector))
         }
 
-    def vector(self, arrays: dict[str, Any], dtype: Any) -> Array:
+    def vector(self, arrays: Tensors, dtype: Any) -> Array:
         """The flat vector of these parameters."""
         flat = np.empty(self.size, dtype)
         for slot in self.slots:
@@ -122,12 +124,17 @@ class TrainingLayout:
         transposed = any(slot.parameter.transposed for slot in self.slots)
         self._same = self.slots == layout.slots and not transposed
 
-    def views(self, matrix: Any) -> dict[str, Any]:
-        """Each parameter of (clients, size) as a view (clients, …) of its training shape."""
-        return {
-            slot.name: matrix[:, slot.start : slot.stop].view(-1, *slot.parameter.training_shape)
-            for slot in self.slots
-        }
+    def views(self, matrix: Any, first: int = 0) -> Tensors:
+        """Each parameter of (clients, size) as a view (clients, …) of its training shape.
+
+        ``first`` is the number of the parameter that the matrix begins with.
+        """
+        left_out = self.slots[first].start
+        views = {}
+        for slot in self.slots[first:]:
+            columns = matrix[:, slot.start - left_out : slot.stop - left_out]
+            views[slot.name] = columns.view(-1, *slot.parameter.training_shape)
+        return views
 
     def arrange(self, vectors: Any) -> Any:
         """Vectors in PyTorch's order in the order of training."""

@@ -51,7 +51,7 @@ class LazyUpdates(Stacked, ABC):
             vectors = self.layout.restore(vectors)
         return np.asarray(vectors.cpu().numpy())
 
-    def part(self, chosen: Any) -> Self:
+    def take(self, chosen: Any) -> Self:
         """The replies of some clients."""
         arrays = [getattr(self, name)[chosen] for name in self.arrays]
         rest = {name: value[chosen] for name, value in self.rest.items()}
@@ -74,11 +74,8 @@ class LazyUpdates(Stacked, ABC):
         values = self.matrix(slice(i, i + 1))[0]
         return {"update": {"values": values}, **{n: v[i] for n, v in self.rest.items()}}
 
-    def take(self, chosen: IntArray) -> Stacked:
-        return self.part(chosen)
-
     def between(self, first: int, last: int) -> Stacked:
-        return self.part(slice(first, last))
+        return self.take(slice(first, last))
 
     def sizes(self) -> IntArray:
         length, kind = self.kind

@@ -45,20 +45,29 @@ class LocalTraining(ABC):
     """
 
     layout: TrainingLayout | None = None
-    ids: IntArray
-    sizes: IntArray
-    keys: Bits
-    states: Sequence[MutableMapping[str, Any]]
     targets: Any
 
-    def __init__(self, ask: Any) -> None:
+    def __init__(
+        self,
+        ask: Any,
+        X: Any,
+        ids: IntArray,
+        sizes: IntArray,
+        keys: Bits,
+        states: Sequence[MutableMapping[str, Any]],
+    ) -> None:
         self.ask = ask
+        self.ids = ids
+        self.sizes = sizes
+        self.keys = keys
+        self.states = states
         self.architecture = architecture_of(ask["model"])
         self.config = TrainingConfig(**ask["training"])
         self.weights: Any = None
         self.private: Any = None
         if ask["private"]:
             self.private = as_tensor(self.architecture.layout.select(ask["private"]))
+        check_shape(ids, sizes, X, self.architecture.inputs or math.prod(X.shape[1:]))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -88,11 +97,6 @@ class LocalTraining(ABC):
         given = torch().as_tensor(self.targets).cpu().numpy() >= 0
         known = np.logical_or.reduceat(given, first, axis=0)
         return np.asarray(known.sum(axis=1), dtype=np.float64)
-
-    def check_shape(self, X: Any) -> None:
-        """Refuse rows that the model does not take, or to train without any."""
-        columns = math.prod(X.shape[1:])
-        check_shape(self.ids, self.sizes, X, self.architecture.inputs or columns)
 
     def arrange(self, vectors: Any) -> Any:
         """Vectors in PyTorch's order, as they are sent and kept, in the order of training."""
@@ -157,13 +161,9 @@ class OneClientTraining(LocalTraining):
     """A client on its own."""
 
     def __init__(self, client: Client, ask: Any) -> None:
-        super().__init__(ask)
         rows = client.data.part("train")
-        self.ids = np.array([client.id])
-        self.sizes = np.array([len(rows)])
-        self.keys = client.key
-        self.states = [client.state]
-        self.check_shape(rows.X)
+        ids, sizes = np.array([client.id]), np.array([len(rows)])
+        super().__init__(ask, rows.X, ids, sizes, client.key, [client.state])
         self.X = rows.X
         self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
         self.weights = as_tensor(ask["weights"])
@@ -188,13 +188,8 @@ class GroupTraining(LocalTraining):
     """Simulated clients of one process."""
 
     def __init__(self, group: ClientGroup, ask: Any) -> None:
-        super().__init__(ask)
         rows = group.data
-        self.ids = group.ids
-        self.sizes = rows.sizes
-        self.keys = group.keys
-        self.states = group.states
-        self.check_shape(rows.X)
+        super().__init__(ask, rows.X, group.ids, rows.sizes, group.keys, group.states)
         device = find_device(ask["device"])
         self.layout = self.architecture.training_layout
         self.weights = self.arrange(as_tensor(ask["weights"]).to(device))

@@ -23,6 +23,7 @@ from solera.learn.averaging.training.batches import TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Dense, Pass
+from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
 
 _ROWS = 1 << 22
@@ -68,23 +69,14 @@ class LowRankDense(BatchedDense):
     batch: int = 0
     errors: Any = None
 
-    def _read(self, matrix: Any) -> list[tuple[Any, Any]]:
-        views: dict[str, Any] = {}
-        for slot in self.architecture.training_layout.slots[1:]:
-            start, stop = slot.start - self.first.numel(), slot.stop - self.first.numel()
-            views[slot.name] = matrix[:, start:stop].view(-1, *slot.parameter.training_shape)
-        return [
-            (views.get(f"{block.name}.weight", matrix), views[f"{block.name}.bias"].unsqueeze(1))
-            for block in self.blocks
-        ]
+    def _named(self, matrix: Any) -> Tensors:
+        views = self.architecture.training_layout.views(matrix, first=1)
+        return {"0.weight": matrix, **views}  # the matrix stands for what is never read
 
     def prepare(self, x: Any) -> None:
         clients, rows, width = x.shape
         flat = x.reshape(-1, width)
-        if self.blocks[0].wide:
-            self._products = (flat @ self.first).view(clients, rows, -1)
-        else:
-            self._products = (self.first @ flat.T).view(-1, clients, rows).permute(1, 2, 0)
+        self._products = (flat @ self.first).view(clients, rows, -1)
         self._x = x
         self.errors = x.new_zeros(self._products.shape)
 
@@ -120,22 +112,15 @@ class LowRankUpdates(LazyUpdates):
     errors: Any
     others: Any
 
-    @property
-    def _wide(self) -> bool:
-        assert self.layout is not None
-        return self.layout.slots[0].parameter.transposed
-
     def matrix(self, chosen: Any) -> Array:
         x, errors = self.x[chosen], self.errors[chosen]
-        pair = (x.transpose(1, 2), errors) if self._wide else (errors.transpose(1, 2), x)
-        first = torch().bmm(*pair).flatten(1)
+        first = torch().bmm(x.transpose(1, 2), errors).flatten(1)
         return self.restored(torch().cat([first, self.others[chosen]], dim=1))
 
     def weighted_sum(self, weights: FloatArray) -> Array:
         w = self.errors.new_tensor(weights)
         x, errors = self.x.flatten(0, 1), (self.errors * w[:, None, None]).flatten(0, 1)
-        first = x.T @ errors if self._wide else errors.T @ x
-        return self.restored(torch().cat([first.flatten(), w @ self.others]))
+        return self.restored(torch().cat([(x.T @ errors).flatten(), w @ self.others]))
 
     @property
     def kind(self) -> tuple[int, str]:
@@ -150,7 +135,10 @@ class LowRankUpdates(LazyUpdates):
 def train_low_rank(
     architecture: Architecture, start: Any, rows: ClientRows, config: TrainingConfig
 ) -> LowRankUpdates:
-    """What training from ``start`` changes at each client, with its mean loss and its rows."""
+    """What training from ``start`` changes at each client, with its mean loss and its rows.
+
+    The first layer is a wide one; see :func:`low_rank_pays`.
+    """
     t = torch()
     keys, sizes = rows.keys, rows.sizes
     batches = deal_batches(keys, sizes, config)

@@ -34,7 +34,7 @@ def train_reference(
     vectors of the ``correction`` and the start are in PyTorch's order.
     """
     t = torch()
-    module = architecture.load(start, architecture.module())
+    module = architecture.load(start)
     module.train()
     names = [slot.name for slot in architecture.layout.trained_slots]
     parameters = dict(module.named_parameters())

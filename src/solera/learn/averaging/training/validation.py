@@ -42,7 +42,7 @@ def mean_losses(
     stack = layout.arrange(t.tensor(weights).to(place))
     models, rows = len(stack), len(X)
     shares, basis = _factors(stack, layout.slots[1].stop)
-    first = {"weight": layout.views(basis)["0.weight"], "bias": layout.views(basis)["0.bias"]}
+    first = {name: layout.views(basis)[f"0.{name}"] for name in ("weight", "bias")}
     views = layout.views(stack)
     width = max(X[0].size, *(slot.parameter.shape[0] for slot in layout.slots))
     step = max(1, _AT_ONCE // (models * width * stack.element_size()))
