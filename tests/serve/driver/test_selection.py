@@ -101,7 +101,7 @@ def test_resources_are_what_clients_state(talking, selector):
     watch = so.selectors.Selections()
     learner = so.FedLinear(rounds=2, select=selector(deadline=60.0))
     learner.fit(talking.connect(f"by-{selector.__name__}", seed=4), callbacks=[watch])
-    assert watch.chosen.tolist() == [2, 0, 2, 2]  # client 1 says that it is slow
+    assert watch.chosen_.tolist() == [2, 0, 2, 2]  # client 1 says that it is slow
     if selector is not so.selectors.FedCS:
         assert learner.history_[0]["uploaded"] == 25  # and lets its rows be sent
         assert "time" not in learner.history_[0]
