@@ -132,7 +132,7 @@ def slow_update(client, ask):
 @pytest.mark.parametrize("batch_size", [None, 1, 7])
 def test_many_clients_at_once_move_centroids_as_the_equations_say(batch_size):
     X, _ = blobs(120)
-    data = so.FederatedData(X, None, np.array([0, 40, 41, 120]))
+    data = so.data.FederatedData(X, None, np.array([0, 40, 41, 120]))
     group = ClientGroup(np.arange(3), data, Draws(5, "kmeans.update", 2), [{}, {}, {}])
     ask = {"centroids": X[:4] + 0.01, "epochs": 3, "batch_size": batch_size, "rate": 0.7}
     for client, reply in zip(group, update.many(group, ask), strict=True):
