@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import solera as so
 import solera.cli
 from solera.cli.app import app
+from solera.cli.output import interrupted
 from solera.core.component import Component
-from solera.core.federation import Federation
+from solera.core.federation import Federation, UnsentAsk
 from solera.learn.base import Learner
 
 SOURCE = str(Path(solera.cli.__file__).parents[2])
@@ -346,3 +349,15 @@ def test_energy_of_any_run() -> None:
     assert "Wh" in solera_("run", "grid.toml", "--energy").stdout
     wrong = solera_("run", "grid.toml", "--country", "Spain", "--fresh", code=1)
     assert "Spain" in wrong.stderr
+
+
+def test_an_ask_cut_off_by_an_interrupt_is_not_complained_about():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        federation = so.simulate("wine", clients=2)
+        federation.ask("select.rows")
+        assert [w.category for w in seen] == [UnsentAsk]
+        stop = interrupted("interrupted")
+        federation.ask("select.rows")
+        assert len(seen) == 1
+    assert stop.exit_code == 130

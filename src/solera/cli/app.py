@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from solera import __version__
 from solera.cli import client, compare, data, demo, jobs, run, runs, serve, study
 from solera.cli.data import AsJson
-from solera.cli.output import complain, first_line, print_json, print_table
+from solera.cli.output import complain, first_line, interrupted, print_json, print_table
 from solera.core.errors import SoleraError
 
 EPILOG = (
@@ -29,8 +29,7 @@ class Commands(TyperGroup):
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except KeyboardInterrupt:
-            complain("interrupted")
-            raise typer.Exit(130) from None
+            raise interrupted("interrupted") from None
         except Exception as error:
             if hasattr(error, "exit_code") or os.environ.get("SOLERA_TRACEBACK"):
                 raise  # wrong usage is explained by Typer

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import typer
 from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
+
+from solera.core.federation import UnsentAsk
 
 if TYPE_CHECKING:
     from solera.data.federated import FederatedData
@@ -47,6 +51,13 @@ def complain(message: str, hint: str | None = None, *, label: str = "error: ") -
         if text:
             line = " ".join(text.split())
             console.print(Text.assemble((start, style), line), soft_wrap=True)
+
+
+def interrupted(message: str, hint: str | None = None) -> typer.Exit:
+    """Say that a person stopped the program; what ends it. An ask cut off unsent is no mistake."""
+    complain(message, hint)
+    warnings.simplefilter("ignore", UnsentAsk)
+    return typer.Exit(130)
 
 
 def first_line(thing: object) -> str:

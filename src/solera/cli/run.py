@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from solera.cli.data import AsJson
-from solera.cli.output import complain, print_blocks, print_json
+from solera.cli.output import complain, interrupted, print_blocks, print_json
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,11 +64,10 @@ def run(
             outcome = run_study(study, where, bars, workers=workers, fresh=fresh, energy=options)
     except KeyboardInterrupt:
         done = len(list((where / "cells").glob("*.json")))
-        complain(
+        raise interrupted(
             f"interrupted; {done} cells are finished, all is kept in {where}",
             f"go on with: {again}",
-        )
-        raise typer.Exit(130) from None
+        ) from None
     for warning, times in outcome.warnings.items():
         complain(f"in {times} cells: {warning}", label="warning: ")
     if as_json:
