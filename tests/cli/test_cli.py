@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -354,7 +355,7 @@ def test_energy_of_any_run() -> None:
 def test_an_ask_cut_off_by_an_interrupt_is_not_complained_about():
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        federation = so.simulate("wine", clients=2)
+        federation = so.simulate(np.eye(4), np.arange(4), clients=2)
         federation.ask("select.rows")
         assert [w.category for w in seen] == [UnsentAsk]
         stop = interrupted("interrupted")
