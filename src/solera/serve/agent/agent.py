@@ -44,7 +44,7 @@ from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.worker import Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
-from solera.serve.identity import Identity, reply_message, seal_key_message
+from solera.serve.identity import Identity, ask_digest, reply_message, seal_key_message
 
 log = logging.getLogger("solera.agent")
 
@@ -264,6 +264,14 @@ class Agent:
             pending.job,
             pending.sequence,
             str(self.place.client),
+            ask_digest(
+                pending.task,
+                pending.version,
+                pending.payload,
+                pending.prepare,
+                pending.round,
+                pending.seed,
+            ),
             done.status,
             digest,
             len(frame),
