@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -39,6 +39,8 @@ class Leaving:
     ask: Any
     reply: Any
     gate: Gate
+    outcome: dict[str, IntArray] = field(default_factory=dict)
+    """What became of every number of an entry: sent (0), withheld (1), or an earlier one (2)."""
 
     @property
     def limits(self) -> ReleaseLimits:
@@ -158,7 +160,7 @@ class Cells(Release):
         neutral = self.neutral(leaving.ask, leaving.reply) if self.neutral is not None else {}
         for entry, sums in behind.items():
             instead = np.broadcast_to(neutral.get(entry, 0.0), sums.shape)
-            leaves = release_numbers(leaving, sums, numbers[entry], withheld[entry], instead)
+            leaves = release_numbers(leaving, entry, sums, numbers[entry], withheld[entry], instead)
             self._write(leaving, entry, leaves + sums.base)
         return leaving.reply
 
@@ -213,12 +215,18 @@ class Cells(Release):
 
 
 def release_numbers(
-    leaving: Leaving, sums: Sums, numbers: FloatArray, withheld: BoolArray, instead: Array
+    leaving: Leaving,
+    entry: str,
+    sums: Sums,
+    numbers: FloatArray,
+    withheld: BoolArray,
+    instead: Array,
 ) -> FloatArray:
     """The numbers that leave: none withheld, none whose difference to an earlier one is small."""
     persons, least = leaving.persons(sums), leaving.limits.min_count
     conflict, earlier = leaving.memory.earlier(sums, persons, least)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
+    leaving.outcome[entry] = np.where(withheld, 1, np.where(conflict, 2, 0))
     fresh = leaving.memory.keep(sums, leaves)
     rows, width = len(sums.right), leaving.client.data.schema.width
     leaving.memory.spend(fresh, leaving.limits.numbers * max(1, rows * width))
