@@ -30,8 +30,7 @@ def table(X: Any, y: Any, schema: Schema | None = None) -> FederatedData:
     """The rows as one client's."""
     schema = infer(X, y) if schema is None else schema
     assignment = IID().assign(len(X), y, clients=1, seed=0)
-    data = FederatedData.of(X, y, assignment, schema=schema)
-    return data
+    return FederatedData.of(X, y, assignment, schema=schema)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -227,7 +227,8 @@ def release_numbers(
     conflict, earlier = leaving.memory.earlier(sums, persons, least)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
     leaving.outcome[entry] = np.where(withheld, 1, np.where(conflict, 2, 0))
-    fresh = leaving.memory.keep(sums, leaves)
+    new = ~(withheld | conflict).all(axis=1)
+    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])
     rows, width = len(sums.right), leaving.client.data.schema.width
     leaving.memory.spend(fresh, leaving.limits.numbers * max(1, rows * width))
     return leaves
