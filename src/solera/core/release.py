@@ -155,13 +155,18 @@ class Cells(Release):
         missing = [e for e in self.entries if leaving.holds(e) and e not in behind]
         if missing:
             raise leaving.refuse(f"nothing says which rows are behind {missing[0]!r}")
-        numbers = {e: self._read(leaving, e, sums) - sums.base for e, sums in behind.items()}
+        numbers = {
+            entry: (self._read(leaving, entry, sums) - sums.base) / sums.scale
+            for entry, sums in behind.items()
+        }
         withheld = self._withheld(leaving, behind)
         neutral = self.neutral(leaving.ask, leaving.reply) if self.neutral is not None else {}
         for entry, sums in behind.items():
-            instead = np.broadcast_to(neutral.get(entry, 0.0), sums.shape)
+            instead = np.zeros(sums.shape)
+            if entry in neutral:
+                instead = (np.reshape(neutral[entry], sums.shape) - sums.base) / sums.scale
             leaves = release_numbers(leaving, entry, sums, numbers[entry], withheld[entry], instead)
-            self._write(leaving, entry, leaves + sums.base)
+            self._write(leaving, entry, sums.base + sums.scale * leaves)
         return leaving.reply
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:
