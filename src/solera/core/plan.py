@@ -7,13 +7,14 @@ approve, and their agents compare every ask with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 import msgspec
 
+from solera.core.component import Component, component_name, describe
 from solera.core.constraints import NonNegativeInt
 from solera.core.errors import PayloadError
 from solera.core.ranges import Range, hull, range_objection, ranges_of
@@ -21,6 +22,8 @@ from solera.core.task import Task
 
 PREPARE = "prepare."
 """A transformer that rows pass through is planned as a task of this name and its class's."""
+MOST_CLIENTS = 1000
+"""Clients that a plan allows for where the number of asks depends on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,14 @@ def objection(
 # --- putting plans together ---
 
 
+def prepared_by(step: Component, plan: Iterable[PlannedTask]) -> Plan:
+    """The plan, and that rows pass through a transformer before each of its tasks."""
+    asks = tuple(plan)
+    most = sum(entry.most for entry in asks if not entry.task.startswith(PREPARE))
+    where = ranges_of(describe(step)["params"])
+    return in_turn(asks, [PlannedTask(PREPARE + component_name(type(step)), 1, most, where)])
+
+
 def in_turn(*plans: Iterable[PlannedTask]) -> Plan:
     """All of these plans, one after the other: asks of a task add up."""
     together: dict[str, PlannedTask] = {}
@@ -98,22 +109,38 @@ def in_turn(*plans: Iterable[PlannedTask]) -> Plan:
 
 
 def one_of(*plans: Iterable[PlannedTask]) -> Plan:
-    """Any one of these plans: what is not in all of them is optional."""
+    """Any one of these plans: what is not in all of them is optional.
+
+    Numbers in which they differ depend on something that is not known yet, and are left open.
+    """
     tables = [{entry.task: entry for entry in plan} for plan in plans]
     found: dict[str, list[PlannedTask]] = {}
     for entry in (entry for table in tables for entry in table.values()):
         found.setdefault(entry.task, []).append(entry)
     return tuple(
         replace(
-            reduce(lambda a, b: _joined(a, b, max(a.most, b.most), a.optional or b.optional), same),
+            reduce(lambda a, b: _joined(a, b, max(a.most, b.most), False, _choices), same),
             optional=len(same) < len(tables) or any(entry.optional for entry in same),
         )
         for same in found.values()
     )
 
 
-def _joined(a: PlannedTask, b: PlannedTask, most: int, optional: bool) -> PlannedTask:
-    hulls = {name: hull(a.where[name], b.where[name]) for name in a.where if name in b.where}
+def _choices(a: Range, b: Range) -> Range | None:
+    """What both of two alternatives allow, text and truth values of either."""
+    if a == b or (a.among is not None and b.among is not None and a.max_length == b.max_length):
+        return hull(a, b)
+    return None
+
+
+def _joined(
+    a: PlannedTask,
+    b: PlannedTask,
+    most: int,
+    optional: bool,
+    join: Callable[[Range, Range], Range | None] = hull,
+) -> PlannedTask:
+    hulls = {name: join(a.where[name], b.where[name]) for name in a.where if name in b.where}
     where = {name: found for name, found in hulls.items() if found is not None}
     return PlannedTask(a.task, a.version, most, where, optional)
 

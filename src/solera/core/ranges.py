@@ -73,8 +73,8 @@ def ranges_of(*payloads: Any) -> dict[str, Range]:
     """The ranges that plain parameters of these payloads span; ``a.b`` is one of a table in it.
 
     Numbers give a smallest and a largest, text and truth values the choices there were. A
-    parameter that is None in some payload is optional. Arrays, bytes and lists of tables are left
-    out: the task itself says what they may be.
+    parameter that is None in some payload is optional. Arrays and bytes are left out: the task
+    itself says what they may be.
     """
     spanned: dict[str, Range | None] = {}
     plain = [dict(_plain_parameters(payload)) for payload in payloads]
@@ -115,6 +115,10 @@ def _plain_parameters(payload: Any, prefix: str = "") -> Iterator[tuple[str, Ran
         if isinstance(value, Mapping):
             yield name, None
             yield from _plain_parameters(value, f"{name}.")
+        elif isinstance(value, list | tuple) and any(isinstance(v, Mapping) for v in value):
+            yield name, Range(max_length=len(value))
+            numbered = {str(i): v for i, v in enumerate(value)}
+            yield from _plain_parameters(numbered, f"{name}.")
         else:
             yield name, _range_of(value)
 
@@ -151,11 +155,14 @@ _ABSENT = Range(among=(), optional=True)
 
 
 def value_at(tree: Any, name: str, default: Any = None) -> Any:
-    """What lies at ``"a.b"`` in nested tables."""
+    """What lies at ``"a.b"`` in nested tables; ``"a.0"`` is the first element of a list."""
     for key in name.split("."):
-        if not isinstance(tree, Mapping) or key not in tree:
+        if isinstance(tree, Mapping) and key in tree:
+            tree = tree[key]
+        elif isinstance(tree, list | tuple) and key.isdecimal() and int(key) < len(tree):
+            tree = tree[int(key)]
+        else:
             return default
-        tree = tree[key]
     return tree
 
 
@@ -170,5 +177,5 @@ def _same(item: Any, known: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
+    text = "nothing" if value is None else " ".join(repr(value).split())
     return text if len(text) <= 40 else f"{text[:39]}…"

@@ -15,10 +15,11 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import Array, BoolArray, ClientGroup, FloatArray, IntArray, Part, Segments
-from solera.core.component import Component, build_fitted, describe_fitted
+from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import Schema, class_codes
@@ -137,6 +138,12 @@ def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, flo
         client: dict(zip(found, values, strict=True))
         for client, values in zip(ids[some].tolist(), columns, strict=True)
     }
+
+
+def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
+    """What so many calls of :func:`evaluate` ask."""
+    judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
+    return (planned(_evaluate, most, judged),)
 
 
 class Gather(Aggregation):
@@ -269,6 +276,10 @@ class Evaluate(Callback, Component):
         super().check_params()
         if (self.X is None) != (self.y is None):
             raise UsageError("Evaluate needs rows and their target, or neither")
+
+    def asks(self, learner: Component, rounds: int) -> Plan:
+        times = rounds // self.every
+        return evaluation_asks(learner, self.part, times) if self.X is None and times else ()
 
     def on_round(self, learner: Any, round: Round) -> None:
         if (round.index + 1) % self.every:

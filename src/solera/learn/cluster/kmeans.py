@@ -12,6 +12,7 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.selection import Selector
 from solera.data.agreement import agree
 from solera.learn.base import Learner
@@ -24,6 +25,11 @@ _SEEDINGS = {
     "k-means||": seeding.parallel,
     "k-means++": seeding.plus_plus,
     "random": seeding.random_start,
+}
+_SEEDING_ASKS = {
+    "k-means||": seeding.parallel_asks,
+    "k-means++": seeding.plus_plus_asks,
+    "random": seeding.random_asks,
 }
 
 
@@ -92,11 +98,7 @@ class FedKMeans(Learner):
             raise UsageError.of(self, "init", self.init, f"must be {names} or k centroids")
 
     def train(self, federation: Federation) -> None:
-        order = {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "rate": float(self.client_rate),
-        }
+        order = self._order()
         self.centroids_ = self._first_centroids(federation)
         rounds = self.each_round(
             federation,
@@ -114,6 +116,22 @@ class FedKMeans(Learner):
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
+
+    def _order(self) -> dict[str, Any]:
+        """What clients are told in every round besides the centroids."""
+        return {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "rate": float(self.client_rate),
+        }
+
+    def training_asks(self) -> Plan:
+        budget = self.per_round if isinstance(self.per_round, int) else None
+        return in_turn(
+            _SEEDING_ASKS[self.init](self.k) if isinstance(self.init, str) else (),
+            [planned(update, self.rounds, self._order()), planned(cost, 1)],
+            self.loop_asks(self.rounds, budget, self.select),
+        )
 
     def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""

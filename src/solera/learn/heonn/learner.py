@@ -15,6 +15,7 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
 from solera.core.task import Task
 from solera.data.agreement import agree
@@ -161,17 +162,29 @@ class FedHEONN(Additive):
         if not np.ndim(self.lam):
             self.lam_ = float(self.lam)  # type: ignore[arg-type]
         if self.features is not None:
-            self.hidden_ = {
-                "kind": self.features,
-                "width": self.hidden,
-                "scale": float(self.scale),
-                "seed": federation.seed,
-            }
+            self.hidden_ = {**self._hidden_layer(), "seed": federation.seed}
         if self.ensemble is not None:
             draw = generator(federation.seed, "heonn.patches")
             self.patches_ = self.ensemble.draw(self._columns - 1, draw)
         if self.encrypt is not None:
             self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
+
+    def _hidden_layer(self) -> dict[str, Any]:
+        return {"kind": self.features, "width": self.hidden, "scale": float(self.scale)}
+
+    def training_asks(self) -> Plan:
+        self._check_target()
+        if self.features is not None:
+            self.hidden_ = self._hidden_layer()
+        if self.ensemble is not None:
+            self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
+        asked = self._plan()
+        if self.encrypt is None:
+            return (planned(statistics, 1, asked),)
+        key = {"key": self.encrypt.key}
+        return in_turn(
+            self.encrypt.asks(asked), [planned(statistics, 1, {**asked, "encrypt": key})]
+        )
 
     def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):
