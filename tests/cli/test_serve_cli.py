@@ -237,12 +237,12 @@ def test_tls_init() -> None:
 
 
 def test_policy() -> None:
-    said = solera_("policy", "policy.toml").stdout
+    said = solera_("policy", "show", "policy.toml").stdout
     assert "what is not listed is refused" in said
     assert "columns: age, bmi" in said
     Path("policy.toml").write_text("[dta]\n")
-    assert "policy.toml:1" in complaint("policy", "policy.toml")
-    assert "absent.toml" in complaint("policy", "absent.toml")
+    assert "policy.toml:1" in complaint("policy", "show", "policy.toml")
+    assert "absent.toml" in complaint("policy", "show", "absent.toml")
 
 
 def test_approve() -> None:

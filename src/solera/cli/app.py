@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from solera import __version__
-from solera.cli import client, compare, data, demo, jobs, run, runs, serve, study
+from solera.cli import client, compare, data, demo, jobs, policy, run, runs, serve, study
 from solera.cli.data import AsJson
 from solera.cli.output import complain, first_line, interrupted, print_json, print_table
 from solera.core.errors import SoleraError
@@ -64,6 +64,7 @@ GROUPS = {
     "tls": serve.tls,
     "job": jobs.job,
     "audit": client.audit,
+    "policy": policy.app,
 }
 COMMANDS = (
     ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),
@@ -90,7 +91,6 @@ COMMANDS = (
     ("approve", client.approve, "Example: solera approve HASH --person ana --policy policy.toml"),
     ("held", client.held, "Example: solera held --policy policy.toml"),
     ("leave", client.leave, "Example: solera leave --folder agent --delete"),
-    ("policy", client.policy, "Example: solera policy policy.toml"),
 )
 """The name, the function and the last line of the help of each."""
 

@@ -1,4 +1,4 @@
-"""``solera join`` and what the owners of data do: policies, approvals, the audit log, leaving."""
+"""``solera join`` and what the owners of data do: approvals, the audit log, leaving."""
 
 from __future__ import annotations
 
@@ -247,15 +247,6 @@ def _print_holdings(folder: Path, held: Holdings) -> None:
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="--folder names the client's folder")
-
-
-def policy(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The policy.")],
-) -> None:
-    """Check a policy and say in sentences what it allows."""
-    from solera.serve.agent.policy import Policy
-
-    typer.echo(Policy.read(file).describe())
 
 
 @audit.command("verify", epilog="Example: solera audit verify agent/audit.log --folder agent")

@@ -58,6 +58,7 @@ from solera.core.component import installed_components
 from solera.core.config import Problem, Where, errors_located, nearest, read_text
 from solera.core.engine import Ask
 from solera.core.errors import Refusal
+from solera.core.ranges import Range, value_at
 from solera.learn.base import Transformer
 from solera.serve.agent.policy_rules import (
     ApprovalRules,
@@ -65,9 +66,7 @@ from solera.serve.agent.policy_rules import (
     DataRules,
     Hours,
     OutputRules,
-    Range,
     TaskRule,
-    value_at,
 )
 
 
