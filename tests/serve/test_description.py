@@ -10,12 +10,14 @@ pytest.importorskip("cryptography", reason="the extra 'serve' is not installed")
 
 from solera.core.errors import PayloadError  # noqa: E402
 from solera.core.payload import decode, encode  # noqa: E402
-from solera.serve.description import Description, PlannedTask, job_hash  # noqa: E402
+from solera.core.plan import PlannedTask  # noqa: E402
+from solera.core.ranges import Range  # noqa: E402
+from solera.serve.description import Description, job_hash  # noqa: E402
 
-TASKS = [
-    PlannedTask(name="linear.train", version=2, asks=10, where={"epochs": {"max": 5}}),
-    PlannedTask(name="prepare.FedScaler"),
-]
+PLAN = (
+    PlannedTask("linear.train", 2, 10, {"epochs": Range(max=5.0)}),
+    PlannedTask("prepare.FedScaler", 1, 1),
+)
 JOB = Description(
     job="readmission",
     federation="cardio",
@@ -23,7 +25,7 @@ JOB = Description(
     owner="dr. vega",
     seed=3,
     learner={"kind": "FedLinear", "rounds": 10, "start": np.arange(3.0)},
-    tasks=TASKS,
+    plan=PLAN,
     seconds=60.0,
     toml='name = "readmission"',
 )
@@ -32,7 +34,7 @@ JOB = Description(
 def test_a_description_travels_whole():
     again = Description.from_bytes(JOB.to_bytes())
     assert again.to_bytes() == JOB.to_bytes()
-    assert again.tasks == TASKS
+    assert again.plan == PLAN
     assert again.learner["start"].tolist() == [0, 1, 2]
 
 
@@ -42,16 +44,17 @@ def test_a_description_travels_whole():
         {"job": "../x"},
         {"kind": "other"},
         {"seed": -1},
-        {"tasks": [{"name": "a", "more": 1}]},
-        {"tasks": [{"name": "a", "asks": -1}]},
+        {"plan": [{"task": "a", "version": 1, "most": 1, "more": 1}]},
+        {"plan": [{"task": "a", "version": 1, "most": -1}]},
+        {"plan": 5},
         {"unknown": 1},
         {"owner": "o" * 201},
     ],
 )
 def test_what_is_no_description_is_not_taken_for_one(change):
-    with pytest.raises(PayloadError, match="not one"):
+    with pytest.raises(PayloadError, match="not one|not a plan"):
         Description.from_bytes(encode({**decode(JOB.to_bytes()), **change}))
-    with pytest.raises(PayloadError, match="not one"):
+    with pytest.raises(PayloadError, match="not one|not a plan"):
         Description.from_bytes(encode([1]))
 
 

@@ -4,14 +4,12 @@ A description is a payload frame, kept by the coordinator as the blob ``spec`` o
 
     {"job": "readmission", "federation": "cardio", "kind": "managed", "owner": "dr. vega",
      "seed": 0, "learner": {"kind": "FedHEONN", "lam": 0.01}, "seconds": 86400.0,
-     "tasks": [{"name": "heonn.statistics", "version": 1, "asks": 1,
-                "where": {"row_share": {"min": 1.0, "max": 1.0}}}],
+     "plan": [{"task": "heonn.statistics", "version": 1, "most": 1,
+               "where": {"row_share": {"min": 1.0, "max": 1.0}}, "optional": False}],
      "toml": "…"}
 
-``tasks`` are all that the job will ask, with the most asks of each and the ranges of their
-parameters, written as in a policy; a transformer that rows pass through is ``prepare.<class>``,
-with no number of asks. ``seconds`` is how long the job may take, counted from the approval.
-``toml`` is the file of a job that a coordinator drives.
+``plan`` is all that the job will ask, see :mod:`solera.core.plan`. ``seconds`` is how long the job
+may take, counted from the approval. ``toml`` is the file of a job that a coordinator drives.
 
 What is approved is :func:`job_hash`, which covers the job's own name beside these bytes: the same
 description under another name, or another description under the same name, is another job.
@@ -20,25 +18,17 @@ description under another name, or another description under the same name, is a
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from solera.core.errors import PayloadError
 from solera.core.payload import decode, encode
+from solera.core.plan import Plan, plan_from_payload, plan_to_payload
 from solera.serve.identity import signed_message
-from solera.serve.wire import Digest, Kind, Name, Number, Person, Seconds, Seed, TaskName
-
-
-class PlannedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task that a job asks for: how often at most, with parameters in which ranges."""
-
-    name: TaskName
-    version: Number = 1
-    asks: Number = 0
-    where: dict[str, dict[str, Any]] = {}
+from solera.serve.wire import Kind, Name, Person, Seconds, Seed
 
 
 class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,24 +40,25 @@ class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     owner: Person
     seed: Seed
     learner: dict[str, Any] = {}
-    tasks: Annotated[list[PlannedTask], Meta(max_length=1000)] = []
+    plan: Plan = ()
     seconds: Seconds | None = None
     toml: str = ""
 
     def to_bytes(self) -> bytes:
         """The frame whose digest is the job's ``spec``."""
-        tasks = [asdict(task) for task in self.tasks]
-        return encode({**asdict(self), "tasks": tasks})
+        return encode({**asdict(self), "plan": plan_to_payload(self.plan)})
 
     @classmethod
     def from_bytes(cls, frame: bytes) -> Description:
         """The description in a frame, checked."""
         try:
-            return msgspec.convert(decode(frame), cls)
-        except (msgspec.ValidationError, TypeError):
+            fields = decode(frame)
+            plan = plan_from_payload(fields.pop("plan"))
+            return replace(msgspec.convert(fields, cls), plan=plan)
+        except (msgspec.ValidationError, LookupError, TypeError, AttributeError):
             raise PayloadError("the job's description is not one") from None
 
 
-def job_hash(federation: str, job: str, spec: Digest) -> str:
+def job_hash(federation: str, job: str, spec: str) -> str:
     """What people approve: this job of this federation, with exactly this description."""
     return hashlib.sha256(signed_message("job", federation, job, spec)).hexdigest()
