@@ -65,14 +65,23 @@ def start(
     finds the job that was started before.
     """
     with extra("a job file"):
+        from solera.serve.description import Description
         from solera.serve.job_spec import read_job
     from solera.core.config import read_text
-    from solera.core.payload import encode
 
     spec = read_job(file)
     kind: Kind = "standing" if spec.standing else "managed"
-    description = connection.upload(encode({"toml": read_text(file)}))
-    new = NewJob(spec.name, kind, description, spec.seed, spec.owner, spec.deadline)
+    description = Description(
+        job=spec.name,
+        federation=spec.federation,
+        kind=kind,
+        owner=spec.owner,
+        seed=spec.seed,
+        seconds=spec.deadline or None,
+        toml=read_text(file),
+    )
+    blob = connection.upload(description.to_bytes())
+    new = NewJob(spec.name, kind, blob, spec.seed, spec.owner, spec.deadline)
     started = connection.call("POST", f"/v1/federations/{spec.federation}/jobs", StartedJob, new)
     if as_json:
         print_json(started)

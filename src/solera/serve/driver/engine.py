@@ -29,6 +29,7 @@ from solera.core.topology import Topology
 from solera.engines.blocks import validate_and_fold
 from solera.serve import wire
 from solera.serve.connection import Connection
+from solera.serve.description import Description
 
 _WAIT = 20
 _ALL_AT_ONCE = 64
@@ -215,7 +216,15 @@ def connect(
     authorised = {"Authorization": f"Bearer {token}"}
     connection = Connection(url, lambda *_: authorised, ca=ca or os.environ.get("SOLERA_CA"))
     name = job or f"job-{secrets.token_hex(8)}"
-    spec = {"kind": "driven", "federation": federation, "owner": owner, "seed": seed}
-    new = wire.NewJob(name, "driven", connection.upload(encode(spec)), seed, owner, deadline)
+    description = Description(
+        job=name,
+        federation=federation,
+        kind="driven",
+        owner=owner,
+        seed=seed,
+        seconds=deadline,
+    )
+    spec = connection.upload(description.to_bytes())
+    new = wire.NewJob(name, "driven", spec, seed, owner, deadline)
     connection.request("POST", f"/v1/federations/{federation}/jobs", json=new)
     return Federation(HttpEngine(connection, name), seed=seed, topology=topology)
