@@ -34,6 +34,22 @@ class Range:
             return all(any(_same(item, known) for known in self.among) for item in items)
         return (self.min is None and self.max is None) or all(map(self._in_range, items))
 
+    def within(self, other: Range) -> bool:
+        """Whether the other allows all that this one does."""
+        if self.optional and not other.optional:
+            return False
+        if self.max_length is not None:  # lists, whose elements have no length
+            if other.max_length is not None and self.max_length > other.max_length:
+                return False
+            other = replace(other, max_length=None)
+        if self.among is not None:
+            return all(map(other.allows, self.among))
+        if other.among is not None:
+            return self.min is not None and self.min == self.max and other.allows(self.min)
+        return (other.min is None or (self.min is not None and self.min >= other.min)) and (
+            other.max is None or (self.max is not None and self.max <= other.max)
+        )
+
     def _in_range(self, item: Any) -> bool:
         if isinstance(item, bool | np.bool_) or not isinstance(item, int | float | np.number):
             return False

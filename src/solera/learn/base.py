@@ -76,15 +76,16 @@ class Learner(Stateful, Component, abstract=True):
         self.check_params()
         self.forget()
         self.history_ = []
-        self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self._callbacks, self._checkpoint = callbacks, checkpoint
-        try:
-            self.train(federation)
-        finally:
-            if self._loop is not None:
-                self._loop.close()  # callbacks hear of the end before an error goes on
-            for name in ("_callbacks", "_checkpoint", "_loop"):
-                vars(self).pop(name, None)
+        with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self._callbacks, self._checkpoint = callbacks, checkpoint
+            try:
+                self.train(federation)
+            finally:
+                if self._loop is not None:
+                    self._loop.close()  # callbacks hear of the end before an error goes on
+                for name in ("_callbacks", "_checkpoint", "_loop"):
+                    vars(self).pop(name, None)
         return self
 
     @abstractmethod
@@ -294,6 +295,9 @@ class Additive(Predictor, abstract=True):
     Who comes when does not matter, so clients may also contribute to it one by one, as in the
     standing jobs of a coordinator.
     """
+
+    contribution: ClassVar[Task]
+    """The task of :meth:`question`."""
 
     @abstractmethod
     def prepare(self, federation: Federation, clients: ArrayLike | None = None) -> None:

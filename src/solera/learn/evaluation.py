@@ -114,14 +114,15 @@ def evaluate(
             hint="compare clusters with so.metrics.jaccard or model.silhouette",
         )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
-    replies = federation.ask(_evaluate, ask)
     each: dict[int, dict[str, float]] = {}
-    if per_client:
-        ids, counts = replies.fold(Gather())
-        total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
-        each = _by_client(ids, counts)
-    else:
-        total = replies.fold(Sum())
+    with federation.announced(model, lambda: evaluation_asks(model, part)):
+        replies = federation.ask(_evaluate, ask)
+        if per_client:
+            ids, counts = replies.fold(Gather())
+            total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
+            each = _by_client(ids, counts)
+        else:
+            total = replies.fold(Sum())
     if not rows_counted(total):
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"

@@ -18,12 +18,14 @@ description under another name, or another description under the same name, is a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from solera.core.component import Component, component_name
 from solera.core.errors import PayloadError
 from solera.core.payload import decode, encode
 from solera.core.plan import Plan, plan_from_payload, plan_to_payload
@@ -57,6 +59,25 @@ class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             return replace(msgspec.convert(fields, cls), plan=plan)
         except (msgspec.ValidationError, LookupError, TypeError, AttributeError):
             raise PayloadError("the job's description is not one") from None
+
+
+def learner_table(learner: Component) -> dict[str, Any]:
+    """A learner and its parameters, as a job file writes them; functions by their names."""
+    params = {
+        ("kind_" if name == "kind" else name): _plain(value)
+        for name, value in learner.described_params().items()
+    }
+    return {"kind": component_name(type(learner)), **params}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Component):
+        return learner_table(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return getattr(value, "__name__", repr(value)) if callable(value) else value
 
 
 def job_hash(federation: str, job: str, spec: str) -> str:

@@ -14,7 +14,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.selection import Selector
-from solera.data.agreement import agree
+from solera.data.agreement import AGREEMENT, agree
 from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
@@ -128,10 +128,13 @@ class FedKMeans(Learner):
     def training_asks(self) -> Plan:
         budget = self.per_round if isinstance(self.per_round, int) else None
         return in_turn(
-            _SEEDING_ASKS[self.init](self.k) if isinstance(self.init, str) else (),
+            self._seeding_asks(),
             [planned(update, self.rounds, self._order()), planned(cost, 1)],
             self.loop_asks(self.rounds, budget, self.select),
         )
+
+    def _seeding_asks(self) -> Plan:
+        return _SEEDING_ASKS[self.init](self.k) if isinstance(self.init, str) else ()
 
     def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
@@ -148,8 +151,10 @@ class FedKMeans(Learner):
         """The centroids that ``fit`` would start from, to give several learners the same ones."""
         learner = self.clone()
         learner.check_params()
-        learner.schema_ = agree(federation)
-        return learner._first_centroids(federation)
+        seeding = in_turn(AGREEMENT, learner._seeding_asks())
+        with federation.announced(self, lambda: seeding):
+            learner.schema_ = agree(federation)
+            return learner._first_centroids(federation)
 
     def predict(self, X: Any) -> IntArray:
         """The number of the nearest centroid of every row."""
@@ -165,7 +170,8 @@ class FedKMeans(Learner):
         self.check_fitted()
         if len(self.centroids_) < 2:
             raise UsageError("a silhouette needs at least two clusters")
-        total = federation.ask(silhouette, {"centroids": self.centroids_}).fold(Sum())
+        with federation.announced(self, lambda: (planned(silhouette, 1),)):
+            total = federation.ask(silhouette, {"centroids": self.centroids_}).fold(Sum())
         return float(total["total"] / total["rows"])
 
     def plot(self, *, shape: tuple[int, int] | None = None) -> Any:

@@ -79,6 +79,7 @@ class FedHEONN(Additive):
     lam_: the λ in use. lam_errors_: error of each λ that was tried.
     """
 
+    contribution = statistics
     statistics_: Any
     agreed_: dict[str, Any]
     sealed_: dict[str, Any]
@@ -133,15 +134,16 @@ class FedHEONN(Additive):
         For clients that come late and for new rows of known ones; the result is that of a fit on
         all of them. A class that appears only later must be in the schema from the start.
         """
-        if "statistics_" in vars(self):
-            aggregation = self.aggregation()
-            more = self._ask(federation, clients, aggregation)
-            self.conclude(aggregation.merge(self.statistics_, more))
-            return self
-        self.forget()
-        self.history_ = []
-        self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self.train(federation, clients)
+        with federation.announced(self, lambda: self.asks(None)):
+            if "statistics_" in vars(self):
+                aggregation = self.aggregation()
+                more = self._ask(federation, clients, aggregation)
+                self.conclude(aggregation.merge(self.statistics_, more))
+                return self
+            self.forget()
+            self.history_ = []
+            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self.train(federation, clients)
         return self
 
     def train(self, federation: Federation, clients: ArrayLike | None = None) -> None:
@@ -192,7 +194,7 @@ class FedHEONN(Additive):
                 "FedHEONN(lam=[…]) chooses λ from all clients at once",
                 hint="give one λ where clients contribute one by one",
             )
-        return statistics, self._plan()
+        return self.contribution, self._plan()
 
     def conclude(self, total: Any) -> None:
         self.statistics_ = total

@@ -157,14 +157,14 @@ class Policy:
             )
 
     def _check_task(self, task: str, version: int, payload: Any) -> None:
-        rules = self._rules(task)
+        rules = self.rules_for(task)
         if not rules:
             raise Refusal(f"the policy does not allow task {task!r}")
         objections = [rule.objection(version, payload) for rule in rules]
         if all(objections):
             raise Refusal(f"the policy does not allow task {task!r} with {objections[0]}")
 
-    def _rules(self, task: str) -> list[TaskRule]:
+    def rules_for(self, task: str) -> list[TaskRule]:
         """The entries for a task, those with the most exact name."""
         found = [rule for rule in self.tasks if rule.covers(task)]
         exact = max((_exactness(rule.name) for rule in found), default=(False, 0))
@@ -174,7 +174,7 @@ class Policy:
 
     def suppress(self, task: str, reply: Any) -> Any:
         """The reply with small counts set to 0, where the task's entry says ``small = "zero"``."""
-        for rule in self._rules(task):
+        for rule in self.rules_for(task):
             for name in rule.counts if rule.small == "zero" else ():
                 value = value_at(reply, name)
                 if value is not None and (small := self._small(value)).any():
@@ -188,7 +188,7 @@ class Policy:
         most, least = self.output.max_bytes, self.output.min_count
         if most is not None and payload_size > most:
             raise Refusal(f"the reply to {task!r} has {payload_size:,} bytes, max_bytes = {most:,}")
-        for name in dict.fromkeys(name for rule in self._rules(task) for name in rule.counts):
+        for name in dict.fromkeys(name for rule in self.rules_for(task) for name in rule.counts):
             value = value_at(reply, name, _NOTHING)
             if value is _NOTHING:
                 raise Refusal(f"the reply to {task!r} has no {name!r}, whose counts are limited")
