@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 pytest.importorskip("cryptography", reason="the extra 'serve' is not installed")
 
-from solera.core.errors import PayloadError  # noqa: E402
-from solera.core.payload import decode, encode  # noqa: E402
-from solera.core.plan import PlannedTask  # noqa: E402
-from solera.core.ranges import Range  # noqa: E402
-from solera.serve.description import Description, job_hash  # noqa: E402
+from solera.core.errors import PayloadError
+from solera.core.payload import decode, encode
+from solera.core.plan import PlannedTask
+from solera.core.ranges import Range
+from solera.serve.description import Description, job_hash
 
 PLAN = (
     PlannedTask("linear.train", 2, 10, {"epochs": Range(max=5.0)}),
@@ -52,9 +52,9 @@ def test_a_description_travels_whole():
     ],
 )
 def test_what_is_no_description_is_not_taken_for_one(change):
-    with pytest.raises(PayloadError, match="not one|not a plan"):
+    with pytest.raises(PayloadError, match=r"not one|not a plan"):
         Description.from_bytes(encode({**decode(JOB.to_bytes()), **change}))
-    with pytest.raises(PayloadError, match="not one|not a plan"):
+    with pytest.raises(PayloadError, match=r"not one|not a plan"):
         Description.from_bytes(encode([1]))
 
 

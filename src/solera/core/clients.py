@@ -133,6 +133,11 @@ class ClientData:
     def schema(self) -> Schema:
         return self._source.schema
 
+    def units(self, part: Part) -> IntArray | None:
+        """Whose row each row is, as codes 0, 1, …, where the source knows."""
+        known = getattr(self._source, "units", None)
+        return None if known is None else known(int(self._id[0]), part)
+
     def __len__(self) -> int:
         return len(self.part("train"))
 

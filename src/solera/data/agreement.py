@@ -11,6 +11,7 @@ from solera.core.clients import Client, ClientGroup, Rows
 from solera.core.errors import DataError, SchemaError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
+from solera.core.release import Facts
 from solera.core.replies import Reply
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
@@ -118,7 +119,7 @@ def _find_missing_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
     return [find_missing(client, ask) for client in group]
 
 
-@task("data.flaws", many=_find_missing_many)
+@task("data.flaws", many=_find_missing_many, ask=None, release=[Facts("gaps", "empty")])
 def find_missing(client: Client, ask: Any) -> dict[str, Any]:
     """Whether this client has no rows, and the first column in which values are missing."""
     rows = client.data.part("train")

@@ -14,6 +14,7 @@ from solera.core.constraints import Count, check_arguments
 from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.gate import ReleaseLimits, find_limits
 from solera.core.payload import DEFAULT_LIMITS, Limits
 from solera.core.schema import Feature, Schema
 from solera.core.topology import Topology
@@ -49,6 +50,7 @@ def simulate(
     schema: Schema | None = None,
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    policy: str | ReleaseLimits | None = None,
 ) -> Simulation:
     """A federation of simulated clients.
 
@@ -69,6 +71,8 @@ def simulate(
     features, schema: names and kinds of the columns, or the whole schema.
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
+    policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
+        one's own. Every ask and reply then passes the gate that stands at real clients.
     """
     check_arguments(simulate, engine=engine, workers=workers, memory=memory)
     source = _source(X, y, clients, partition, features, schema, seed)
@@ -80,7 +84,13 @@ def simulate(
         clock.check_params()
         source = copy(source)
         source.resources = clock.model()  # type: ignore[attr-defined]
-    options = {"workers": workers, "memory": memory, "fault_model": failures}
+    release_limits = None if policy is None else find_limits(policy)
+    options = {
+        "workers": workers,
+        "memory": memory,
+        "fault_model": failures,
+        "limits": release_limits,
+    }
     carrier = _engine(engine, source, {**options, **(engine_options or {})})
     federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
     federation.data, federation.clock = source, clock

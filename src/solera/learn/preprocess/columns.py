@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Client, FloatArray
+from solera.core.declared import Shape
 from solera.core.errors import DataError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
@@ -30,8 +31,8 @@ class FedScaler(Transformer):
     values stay missing. Sparse rows are scaled but not centred.
     """
 
-    mean_: FloatArray
-    scale_: FloatArray
+    mean_: Annotated[FloatArray, Shape("columns")]
+    scale_: Annotated[FloatArray, Shape("columns", least=1e-300)]
 
     def train(self, federation: Federation) -> None:
         moments = federation.ask(column_moments).fold(Moments())

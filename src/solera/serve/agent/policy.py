@@ -6,7 +6,13 @@
 
     [approval]
     mode = "ask"                 # a named person approves every job by its hash; "auto": no one
-    approvers = ["dr.garcia"]
+    days = 30                    # how long an approval holds, or less if the job says so
+    [approval.approvers]         # public keys, made by: solera approver new ana
+    ana = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+
+    [notify]                     # of jobs that wait and of decisions, with JSON on its input
+    command = ["mail-the-committee"]
+    webhook = "https://chat.example/hook"
 
     [hours]
     from = "20:00"               # local time; may pass midnight
@@ -45,7 +51,7 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field
 from datetime import datetime, time
 from hashlib import blake2b
@@ -65,8 +71,10 @@ from solera.serve.agent.policy_rules import (
     Budget,
     DataRules,
     Hours,
+    NotifyRules,
     OutputRules,
     TaskRule,
+    components_in,
 )
 
 
@@ -92,6 +100,7 @@ class Policy:
     hours: Hours | None = None
     output: OutputRules = field(default_factory=OutputRules)
     privacy: Budget | None = None
+    notify: NotifyRules = field(default_factory=NotifyRules)
     tasks: tuple[TaskRule, ...] = ()
 
     @classmethod
@@ -119,7 +128,7 @@ class Policy:
     ) -> None:
         """Refuse an ask that breaks a rule, be it by its task or by its transformers."""
         for step in ask.prepare:
-            for name, params in _components(step.description):
+            for name, params in components_in(step.description):
                 self._check_task(f"prepare.{name}", 1, params)
             _check_transformer(step.description)
         self.check(
@@ -213,12 +222,13 @@ class Policy:
     def describe(self) -> str:
         """The policy in sentences, one a line."""
         ask = self.approval.mode == "ask"
+        approvers, days = " or ".join(self.approval.approvers), self.approval.days
         most, budget = self.output.max_bytes, self.privacy
         lines = [
             f"policy {self.hash()[:12]}: what is not listed is refused",
             f"  data      at least {self.data.min_rows:,} rows; columns: "
             + (", ".join(self.data.columns) or "all"),
-            f"  approval  {'by ' + ' or '.join(self.approval.approvers) if ask else 'not needed'}",
+            f"  approval  {f'by {approvers}, for {days:g} days' if ask else 'not needed'}",
             f"  hours     {self.hours or 'at any time'}",
             f"  output    {'any size' if most is None else f'at most {most:,} bytes'}; "
             f"counts from {self.output.min_count}",
@@ -230,18 +240,6 @@ class Policy:
 
 
 _NOTHING = object()
-
-
-def _components(tree: Any) -> Iterator[tuple[Any, Any]]:
-    """Every component that a description would build, the nested ones too."""
-    if isinstance(tree, Mapping):
-        if "$component" in tree:
-            yield tree["$component"], tree.get("params")
-        for value in tree.values():
-            yield from _components(value)
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _components(value)
 
 
 def _check_transformer(description: Any) -> None:
@@ -263,6 +261,8 @@ def _exactness(name: str) -> tuple[bool, int]:
 
 # --- reading ---
 
+_APPROVERS = '[approval.approvers] with ana = "…", the key that `solera approver new ana` shows'
+
 _WRITTEN = {"start": "from", "end": "to", "among": "in", "tasks": "task"}
 """How fields are written in the file, where that is another word."""
 
@@ -270,7 +270,7 @@ _WRITTEN = {"start": "from", "end": "to", "among": "in", "tasks": "task"}
 def _policy(content: Mapping[str, Any]) -> Policy:
     policy: Policy = _read(Policy, "a policy", content, ())
     if policy.approval.mode == "ask" and not policy.approval.approvers:
-        raise Problem(("approval",), 'mode = "ask" needs approvers = ["…"]')
+        raise Problem(("approval",), 'mode = "ask" needs approvers', hint=_APPROVERS)
     budget = policy.privacy
     if budget is not None and not math.isfinite(budget.epsilon + budget.delta):
         raise Problem(("privacy",), "epsilon and delta must be finite")
@@ -309,6 +309,8 @@ def _value(name: str, value: Any, hint: Any, where: Where) -> Any:
         return tuple(_read(TaskRule, "[[task]]", v, (*where, i)) for i, v in enumerate(value))
     if kinds and isinstance(kinds[0], type):
         return _read(kinds[0], f"[{name}]", value, where)
+    if name == "approvers" and isinstance(value, list):
+        raise Problem(where, "approvers are named with their public keys", hint=_APPROVERS)
     try:
         if hint is time and isinstance(value, str):
             return time.fromisoformat(value)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import time
+from datetime import time, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from solera.core.ranges import Range, range_objection
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+PublicKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class TaskRule:
         given = payload if isinstance(payload, Mapping) else {"payload": payload}
         known = {name.partition(".")[0] for name in self.where}
         if self.only and payload is not None and (others := [n for n in given if n not in known]):
-            return f"{others[0]!r}, which it does not name"
+            return f"{str(others[0])[:80]!r}, which it does not name"
         return None
 
     def __str__(self) -> str:
@@ -64,7 +65,21 @@ class ApprovalRules:
     """[approval]"""
 
     mode: Literal["auto", "ask"] = "auto"
-    approvers: tuple[str, ...] = ()
+    approvers: Mapping[str, PublicKey] = field(default_factory=dict)
+    days: Annotated[float, msgspec.Meta(gt=0, le=3650)] = 30.0
+
+    def lasts(self, seconds: float | None) -> timedelta:
+        """How long an approval holds of a job that wants so many seconds."""
+        most = self.days * 86400
+        return timedelta(seconds=most if seconds is None else min(seconds, most))
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRules:
+    """[notify]: whom to tell of what waits for people, a command or a web address."""
+
+    command: tuple[str, ...] = ()
+    webhook: Annotated[str, msgspec.Meta(pattern=r"^(https?://.+)?$")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +112,15 @@ class Budget:
 
     epsilon: Annotated[float, msgspec.Meta(gt=0)]
     delta: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+
+
+def components_in(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Every component that a description would build, the nested ones too."""
+    if isinstance(tree, Mapping):
+        if "$component" in tree:
+            yield tree["$component"], tree.get("params")
+        for value in tree.values():
+            yield from components_in(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from components_in(value)
