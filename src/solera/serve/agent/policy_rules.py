@@ -10,9 +10,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from solera.core.ranges import Range, range_objection
+from solera.core.release import Kind
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 PublicKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Category = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,25 @@ class TaskRule:
 
 @dataclass(frozen=True, slots=True)
 class DataRules:
-    """[data]"""
+    """[data]: which columns tasks see, whose rows they are, and how many there must be."""
 
-    min_rows: Count = 0
+    min_rows: Count | None = None
     columns: tuple[str, ...] = ()
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An entry of [columns]: where a column comes from, in which unit and by which names.
+
+    A number becomes (value + ``plus``) × ``times``; a category the name that ``categories`` gives,
+    and what it does not list is missing.
+    """
+
+    source: str
+    plus: float = 0.0
+    times: float = 1.0
+    categories: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +119,18 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class OutputRules:
-    """[output]"""
+    """[output]: what is None is as the named policy says, see ``ReleaseLimits``."""
 
     max_bytes: Count | None = None
-    min_count: Count = 0
+    min_count: Count | None = None
+    parameters: Share | None = None
+    gram_rows: Positive | None = None
+    saturation: Positive | None = None
+    categories: Count | None = None
+    category_share: Share | None = None
+    numbers: Positive | None = None
+    encrypted: frozenset[Kind] | None = None
+    keep_copies: str = ""
 
 
 @dataclass(frozen=True, slots=True)
