@@ -19,6 +19,7 @@ PLACE = "place.json"
 MEMORY = "memory.sol"
 APPROVALS = "approvals.json"
 HELD = "held.json"
+ATTEMPTS = "attempts.sqlite"
 LOCK = "agent.lock"
 LOG = "audit.log"
 

@@ -14,7 +14,8 @@ from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
 
-_OURS = (home.MEMORY, home.APPROVALS, home.HELD, home.LOCK, home.PLACE, FILE)
+_DATABASES = tuple(f"{home.ATTEMPTS}{end}" for end in ("", "-wal", "-shm"))
+_OURS = (home.MEMORY, *_DATABASES, home.APPROVALS, home.HELD, home.LOCK, home.PLACE, FILE)
 """In the order in which they go: without the keys nothing more could be asked."""
 _LOGS = (home.LOG, f"{home.LOG}.head")
 _PATIENCE = 5.0

@@ -29,13 +29,14 @@ import numpy as np
 
 from solera.core.clients import IntArray, Part, Segments
 from solera.core.engine import Ask
-from solera.core.errors import DataError, SoleraError, UsageError, WorkerDied
+from solera.core.errors import DataError, PayloadError, SoleraError, UsageError, WorkerDied
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
 from solera.core.replies import Failure, FailureKind
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload, ask_to_payload
 from solera.engines.blocks import Runner, States
 from solera.engines.child import Child
+from solera.serve.agent.error_codes import code_of
 
 _LOCAL = Limits(size=4 * DEFAULT_LIMITS.size, structure=4 * DEFAULT_LIMITS.structure, depth=40)
 """A message holds an ask or a reply, each within the limits of its own, and the client's state."""
@@ -115,7 +116,8 @@ class Worker:
             try:
                 self._begin()
             except SoleraError as error:
-                return Outcome("failed", before, reason=str(error))
+                log.warning("%s", error)
+                return Outcome("failed", before, reason="rows: the rows cannot be read")
             seconds = min(self.limits.seconds, ask.deadline or math.inf)
             deadline = time.monotonic() + seconds
             kind: FailureKind = "failed"
@@ -129,7 +131,8 @@ class Worker:
             except (EOFError, OSError):
                 kind, reason = "crashed", self._cause_of_death()
             except SoleraError as error:
-                reason = str(error)
+                log.warning("%s", error)
+                reason = "payload: the ask does not fit into a message"
             except BaseException:  # an answer nobody waited for must not be taken for the next one
                 self._end()
                 raise
@@ -242,7 +245,9 @@ def _serve(end: socket.socket, source: Rows, limits: WorkerLimits) -> None:
     try:
         rows = _Owner(source() if callable(source) else source)
     except Exception as error:
-        channel.send({"error": _words(error)})
+        if not isinstance(error, SoleraError):
+            log.warning("the rows cannot be read", exc_info=error)
+        channel.send({"error": str(error)})  # to the owner's own log
         return
     _limit_memory(limits.memory_bytes)
     try:
@@ -281,16 +286,10 @@ def _answer(runner: Runner, ask: Ask, state: dict[str, Any]) -> dict[str, Any]:
     error = failure.error
     if isinstance(error, MemoryError):
         raise error
-    reason = _words(error) if isinstance(error, Exception) else failure.reason
-    return {"kind": failure.kind, "reason": reason, "state": state}
-
-
-def _words(error: Exception) -> str:
-    """What may be said of an error: the text of an unforeseen one could quote a row."""
-    if isinstance(error, SoleraError):
-        return str(error)
-    log.warning("a task failed", exc_info=error)
-    return f"{type(error).__name__} in the task; the client's own log has its text"
+    if error is None:  # a reply that is not what a reply must be: the text is of its shape
+        error = PayloadError(failure.reason)
+    schema = runner.source.schema
+    return {"kind": failure.kind, "reason": code_of(error, ask.task, schema), "state": state}
 
 
 class _Owner:
