@@ -13,7 +13,7 @@ import logging
 import signal
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +43,8 @@ from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
 from solera.serve.agent.memory import NOTHING, Memory
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
-from solera.serve.agent.worker import Outcome, Worker
+from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
+from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.description import Description, job_hash
@@ -53,7 +54,7 @@ log = logging.getLogger("solera.agent")
 
 _HELD_SECONDS = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_TROUBLE = (DataError, WorkerDied, OSError)
+_TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 """What keeps a client from working and may pass: rows that are away, a disk that is full."""
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
@@ -62,19 +63,26 @@ _MOST_DESCRIPTIONS = 16
 
 
 class Agent:
-    """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`."""
+    """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`.
+
+    The policy of a :class:`PolicyFile` is read again when the file changes; ``source`` says which
+    rows the worker reads under the policy it is given.
+    """
 
     def __init__(
         self,
         folder: str | Path,
         worker: Worker,
-        policy: Policy,
+        policy: Policy | PolicyFile,
         *,
+        source: Callable[[Policy], Rows] | None = None,
         patience: float = 60.0,
     ) -> None:
         self.folder = Path(folder)
         self.worker = worker
-        self.policy = policy
+        self._policy_file = policy if isinstance(policy, PolicyFile) else None
+        self.policy = policy.policy if isinstance(policy, PolicyFile) else policy
+        self._source = source
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
         self._memory()  # a damaged one is found out now
@@ -89,11 +97,27 @@ class Agent:
         self._held: list[wire.PendingAsk] = []
         self._listed: set[str] | None = None
         self._descriptions: dict[str, Description] = {}
+        self._guard()
 
     @property
     def approvals(self) -> Approvals:
         """What people decided, as far as the policy of now lets them."""
         return Approvals(self.folder / home.APPROVALS, self.policy.approval.approvers)
+
+    def _guard(self) -> None:
+        if self.policy.named:
+            self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+
+    def _refresh(self) -> None:
+        """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
+        if self._policy_file is None or not self._policy_file.refresh():
+            return
+        before, self.policy = self.policy, self._policy_file.policy
+        self.head = self.audit.append("policy", before=before.hash(), now=self.policy.hash())
+        log.info("the policy has changed: %s", self.policy.hash()[:12])
+        if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
+            self.worker.read(self._source(self.policy))
+        self._guard()
 
     # --- joining ---
 
@@ -155,6 +179,7 @@ class Agent:
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""
+        self._refresh()
         self.worker.begin()
         self.doing = ""
         asks = self.connection.call("GET", f"/v1/work?wait={wait:g}", wire.Work).asks
@@ -166,6 +191,7 @@ class Agent:
 
     def _answer(self, pending: wire.PendingAsk) -> bool:
         """Do what is asked and send the reply; False if it must wait for an approval."""
+        self._refresh()
         if pending in self._held and not self._approved(pending):
             return False
         memory = self._memory()
@@ -393,7 +419,12 @@ def _in_short(error: BaseException) -> str:
     """What the coordinator hears: the text of an error about rows may quote one."""
     if isinstance(error, OSError):
         return error.strerror or "the disk"
-    return "the rows cannot be read"
+    return "its policy" if isinstance(error, PolicyBroken) else "the rows cannot be read"
+
+
+def _what_is_read(policy: Policy) -> tuple[Any, ...]:
+    """What of a policy decides which rows and columns the worker reads."""
+    return policy.data.columns, policy.data.unit, policy.columns
 
 
 class _Terminated(BaseException):

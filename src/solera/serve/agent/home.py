@@ -20,6 +20,7 @@ MEMORY = "memory.sol"
 APPROVALS = "approvals.json"
 HELD = "held.json"
 ATTEMPTS = "attempts.sqlite"
+RELEASES = "releases.sqlite"
 LOCK = "agent.lock"
 LOG = "audit.log"
 
