@@ -48,7 +48,7 @@ from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.description import Description, job_hash
-from solera.serve.identity import Identity, reply_message, seal_key_message
+from solera.serve.identity import Identity, ask_digest, reply_message, seal_key_message
 
 log = logging.getLogger("solera.agent")
 
@@ -348,6 +348,14 @@ class Agent:
             pending.job,
             pending.sequence,
             str(self.place.client),
+            ask_digest(
+                pending.task,
+                pending.version,
+                pending.payload,
+                pending.prepare,
+                pending.round,
+                pending.seed,
+            ),
             done.status,
             digest,
             len(frame),
