@@ -103,8 +103,8 @@ class CheckpointError(SoleraError):
     """A checkpoint is damaged or belongs to another run."""
 
 
-class NotFitted(SoleraError):
-    """A learner is used before ``fit``."""
+class NotFitted(SoleraError, ValueError, AttributeError):
+    """A learner is used before ``fit``; it has nothing yet that ``fit`` learns."""
 
     @classmethod
     def of(cls, learner: object) -> NotFitted:
