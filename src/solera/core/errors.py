@@ -37,6 +37,10 @@ class UsageError(SoleraError, ValueError):
         return cls(f"{kind}({name}={value!r}): {name} {rule}", hint=hint)
 
 
+class UnknownArgument(UsageError, TypeError):
+    """A function or a component is given an argument that it does not have."""
+
+
 class DataError(SoleraError, ValueError):
     """Data that a learner, a partition or a task cannot work with."""
 

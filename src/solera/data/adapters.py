@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray
-from solera.core.constraints import Count, check_arguments, check_values
+from solera.core.constraints import Count, check_arguments, check_values, names_checked
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature, Kind, Target, Unknown, infer_target, numbered
 from solera.data.dataset import Dataset, make_schema
@@ -28,6 +28,7 @@ from solera.data.frames import (
 _SHOW_PROGRESS = 10_000  # rows read one by one
 
 
+@names_checked
 def from_pandas(
     frame: Any,
     *,

@@ -93,8 +93,9 @@ class FederatedData:
         X, y = check_rows(X, y)
         if schema is None:
             schema = infer(X, y, features=features)
-        if schema.width != int(np.prod(X.shape[1:])):
-            raise DataError(f"{schema.width} features are named, the data has {X.shape[1]} columns")
+        width = int(np.prod(X.shape[1:]))
+        if schema.width != width:
+            raise DataError(f"{schema.width} features are named, the data has {width} columns")
         index = assignment.index
         if not (len(index) == X.shape[0] and np.array_equal(index, np.arange(len(index)))):
             X, y = X[index], None if y is None else y[index]

@@ -15,6 +15,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
 from solera.core.clients import Array, FloatArray
 from solera.core.component import Component, build_fitted, describe, describe_fitted
+from solera.core.constraints import names_checked
 from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
@@ -55,6 +56,7 @@ class Learner(Stateful, Component, abstract=True):
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
 
+    @names_checked
     def fit(
         self,
         federation: Any,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Source
-from solera.core.constraints import Count, check_arguments
+from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
@@ -34,6 +34,7 @@ class Simulation(Federation):
     data: Any
 
 
+@names_checked
 def simulate(
     X: Any,
     y: Any = None,
@@ -64,8 +65,9 @@ def simulate(
     Parameters
     ----------
     X, y: the rows to deal out (arrays, a CSR matrix or a data frame), or, as ``X`` alone, a frame
-        with its target, a :class:`Dataset`, a :class:`FederatedData` or :class:`LazyData`. Of a
-        data set the training rows are dealt out, with its classes by their names.
+        with its target, a :class:`Dataset`, a list of pairs (X, y), one for each client, a
+        :class:`FederatedData` or :class:`LazyData`. Of a data set the training rows are dealt
+        out, with its classes by their names.
     clients: how many, unless the partition says so itself; 10 by default for :class:`IID`.
     partition: who gets which rows; :class:`IID` by default.
     validation, test: fractions of every client's rows to set aside.
@@ -83,7 +85,7 @@ def simulate(
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
     """
-    check_arguments(simulate, engine=engine, workers=workers, memory=memory)
+    check_arguments(simulate, engine=engine, workers=workers, memory=memory, partition=partition)
     reading: dict[str, Any] = {
         "target": target,
         "columns": columns,
@@ -91,6 +93,8 @@ def simulate(
         "unknown": unknown,
     }
     reading = {name: value for name, value in reading.items() if value is not None}
+    if _are_pairs(X):
+        X = _from_pairs(X, y, clients, partition)
     table = X
     if is_frame(X):
         table = to_pandas(X)
@@ -167,6 +171,30 @@ def _open(
     named = dataset.with_class_names()
     agreed = replace(named.schema, target_names=dataset.target_names)
     return named.X, named.y, schema or agreed, partition
+
+
+def _are_pairs(X: Any) -> bool:
+    """Whether it is a list of the rows and targets of clients."""
+    return (
+        isinstance(X, list | tuple)
+        and bool(X)
+        and all(isinstance(pair, tuple) and len(pair) == 2 for pair in X)
+        and all(hasattr(rows, "shape") and np.ndim(rows) >= 2 for rows, _ in X)
+    )
+
+
+def _from_pairs(X: Any, y: Any, clients: Any, partition: Any) -> FederatedData:
+    """Every pair (X, y) is a client's."""
+    if any(option is not None for option in (y, clients, partition)):
+        raise UsageError("simulate: a list of pairs (X, y) has its clients already")
+    pairs = [check_rows(*pair) for pair in X]
+    for client, (rows, _) in enumerate(pairs):
+        if rows.shape[1:] != pairs[0][0].shape[1:]:
+            raise DataError(f"client {client} has rows of shape {rows.shape[1:]}, others differ")
+    sizes = [len(rows) for rows, _ in pairs]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    X, y = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    return FederatedData(X, y, offsets)
 
 
 def _source(

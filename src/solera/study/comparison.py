@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from solera.core.clients import FloatArray
-from solera.core.config import nearest
+from solera.core.constraints import nearest
 from solera.core.errors import SoleraError, UsageError
 from solera.study import runs
 from solera.study.metrics import sign

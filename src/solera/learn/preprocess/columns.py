@@ -96,6 +96,11 @@ def _dense_rows(step: Transformer, X: Any) -> Any:
     X = step.check_rows(X)
     if hasattr(X, "tocsr"):
         raise DataError(f"{type(step).__name__} needs dense rows", hint="use X.toarray()")
+    if X.ndim > 2:
+        raise DataError(
+            f"{type(step).__name__} needs columns, X has {X.ndim} dimensions",
+            hint="X.reshape(len(X), -1) makes a row of every element",
+        )
     return X
 
 
