@@ -14,7 +14,7 @@ from solera.core import rng
 from solera.core.clients import BoolArray
 from solera.core.constraints import ProperFraction, check_values
 from solera.core.errors import UsageError
-from solera.core.schema import Feature, Schema, Target, infer_target
+from solera.core.schema import Feature, Schema, Target, class_codes, infer_target
 from solera.data.files import DatasetInfo
 
 _SHOWN = 6
@@ -67,8 +67,14 @@ class Dataset:
         if self.schema.target != "classes" or not self.class_names:
             return self
         values = _class_values(self.class_names)
-        schema = replace(self.schema, classes=np.unique(values))
-        return replace(self, y=values[self.y], y_test=values[self.y_test], schema=schema)
+        classes = np.unique(values)
+        return replace(
+            self,
+            y=values[self.y],
+            y_test=values[self.y_test],
+            schema=replace(self.schema, classes=classes),
+            class_names=tuple(str(value) for value in classes.tolist()),
+        )
 
     def summary(self) -> str:
         """What the data set is, in a few lines."""
@@ -108,7 +114,8 @@ class Dataset:
         if not self.class_names:
             return text
         if self.schema.target == "classes":
-            counts = np.bincount(self.y, minlength=len(self.class_names))
+            codes = class_codes(self.y, self.schema.classes)
+            counts = np.bincount(codes, minlength=len(self.class_names))
         else:
             counts = self.y.sum(axis=0, dtype=np.int64)
         shares = counts / max(1, len(self.y))

@@ -53,7 +53,7 @@ def _one_configuration(group: Group) -> str:
     variant, dataset = cell.variant, load(cell.variant.data)
     data = divided(cell, dataset)
     text = (
-        f"{variant.learner!r} was trained on {dataset.name} ({dataset.title}): "
+        f"{variant.method} was trained on {dataset.name} ({dataset.title}): "
         f"{data.offsets[-1]:,} rows held by {data.clients:,} clients, divided by "
         f"{variant.partition!r}. "
     )
