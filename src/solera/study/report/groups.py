@@ -11,7 +11,7 @@ import numpy as np
 
 from solera.core.errors import UsageError
 from solera.study.comparison import Comparison, Score, compare
-from solera.study.files.tables import DataSpec
+from solera.study.files.tables import DataSpec, Variant
 from solera.study.metrics import sign
 from solera.study.names import Chain, chain_of, short_names
 from solera.study.run.cells import Cell
@@ -87,7 +87,7 @@ class StudyResults:
         variants = [cell.variant for cell, _ in finished]
         learners = [chain_of(variant.learner) for variant in variants]
         methods = short_names(learners, [variant.label for variant in variants])
-        partitions = short_names([chain_of(variant.partition) for variant in variants])
+        partitions = short_names([_partition_chain(variant) for variant in variants])
         data = short_names([_data_chain(variant.data) for variant in variants])
         one_method = len(set(methods)) == 1 and len(self.run.study.schemes) > 1
         by_key: dict[Hashable, Group] = {}
@@ -144,6 +144,12 @@ class StudyResults:
         except UsageError:  # one method, or none that all rows have
             return None
         return comparison if len(comparison.rows) > 2 else None
+
+
+def _partition_chain(variant: Variant) -> Chain:
+    """The partition; where a column says whose row it is, that column."""
+    group = variant.data.group
+    return chain_of(variant.partition) if group is None else ((group, {}),)
 
 
 def _data_chain(data: DataSpec) -> Chain:
