@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ import pytest
 import solera as so
 from solera.core.engine import Ask
 from solera.core.errors import Refusal, SoleraError
-from solera.core.plan import objection
+from solera.core.plan import objection, planned
 from solera.core.ranges import Range
+from solera.core.release import Facts, RowsOut
+from solera.core.task import find_task, task
 from solera.serve.agent.policy import JobFacts, Policy
-from solera.serve.agent.policy_for import missing, policy_for
+from solera.serve.agent.policy_for import missing, policy_for, strictest_policy
 from solera.serve.description import Description
 from solera.serve.job_spec import MOST_CONTRIBUTIONS, parse_job
 
@@ -48,6 +51,46 @@ epochs = 2
 
 def described(text: str = JOB) -> Description:
     return parse_job(text).describe(text)
+
+
+def refused(policy: Policy, job: Description) -> list[str]:
+    """What the policy lacks; that a task declares no release is a matter of the task."""
+    return [why for why in missing(policy, job) if "does not declare" not in why]
+
+
+@task("policy_for.values", release=[Facts("rows")])
+def tells_facts(client: Any, ask: Any) -> Any:
+    """Nothing of the rows."""
+
+
+@task("policy_for.rows", release=[Facts("n"), RowsOut("X")])
+def tells_rows(client: Any, ask: Any) -> Any:
+    """All of them."""
+
+
+@task("policy_for.undeclared")
+def tells_anything(client: Any, ask: Any) -> Any:
+    """Nobody knows."""
+
+
+def test_the_strictest_named_policy_that_will_do() -> None:
+    facts, rows = planned(tells_facts, 1), planned(tells_rows, 1)
+    train = planned(find_task("linear.train"), 1)
+    said = {"job": "j", "federation": "f", "kind": "driven", "owner": "", "seed": 0}
+    assert strictest_policy((facts,)) == "evaluation"
+    assert strictest_policy((facts, train)) == "training"
+    assert strictest_policy((facts, rows)) == "upload"
+    job = Description(**said, plan=(facts, rows))
+    assert missing(Policy.parse(policy_for(job)), job) == []
+    training = Policy.parse('policy = "training"\n[[task]]\nname = "policy_for.*"\n')
+    assert missing(training, job) == [
+        "task 'policy_for.rows' releases rows themselves: this may not leave"
+    ]
+    assert len(missing(Policy.parse('policy = "training"'), job)) == 1
+    assert missing(Policy.parse('policy = "upload"'), job) == []
+    unknown = Description(**said, plan=(planned(tells_anything, 1),))
+    (why,) = missing(Policy.parse(policy_for(unknown)), unknown)
+    assert "does not declare what leaves" in why
 
 
 def test_a_description_says_what_a_job_asks() -> None:
@@ -96,7 +139,7 @@ def test_the_policy_for_a_learner_lets_its_fit_through_and_lacks_nothing(name: s
         job="j", federation="f", kind="driven", owner="", seed=0, plan=learner.asks(None)
     )
     policy = Policy.parse(policy_for(job))
-    assert missing(policy, job) == []
+    assert refused(policy, job) == []
     network = Network(cases.rows(target))
     learner.fit(cases.federation_over(network, learner))
     facts = JobFacts("", "", "driven")
@@ -128,7 +171,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         loss = { in = ["softmax"] }
         """
     )
-    assert missing(policy, job) == [
+    assert refused(policy, job) == [
         "task 'preprocess.count' is not allowed",
         "task 'linear.train': version 1 is asked, only version 7 is allowed",
         "task 'linear.train': epochs will be 2, and must be one of 1, 3",
@@ -140,7 +183,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         "task 'prepare.FedBins': bins will be 8, and must be at most 4",
         "task 'learner.evaluate' is not allowed",
     ]
-    assert missing(Policy.parse('[[task]]\nname = "*"\n'), job) == []
+    assert refused(Policy.parse('[[task]]\nname = "*"\n'), job) == []
 
 
 @pytest.mark.parametrize(
@@ -177,7 +220,7 @@ def test_texts_with_quotes_survive_the_policy() -> None:
         plan=so.FedAvg(so.nn.linear(5, 3), device='c"\\u0007\n').asks(None),
     )  # fmt: skip
     policy = Policy.parse(policy_for(job))
-    assert missing(policy, job) == []
+    assert refused(policy, job) == []
     assert all(rule.name != "*" for rule in policy.tasks)
     with pytest.raises(SoleraError):
         policy.check(JobFacts("", "", ""), "select.upload", 1, None, 100, datetime.now())

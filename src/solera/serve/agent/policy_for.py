@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from solera.core.plan import PlannedTask
+from solera.core.gate import POLICIES
+from solera.core.plan import PREPARE, Plan, PlannedTask
 from solera.core.ranges import Range
+from solera.core.release import Release
+from solera.core.task import installed_tasks
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import TaskRule
 from solera.serve.description import Description
@@ -18,11 +21,28 @@ from solera.serve.description import Description
 
 def policy_for(job: Description) -> str:
     """A policy, as TOML, that allows what this job asks and nothing else."""
-    said = f"{job.learner['kind']} of job {job.job!r}" if job.learner else f"job {job.job!r}"
-    lines = [f"# Just enough for {said}, owner {job.owner or 'unnamed'!r}."]
+    lines = [f"# Just enough for job {job.job!r} of {job.owner or 'nobody named'!r}."]
+    lines.append(f"policy = {_toml(strictest_policy(job.plan))}")
     for entry in job.plan:
         lines += ["", "[[task]]", *_task_lines(entry)]
     return "\n".join([*lines, ""])
+
+
+def strictest_policy(plan: Plan) -> str:
+    """The named policy that lets out what these tasks release, and the least besides."""
+    kinds = {release.kind for entry in plan for release in _releases(entry.task) or ()}
+    by_strictness = sorted(
+        POLICIES, key=lambda n: (POLICIES[n].trusted, len(POLICIES[n].allows), n)
+    )
+    return next(name for name in by_strictness if kinds <= POLICIES[name].allows)
+
+
+def _releases(task: str) -> Sequence[Release] | None:
+    """What leaves with the replies to a task, if that is declared; nothing with a preparation."""
+    found = installed_tasks().get(task)
+    if found is None:
+        return () if task.startswith(PREPARE) else None
+    return found.release
 
 
 def _task_lines(entry: PlannedTask) -> Iterator[str]:
@@ -52,7 +72,15 @@ def _toml(value: Any) -> str:
 def missing(policy: Policy, job: Description) -> list[str]:
     """Everything that the policy would refuse of what a job asks, in words."""
     found = []
+    allowed = policy.limits.allows
     for entry in job.plan:
+        releases = _releases(entry.task)
+        if releases is None:
+            found.append(f"task {entry.task!r} does not declare what leaves, so no client runs it")
+        kept = [release.says for release in releases or () if release.kind not in allowed]
+        if kept:
+            found += [f"task {entry.task!r} releases {says}: this may not leave" for says in kept]
+            continue
         rules = policy.rules_for(entry.task)
         objections = [list(_objections(rule, entry)) for rule in rules]
         if not rules:

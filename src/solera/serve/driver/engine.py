@@ -164,6 +164,7 @@ class DrivenEngine:
         self._engine = engine
         self._opened = 0
         self._current: HttpEngine | None = None
+        self._last: HttpEngine | None = None
         self._announced = False
         self._members: list[int] | None = None
         _ = self.clients  # a wrong address or token is found out now
@@ -194,13 +195,13 @@ class DrivenEngine:
         new = wire.NewJob.of(description, id=name, spec=spec)
         path = f"/v1/federations/{description.federation}/jobs"
         self.connection.request("POST", path, json=new)
-        self._current = self._engine(name)
+        self._current = self._last = self._engine(name)
         return self._current
 
     @property
     def job(self) -> str:
-        """The name of the job in which is asked now."""
-        return self.open_job().job
+        """The name of the job in which was asked last; without any, one is opened."""
+        return (self._last or self.open_job()).job
 
     @property
     def clients(self) -> int:
