@@ -169,6 +169,18 @@ def test_rows_pass_through_transformers_only(agent, liar):
     assert answered(agent, liar) == ("ok", "")
 
 
+def test_an_old_reply_is_not_given_to_another_question_of_the_same_number(agent, liar):
+    liar.ask(sequence=4)
+    assert answered(agent, liar) == ("ok", "")
+    first = liar.replies[-1]
+    liar.ask(sequence=4)
+    assert answered(agent, liar) == ("ok", "")
+    assert liar.replies[-1] == first, "the same again is answered from the disk"
+    liar.ask(sequence=4, round=1)
+    assert answered(agent, liar) == ("ok", "")
+    assert liar.replies[-1]["digest"] != first["digest"], "the task has run again, and counted"
+
+
 def test_a_reply_is_signed_for_this_client_and_ask_alone(agent, liar):
     liar.ask(sequence=7)
     answered(agent, liar)

@@ -37,10 +37,11 @@ from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
 from solera.serve.agent.attempts import AskKey, Attempts
+from solera.serve.agent.copies import Copies
 from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
-from solera.serve.agent.memory import NOTHING, Memory
+from solera.serve.agent.memory import NOTHING, Memory, digest_of
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
@@ -48,7 +49,7 @@ from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.description import Description, job_hash
-from solera.serve.identity import Identity, ask_digest, reply_message, seal_key_message
+from solera.serve.identity import Identity, reply_message, seal_key_message
 
 log = logging.getLogger("solera.agent")
 
@@ -105,6 +106,9 @@ class Agent:
         return Approvals(self.folder / home.APPROVALS, self.policy.approval.approvers)
 
     def _guard(self) -> None:
+        """Stand the policy's gate around the rows, and keep copies if it says so."""
+        key = self.policy.output.keep_copies
+        self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
         if self.policy.named:
             self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
 
@@ -115,9 +119,12 @@ class Agent:
         before, self.policy = self.policy, self._policy_file.policy
         self.head = self.audit.append("policy", before=before.hash(), now=self.policy.hash())
         log.info("the policy has changed: %s", self.policy.hash()[:12])
+        try:
+            self._guard()
+        except UsageError as error:
+            raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
         if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
             self.worker.read(self._source(self.policy))
-        self._guard()
 
     # --- joining ---
 
@@ -211,15 +218,16 @@ class Agent:
 
         The attempt is on disk before anything of the ask is looked at.
         """
-        done = replace(NOTHING, job=pending.job, sequence=pending.sequence, states=states)
+        whose = {"job": pending.job, "sequence": pending.sequence, "ask": digest_of(pending)}
+        done = replace(NOTHING, states=states, **whose)
         key = _key(pending)
         try:
             if self.attempts.begin(key).hopeless:
                 raise PayloadError("crashed: the ask ended the process that worked on it")
-            frame, state = self._run(pending, states.get(pending.job, {}))
+            frame, outcome = self._run(pending, states.get(pending.job, {}))
             others = [(job, kept) for job, kept in states.items() if job != pending.job]
-            kept = dict([*others[1 - _MOST_STATES :], (pending.job, state)])
-            return replace(done, frame=frame, states=kept)
+            kept = dict([*others[1 - _MOST_STATES :], (pending.job, outcome.state)])
+            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
         except NeedsApproval:
             self.attempts.undo(key)
             raise
@@ -234,8 +242,8 @@ class Agent:
             log.exception("ask %d of job %s", pending.sequence, pending.job, exc_info=error)
             return replace(done, status="failed", reason="error: the agent failed")
 
-    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        """The reply as a frame, and the job's state, if job, policy and task allow it."""
+    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, Outcome]:
+        """The reply as a frame, and what became of the task, if job, policy and gate allow it."""
         client = self.place.client
         description = self._description(pending)
         check_said(pending, description, self.place.federation)
@@ -266,7 +274,7 @@ class Agent:
         reply = self.policy.suppress(ask.task, decode(outcome.reply))
         frame = encode(reply)
         self.policy.check_reply(ask.task, len(frame), reply)
-        return frame, outcome.state
+        return frame, outcome
 
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""
@@ -328,6 +336,9 @@ class Agent:
         """Log what leaves, and let it leave."""
         frame, answered = done.frame, done.status == "ok"
         digest = hashlib.sha256(frame).hexdigest() if answered else ""
+        if answered and self._copies is not None:
+            names = (self.place.federation, pending.job, pending.sequence, pending.task)
+            self._copies.keep(*names, frame)
         self.head = self.audit.append(
             "reply",
             job=pending.job,
@@ -338,6 +349,8 @@ class Agent:
             status=done.status,
             digest=digest,
             bytes=len(frame),
+            numbers=_numbers_in(decode(frame)) if answered else 0,
+            new=done.new_numbers,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE
@@ -348,14 +361,7 @@ class Agent:
             pending.job,
             pending.sequence,
             str(self.place.client),
-            ask_digest(
-                pending.task,
-                pending.version,
-                pending.payload,
-                pending.prepare,
-                pending.round,
-                pending.seed,
-            ),
+            digest_of(pending),
             done.status,
             digest,
             len(frame),
@@ -428,6 +434,15 @@ def _in_short(error: BaseException) -> str:
     if isinstance(error, OSError):
         return error.strerror or "the disk"
     return "its policy" if isinstance(error, PolicyBroken) else "the rows cannot be read"
+
+
+def _numbers_in(tree: Any) -> int:
+    """How many numbers a reply holds; bytes, such as ciphertexts, hold none that can be read."""
+    if isinstance(tree, dict):
+        return sum(map(_numbers_in, tree.values()))
+    if isinstance(tree, list | tuple):
+        return sum(map(_numbers_in, tree))
+    return int(np.size(tree)) if not isinstance(tree, str | bytes | None.__class__) else 0
 
 
 def _what_is_read(policy: Policy) -> tuple[Any, ...]:

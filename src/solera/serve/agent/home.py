@@ -21,6 +21,7 @@ APPROVALS = "approvals.json"
 HELD = "held.json"
 ATTEMPTS = "attempts.sqlite"
 RELEASES = "releases.sqlite"
+COPIES = "copies"
 LOCK = "agent.lock"
 LOG = "audit.log"
 

@@ -151,7 +151,7 @@ def _translated(frame: Any, translate: Mapping[str, Column]) -> Any:
 
 
 def _one_translated(values: Any, column: Column) -> Any:
-    pandas = require_pandas()
+    pandas = require_pandas("a table of columns")
     if column.categories:
         names = list(dict.fromkeys(column.categories.values()))
         text = values.where(values.isna(), values.map(_category)).map(column.categories)
@@ -193,7 +193,7 @@ def _from_frame(
         raise DataError(f"there is no target column {target!r}", hint=_there_are(known))
     if unit is not None:
         _check_columns([unit], known)
-        whose = require_pandas().factorize(frame[unit])[0].astype(float)
+        whose = require_pandas("a table of columns").factorize(frame[unit])[0].astype(float)
         frame = frame.assign(**{unit: np.where(whose < 0, np.nan, whose)})
     if columns:
         _check_columns(columns, known)
