@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, Part
+from solera.core.clients import Client, IntArray, Part
 from solera.core.declared import check_payload
 from solera.core.errors import Refusal, UsageError
 from solera.core.evidence import Persons
@@ -88,11 +88,15 @@ def find_limits(policy: str | ReleaseLimits) -> ReleaseLimits:
 
 
 class Gate:
-    """Judges what comes in to the rows of a client and what leaves; ``memory`` is what left."""
+    """Judges what comes in to the rows of a client and what leaves.
+
+    ``memory`` is what left; ``outcome`` what became of the numbers of the last reply.
+    """
 
     def __init__(self, limits: ReleaseLimits, memory: Memory | None = None) -> None:
         self.limits = limits
         self.memory = Memory() if memory is None else memory
+        self.outcome: dict[str, IntArray] = {}
 
     def admit(self, task: Task, client: Client, payload: Any) -> None:
         """Refuse a task that says not what leaves, and a payload that does not fit the rows."""
@@ -116,6 +120,7 @@ class Gate:
             raise Refusal(f"task {task.name!r} does not declare that {undeclared!r} leaves")
         for release in task.release:
             leaving.reply = release.judge(leaving)
+        self.outcome = leaving.outcome
         return leaving.reply
 
     def persons(self, client: Client, part: Part) -> Persons:

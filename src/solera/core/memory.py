@@ -59,6 +59,8 @@ class Memory:
         right, released = self.known(sums)
         if sums.left is None and persons.of is None and right.dtype == sums.right.dtype == bool:
             return _earlier_counts(sums.right, right, released, least)
+        if not right.shape[1]:
+            return conflict, instead
         for k, now in enumerate(sums.right.T):
             difference = right.astype(float) - now.astype(float)[:, None]
             n = effective_of(difference, sums.left, persons)

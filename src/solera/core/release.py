@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -39,6 +39,8 @@ class Leaving:
     ask: Any
     reply: Any
     gate: Gate
+    outcome: dict[str, IntArray] = field(default_factory=dict)
+    """What became of every number of an entry: sent (0), withheld (1), or an earlier one (2)."""
 
     @property
     def limits(self) -> ReleaseLimits:
@@ -153,13 +155,18 @@ class Cells(Release):
         missing = [e for e in self.entries if leaving.holds(e) and e not in behind]
         if missing:
             raise leaving.refuse(f"nothing says which rows are behind {missing[0]!r}")
-        numbers = {e: self._read(leaving, e, sums) - sums.base for e, sums in behind.items()}
+        numbers = {
+            entry: (self._read(leaving, entry, sums) - sums.base) / sums.scale
+            for entry, sums in behind.items()
+        }
         withheld = self._withheld(leaving, behind)
         neutral = self.neutral(leaving.ask, leaving.reply) if self.neutral is not None else {}
         for entry, sums in behind.items():
-            instead = np.broadcast_to(neutral.get(entry, 0.0), sums.shape)
-            leaves = release_numbers(leaving, sums, numbers[entry], withheld[entry], instead)
-            self._write(leaving, entry, leaves + sums.base)
+            instead = np.zeros(sums.shape)
+            if entry in neutral:
+                instead = (np.reshape(neutral[entry], sums.shape) - sums.base) / sums.scale
+            leaves = release_numbers(leaving, entry, sums, numbers[entry], withheld[entry], instead)
+            self._write(leaving, entry, sums.base + sums.scale * leaves)
         return leaving.reply
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:
@@ -213,13 +220,20 @@ class Cells(Release):
 
 
 def release_numbers(
-    leaving: Leaving, sums: Sums, numbers: FloatArray, withheld: BoolArray, instead: Array
+    leaving: Leaving,
+    entry: str,
+    sums: Sums,
+    numbers: FloatArray,
+    withheld: BoolArray,
+    instead: Array,
 ) -> FloatArray:
     """The numbers that leave: none withheld, none whose difference to an earlier one is small."""
     persons, least = leaving.persons(sums), leaving.limits.min_count
     conflict, earlier = leaving.memory.earlier(sums, persons, least)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
-    fresh = leaving.memory.keep(sums, leaves)
+    leaving.outcome[entry] = np.where(withheld, 1, np.where(conflict, 2, 0))
+    new = ~(withheld | conflict).all(axis=1)
+    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])
     rows, width = len(sums.right), leaving.client.data.schema.width
     leaving.memory.spend(fresh, leaving.limits.numbers * max(1, rows * width))
     return leaves

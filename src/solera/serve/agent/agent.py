@@ -13,7 +13,7 @@ import logging
 import signal
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,13 +37,15 @@ from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
 from solera.serve.agent.attempts import AskKey, Attempts
+from solera.serve.agent.copies import Copies
 from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
 from solera.serve.agent.memory import NOTHING, Memory
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
-from solera.serve.agent.worker import Outcome, Worker
+from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
+from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.description import Description, job_hash
@@ -53,7 +55,7 @@ log = logging.getLogger("solera.agent")
 
 _HELD_SECONDS = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_TROUBLE = (DataError, WorkerDied, OSError)
+_TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 """What keeps a client from working and may pass: rows that are away, a disk that is full."""
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
@@ -62,19 +64,26 @@ _MOST_DESCRIPTIONS = 16
 
 
 class Agent:
-    """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`."""
+    """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`.
+
+    The policy of a :class:`PolicyFile` is read again when the file changes; ``source`` says which
+    rows the worker reads under the policy it is given.
+    """
 
     def __init__(
         self,
         folder: str | Path,
         worker: Worker,
-        policy: Policy,
+        policy: Policy | PolicyFile,
         *,
+        source: Callable[[Policy], Rows] | None = None,
         patience: float = 60.0,
     ) -> None:
         self.folder = Path(folder)
         self.worker = worker
-        self.policy = policy
+        self._policy_file = policy if isinstance(policy, PolicyFile) else None
+        self.policy = policy.policy if isinstance(policy, PolicyFile) else policy
+        self._source = source
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
         self._memory()  # a damaged one is found out now
@@ -89,11 +98,33 @@ class Agent:
         self._held: list[wire.PendingAsk] = []
         self._listed: set[str] | None = None
         self._descriptions: dict[str, Description] = {}
+        self._guard()
 
     @property
     def approvals(self) -> Approvals:
         """What people decided, as far as the policy of now lets them."""
         return Approvals(self.folder / home.APPROVALS, self.policy.approval.approvers)
+
+    def _guard(self) -> None:
+        """Stand the policy's gate around the rows, and keep copies if it says so."""
+        key = self.policy.output.keep_copies
+        self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
+        if self.policy.named:
+            self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+
+    def _refresh(self) -> None:
+        """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
+        if self._policy_file is None or not self._policy_file.refresh():
+            return
+        before, self.policy = self.policy, self._policy_file.policy
+        self.head = self.audit.append("policy", before=before.hash(), now=self.policy.hash())
+        log.info("the policy has changed: %s", self.policy.hash()[:12])
+        try:
+            self._guard()
+        except UsageError as error:
+            raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
+        if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
+            self.worker.read(self._source(self.policy))
 
     # --- joining ---
 
@@ -155,6 +186,7 @@ class Agent:
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""
+        self._refresh()
         self.worker.begin()
         self.doing = ""
         asks = self.connection.call("GET", f"/v1/work?wait={wait:g}", wire.Work).asks
@@ -166,6 +198,7 @@ class Agent:
 
     def _answer(self, pending: wire.PendingAsk) -> bool:
         """Do what is asked and send the reply; False if it must wait for an approval."""
+        self._refresh()
         if pending in self._held and not self._approved(pending):
             return False
         memory = self._memory()
@@ -190,10 +223,10 @@ class Agent:
         try:
             if self.attempts.begin(key).hopeless:
                 raise PayloadError("crashed: the ask ended the process that worked on it")
-            frame, state = self._run(pending, states.get(pending.job, {}))
+            frame, outcome = self._run(pending, states.get(pending.job, {}))
             others = [(job, kept) for job, kept in states.items() if job != pending.job]
-            kept = dict([*others[1 - _MOST_STATES :], (pending.job, state)])
-            return replace(done, frame=frame, states=kept)
+            kept = dict([*others[1 - _MOST_STATES :], (pending.job, outcome.state)])
+            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
         except NeedsApproval:
             self.attempts.undo(key)
             raise
@@ -208,8 +241,8 @@ class Agent:
             log.exception("ask %d of job %s", pending.sequence, pending.job, exc_info=error)
             return replace(done, status="failed", reason="error: the agent failed")
 
-    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        """The reply as a frame, and the job's state, if job, policy and task allow it."""
+    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, Outcome]:
+        """The reply as a frame, and what became of the task, if job, policy and gate allow it."""
         client = self.place.client
         description = self._description(pending)
         check_said(pending, description, self.place.federation)
@@ -240,7 +273,7 @@ class Agent:
         reply = self.policy.suppress(ask.task, decode(outcome.reply))
         frame = encode(reply)
         self.policy.check_reply(ask.task, len(frame), reply)
-        return frame, outcome.state
+        return frame, outcome
 
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""
@@ -302,6 +335,9 @@ class Agent:
         """Log what leaves, and let it leave."""
         frame, answered = done.frame, done.status == "ok"
         digest = hashlib.sha256(frame).hexdigest() if answered else ""
+        if answered and self._copies is not None:
+            names = (self.place.federation, pending.job, pending.sequence, pending.task)
+            self._copies.keep(*names, frame)
         self.head = self.audit.append(
             "reply",
             job=pending.job,
@@ -312,6 +348,8 @@ class Agent:
             status=done.status,
             digest=digest,
             bytes=len(frame),
+            numbers=_numbers_in(decode(frame)) if answered else 0,
+            new=done.new_numbers,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE
@@ -393,7 +431,21 @@ def _in_short(error: BaseException) -> str:
     """What the coordinator hears: the text of an error about rows may quote one."""
     if isinstance(error, OSError):
         return error.strerror or "the disk"
-    return "the rows cannot be read"
+    return "its policy" if isinstance(error, PolicyBroken) else "the rows cannot be read"
+
+
+def _numbers_in(tree: Any) -> int:
+    """How many numbers a reply holds; bytes, such as ciphertexts, hold none that can be read."""
+    if isinstance(tree, dict):
+        return sum(map(_numbers_in, tree.values()))
+    if isinstance(tree, list | tuple):
+        return sum(map(_numbers_in, tree))
+    return int(np.size(tree)) if not isinstance(tree, str | bytes | None.__class__) else 0
+
+
+def _what_is_read(policy: Policy) -> tuple[Any, ...]:
+    """What of a policy decides which rows and columns the worker reads."""
+    return policy.data.columns, policy.data.unit, policy.columns
 
 
 class _Terminated(BaseException):

@@ -20,6 +20,8 @@ MEMORY = "memory.sol"
 APPROVALS = "approvals.json"
 HELD = "held.json"
 ATTEMPTS = "attempts.sqlite"
+RELEASES = "releases.sqlite"
+COPIES = "copies"
 LOCK = "agent.lock"
 LOG = "audit.log"
 

@@ -23,6 +23,7 @@ class Memory(msgspec.Struct, frozen=True):
     reason: str
     frame: bytes
     states: dict[str, Any]
+    new_numbers: int = 0
 
     def answers(self, ask: wire.PendingAsk) -> bool:
         """Whether the reply is to this ask."""

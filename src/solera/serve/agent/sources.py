@@ -254,7 +254,7 @@ def _one_translated(values: Any, column: Column) -> Any:
 
 
 def _category(value: Any) -> str:
-    """The category as a policy writes it: 1.0 is "1", which a missing value elsewhere makes of 1."""
+    """The category as a policy writes it: "1" for 1.0, which 1 becomes beside a missing value."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
