@@ -42,11 +42,16 @@ if TYPE_CHECKING:
 
 LONGEST = 100_000
 """The most entries of an axis that nothing else bounds."""
+FREE = "*"
+MOST_CLASSES = 1000
+"""The most classes of a fitted component: a confusion matrix has their square."""
 
 
 @dataclass(frozen=True)
 class Shape:
     """An array of finite numbers with these axes, each between ``least`` and ``most``.
+
+    The axis "*" may have another length wherever it is named, up to ``longest``.
 
     ``kind``: "f" numbers, "i" whole numbers, "b" marks. Numbers of an "f" may be whole.
     """
@@ -83,7 +88,7 @@ class Shape:
             return f"has {value.ndim} axes, {len(self.axes)} are declared"
         for axis, length in zip(self.axes, value.shape, strict=True):
             wanted = axis if isinstance(axis, int) else lengths.setdefault(axis, length)
-            if length != wanted:
+            if axis != FREE and length != wanted:
                 return f"has {length} where the {axis} are {wanted}"
             if length > self.longest and axis not in _OF_SCHEMA:
                 return f"has {length} {axis}, at most {self.longest}"
@@ -255,6 +260,8 @@ def check_state(component: Any, schema: Schema) -> None:
     known = getattr(component, "schema_", None)
     if known is not None and (known.width, known.target) != (schema.width, schema.target):
         raise Refusal(f"{own} was fitted on other columns or another target")
+    if known is not None and known.target == "classes" and len(known.classes) > MOST_CLASSES:
+        raise Refusal(f"{own} knows {len(known.classes):,} classes, at most {MOST_CLASSES:,}")
     more = getattr(component, "check_state", None)
     if more is not None:
         more(schema)
