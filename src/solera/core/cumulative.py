@@ -7,8 +7,8 @@ exponents, then by halves of the mantissa, down to a millionth of the size. From
 an interval is divided where both halves hold ``min_count`` persons. Where one half holds fewer, the
 few count as if they were in the other, until so many have come together that they are an interval
 of their own; where both do, the interval is a last one. As in Mondrian (LeFevre, DeWitt &
-Ramakrishnan 2006), at least ``min_count`` persons are in each. All values of an interval count at
-its upper end.
+Ramakrishnan 2006), at least ``min_count`` persons are in each. The values of an interval count as
+if they were spread evenly over it.
 
 All that any asks can learn are the ends of these intervals, which are agreed numbers, and how many
 rows count in each.
@@ -16,12 +16,13 @@ rows count in each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.clients import BoolArray, Client, FloatArray, IntArray
 from solera.core.evidence import Persons, Sums
 from solera.core.release import Leaving, Release, release_numbers
 
@@ -34,8 +35,8 @@ _ZERO = 1 << (63 - _DROPPED)
 class Cumulative(Release):
     """For every column, how many of its known values are at most each of its edges.
 
-    ``values``: (client, ask) → the values, rows × columns, and the edges, columns × any shape, which
-    is the shape of the entry.
+    ``values``: (client, ask) → the values, rows × columns, and the edges, columns × any shape,
+    which is the shape of the entry.
     """
 
     kind = "cells"
@@ -51,65 +52,109 @@ class Cumulative(Release):
         (entry,) = self.entries
         values, edges = self.values(leaving.client, leaving.ask)
         persons = leaving.gate.persons(leaving.client, "train")
-        marks: list[Array] = []
-        places = np.zeros(edges.shape, dtype=np.int64)
-        for j, column in enumerate(values.T):
-            own, upper = intervals(column, leaving.limits.min_count, persons)
-            below = np.searchsorted(upper, edges[j], side="right")
-            some, where = np.unique(below, return_inverse=True)
-            places[j] = sum(map(_width, marks)) + where.reshape(below.shape)
-            marks.append((own[:, None] >= 0) & (own[:, None] < some))
+        tables = [intervals(column, leaving.limits.min_count, persons) for column in values.T]
+        needed = [table.needed(own) for table, own in zip(tables, edges, strict=True)]
+        marks = [table.below(ends) for table, ends in zip(tables, needed, strict=True)]
         sums = Sums(np.concatenate(marks, axis=1))
         numbers = sums.right.sum(axis=0)[:, None].astype(float)
-        leaves = release_numbers(
-            leaving, entry, sums, numbers, np.zeros(sums.shape, dtype=bool), np.zeros(sums.shape)
-        )
-        leaving.outcome[entry] = leaving.outcome[entry][places, 0]
-        leaving.put(entry, leaves[places, 0].astype(leaving.get(entry).dtype))
+        nothing = np.zeros(sums.shape, dtype=bool)
+        leaves = release_numbers(leaving, entry, sums, numbers, nothing, np.zeros(sums.shape))
+        counts = np.split(leaves[:, 0], np.cumsum([len(ends) for ends in needed])[:-1])
+        told = [
+            table.between(own, ends, count)
+            for table, own, ends, count in zip(tables, edges, needed, counts, strict=True)
+        ]
+        leaving.outcome[entry] = np.zeros(edges.shape, dtype=np.int64)
+        leaving.put(entry, np.round(np.stack(told)).astype(leaving.get(entry).dtype))
         return leaving.reply
 
 
-def _width(marks: Array) -> int:
-    return int(marks.shape[1])
+@dataclass(frozen=True)
+class Intervals:
+    """Which interval (low, high] every value is in, −1 for an unknown one."""
+
+    own: IntArray
+    low: FloatArray
+    high: FloatArray
+
+    def needed(self, edges: FloatArray) -> IntArray:
+        """How many intervals are below an edge, and with that it is in, for all edges."""
+        return np.unique([self._below(edges), self._touched(edges)])
+
+    def below(self, intervals: IntArray) -> BoolArray:
+        """Which rows are in the first so many intervals, rows × numbers of intervals."""
+        own = self.own[:, None]
+        return np.asarray((own >= 0) & (own < intervals))
+
+    def between(self, edges: FloatArray, intervals: IntArray, counts: FloatArray) -> FloatArray:
+        """The rows below each edge, those of an interval spread evenly over it.
+
+        ``counts`` are the rows in the first so many ``intervals``.
+        """
+        below, touched = self._below(edges), self._touched(edges)
+        before = counts[np.searchsorted(intervals, below)]
+        rows = counts[np.searchsorted(intervals, touched)] - before
+        inside = np.minimum(below, len(self.low) - 1)
+        if not len(self.low):
+            return before
+        with np.errstate(over="ignore"):
+            width = self.high[inside] - self.low[inside]
+            share = np.where(touched > below, (edges - self.low[inside]) / width, 0.0)
+        return np.asarray(before + np.floor(share * rows))
+
+    def _below(self, edges: FloatArray) -> IntArray:
+        return np.searchsorted(self.high, edges, side="right")
+
+    def _touched(self, edges: FloatArray) -> IntArray:
+        return np.searchsorted(self.low, edges, side="left")
 
 
-def intervals(values: FloatArray, least: int, persons: Persons) -> tuple[IntArray, FloatArray]:
-    """For every value the number of its interval, −1 for unknown ones, and their upper ends."""
+def intervals(values: FloatArray, least: int, persons: Persons) -> Intervals:
+    """The intervals of the values of a column."""
     own = np.full(len(values), -1, dtype=np.int64)
     known = np.flatnonzero(np.isfinite(values))
     order = known[np.argsort(values[known], kind="stable")]
     place = _places(values[order])
     of = None if persons.of is None else persons.of[order]
-    ends: list[int] = []
-    waiting = [(0, len(order), 0, len(order), _top(place, of, least))]
+    low: list[int] = []
+    high: list[int] = []
+    waiting = [(0, len(order), 0, len(order), *_outermost(place, of, least))]
     while waiting and _enough(of, 0, len(order), least):
-        first, last, start, stop, end = waiting.pop()  # first … last count in it, start … stop are
+        first, last, start, stop, begin, end = waiting.pop()  # first … last count, start … stop are
         bit, middle, border = _divide(place, start, stop)
         left, right = _enough(of, first, middle, least), _enough(of, middle, last, least)
         if bit >= 0 and left and right:
-            waiting.append((middle, last, middle, stop, end))
-            waiting.append((first, middle, start, middle, border))
+            waiting.append((middle, last, middle, stop, border, end))
+            waiting.append((first, middle, start, middle, begin, border))
         elif left and _enough(of, start, middle, least) and middle < stop:
-            waiting.append((first, last, start, middle, end))
+            waiting.append((first, last, start, middle, begin, end))
         elif right and _enough(of, middle, stop, least):
-            waiting.append((first, last, middle, stop, end))
+            waiting.append((first, last, middle, stop, begin, end))
         else:
-            own[order[first:last]] = len(ends)
-            inside = _enough(of, start, stop, least)
-            ends.append(((int(place[start]) >> (bit + 1)) + 1) << (bit + 1) if inside else end)
-    return own, _values(np.array(ends, dtype=np.int64))
+            own[order[first:last]] = len(high)
+            if _enough(of, start, stop, least):
+                begin = (int(place[start]) >> (bit + 1)) << (bit + 1)
+                end = begin + (1 << (bit + 1))
+            low.append(begin)
+            high.append(end)
+    return Intervals(own, _values(low), _values(high))
 
 
-def _top(place: IntArray, of: IntArray | None, least: int) -> int:
-    """The power of two that fewer than ``least`` persons are above."""
-    start = len(place) - 1
-    while start > 0 and not _enough(of, start, len(place), least):
+def _outermost(place: IntArray, of: IntArray | None, least: int) -> tuple[int, int]:
+    """Powers of two that fewer than ``least`` persons are below, and above."""
+    if not _enough(of, 0, len(place), least):
+        return 0, 0
+    start, stop = len(place) - least, least
+    while not _enough(of, start, len(place), least):
         start -= 1
-    return ((int(place[start]) >> _MANTISSA) + 1) << _MANTISSA if len(place) else 0
+    while not _enough(of, 0, stop, least):
+        stop += 1
+    begin, end = int(place[stop - 1]) >> _MANTISSA, (int(place[start]) >> _MANTISSA) + 1
+    return begin << _MANTISSA, end << _MANTISSA
 
 
 def _divide(place: IntArray, start: int, stop: int) -> tuple[int, int, int]:
-    """The highest bit in which places differ, −1 for none, the first that has it, and the border."""
+    """The highest bit in which places differ, −1 for none, the first with it, and the border."""
     bit = (int(place[start]) ^ int(place[stop - 1])).bit_length() - 1
     if bit < 0:
         return bit, stop, 0
@@ -130,8 +175,8 @@ def _places(values: FloatArray) -> IntArray:
     return np.asarray(((ordered - 1) >> _DROPPED) + _ZERO)
 
 
-def _values(places: IntArray) -> FloatArray:
-    """The upper ends of the intervals at these places."""
-    ordered = (places - _ZERO) << _DROPPED
+def _values(places: Sequence[int]) -> FloatArray:
+    """The lower ends of the intervals at these places."""
+    ordered = (np.array(places, dtype=np.int64) - _ZERO) << _DROPPED
     bits = np.where(ordered < 0, np.int64(-(2**63)) - ordered, ordered)
     return np.ascontiguousarray(bits).view(np.float64)

@@ -68,7 +68,7 @@ Left = Array | OneHot | None
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Numbers (k, j) = ``base`` + Σᵢ rightᵢₖ leftᵢⱼ; ``base`` is known to the asker.
+    """Numbers (k, j) = ``base`` + ``scale`` Σᵢ rightᵢₖ leftᵢⱼ; the asker knows base and scale.
 
     ``right``: rows × k, marks or numbers. ``left``: rows × j, a :class:`OneHot`, or None for 1.
     ``part``: which rows these are. ``what`` tells kinds of numbers apart that nobody would
@@ -78,6 +78,7 @@ class Sums:
     right: Array
     left: Left = None
     base: Any = 0.0
+    scale: float = 1.0
     part: Part = "train"
     what: str = ""
 

@@ -158,21 +158,25 @@ class Cells(Release):
         missing = [e for e in self.entries if leaving.holds(e) and e not in behind]
         if missing:
             raise leaving.refuse(f"nothing says which rows are behind {missing[0]!r}")
-        numbers = {e: self._read(leaving, e, sums) - sums.base for e, sums in behind.items()}
+        numbers = {
+            entry: (self._read(leaving, entry, sums) - sums.base) / sums.scale
+            for entry, sums in behind.items()
+        }
         withheld = self._withheld(leaving, behind)
         changed: BoolArray = np.zeros(len(next(iter(withheld.values()), ())), dtype=bool)
         for entry, sums in behind.items():
             neutral = {} if self.neutral is None else self.neutral(leaving.ask, leaving.reply)
-            instead = np.broadcast_to(neutral.get(entry, 0.0), sums.shape)
             stands = entry in neutral
+            instead = np.zeros(sums.shape)
             if stands:
+                instead = (np.reshape(neutral[entry], sums.shape) - sums.base) / sums.scale
                 withheld[entry] |= changed[:, None]
             leaves = release_numbers(
                 leaving, entry, sums, numbers[entry], withheld[entry], instead, stands=stands
             )
             if not stands and len(leaves) == len(changed):
                 changed |= (leaves != numbers[entry]).any(axis=1)
-            self._write(leaving, entry, leaves + sums.base)
+            self._write(leaving, entry, sums.base + sums.scale * leaves)
         return leaving.reply
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:

@@ -19,6 +19,7 @@ from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.constraints import NonNegative
 from solera.core.evidence import Sums, cells
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.release import Cells
 from solera.core.task import task
 from solera.data.agreement import SMALLEST_COUNT
@@ -62,6 +63,25 @@ def parallel(federation: Federation, k: int) -> FloatArray:
         candidates = np.concatenate([candidates, *(_means(reply) for reply in replies)])
     weights = federation.ask(cost, {"centroids": candidates}, round=_ROUNDS).fold(Sum())["counts"]
     return _reduced(federation, candidates, weights, k)
+
+
+def random_asks(k: int) -> Plan:
+    """What :func:`random_start` asks."""
+    return (planned(column_moments, 1),)
+
+
+def plus_plus_asks(k: int) -> Plan:
+    """What :func:`plus_plus` asks; moments only where there are too few points."""
+    return (planned(local_seeds, 1, {"k": k}), planned(column_moments, 1, optional=True))
+
+
+def parallel_asks(k: int) -> Plan:
+    """What :func:`parallel` asks; no candidates where all rows are the same."""
+    return (
+        planned(column_moments, 2),
+        planned(cost, _ROUNDS + 1),
+        planned(draw_candidates, _ROUNDS, optional=True),
+    )
 
 
 def _reduced(federation: Federation, points: FloatArray, weights: Any, k: int) -> FloatArray:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Self
 
 from solera.core.declared import check_state
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, prepared_by
 from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 
@@ -37,7 +39,7 @@ class Pipeline(Predictor):
                 raise UsageError(f"Pipeline: {step!r} is not a transformer and must come last")
 
     def check_state(self, schema: Schema) -> None:
-        """Refuse steps that are not those of the pipeline, each for what the one before it gives."""
+        """Refuse steps that are not the pipeline's, each for what the one before it gives."""
         if [type(step) for step in self.steps_] != [type(step) for step in self.steps]:
             raise Refusal("Pipeline: the fitted steps are not its steps")
         for step in self.steps_:
@@ -54,6 +56,19 @@ class Pipeline(Predictor):
         last = self.steps[-1].clone()
         self.steps_.append(last.fit(federation, callbacks=callbacks, checkpoint=checkpoint))
         self.history_ = last.history_
+
+    def training_asks(self) -> Plan:
+        schema = self.schema_
+        plans: list[Plan] = []
+        before: list[Transformer] = []
+        for step in self.steps:
+            last = step is self.steps[-1]
+            plan = step.asks(schema, callbacks=self._callbacks if last else ())
+            plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
+            if isinstance(step, Transformer):
+                before.append(step)
+                schema = step.planned_schema(schema)
+        return in_turn(*plans)
 
     def for_prediction(self) -> Self:
         light = self.with_state(self.get_state())
