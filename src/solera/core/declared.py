@@ -129,6 +129,25 @@ class Fitted:
         return None if isinstance(component, self.of) else f"is no {self.of.__name__}"
 
 
+@dataclass(frozen=True)
+class States:
+    """What fitted components as that in the entry ``of`` know otherwise, a table for each."""
+
+    of: str
+
+    def objection(self, value: Any, payload: Mapping[str, Any], schema: Schema) -> str | None:
+        if not isinstance(value, list) or len(value) > LONGEST:
+            return " is no list of states"
+        made, learned = payload[self.of]["made"], payload[self.of]["learned"]
+        for i, state in enumerate(value):
+            if not isinstance(state, Mapping):
+                return f"[{i}] is no table"
+            found = Fitted().objection({"made": made, "learned": {**learned, **state}}, schema)
+            if found is not None:
+                return f"[{i}] {found}"
+        return None
+
+
 # --- payloads ---
 
 
@@ -163,7 +182,7 @@ def _objection(value: Any, hint: Any, lengths: dict[str, int], schema: Schema) -
                 found = found or rule.objection(value, lengths)
             elif isinstance(rule, Classes | Fitted):
                 found = found or rule.objection(value, schema)
-        if any(isinstance(rule, Shape | Classes | Fitted) for rule in rules):
+        if any(isinstance(rule, Shape | Classes | Fitted | States) for rule in rules):
             return None if found is None else f" {found}"
         if is_typeddict(plain):
             return _table_objection(value, plain, lengths, schema)
@@ -206,6 +225,9 @@ def _table_objection(value: Any, hint: Any, lengths: dict[str, int], schema: Sch
                 return f": {name!r} is missing"
             continue
         found = _objection(value[name], inner, lengths, schema)
+        for rule in getattr(inner, "__metadata__", ()):
+            if found is None and isinstance(rule, States):
+                found = rule.objection(value[name], value, schema)
         if found is not None:
             return f": {name}{found}"
     return None

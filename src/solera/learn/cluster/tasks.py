@@ -16,7 +16,7 @@ from msgspec import Meta
 from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
 from solera.core.constraints import Count, PositiveFraction
 from solera.core.declared import Shape
-from solera.core.evidence import Sums, cells, everyone
+from solera.core.evidence import Sums, beyond_median, cells, everyone
 from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
@@ -165,18 +165,16 @@ def cost(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked({"inertia": inertia, "counts": counts})
 
 
-def _widths(client: Client, ask: Any) -> FloatArray:
-    """(b − a) / max(a, b) of every row."""
-    widths = np.empty(client.data.X.shape[0])
-    for part, squared in distances(client.data.X, np.asarray(ask["centroids"])):
+def _widths(client: Client, ask: Any) -> Iterator[FloatArray]:
+    """(b − a) / max(a, b) of every row, a chunk of rows at a time."""
+    for _, squared in distances(client.data.X, np.asarray(ask["centroids"])):
         a, b = np.sqrt(np.partition(squared, 1, axis=1)[:, :2]).T
-        widths[part] = np.divide(b - a, b, out=np.zeros_like(b), where=b > 0)
-    return widths
+        yield np.divide(b - a, b, out=np.zeros_like(b), where=b > 0)
 
 
 def _behind_silhouette(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    widths = _widths(client, ask)
-    return {"total": Sums(widths[:, None], what="silhouettes"), "rows": everyone(len(widths))}
+    widths = beyond_median(np.concatenate(list(_widths(client, ask)))[:, None])
+    return {"total": Sums(widths, what="silhouettes"), "rows": everyone(len(widths))}
 
 
 @task(
@@ -186,8 +184,5 @@ def _behind_silhouette(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 )
 def silhouette(client: Client, ask: Any) -> dict[str, Any]:
     """Σ (b − a) / max(a, b) with a and b the distances to the nearest two centroids."""
-    total = 0.0
-    for _, squared in distances(client.data.X, np.asarray(ask["centroids"])):
-        a, b = np.sqrt(np.partition(squared, 1, axis=1)[:, :2]).T
-        total += float(np.divide(b - a, b, out=np.zeros_like(b), where=b > 0).sum())
+    total = sum(float(part.sum()) for part in _widths(client, ask))
     return {"total": total, "rows": client.data.X.shape[0]}
