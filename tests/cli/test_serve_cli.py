@@ -29,7 +29,7 @@ SOURCE = str(Path(solera.cli.__file__).parents[2])
 POLICY = """
 [approval]
 mode = "auto"
-approvers = ["ana"]
+approvers = { ana = "abababababababababababababababababababababababababababababababab" }
 [data]
 columns = ["age", "bmi"]
 [[task]]
@@ -237,25 +237,50 @@ def test_tls_init() -> None:
 
 
 def test_policy() -> None:
-    said = solera_("policy", "policy.toml").stdout
+    said = solera_("policy", "show", "policy.toml").stdout
     assert "what is not listed is refused" in said
     assert "columns: age, bmi" in said
     Path("policy.toml").write_text("[dta]\n")
-    assert "policy.toml:1" in complaint("policy", "policy.toml")
-    assert "absent.toml" in complaint("policy", "absent.toml")
+    assert "policy.toml:1" in complaint("policy", "show", "policy.toml")
+    assert "absent.toml" in complaint("policy", "show", "absent.toml")
 
 
 def test_approve() -> None:
-    approve = ("approve", HASH, "--policy", "policy.toml", "--person")
-    assert "no folder" in complaint(*approve, "ana")
-    Path("agent").mkdir(mode=0o700)
-    said = complaint(*approve, "stranger")
-    assert "'stranger' may not approve" in said
+    from solera.serve.agent.approvals import Approvals
+    from solera.serve.identity import Identity
+
+    said = solera_("approver", "new", "ana").stdout
+    public = said.split('"')[1]
+    Path("policy.toml").write_text(POLICY.replace("ab" * 32, public))
+    assert "exists" in complaint("approver", "new", "ana")
+    assert "not a name" in complaint("approver", "new", "a b")
+
+    def decide(command: str, key: str = "ana.key") -> tuple[str, ...]:
+        return (command, HASH, "--policy", "policy.toml", "--key", key)
+
+    assert "no folder" in complaint(*decide("approve"))
+    Identity.create("agent")
+    solera_("approver", "new", "eva")
+    said = complaint(*decide("approve", "eva.key"))
+    assert "'eva' may not approve" in said
     assert "the policy names ana" in said
+    solera_("approver", "new", "ana", "--key", "forged.key")
+    assert "'ana' may not approve with this key" in complaint(*decide("approve", "forged.key"))
     assert not Path("agent/approvals.json").exists()
-    assert "ana approved" in solera_(*approve, "ana").stdout
-    (line,) = Path("agent/approvals.json").read_text().split("\n")[1:-1]
-    assert json.loads(line)["job"] == HASH
+    assert not Path("agent/audit.log").exists()
+    Path("notify.sh").write_text("#!/bin/sh\ncat >> told.json\n")
+    Path("notify.sh").chmod(0o700)
+    with Path("policy.toml").open("a") as file:
+        file.write('[notify]\ncommand = ["./notify.sh"]\n')
+    assert "ana has approved" in solera_(*decide("approve")).stdout
+    approvals = Approvals("agent/approvals.json", {"ana": public})
+    assert approvals.approval(HASH) is not None
+    assert json.loads(Path("told.json").read_text())["event"] == "approved"
+    assert "ana has withdrawn" in solera_(*decide("withdraw")).stdout
+    assert approvals.approval(HASH) is None
+    lines = [json.loads(line) for line in Path("agent/audit.log").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["approved", "withdrawn"]
+    assert {line["facts"]["person"] for line in lines} == {"ana"}
 
 
 @pytest.mark.parametrize(

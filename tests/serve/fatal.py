@@ -24,6 +24,7 @@ import solera as so
 from solera.core.aggregation import Mean
 from solera.core.component import describe_fitted
 from solera.core.payload import decode, encode
+from solera.core.plan import Plan, planned
 from solera.core.private_files import write_file
 from solera.core.schema import Schema
 from solera.core.task import task
@@ -59,6 +60,9 @@ class Walk(Learner):
         self.at_ = np.zeros(WIDTH)
         for r in self.each_round(federation, rounds=self.rounds):
             self.at_ = r.ask(walk, {"at": self.at_, "round": r.index}).fold(Mean())["at"]
+
+    def training_asks(self) -> Plan:
+        return (planned(walk, self.rounds),)
 
 
 # --- where processes die -------------------------------------------------------------------------

@@ -169,31 +169,6 @@ def test_rows_pass_through_transformers_only(agent, liar):
     assert answered(agent, liar) == ("ok", "")
 
 
-def test_an_approval_does_not_cover_another_hash(liar, worker, tmp_path):
-    policy = '[approval]\nmode = "ask"\napprovers = ["ana"]\n' + ALL
-    agent = agent_of(liar, worker, tmp_path, policy)
-    from datetime import datetime
-
-    agent.approvals.approve("ab" * 32, "ana", datetime.now())
-    for changed in ("ab" * 31 + "ac", "00" * 32):
-        liar.ask(hash=changed)
-        assert agent.step() == 0
-        (held,) = agent.held.read()
-        assert held.hash == changed
-        assert "not shown by the coordinator" in held.description
-    spec = encode({"toml": "x = 1"})
-    liar.blobs[digest(spec)] = encode({"toml": "harmless = true"})
-    liar.ask(hash=digest(spec))
-    assert agent.step() == 0
-    assert "harmless" not in agent.held.read()[0].description, "not what the hash names"
-    served = liar.served
-    assert agent.step() == 0
-    assert liar.served == served + 1, "what is held is not downloaded again and again"
-    liar.ask()
-    assert answered(agent, liar) == ("ok", "")
-    assert agent.held.read() == []
-
-
 def test_a_reply_is_signed_for_this_client_and_ask_alone(agent, liar):
     liar.ask(sequence=7)
     answered(agent, liar)

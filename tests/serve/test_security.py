@@ -32,17 +32,19 @@ from solera.core.aggregation import Mean
 from solera.core.component import describe_fitted
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.payload import decode, encode
+from solera.core.plan import PlannedTask
 from solera.serve.connection import Connection, CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
 import httpx  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: E402
 from network import Network, kill  # noqa: E402
 
 from solera.serve import audit  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
-from solera.serve.agent.approvals import Approvals  # noqa: E402
+from solera.serve.agent.approvals import Approvals, Approver  # noqa: E402
 from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
@@ -71,11 +73,13 @@ TRAIN = {
     "epochs": 1,
     "batch_size": 8,
 }
+GARCIA = Approver("garcia", Ed25519PrivateKey.generate())
+DESCRIBE = [PlannedTask("data.describe", 1, 5)]
 CAREFUL = {
     "closed": "",
     "few": '[data]\nmin_rows = 1000\n[[task]]\nname = "data.*"\n',
-    "wary": '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n[output]\nmax_bytes = 10\n'
-    '[[task]]\nname = "data.*"\n',
+    "wary": f'[approval]\nmode = "ask"\napprovers = {{ garcia = "{GARCIA.public}" }}\n'
+    '[output]\nmax_bytes = 10\n[[task]]\nname = "data.*"\n',
     "frugal": '[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[[task]]\nname = "data.*"\n',
 }
 
@@ -320,8 +324,8 @@ def reason_of(fed, client, task, payload=None):
 
 
 def approve(network, name, digest):
-    approvals = Approvals(network.folder / name / "approvals.json", ["dr.garcia"])
-    approvals.approve(digest, "dr.garcia", datetime.now())
+    approvals = Approvals(network.folder / name / "approvals.json", {"garcia": GARCIA.public})
+    approvals.decide(digest, "approved", GARCIA, datetime.now())
 
 
 def test_default_deny_and_approval_of_one_exact_job(careful):
@@ -330,12 +334,9 @@ def test_default_deny_and_approval_of_one_exact_job(careful):
         assert f"does not allow task '{task}'" in reason_of(fed, 0, task, payload)
     assert "does not allow task 'linear.train'" in reason_of(fed, 1, "linear.train", TRAIN)
 
-    allowed, changed = careful.connect("allowed", seed=1), careful.connect("changed", seed=2)
-    driver = careful.driver()
-    one, other = (
-        driver.request("GET", f"/v1/jobs/{job_of(f)}").json()["hash"] for f in (allowed, changed)
-    )
+    one, other = careful.driven("allowed", DESCRIBE), careful.driven("changed", DESCRIBE)
     assert one != other
+    allowed, changed = careful.drive("allowed"), careful.drive("changed")
     approve(careful, "wary", one)
     assert "max_bytes" in reason_of(allowed, 2, "data.describe"), "it ran: only its reply was held"
     late = changed.ask("data.describe", to=[2], quorum=0, deadline=2.5)
@@ -344,9 +345,10 @@ def test_default_deny_and_approval_of_one_exact_job(careful):
 
 
 def test_limits_are_enforced_at_the_client(careful):
-    fed = careful.connect("limits")
+    hash = careful.driven("limits", DESCRIBE)
+    fed = careful.drive("limits")
     assert "fewer rows than min_rows = 1,000" in reason_of(fed, 1, "data.describe")
-    approve(careful, "wary", careful.driver().request("GET", "/v1/jobs/limits").json()["hash"])
+    approve(careful, "wary", hash)
     reason = reason_of(fed, 2, "data.describe")
     assert "max_bytes = 10" in reason
     rows = careful.driver().request("GET", "/v1/jobs/limits/asks/1/replies").json()["replies"]

@@ -9,7 +9,20 @@ import typer
 from typer.core import TyperGroup
 
 from solera import __version__
-from solera.cli import client, compare, data, demo, jobs, run, runs, serve, study
+from solera.cli import (
+    approvals,
+    audit,
+    client,
+    compare,
+    data,
+    demo,
+    jobs,
+    policy,
+    run,
+    runs,
+    serve,
+    study,
+)
 from solera.cli.data import AsJson
 from solera.cli.output import complain, first_line, interrupted, print_json, print_table
 from solera.core.errors import SoleraError
@@ -63,7 +76,9 @@ GROUPS = {
     "runs": runs.app,
     "tls": serve.tls,
     "job": jobs.job,
-    "audit": client.audit,
+    "audit": audit.audit,
+    "approver": approvals.approver,
+    "policy": policy.app,
 }
 COMMANDS = (
     ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),
@@ -87,10 +102,18 @@ COMMANDS = (
         "Example: solera join https://fl.org:8443 --token … --data a.csv --policy policy.toml",
     ),
     ("contribute", jobs.contribute, "Example: solera contribute readmission --folder agent"),
-    ("approve", client.approve, "Example: solera approve HASH --person ana --policy policy.toml"),
-    ("held", client.held, "Example: solera held --policy policy.toml"),
+    (
+        "approve",
+        approvals.approve,
+        "Example: solera approve HASH --key ana.key --policy policy.toml",
+    ),
+    (
+        "withdraw",
+        approvals.withdraw,
+        "Example: solera withdraw HASH --key ana.key --policy policy.toml",
+    ),
+    ("held", approvals.held, "Example: solera held --policy policy.toml"),
     ("leave", client.leave, "Example: solera leave --folder agent --delete"),
-    ("policy", client.policy, "Example: solera policy policy.toml"),
 )
 """The name, the function and the last line of the help of each."""
 

@@ -10,6 +10,7 @@ from solera.core.aggregation import Aggregation, Fields, Union
 from solera.core.clients import Client, ClientGroup, Rows
 from solera.core.errors import DataError, SchemaError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.release import Facts
 from solera.core.replies import Reply
 from solera.core.schema import Feature, Schema
@@ -33,6 +34,10 @@ def describe(client: Client, ask: Any) -> dict[str, Any]:
     described["empty"] = not len(rows)
     described["gaps"] = _missing_columns(rows)
     return described
+
+
+AGREEMENT: Plan = (planned(describe, 1),)
+"""What :func:`agree` asks where the schema is not known beforehand."""
 
 
 def _missing_columns(rows: Rows) -> list[int]:

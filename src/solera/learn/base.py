@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,19 +17,22 @@ from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
 from solera.core.clients import Array, FloatArray
 from solera.core.component import Component, build_fitted, describe, describe_fitted
 from solera.core.engine import CheckpointStore
-from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
+from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode
+from solera.core.plan import Plan, in_turn, one_of
 from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Round, Rounds
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import Feature, Kind, Schema, Target, class_codes
 from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
 from solera.core.task import Task
-from solera.data.agreement import agree
+from solera.data.agreement import AGREEMENT, agree
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
+_MOST_COLUMNS = 10_000
+"""A plan that is made before clients have agreed on their columns allows for so many."""
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
 _FORMAT = 1
 """What a saved learner looks like; 1 holds parameters of networks in PyTorch's order."""
@@ -72,20 +76,50 @@ class Learner(Stateful, Component, abstract=True):
         self.check_params()
         self.forget()
         self.history_ = []
-        self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self._callbacks, self._checkpoint = callbacks, checkpoint
-        try:
-            self.train(federation)
-        finally:
-            if self._loop is not None:
-                self._loop.close()  # callbacks hear of the end before an error goes on
-            for name in ("_callbacks", "_checkpoint", "_loop"):
-                vars(self).pop(name, None)
+        with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self._callbacks, self._checkpoint = callbacks, checkpoint
+            try:
+                self.train(federation)
+            finally:
+                if self._loop is not None:
+                    self._loop.close()  # callbacks hear of the end before an error goes on
+                for name in ("_callbacks", "_checkpoint", "_loop"):
+                    vars(self).pop(name, None)
         return self
 
     @abstractmethod
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
+
+    # --- what will be asked ---
+
+    def asks(self, schema: Schema | None, *, callbacks: Sequence[Callback] = ()) -> Plan:
+        """What :meth:`fit` asks clients with such rows: tasks, ranges, and the most asks of each.
+
+        Without a schema the plan holds for all rows that this learner can learn from; what depends
+        on them is left open.
+        """
+        self.check_params()
+        if schema is None:
+            return _plan_for_any_rows(self, callbacks)
+        learner = self.clone()
+        learner.schema_, learner._callbacks = schema, callbacks
+        return in_turn(AGREEMENT, learner.training_asks())
+
+    def training_asks(self) -> Plan:
+        """What :meth:`train` asks; ``schema_`` is known already, and nothing else."""
+        raise UsageError(
+            f"{type(self).__name__} does not say what it asks",
+            hint="write its method training_asks, see docs/how-to/add-a-learner.md",
+        )
+
+    def loop_asks(
+        self, rounds: int, per_round: int | None = None, select: Selector | None = None
+    ) -> Plan:
+        """What :meth:`each_round` asks besides the learner: for its selector and callbacks."""
+        selection = () if select is None else select.asks(self, rounds, per_round)
+        return in_turn(selection, *(c.asks(self, rounds) for c in self._callbacks))
 
     @property
     def predicts(self) -> bool:
@@ -262,6 +296,9 @@ class Additive(Predictor, abstract=True):
     standing jobs of a coordinator.
     """
 
+    contribution: ClassVar[Task]
+    """The task of :meth:`question`."""
+
     @abstractmethod
     def prepare(self, federation: Federation, clients: ArrayLike | None = None) -> None:
         """Settle all that must be the same for everyone; ``schema_`` is known already."""
@@ -295,6 +332,38 @@ class Transformer(Learner, abstract=True):
     def transform_schema(self, schema: Schema) -> Schema:
         """What transformed rows look like."""
         return schema
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """What transformed rows will look like, as far as that is known before ``fit``."""
+        step = self.clone()
+        step.schema_ = schema
+        return step.transform_schema(schema)
+
+
+def _plan_for_any_rows(learner: Learner, callbacks: Sequence[Callback]) -> Plan:
+    plans, problems = [], []
+    for schema in _possible_schemas():
+        try:
+            plans.append(learner.asks(schema, callbacks=callbacks))
+        except (DataError, SchemaError) as problem:  # rows that it cannot learn from
+            problems.append(problem)
+    if not plans:
+        raise problems[0]
+    return one_of(*plans)
+
+
+def _possible_schemas() -> Iterator[Schema]:
+    """Rows of all kinds, no two of the same width and outputs, and wide ones."""
+    targets: list[tuple[Target, int]] = [
+        ("classes", 2), ("classes", 3), ("labels", 4), ("labels", 5), ("numbers", 1), ("numbers", 6)
+    ]  # fmt: skip
+    kinds: tuple[Kind, ...] = ("numeric", "categorical")
+    for i, (kind, (target, outputs)) in enumerate(product(kinds, [*targets, ("none", 0)])):
+        width = _MOST_COLUMNS if target == "classes" and outputs == 2 else 2 + i
+        categories = () if kind == "numeric" else ("a", "b")
+        features = (Feature("x", kind, categories),) * width
+        classes = np.arange(outputs if target in ("classes", "labels") else 0)
+        yield Schema(features, target, classes, outputs)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

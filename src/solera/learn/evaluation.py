@@ -15,10 +15,11 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import Array, BoolArray, ClientGroup, FloatArray, IntArray, Part, Segments
-from solera.core.component import Component, build_fitted, describe_fitted
+from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, check_values
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import Schema, class_codes
@@ -113,14 +114,15 @@ def evaluate(
             hint="compare clusters with so.metrics.jaccard or model.silhouette",
         )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
-    replies = federation.ask(_evaluate, ask)
     each: dict[int, dict[str, float]] = {}
-    if per_client:
-        ids, counts = replies.fold(Gather())
-        total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
-        each = _by_client(ids, counts)
-    else:
-        total = replies.fold(Sum())
+    with federation.announced(model, lambda: evaluation_asks(model, part)):
+        replies = federation.ask(_evaluate, ask)
+        if per_client:
+            ids, counts = replies.fold(Gather())
+            total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
+            each = _by_client(ids, counts)
+        else:
+            total = replies.fold(Sum())
     if not rows_counted(total):
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
@@ -137,6 +139,12 @@ def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, flo
         client: dict(zip(found, values, strict=True))
         for client, values in zip(ids[some].tolist(), columns, strict=True)
     }
+
+
+def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
+    """What so many calls of :func:`evaluate` ask."""
+    judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
+    return (planned(_evaluate, most, judged),)
 
 
 class Gather(Aggregation):
@@ -269,6 +277,10 @@ class Evaluate(Callback, Component):
         super().check_params()
         if (self.X is None) != (self.y is None):
             raise UsageError("Evaluate needs rows and their target, or neither")
+
+    def asks(self, learner: Component, rounds: int) -> Plan:
+        times = rounds // self.every
+        return evaluation_asks(learner, self.part, times) if self.X is None and times else ()
 
     def on_round(self, learner: Any, round: Round) -> None:
         if (round.index + 1) % self.every:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
-from solera.core.component import build_fitted, describe_fitted
+from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.errors import DataError, Refusal
+from solera.core.plan import PlannedTask, planned
 from solera.core.replies import Stacked
 from solera.core.selection import Roster
 from solera.core.task import task
@@ -55,6 +56,12 @@ def ask_values(
     known = np.flatnonzero(np.isfinite(values))
     clients = np.array([reply.client for reply in replies], dtype=np.int64)
     return clients[known], values[known]
+
+
+def value_asks(learner: Component, most: int, power: float) -> PlannedTask:
+    """What so many calls of :func:`ask_values` ask."""
+    model = {"made": {"$component": component_name(type(learner))}}
+    return planned(value, most, {"model": model, "power": power})
 
 
 def with_default(values: FloatArray) -> FloatArray:

@@ -9,8 +9,9 @@ import numpy as np
 
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray
-from solera.core.component import build_fitted, describe_fitted
+from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.plan import PlannedTask, planned
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.base import Averaging
@@ -28,6 +29,12 @@ def losses(client: Client, ask: Any) -> dict[str, Any]:
         learner.set_state({**ask["learner"]["learned"], **state})
         sums.append(learner.losses(rows.X, rows.y).sum())
     return {"sums": np.array(sums), "rows": len(rows)}
+
+
+def losses_asks(learner: Component, part: str, most: int) -> PlannedTask:
+    """What so many evaluations of :class:`RoundUtility` at the clients ask."""
+    made = {"$component": component_name(type(learner))}
+    return planned(losses, most, {"learner": {"made": made}, "part": part})
 
 
 class RoundUtility:

@@ -104,12 +104,16 @@ class NewAsk(Call, kw_only=True):
 
 
 class PendingAsk(Call, kw_only=True):
-    """An ask as an agent sees it. ``hash`` is of the job's description, which people approve."""
+    """An ask as an agent sees it. ``spec`` names the blob of the job's description.
+
+    ``hash`` is of both the job and its description; agents work it out themselves.
+    """
 
     prepare: Digest | None
     job: Name
     sequence: Number
     kind: TaskName
+    spec: Digest
     hash: Digest
     owner: Person
     seed: Seed

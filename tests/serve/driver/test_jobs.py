@@ -22,6 +22,7 @@ from solera.serve import wire  # noqa: E402
 from solera.serve.agent.home import connect_to, read_place  # noqa: E402
 from solera.serve.audit import verify  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
+from solera.serve.description import Description  # noqa: E402
 from solera.serve.driver import engine as http  # noqa: E402
 from solera.serve.identity import Identity, reply_message  # noqa: E402
 
@@ -72,8 +73,9 @@ def join(network, *names):
 
 def start(network, text, name, kind="managed"):
     driver = network.driver()
-    new = {"id": name, "kind": kind, "spec": driver.upload(encode({"toml": text}))}
-    new |= {"seed": 3, "owner": "dr. vega"}
+    who = {"seed": 3, "owner": "dr. vega", "kind": kind}
+    described = Description(job=name, federation="cardio", toml=text, **who)
+    new = {"id": name, "spec": driver.upload(described.to_bytes()), **who}
     told = driver.request("POST", "/v1/federations/cardio/jobs", json=new).json()
     driver.close()
     return told

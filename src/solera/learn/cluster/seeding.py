@@ -15,6 +15,7 @@ from solera.core import rng
 from solera.core.aggregation import Collect, Sum
 from solera.core.clients import Client, FloatArray
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.task import task
 from solera.data.agreement import SMALLEST_COUNT
 from solera.learn.cluster.assignment import cell_sums, nearest
@@ -57,6 +58,25 @@ def parallel(federation: Federation, k: int) -> FloatArray:
         candidates = np.concatenate([candidates, *(reply["means"] for reply in replies)])
     weights = federation.ask(cost, {"centroids": candidates}, round=_ROUNDS).fold(Sum())["counts"]
     return _reduced(federation, candidates, weights, k)
+
+
+def random_asks(k: int) -> Plan:
+    """What :func:`random_start` asks."""
+    return (planned(column_moments, 1),)
+
+
+def plus_plus_asks(k: int) -> Plan:
+    """What :func:`plus_plus` asks; moments only where there are too few points."""
+    return (planned(local_seeds, 1, {"k": k}), planned(column_moments, 1, optional=True))
+
+
+def parallel_asks(k: int) -> Plan:
+    """What :func:`parallel` asks; no candidates where all rows are the same."""
+    return (
+        planned(column_moments, 2),
+        planned(cost, _ROUNDS + 1),
+        planned(draw_candidates, _ROUNDS, optional=True),
+    )
 
 
 def _reduced(federation: Federation, points: FloatArray, weights: Any, k: int) -> FloatArray:

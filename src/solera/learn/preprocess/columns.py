@@ -14,11 +14,12 @@ from solera.core.clients import Client, FloatArray
 from solera.core.declared import Shape
 from solera.core.errors import DataError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.preprocess.quantiles import quantiles
+from solera.learn.preprocess.quantiles import quantile_asks, quantiles
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 
@@ -40,6 +41,9 @@ class FedScaler(Transformer):
         tiny = spread <= 1e-12 * np.maximum(np.abs(moments["mean"]), 1)
         self.mean_ = np.where(numeric, moments["mean"], 0.0)
         self.scale_ = np.where(numeric & ~tiny, spread, 1.0)
+
+    def training_asks(self) -> Plan:
+        return (planned(column_moments, 1),)
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -73,6 +77,11 @@ class FedImputer(Transformer):
             commonest = [float(np.argmax(c)) if len(c) else np.nan for c in counts]
             fill = np.where(np.isnan(commonest), fill, commonest)
         self.fill_ = np.nan_to_num(fill)
+
+    def training_asks(self) -> Plan:
+        fill = (planned(column_moments, 1),) if self.strategy == "mean" else quantile_asks()
+        categorical = any(feature.categories for feature in self.schema_.features)
+        return in_turn(fill, [planned(count_categories, 1)] if categorical else [])
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -112,6 +121,9 @@ class FedEncoder(Transformer):
 
     def train(self, federation: Federation) -> None:
         """The categories are in the schema."""
+
+    def training_asks(self) -> Plan:
+        return ()
 
     def transform(self, X: Any) -> Any:
         self.check_fitted()
@@ -167,6 +179,18 @@ class FedBins(Transformer):
             np.unique(edges[np.isfinite(edges)]) if feature.kind == "numeric" else np.empty(0)
             for feature, edges in zip(self.schema_.features, found, strict=True)
         ]
+
+    def training_asks(self) -> Plan:
+        return quantile_asks()
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """With all bins in every numeric column; where values repeat there will be fewer."""
+        bins = tuple(map(str, range(self.bins)))
+        features = [
+            Feature(f.name, "categorical", bins) if f.kind == "numeric" else f
+            for f in schema.features
+        ]
+        return replace(schema, features=tuple(features))
 
     def transform(self, X: Any) -> Any:
         X = _dense_rows(self, X)

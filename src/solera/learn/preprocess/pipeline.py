@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Self
 
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, prepared_by
 from solera.learn.base import Learner, Predictor, Transformer
 
 
@@ -43,6 +45,19 @@ class Pipeline(Predictor):
         last = self.steps[-1].clone()
         self.steps_.append(last.fit(federation, callbacks=callbacks, checkpoint=checkpoint))
         self.history_ = last.history_
+
+    def training_asks(self) -> Plan:
+        schema = self.schema_
+        plans: list[Plan] = []
+        before: list[Transformer] = []
+        for step in self.steps:
+            last = step is self.steps[-1]
+            plan = step.asks(schema, callbacks=self._callbacks if last else ())
+            plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
+            if isinstance(step, Transformer):
+                before.append(step)
+                schema = step.planned_schema(schema)
+        return in_turn(*plans)
 
     def for_prediction(self) -> Self:
         light = self.with_state(self.get_state())

@@ -17,6 +17,7 @@ from solera.core.aggregation import Sum
 from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.task import task
 from solera.learn.rows import dense
 
@@ -47,6 +48,16 @@ def first_counts(federation: Federation, columns: int) -> Any:
     """How many values of every column are at most each power of two, of either sign."""
     edges = np.broadcast_to(_FIRST[1:-1], (columns, len(_FIRST) - 2))
     return federation.ask(count, {"edges": edges}).fold(Sum())
+
+
+FIRST_COUNTS: Plan = (planned(count, 1),)
+"""What :func:`first_counts` asks."""
+
+
+def quantile_asks(rounds: int = _ROUNDS, *, first: bool = True) -> Plan:
+    """What :func:`quantiles` asks; ``first`` says whether the first counts are yet to be asked."""
+    narrowing = (planned(count, rounds),)
+    return in_turn(FIRST_COUNTS, narrowing) if first else narrowing
 
 
 def quantiles(

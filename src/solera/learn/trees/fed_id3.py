@@ -10,6 +10,7 @@ from solera.core.aggregation import Sum
 from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.constraints import Count, Positive
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.task import task
 from solera.learn.trees.client_trees import rows_and_codes
 from solera.learn.trees.id3 import category_sizes, cell_starts, codes_of, count_rows, grow
@@ -62,22 +63,32 @@ class FedID3(SingleTree):
 
     def train(self, federation: Federation) -> None:
         self.check_target()
-        sizes = category_sizes(self.schema_)
-        depth = max(1, self.schema_.width // 2) if self.max_depth is None else self.max_depth
+        order = self._order()
+        sizes = order["sizes"]
         level = 0
 
         def count(tree: Tree, nodes: IntArray) -> FloatArray:
             nonlocal level
-            ask = {
-                "tree": tree.to_payload(),
-                "nodes": nodes,
-                "sizes": sizes,
-                "width": self.schema_.width,
-                "classes": self.schema_.classes,
-                "epsilon": None if self.epsilon is None else self.epsilon / (depth + 1),
-            }
+            ask = {"tree": tree.to_payload(), "nodes": nodes, **order}
             total = federation.ask(count_at_nodes, ask, round=level).fold(Sum())["counts"]
             level += 1
             return np.asarray(np.maximum(total, 0.0))
 
-        self.tree_ = grow(count, sizes, len(self.schema_.classes), depth)
+        self.tree_ = grow(count, sizes, len(self.schema_.classes), self._depth)
+
+    @property
+    def _depth(self) -> int:
+        return max(1, self.schema_.width // 2) if self.max_depth is None else self.max_depth
+
+    def _order(self) -> dict[str, Any]:
+        """What clients are told at every level."""
+        return {
+            "sizes": category_sizes(self.schema_),
+            "width": self.schema_.width,
+            "classes": self.schema_.classes,
+            "epsilon": None if self.epsilon is None else self.epsilon / (self._depth + 1),
+        }
+
+    def training_asks(self) -> Plan:
+        self.check_target()
+        return (planned(count_at_nodes, self._depth + 1, self._order()),)

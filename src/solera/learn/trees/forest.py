@@ -10,6 +10,7 @@ from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.rng import generator
 from solera.core.schema import class_codes
 from solera.core.task import task
@@ -92,15 +93,8 @@ class FedForest(TreePredictor):
 
     def train(self, federation: Federation) -> None:
         self.check_target()
-        classes = self.schema_.classes if self.schema_.target == "classes" else None
-        ask = {
-            "trees": self.trees,
-            "max_depth": self.max_depth,
-            "min_rows": self.min_rows,
-            "width": self.schema_.width,
-            "classes": classes,
-        }
-        outputs = 1 if classes is None else len(classes)
+        ask = self._ask()
+        outputs = 1 if ask["classes"] is None else len(ask["classes"])
         forests = federation.ask(grow_forest, ask).fold(CollectTrees(self.schema_.width, outputs))
         self.trees_ = []
         owners: list[int] = []
@@ -111,6 +105,19 @@ class FedForest(TreePredictor):
             self.trees_ += [trees[i] for i in drawn]
             owners += [client] * count
         self.owners_ = np.array(owners, dtype=np.int64)
+
+    def _ask(self) -> dict[str, Any]:
+        return {
+            "trees": self.trees,
+            "max_depth": self.max_depth,
+            "min_rows": self.min_rows,
+            "width": self.schema_.width,
+            "classes": self.schema_.classes if self.schema_.target == "classes" else None,
+        }
+
+    def training_asks(self) -> Plan:
+        self.check_target()
+        return (planned(grow_forest, 1, self._ask()),)
 
     def outputs(self, X: Any) -> FloatArray:
         """Votes, mean probabilities or mean numbers: rows × outputs."""

@@ -19,6 +19,8 @@ PLACE = "place.json"
 MEMORY = "memory.sol"
 APPROVALS = "approvals.json"
 HELD = "held.json"
+ATTEMPTS = "attempts.sqlite"
+RELEASES = "releases.sqlite"
 LOCK = "agent.lock"
 LOG = "audit.log"
 

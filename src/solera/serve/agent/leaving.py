@@ -14,9 +14,12 @@ from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
 
-_OURS = (home.MEMORY, home.APPROVALS, home.HELD, home.LOCK, home.PLACE, FILE)
+_DATABASE = ("-wal", "-shm", "")
+_ATTEMPTS = tuple(f"{home.ATTEMPTS}{end}" for end in _DATABASE)
+_OURS = (home.MEMORY, *_ATTEMPTS, home.APPROVALS, home.HELD, home.LOCK, home.PLACE, FILE)
 """In the order in which they go: without the keys nothing more could be asked."""
-_LOGS = (home.LOG, f"{home.LOG}.head")
+_LOGS = (home.LOG, f"{home.LOG}.head", *(f"{home.RELEASES}{end}" for end in _DATABASE))
+"""What has left: proof of it, and what keeps it from leaving in other words."""
 _PATIENCE = 5.0
 T = TypeVar("T")
 

@@ -74,7 +74,7 @@ def _wait_for_clients(connection: Connection, job: str, spec: JobSpec) -> None:
 def _evaluate(
     connection: Connection, job: str, learner: Learner, federation: Federation, spec: JobSpec
 ) -> None:
-    if not spec.evaluate or not isinstance(learner, Predictor):
+    if not (spec.evaluates and isinstance(learner, Predictor)):
         return
     metrics = learner.evaluate(federation, spec.evaluate, per_client=False).metrics
     _note(connection, job, wire.NewNote("evaluated", _numbers(metrics)))

@@ -11,6 +11,7 @@ from solera.core.aggregation import Extremes, Fields, Sum
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.errors import DataError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.schema import class_codes
 from solera.core.task import task
 from solera.learn.probabilities import sigmoid, softmax
@@ -118,6 +119,11 @@ def initial_scores(counts: IntArray) -> FloatArray:
     """Scores whose probabilities are the shares of the classes, one without rows as half a row."""
     p = np.maximum(counts, 0.5) / np.maximum(counts, 0.5).sum()
     return np.asarray(np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p))
+
+
+def start_asks(loss: str) -> Plan:
+    """What :func:`boosting_start` asks; the units of a sum of numbers depend on the numbers."""
+    return (planned(describe_target, 2 if loss == "squared" else 1, {"loss": loss}),)
 
 
 def boosting_start(

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn
 from solera.core.replies import Stacked
 from solera.core.task import group_task, task
 from solera.learn.base import Transformer
-from solera.learn.preprocess.quantiles import first_counts, quantiles
+from solera.learn.preprocess.quantiles import FIRST_COUNTS, first_counts, quantile_asks, quantiles
 from solera.learn.rows import check_shape
 from solera.learn.trees.binned_rows import Cells, add_up, move
 from solera.learn.trees.boosting.base import boosting_target, gradients
@@ -71,6 +72,10 @@ class HistBins(Transformer):
             for feature, edges in zip(self.schema_.features, cuts, strict=True)
         ]
         self.starts_ = starts_of([len(edges) + 2 for edges in self.edges_])
+
+    def training_asks(self) -> Plan:
+        twice = [quantile_asks(_PRECISION, first=False)] * 2
+        return in_turn(FIRST_COUNTS, *twice)
 
     def transform(self, X: Any) -> NDArray[np.int32]:
         X = with_missing(self.check_rows(X))

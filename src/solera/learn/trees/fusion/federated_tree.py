@@ -14,6 +14,7 @@ from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
 from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.trees.client_trees import CollectTrees
@@ -132,6 +133,15 @@ class FederatedTree(SingleTree):
             "max_depth": self._local_depth,
             "min_rows": self.min_rows,
         }
+
+    def training_asks(self) -> Plan:
+        self.check_target()
+        ask = self._ask()
+        return (
+            planned(grow_tree, 1, ask),
+            planned(judge_trees, 1, ask, optional=True),  # one tree is not compared
+            planned(receive_tree, 1, ask),
+        )
 
     @property
     def _local_depth(self) -> int:

@@ -19,6 +19,7 @@ from solera.serve.coordinator.store.tables import (
     deliveries,
     jobs,
 )
+from solera.serve.description import job_hash
 from solera.serve.wire import Checkpoint, Job, NewCheckpoint, NewJob, StartedJob, State
 
 _FIXED = ("federation", "kind", "spec", "seed", "owner")
@@ -34,7 +35,7 @@ class Jobs(Base):
         job = Job.of(
             new,
             federation=federation,
-            hash=new.spec,
+            hash=job_hash(federation, new.id, new.spec),
             deadline=deadline,
             state="created",
             reason="",

@@ -1,0 +1,197 @@
+"""What plain parameters of a payload may be: the ranges of policies and of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from solera.core.constraints import NonNegativeInt
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What one parameter may be; no limits: anything. Limits hold for every element of a list."""
+
+    min: float | None = None
+    max: float | None = None
+    among: tuple[str | int | float | bool, ...] | None = None
+    max_length: NonNegativeInt | None = None
+    optional: bool = False
+
+    def allows(self, value: Any) -> bool:
+        if value is None:
+            return self.optional
+        items = _items(value)
+        length = len(value if isinstance(value, str | bytes | Mapping) else items)
+        if self.max_length is not None and length > self.max_length:
+            return False
+        if self.among is not None:
+            return all(any(_same(item, known) for known in self.among) for item in items)
+        return (self.min is None and self.max is None) or all(map(self._in_range, items))
+
+    def within(self, other: Range) -> bool:
+        """Whether the other allows all that this one does."""
+        if self.optional and not other.optional:
+            return False
+        if self.max_length is not None:  # lists, whose elements have no length
+            if other.max_length is not None and self.max_length > other.max_length:
+                return False
+            other = replace(other, max_length=None)
+        if self.among is not None:
+            return all(map(other.allows, self.among))
+        if other.among is not None:
+            return self.min is not None and self.min == self.max and other.allows(self.min)
+        return (other.min is None or (self.min is not None and self.min >= other.min)) and (
+            other.max is None or (self.max is not None and self.max <= other.max)
+        )
+
+    def _in_range(self, item: Any) -> bool:
+        if isinstance(item, bool | np.bool_) or not isinstance(item, int | float | np.number):
+            return False
+        if self.min is not None and not item >= self.min:  # NaN is in no range
+            return False
+        return self.max is None or bool(item <= self.max)
+
+    def to_table(self) -> dict[str, Any]:
+        """The range as a policy writes it."""
+        among = None if self.among is None else list(self.among)
+        table = {"min": self.min, "max": self.max, "in": among, "max_length": self.max_length}
+        said = {name: limit for name, limit in table.items() if limit is not None}
+        return said | {"optional": True} if self.optional else said
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Self:
+        """What :meth:`to_table` wrote, checked; a TypeError if it has a limit that is none."""
+        given = {("among" if name == "in" else name): limit for name, limit in table.items()}
+        return msgspec.convert(asdict(cls(**given)), cls)
+
+    def __str__(self) -> str:
+        if self.among == () and self.optional:
+            return "absent"
+        exact = self.min is not None and self.min == self.max
+        said = [
+            f"{self.min:g}" if exact else None,
+            None if exact or self.min is None else f"at least {self.min:g}",
+            None if exact or self.max is None else f"at most {self.max:g}",
+            None if self.among is None else f"one of {', '.join(map(repr, self.among))}",
+            None if self.max_length is None else f"no longer than {self.max_length}",
+            "or absent" if self.optional else None,
+        ]
+        return " ".join(filter(None, said)) or "anything"
+
+
+def ranges_of(*payloads: Any) -> dict[str, Range]:
+    """The ranges that plain parameters of these payloads span; ``a.b`` is one of a table in it.
+
+    Numbers give a smallest and a largest, text and truth values the choices there were. A
+    parameter that is None in some payload is optional. Arrays and bytes are left out: the task
+    itself says what they may be.
+    """
+    spanned: dict[str, Range | None] = {}
+    plain = [dict(_plain_parameters(payload)) for payload in payloads]
+    for name in dict.fromkeys(name for parameters in plain for name in parameters):
+        ranges = [parameters.get(name, _ABSENT) for parameters in plain]
+        spanned[name] = reduce(_hull_if_any, ranges)
+    return {name: found for name, found in spanned.items() if found is not None}
+
+
+def hull(a: Range, b: Range) -> Range | None:
+    """A range that allows what either of the two does, or None where none is so simple."""
+    optional = a.optional or b.optional
+    if a.among == () or b.among == ():
+        return replace(b if a.among == () else a, optional=optional)
+    if (a.among is None) != (b.among is None):
+        return None
+    longest = _wider(max, a.max_length, b.max_length)
+    if a.among is not None and b.among is not None:
+        return Range(among=_distinct([*a.among, *b.among]), max_length=longest, optional=optional)
+    low, high = _wider(min, a.min, b.min), _wider(max, a.max, b.max)
+    return Range(low, high, max_length=longest, optional=optional)
+
+
+def _wider(choose: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    return None if a is None or b is None else choose(a, b)
+
+
+def _hull_if_any(a: Range | None, b: Range | None) -> Range | None:
+    return None if a is None or b is None else hull(a, b)
+
+
+def _plain_parameters(payload: Any, prefix: str = "") -> Iterator[tuple[str, Range | None]]:
+    """The range of every parameter as it is; None where it is not plain."""
+    for key, value in payload.items() if isinstance(payload, Mapping) else ():
+        name = f"{prefix}{key}"
+        if not isinstance(key, str) or "." in key:
+            continue
+        if isinstance(value, Mapping):
+            yield name, None
+            yield from _plain_parameters(value, f"{name}.")
+        elif isinstance(value, list | tuple) and any(isinstance(v, Mapping) for v in value):
+            yield name, Range(max_length=len(value))
+            numbered = {str(i): v for i, v in enumerate(value)}
+            yield from _plain_parameters(numbered, f"{name}.")
+        else:
+            yield name, _range_of(value)
+
+
+def _range_of(value: Any) -> Range | None:
+    if value is None:
+        return _ABSENT
+    items = [v.item() if isinstance(v, np.generic) else v for v in _items(value)]
+    if isinstance(value, np.ndarray) or not all(
+        isinstance(v, bool | str | int | float) for v in items
+    ):
+        return None
+    longest = len(items) if isinstance(value, list | tuple) else None
+    if items and all(isinstance(v, int | float) and not isinstance(v, bool) for v in items):
+        return Range(min(items), max(items), max_length=longest)
+    return Range(among=_distinct(items), max_length=longest)
+
+
+def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Each once; 1, 1.0 and true are three."""
+    return tuple({(type(value), value): value for value in values}.values())
+
+
+def range_objection(where: Mapping[str, Range], payload: Any) -> str | None:
+    """The first parameter of a payload that is outside its range, in words, or None."""
+    for name, allowed in where.items():
+        value = value_at(payload, name)
+        if not allowed.allows(value):
+            return f"{name} = {_short(value)}, which must be {allowed}"
+    return None
+
+
+_ABSENT = Range(among=(), optional=True)
+
+
+def value_at(tree: Any, name: str, default: Any = None) -> Any:
+    """What lies at ``"a.b"`` in nested tables; ``"a.0"`` is the first element of a list."""
+    for key in name.split("."):
+        if isinstance(tree, Mapping) and key in tree:
+            tree = tree[key]
+        elif isinstance(tree, list | tuple) and key.isdecimal() and int(key) < len(tree):
+            tree = tree[int(key)]
+        else:
+            return default
+    return tree
+
+
+def _items(value: Any) -> Sequence[Any]:
+    if isinstance(value, np.ndarray):
+        return list(value.flat)
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _same(item: Any, known: Any) -> bool:
+    return isinstance(item, bool | np.bool_) == isinstance(known, bool) and bool(item == known)
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else " ".join(repr(value).split())
+    return text if len(text) <= 40 else f"{text[:39]}…"
