@@ -24,7 +24,7 @@ from solera.serve.audit import verify  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.description import Description  # noqa: E402
 from solera.serve.driver import engine as http  # noqa: E402
-from solera.serve.identity import Identity, reply_message  # noqa: E402
+from solera.serve.identity import Identity, ask_digest, reply_message  # noqa: E402
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(160, 4))
@@ -247,7 +247,8 @@ def test_an_unsound_contribution_to_a_standing_job_is_turned_away_and_named(netw
 
     def answer(ask, frame):
         digest = connection.upload(frame)
-        signed = reply_message("cardio", "s", ask.sequence, "0", "ok", digest, len(frame))
+        asked = ask_digest(ask.task, ask.version, ask.payload, ask.prepare, ask.round, ask.seed)
+        signed = reply_message("cardio", "s", ask.sequence, "0", asked, "ok", digest, len(frame))
         signature = identity.sign(signed).hex()
         new = wire.NewReply(status="ok", digest=digest, size=len(frame), signature=signature)
         connection.request("POST", f"/v1/jobs/s/asks/{ask.sequence}/reply", json=new)

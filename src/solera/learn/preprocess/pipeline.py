@@ -65,7 +65,7 @@ class Pipeline(Predictor):
         return light
 
     def _prepared(self, X: Any) -> Any:
-        self.check_fitted()
+        X = self.check_rows(X)
         for step in self.steps_[:-1]:
             X = step.transform(X)
         return X

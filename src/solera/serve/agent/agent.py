@@ -41,7 +41,7 @@ from solera.serve.agent.copies import Copies
 from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
-from solera.serve.agent.memory import NOTHING, Memory
+from solera.serve.agent.memory import NOTHING, Memory, digest_of
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
@@ -218,7 +218,8 @@ class Agent:
 
         The attempt is on disk before anything of the ask is looked at.
         """
-        done = replace(NOTHING, job=pending.job, sequence=pending.sequence, states=states)
+        whose = {"job": pending.job, "sequence": pending.sequence, "ask": digest_of(pending)}
+        done = replace(NOTHING, states=states, **whose)
         key = _key(pending)
         try:
             if self.attempts.begin(key).hopeless:
@@ -360,6 +361,7 @@ class Agent:
             pending.job,
             pending.sequence,
             str(self.place.client),
+            digest_of(pending),
             done.status,
             digest,
             len(frame),

@@ -65,9 +65,9 @@ def connect(
 ) -> Connection:
     """A connection whose requests are signed by the client, for one federation."""
 
-    def headers(method: str, path: str, body: bytes) -> dict[str, str]:
+    def headers(method: str, path: str, body: bytes, start: str) -> dict[str, str]:
         digest = hashlib.sha256(body).hexdigest()
-        return sign_request(identity, federation, method, path, digest, time.time())
+        return sign_request(identity, federation, method, path, digest, time.time(), start)
 
     return Connection(url, headers, ca=ca, patience=patience)
 

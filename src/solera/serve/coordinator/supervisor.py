@@ -91,6 +91,7 @@ class Supervisor:
         now = time.time()
         changed = False
         self.coordinator.write_heard()
+        self.coordinator.write_refusals(now)
         going_on = self.coordinator.store.jobs(ended=False)
         for job in going_on:
             changed |= self.coordinator.expire(job.id, now).state != job.state

@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.events import INVALID, problem
+from solera.serve.coordinator.store.tables import ReplyRow
 from solera.serve.wire import (
     INLINE,
     Checkpoint,
@@ -52,7 +53,7 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
             share = min(INLINE, _MOST_INLINE // max(1, len(rows)))
             return Replies(
                 complete,
-                [Reply.of(row, frame=coordinator.inline(row.digest, share)) for row in rows],
+                [_reply(row, coordinator.inline(row.digest, share)) for row in rows],
             )
 
         ask = await run_in_threadpool(store.ask, job, sequence)
@@ -82,3 +83,8 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
         return {"event": store.log(INVALID, time.time(), of=store.job(job), **about)}
 
     return routes
+
+
+def _reply(row: ReplyRow, frame: str | None) -> Reply:
+    signature = None if row.signature is None else row.signature.hex()
+    return Reply.of(row, frame=frame, signature=signature)

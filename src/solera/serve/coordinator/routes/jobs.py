@@ -6,8 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
-from solera.serve.coordinator.service import Coordinator, Refused
+from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import NotFound
+from solera.serve.coordinator.store.jobs import no_job
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import (
     Call,
@@ -128,7 +129,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     def model(job: Name, who: Anyone) -> Model:
         """The job's latest model; clients of its federation may have it too."""
         if who is not None and store.job(job).federation != who.federation:
-            raise Refused(f"client {who.name}", "a model of another federation")
+            raise no_job(job)
         return store.model(job)
 
     return routes
