@@ -245,6 +245,27 @@ def test_policy() -> None:
     assert "absent.toml" in complaint("policy", "show", "absent.toml")
 
 
+def test_policy_for_a_job_and_check_against_one() -> None:
+    learner = '[learner]\nkind = "FedLinear"\nrounds = 9\nlr = 0.2\n'
+    job = f'federation = "cardio"\nowner = "vega"\n{learner}'
+    Path("job.toml").write_text(job)
+    needed = solera_("policy", "for", "job.toml").stdout
+    assert 'name = "linear.train"  # at most 9 asks' in needed
+    assert "lr = { min = 0.2, max = 0.2 }" in needed
+    Path("needed.toml").write_text(needed)
+    assert "lr 0.2" in solera_("policy", "show", "needed.toml").stdout
+    lacks = solera_("policy", "check", "policy.toml", "job.toml", code=1)
+    assert "task 'linear.train' is not allowed" in lacks.stdout
+    assert "solera policy for job.toml" in lacks.stderr
+    told = CliRunner().invoke(app, ["policy", "check", "needed.toml", "job.toml"])
+    lines = told.stdout.splitlines()
+    undeclared = [line for line in lines if "does not declare what leaves" in line]
+    assert undeclared or lines == ["needed.toml allows all that job job asks"]
+    assert "linear.train" not in "".join(lines)
+    Path("job.toml").write_text(job.replace("lr", "lt"))
+    assert "job.toml:6" in complaint("policy", "for", "job.toml")
+
+
 def test_explain() -> None:
     def explain(text: str) -> str:
         Path("policy.toml").write_text(text)

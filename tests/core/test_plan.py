@@ -15,7 +15,7 @@ from solera.core.plan import (
     plan_from_payload,
     plan_to_payload,
 )
-from solera.core.ranges import Range, ranges_of
+from solera.core.ranges import Range, range_objection, ranges_of
 
 FIRST = {
     "lr": 0.1,
@@ -40,11 +40,16 @@ def test_ranges_span_what_payloads_hold() -> None:
         "fast": Range(among=(True,)),
         "training.mu": Range(0.5, 0.5),
         "training.names": Range(among=("a", "b"), max_length=2),
+        "steps": Range(max_length=1),
+        "steps.0.kind": Range(among=("clip",)),
     }
     assert all(ranges[n].allows(p[n]) for n in ("lr", "loss", "fast") for p in (FIRST, LATER))
     assert not ranges["lr"].allows(0.31)
     assert not ranges["fast"].allows(1)
     assert not ranges["training.names"].allows(["a", "b", "a"])
+    assert range_objection(ranges, FIRST) is None
+    for steps in ([{"kind": "noise"}], [{"kind": "clip"}, {"kind": "clip"}], [], None):
+        assert "steps" in str(range_objection(ranges, {**FIRST, "steps": steps}))
     assert ranges_of(None) == ranges_of(np.eye(2)) == {}
 
 
@@ -91,10 +96,13 @@ def test_plans_in_turn_add_up_and_either_takes_the_larger() -> None:
     b = (PlannedTask("t", 1, 3, {"k": Range(4, 4)}, optional=True),)
     both = (PlannedTask("t", 1, 5, {"k": Range(1, 4)}), PlannedTask("u", 1, 1))
     assert in_turn(a, b) == both
-    assert one_of(a, b) == (
-        PlannedTask("t", 1, 3, {"k": Range(1, 4)}, optional=True),
+    assert one_of(a, b) == (  # k depends on which of the two it is
+        PlannedTask("t", 1, 3, {}, optional=True),
         PlannedTask("u", 1, 1, optional=True),
     )
+    texts = [(PlannedTask("t", 1, 1, {"k": Range(among=(k,))}),) for k in "ab"]
+    assert one_of(*texts) == (PlannedTask("t", 1, 1, {"k": Range(among=("a", "b"))}),)
+    assert one_of(a, a) == a
     text_or_number = in_turn(
         (PlannedTask("t", 1, 1, {"k": Range(1, 1)}),),
         (PlannedTask("t", 1, 1, {"k": Range(among=("a",))}),),

@@ -56,6 +56,10 @@ def _explain(error: Exception) -> tuple[str, str | None]:
         return error.message, error.hint
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}", None
+    refused = getattr(error, "orig", None)  # what SQLAlchemy got from the database's driver
+    if type(error).__module__.startswith("sqlalchemy") and refused is not None:
+        reason = (str(refused).splitlines() or [type(refused).__name__])[0]
+        return f"the database refuses: {reason}", "check the address, user and password in its URL"
     return (
         f"unexpected {type(error).__name__}: {error}",
         "this is a bug in Solera; SOLERA_TRACEBACK=1 shows where",

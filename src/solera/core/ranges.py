@@ -92,11 +92,11 @@ def ranges_of(*payloads: Any) -> dict[str, Range]:
     parameter that is None in some payload is optional. Arrays and bytes are left out: the task
     itself says what they may be.
     """
-    spanned: dict[str, Range | None] = {}
-    plain = [dict(_plain_parameters(payload)) for payload in payloads]
+    plain = [dict(_parameters(payload)) for payload in payloads]
+    spanned = {}
     for name in dict.fromkeys(name for parameters in plain for name in parameters):
-        ranges = [parameters.get(name, _ABSENT) for parameters in plain]
-        spanned[name] = reduce(_hull_if_any, ranges)
+        values = _distinct([parameters.get(name) for parameters in plain])
+        spanned[name] = reduce(_hull_if_any, map(_range_of, values))
     return {name: found for name, found in spanned.items() if found is not None}
 
 
@@ -122,32 +122,39 @@ def _hull_if_any(a: Range | None, b: Range | None) -> Range | None:
     return None if a is None or b is None else hull(a, b)
 
 
-def _plain_parameters(payload: Any, prefix: str = "") -> Iterator[tuple[str, Range | None]]:
-    """The range of every parameter as it is; None where it is not plain."""
+def _parameters(payload: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every parameter by its name: its value if that is plain, a range of it, or ``_OPEN``."""
     for key, value in payload.items() if isinstance(payload, Mapping) else ():
         name = f"{prefix}{key}"
         if not isinstance(key, str) or "." in key:
             continue
         if isinstance(value, Mapping):
-            yield name, None
-            yield from _plain_parameters(value, f"{name}.")
+            yield name, _OPEN
+            yield from _parameters(value, f"{name}.")
         elif isinstance(value, list | tuple) and any(isinstance(v, Mapping) for v in value):
             yield name, Range(max_length=len(value))
-            numbered = {str(i): v for i, v in enumerate(value)}
-            yield from _plain_parameters(numbered, f"{name}.")
+            yield from _parameters({str(i): v for i, v in enumerate(value)}, f"{name}.")
         else:
-            yield name, _range_of(value)
+            yield name, _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        items = tuple(map(_plain, value))
+        return items if all(isinstance(item, bool | str | int | float) for item in items) else _OPEN
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, bool | str | int | float | None) else _OPEN
 
 
 def _range_of(value: Any) -> Range | None:
     if value is None:
         return _ABSENT
-    items = [v.item() if isinstance(v, np.generic) else v for v in _items(value)]
-    if isinstance(value, np.ndarray) or not all(
-        isinstance(v, bool | str | int | float) for v in items
-    ):
+    if isinstance(value, Range):
+        return value
+    if value is _OPEN:
         return None
-    longest = len(items) if isinstance(value, list | tuple) else None
+    items = value if isinstance(value, tuple) else (value,)
+    longest = len(items) if isinstance(value, tuple) else None
     if items and all(isinstance(v, int | float) and not isinstance(v, bool) for v in items):
         return Range(min(items), max(items), max_length=longest)
     return Range(among=_distinct(items), max_length=longest)
@@ -155,7 +162,7 @@ def _range_of(value: Any) -> Range | None:
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
     """Each once; 1, 1.0 and true are three."""
-    return tuple({(type(value), value): value for value in values}.values())
+    return tuple({repr(value): value for value in values}.values())
 
 
 def range_objection(where: Mapping[str, Range], payload: Any) -> str | None:
@@ -168,6 +175,7 @@ def range_objection(where: Mapping[str, Range], payload: Any) -> str | None:
 
 
 _ABSENT = Range(among=(), optional=True)
+_OPEN = object()
 
 
 def value_at(tree: Any, name: str, default: Any = None) -> Any:

@@ -50,9 +50,9 @@ class Pipeline(Predictor):
         schema = self.schema_
         plans: list[Plan] = []
         before: list[Transformer] = []
-        for step in self.steps:
-            last = step is self.steps[-1]
-            plan = step.asks(schema, callbacks=self._callbacks if last else ())
+        for place, step in enumerate(self.steps, start=1):
+            watched = self._callbacks if place == len(self.steps) else ()
+            plan = step.asks(schema, callbacks=watched)
             plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
             if isinstance(step, Transformer):
                 before.append(step)
@@ -65,7 +65,7 @@ class Pipeline(Predictor):
         return light
 
     def _prepared(self, X: Any) -> Any:
-        self.check_fitted()
+        X = self.check_rows(X)
         for step in self.steps_[:-1]:
             X = step.transform(X)
         return X

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from solera.core.gate import POLICIES
+from solera.core.errors import UsageError
+from solera.core.gate import POLICIES, ReleaseLimits
 from solera.core.plan import PREPARE, Plan, PlannedTask
 from solera.core.ranges import Range
-from solera.core.release import Release
+from solera.core.release import Release, Update
 from solera.core.task import installed_tasks
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import TaskRule
@@ -30,11 +31,24 @@ def policy_for(job: Description) -> str:
 
 def strictest_policy(plan: Plan) -> str:
     """The named policy that lets out what these tasks release, and the least besides."""
-    kinds = {release.kind for entry in plan for release in _releases(entry.task) or ()}
-    by_strictness = sorted(
-        POLICIES, key=lambda n: (POLICIES[n].trusted, len(POLICIES[n].allows), n)
-    )
-    return next(name for name in by_strictness if kinds <= POLICIES[name].allows)
+    releases = [release for entry in plan for release in _releases(entry.task) or ()]
+
+    def strictness(name: str) -> tuple[bool, int, str]:
+        return POLICIES[name].trusted, len(POLICIES[name].allows), name
+
+    for name in sorted(POLICIES, key=strictness):
+        if not any(_kept_back(release, POLICIES[name]) for release in releases):
+            return name
+    raise UsageError("no named policy lets out all that this job asks", hint="make it two jobs")
+
+
+def _kept_back(release: Release, limits: ReleaseLimits) -> str | None:
+    """Why a release does not leave under such limits, whatever the rows are, or None."""
+    if release.kind not in limits.allows:
+        return f"releases {release.says}: this may not leave"
+    if isinstance(release, Update) and release.behind is None and not limits.trusted:
+        return 'releases an update that tells rows: it needs policy = "trusted"'
+    return None
 
 
 def _releases(task: str) -> Sequence[Release] | None:
@@ -72,14 +86,13 @@ def _toml(value: Any) -> str:
 def missing(policy: Policy, job: Description) -> list[str]:
     """Everything that the policy would refuse of what a job asks, in words."""
     found = []
-    allowed = policy.limits.allows
     for entry in job.plan:
         releases = _releases(entry.task)
         if releases is None:
             found.append(f"task {entry.task!r} does not declare what leaves, so no client runs it")
-        kept = [release.says for release in releases or () if release.kind not in allowed]
+        kept = [why for release in releases or () if (why := _kept_back(release, policy.limits))]
         if kept:
-            found += [f"task {entry.task!r} releases {says}: this may not leave" for says in kept]
+            found += [f"task {entry.task!r} {why}" for why in kept]
             continue
         rules = policy.rules_for(entry.task)
         objections = [list(_objections(rule, entry)) for rule in rules]
