@@ -9,6 +9,7 @@ reply is on disk is answered from there, so that a task never counts twice.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import logging
 import signal
 import threading
@@ -86,6 +87,7 @@ class Agent:
         self._source = source
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
+        self._secret = home.read_secret(self.folder)
         self._memory()  # a damaged one is found out now
         self.audit = AuditLog(self.folder / home.LOG, self.identity)
         self._lock = home.Lock(self.folder)
@@ -330,6 +332,7 @@ class Agent:
             pending.seed,
             pending.round,
             prepare=tuple(prepare),
+            secret=hmac.digest(self._secret, encode(list(_key(pending))), "sha256"),
         )
 
     def _send(self, pending: wire.PendingAsk, done: Memory) -> None:

@@ -69,7 +69,7 @@ class Coordinator:
         self.admin = admin
         """Hash of the token of drivers and administrators."""
         self.managed_token = new_token()
-        """The token of drivers that the coordinator starts itself; nobody else asks in their jobs."""
+        """The token of drivers that the coordinator starts; nobody else asks in their jobs."""
         self.start = new_start()
         """What was signed for another start is void."""
         self.nonces = NonceCache()
