@@ -36,7 +36,8 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.learn.heonn.algebra import inverses, invert, solve
-from solera.learn.heonn.statistics import agree_key, rotation_keys, with_bias
+from solera.learn.heonn.statistics import with_bias
+from solera.learn.heonn.tasks import agree_key, rotation_keys
 from solera.privacy import he
 from solera.privacy.he import keys
 

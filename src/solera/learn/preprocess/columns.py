@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, FloatArray
-from solera.core.declared import Shape
-from solera.core.errors import DataError
+from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.declared import LONGEST, Shape
+from solera.core.errors import DataError, Refusal
+from solera.core.evidence import Sums
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
+from solera.core.release import Cells
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
@@ -61,7 +63,7 @@ class FedImputer(Transformer):
     A column in which no client has a value is filled with 0.
     """
 
-    fill_: FloatArray
+    fill_: Annotated[FloatArray, Shape("columns")]
 
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
         self.strategy = strategy
@@ -92,7 +94,37 @@ class FedImputer(Transformer):
         return np.where(np.isfinite(X), X, self.fill_.astype(X.dtype).reshape(X.shape[1:]))
 
 
-@task("preprocess.count_categories")
+class CountCategories(TypedDict):
+    """What ``preprocess.count_categories`` takes: how many categories every column has."""
+
+    sizes: list[Annotated[int, Meta(ge=0, le=LONGEST)]]
+
+
+def _columns(ask: Any) -> IntArray:
+    """The column of every category."""
+    return np.repeat(np.arange(len(ask["sizes"])), ask["sizes"])
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    columns = _columns(ask)
+    first = np.cumsum(ask["sizes"]) - ask["sizes"]
+    return {"": Sums(client.data.X[:, columns] == np.arange(len(columns)) - first[columns])}
+
+
+def _joined(ask: Any, entry: str, counts: Any) -> Array:
+    return np.concatenate([*counts, np.empty(0, np.int64)])
+
+
+def _by_column(ask: Any, entry: str, counts: Array, value: Any) -> list[Array]:
+    ends = np.cumsum(ask["sizes"])
+    return np.split(counts.reshape(-1).astype(np.int64), ends[:-1])
+
+
+@task(
+    "preprocess.count_categories",
+    ask=CountCategories,
+    release=[Cells("", behind=_behind, margins=_columns, read=_joined, write=_by_column)],
+)
 def count_categories(client: Client, ask: Any) -> list[Any]:
     """Rows of each category of each categorical column."""
     counts = []
@@ -123,6 +155,14 @@ class FedEncoder(Transformer):
 
     def __init__(self, kind: Literal["onehot", "ordinal"] = "onehot") -> None:
         self.kind = kind
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse an encoder of other columns, or of more categories than anybody has."""
+        columns = [(feature.name, feature.kind) for feature in self.schema_.features]
+        if columns != [(feature.name, feature.kind) for feature in schema.features]:
+            raise Refusal("FedEncoder was fitted on other columns")
+        if sum(len(feature.categories) for feature in self.schema_.features) > LONGEST:
+            raise Refusal(f"FedEncoder knows more than {LONGEST:,} categories")
 
     def train(self, federation: Federation) -> None:
         """The categories are in the schema."""
@@ -172,10 +212,17 @@ class FedBins(Transformer):
     falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
     """
 
-    edges_: list[FloatArray]
+    edges_: list[Annotated[FloatArray, Shape("*", longest=65536)]]
 
     def __init__(self, bins: Bins = 32) -> None:
         self.bins = bins
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse edges that are not those of the columns, in order."""
+        if len(self.edges_) != schema.width:
+            raise Refusal(f"FedBins has edges of {len(self.edges_)} columns, not {schema.width}")
+        if any((np.diff(edges) <= 0).any() for edges in self.edges_):
+            raise Refusal("FedBins: the edges of a column are not in order")
 
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
