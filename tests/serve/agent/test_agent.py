@@ -231,6 +231,17 @@ def test_sigterm_ends_an_agent_in_the_middle_of_a_task_and_nothing_is_lost(netwo
     assert heard == [{"rows": 60}]
 
 
+def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_ask_has_failed(network, tmp_path):
+    with working(hire(network)):
+        (reply,) = answer(network, "agent.die", {"folder": str(tmp_path), "times": 2})
+        assert reply["draw"].shape == (3,)
+        (failure,) = answer(network, "agent.die", {"folder": str(tmp_path), "times": 99})
+        assert failure.kind == "failed"
+        assert failure.reason.startswith("crashed: ")
+        assert len(list(tmp_path.glob("killed-*"))) == 2 + 3
+        assert answer(network, "agent.count", {"numbers": 0})[0]["times"] == 1, "it works on"
+
+
 # --- a machine with faults -----------------------------------------------------------------------
 
 

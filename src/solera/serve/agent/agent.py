@@ -9,6 +9,7 @@ reply is on disk is answered from there, so that a task never counts twice.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import logging
 import signal
 import threading
@@ -60,6 +61,7 @@ _TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
 _LONGEST_REASON = 500
+_NOT_FOUND = 404
 _MOST_DESCRIPTIONS = 16
 
 
@@ -86,6 +88,7 @@ class Agent:
         self._source = source
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
+        self._secret = home.read_secret(self.folder)
         self._memory()  # a damaged one is found out now
         self.audit = AuditLog(self.folder / home.LOG, self.identity)
         self._lock = home.Lock(self.folder)
@@ -308,8 +311,7 @@ class Agent:
         """What the job of this ask is; the bytes are those that the hash covers."""
         known = self._descriptions.get(pending.spec)
         if known is None:
-            frame = self.connection.download(pending.spec)
-            known = Description.from_bytes(frame)
+            known = Description.from_bytes(self._download(pending.spec))
             if len(self._descriptions) >= _MOST_DESCRIPTIONS:
                 self._descriptions.clear()
             self._descriptions[pending.spec] = known
@@ -317,20 +319,29 @@ class Agent:
 
     def _ask(self, pending: wire.PendingAsk) -> Ask:
         """The ask with its payload and the preparation of the rows."""
-        download = self.connection.download
-        steps = decode(download(pending.prepare)) if pending.prepare else []
+        steps = decode(self._download(pending.prepare)) if pending.prepare else []
         if not isinstance(steps, list):
             raise PayloadError("the preparation is not a list of transformers")
         prepare = [Preparation(step, hashlib.sha256(encode(step)).hexdigest()) for step in steps]
         return Ask(
             pending.task,
             pending.version,
-            decode(download(pending.payload, pending.frame)),
+            decode(self._download(pending.payload, pending.frame)),
             np.array([self.place.client], dtype=np.int64),
             pending.seed,
             pending.round,
             prepare=tuple(prepare),
+            secret=hmac.digest(self._secret, encode(list(_key(pending))), "sha256"),
         )
+
+    def _download(self, digest: str, inline: str | None = None) -> bytes:
+        """A blob that an ask names; one that is not there fails this ask, and holds up no other."""
+        try:
+            return self.connection.download(digest, inline)
+        except CoordinatorError as error:
+            if error.status == _NOT_FOUND:
+                raise PayloadError(f"the coordinator does not have {digest[:12]}…") from None
+            raise
 
     def _send(self, pending: wire.PendingAsk, done: Memory) -> None:
         """Log what leaves, and let it leave."""

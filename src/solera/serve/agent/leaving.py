@@ -17,7 +17,16 @@ from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
 
 _DATABASE = ("-wal", "-shm", "")
 _ATTEMPTS = tuple(f"{home.ATTEMPTS}{end}" for end in _DATABASE)
-_OURS = (home.MEMORY, *_ATTEMPTS, home.APPROVALS, home.HELD, home.LOCK, home.PLACE, FILE)
+_OURS = (
+    home.MEMORY,
+    *_ATTEMPTS,
+    home.APPROVALS,
+    home.HELD,
+    home.SECRET,
+    home.LOCK,
+    home.PLACE,
+    FILE,
+)
 """In the order in which they go: without the keys nothing more could be asked."""
 _LOGS = (home.LOG, f"{home.LOG}.head", *(f"{home.RELEASES}{end}" for end in _DATABASE))
 """What has left: proof of it, and what keeps it from leaving in other words."""
