@@ -8,13 +8,14 @@ are summed before the ratio is taken). No prediction and no row leaves a client.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import (
+    PARTS,
     Array,
     BoolArray,
     Client,
@@ -37,6 +38,7 @@ from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import class_codes
 from solera.core.task import group_task
+from solera.data.frames import encode_target
 from solera.learn.base import Predictor
 
 
@@ -154,12 +156,14 @@ def _sums(values: Array, owners: IntArray, clients: int) -> Array:
 class Evaluation:
     """Metrics of a federation, and of each client in ``clients``.
 
-    ``counts`` are the folded counts they come from.
+    ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
+    have names.
     """
 
     metrics: dict[str, float]
     clients: dict[int, dict[str, float]]
     counts: dict[str, Any]
+    names: dict[int, str] = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]
@@ -201,7 +205,30 @@ def evaluate(
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
         )
-    return Evaluation(metrics(total), each, total)
+    names = dict(enumerate(federation.names)) if per_client else {}
+    return Evaluation(metrics(total), each, total, names)
+
+
+def evaluate_all(model: Any, federation: Federation) -> Evaluation:
+    """Metrics over all rows of the clients, whatever they are set aside for."""
+    sizes = {part: federation.engine.sizes(part) for part in PARTS}
+    parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
+    found = [evaluate(model, federation, part, per_client=False).counts for part in parts]
+    total = summed(found)
+    return Evaluation(metrics(total), {}, total)
+
+
+def evaluate_rows(model: Any, X: Any, y: Any) -> Evaluation:
+    """Metrics over rows at hand, counted as a client counts its own."""
+    y = encode_target(y, model.schema_)
+    X = model.check_rows(X)
+    if len(y) != X.shape[0]:
+        raise DataError(f"X has {X.shape[0]:,} rows, y has {len(y):,}")
+    if not len(y):
+        raise DataError("there are no rows to evaluate")
+    counts = count_rows(model, Segments(X, y, np.zeros(1, np.int64), np.array([len(y)])))
+    total = map_leaves(lambda leaf: leaf[0], counts)
+    return Evaluation(metrics(total), {}, total)
 
 
 def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, float]]:
@@ -218,7 +245,7 @@ def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, flo
 def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
     """What so many calls of :func:`evaluate` ask."""
     judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
-    return (planned(_evaluate, most, judged),)
+    return (planned(_evaluate, most, judged, open=["model"]),)
 
 
 class Gather(Aggregation):

@@ -38,7 +38,7 @@ class FedScaler(Transformer):
 
     def train(self, federation: Federation) -> None:
         moments = federation.ask(column_moments).fold(Moments())
-        numeric = np.array([f.kind == "numeric" for f in self.schema_.features])
+        numeric = np.array([f.kind != "categorical" for f in self.schema_.features])
         spread = np.sqrt(moments["variance"])
         tiny = spread <= 1e-12 * np.maximum(np.abs(moments["mean"]), 1)
         self.mean_ = np.where(numeric, moments["mean"], 0.0)
@@ -73,8 +73,7 @@ class FedImputer(Transformer):
             fill = federation.ask(column_moments).fold(Moments())["mean"]
         else:
             fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
-        sizes = [len(f.categories) for f in self.schema_.features]
-        if any(sizes):
+        if any(sizes := self._sizes):
             counts = federation.ask(count_categories, {"sizes": sizes}).fold(Sum())
             commonest = [float(np.argmax(c)) if len(c) else np.nan for c in counts]
             fill = np.where(np.isnan(commonest), fill, commonest)
@@ -82,8 +81,12 @@ class FedImputer(Transformer):
 
     def training_asks(self) -> Plan:
         fill = (planned(column_moments, 1),) if self.strategy == "mean" else quantile_asks()
-        categorical = any(feature.categories for feature in self.schema_.features)
-        return in_turn(fill, [planned(count_categories, 1)] if categorical else [])
+        sizes = self._sizes
+        return in_turn(fill, [planned(count_categories, 1, {"sizes": sizes})] if any(sizes) else [])
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(feature.categories) for feature in self.schema_.features]
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -138,6 +141,11 @@ def _dense_rows(step: Transformer, X: Any) -> Any:
     X = step.check_rows(X)
     if hasattr(X, "tocsr"):
         raise DataError(f"{type(step).__name__} needs dense rows", hint="use X.toarray()")
+    if X.ndim > 2:
+        raise DataError(
+            f"{type(step).__name__} needs columns, X has {X.ndim} dimensions",
+            hint="X.reshape(len(X), -1) makes a row of every element",
+        )
     return X
 
 
@@ -223,7 +231,7 @@ class FedBins(Transformer):
         levels = np.arange(1, self.bins) / self.bins
         found = quantiles(federation, levels, self.schema_.width)
         self.edges_ = [
-            np.unique(edges[np.isfinite(edges)]) if feature.kind == "numeric" else np.empty(0)
+            np.unique(edges[np.isfinite(edges)]) if feature.kind != "categorical" else np.empty(0)
             for feature, edges in zip(self.schema_.features, found, strict=True)
         ]
 
@@ -243,14 +251,14 @@ class FedBins(Transformer):
         X = _dense_rows(self, X)
         binned = np.array(X, dtype=X.dtype if X.dtype.kind == "f" else np.float64)
         for j, (feature, edges) in enumerate(zip(self.schema_.features, self.edges_, strict=True)):
-            if feature.kind == "numeric":
+            if feature.kind != "categorical":
                 known = np.isfinite(binned[:, j])
                 binned[known, j] = np.searchsorted(edges, binned[known, j], side="left")
         return binned
 
     def transform_schema(self, schema: Schema) -> Schema:
         features = [
-            Feature(f.name, "categorical", _intervals(edges)) if f.kind == "numeric" else f
+            Feature(f.name, "categorical", _intervals(edges)) if f.kind != "categorical" else f
             for f, edges in zip(self.schema_.features, self.edges_, strict=True)
         ]
         return replace(schema, features=tuple(features))

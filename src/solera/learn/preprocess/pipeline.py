@@ -61,9 +61,9 @@ class Pipeline(Predictor):
         schema = self.schema_
         plans: list[Plan] = []
         before: list[Transformer] = []
-        for step in self.steps:
-            last = step is self.steps[-1]
-            plan = step.asks(schema, callbacks=self._callbacks if last else ())
+        for place, step in enumerate(self.steps, start=1):
+            watched = self._callbacks if place == len(self.steps) else ()
+            plan = step.asks(schema, callbacks=watched)
             plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
             if isinstance(step, Transformer):
                 before.append(step)
@@ -77,7 +77,7 @@ class Pipeline(Predictor):
 
     def _prepared(self, X: Any) -> tuple[Any, Any]:
         """The last step, and the rows as those before it make them."""
-        self.check_fitted()
+        X = self.check_rows(X)
         *transformers, last = self.steps_
         for step in transformers:
             assert isinstance(step, Transformer)
