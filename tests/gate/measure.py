@@ -15,7 +15,6 @@ import numpy as np
 
 from solera.core.clients import Client, Draws
 from solera.core.declared import check_state
-from solera.core.errors import Refusal, SoleraError
 from solera.core.gate import Gate, ReleaseLimits, find_limits
 from solera.core.memory import row_digests
 from solera.core.schema import Schema, infer
@@ -24,6 +23,8 @@ from solera.data.federated import FederatedData
 from solera.data.partition import IID
 
 REFUSED = "refused"
+MEASURED = 0.8
+"""A number is measured when so many of the clients without a row release it as well."""
 
 
 def table(X: Any, y: Any, schema: Schema | None = None) -> FederatedData:
@@ -55,11 +56,12 @@ class Owner:
             for step in prepare:
                 check_state(step, schema)
                 schema = step.transform_schema(schema)
-            source = self.data.prepared(prepare) if prepare else self.data
+            seen = self.gate.source(found, self.data)
+            source = seen.prepared(prepare) if prepare else seen
             client = Client(0, source, Draws(0, task, round), before)
             self.gate.admit(found, client, payload)
             reply = self.gate.release(found, client, payload, found.one(client, payload))
-        except SoleraError as error:
+        except Exception as error:  # at an agent a failure of a task is a code and nothing else
             self.why = str(error)
             return REFUSED
         self.state = before
@@ -171,21 +173,19 @@ def _fewest(now: dict[str, Any], others: Sequence[Any], where: str) -> Leak:
     for name, value in now.items():
         changes = np.stack(
             [
-                np.zeros_like(value)
+                np.full_like(value, np.nan)
                 if other is None or name not in other or other[name].shape != value.shape
-                else np.nan_to_num(value - other[name])
+                else value - other[name]
                 for other in others
             ]
         ).reshape(len(others), -1)
-        noise = 1e-9 * np.maximum(np.abs(value).reshape(-1), 1e-12)
-        changes[np.abs(changes) <= noise] = 0.0
+        measured = np.isfinite(changes).mean(axis=0) > MEASURED
+        changes = np.nan_to_num(changes)
+        changes[np.abs(changes) <= 1e-13 * np.abs(value).reshape(-1)] = 0.0
         squares = (changes**2).sum(axis=0)
-        some = squares > 0
+        some = (squares > 0) & measured
         if some.any():
             n = np.abs(changes).sum(axis=0)[some] ** 2 / squares[some]
             if n.min() < worst.rows:
                 worst = Leak(float(n.min()), f"{where}: {name}[{np.flatnonzero(some)[n.argmin()]}]")
     return worst
-
-
-__all__ = ["REFUSED", "Hostile", "Leak", "Owner", "Refusal", "table"]

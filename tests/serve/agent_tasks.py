@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -29,3 +31,14 @@ def count(client, ask):
 def rows(client, ask):
     """What no task of a real federation may do."""
     return {"X": client.data.X, "names": [f.name for f in client.data.schema.features]}
+
+
+@task("agent.die")
+def die(client, ask):
+    """Is killed so many times, each of which leaves a file; then answers."""
+    folder = Path(ask["folder"])
+    deaths = len(list(folder.glob("killed-*")))
+    if deaths < ask["times"]:
+        (folder / f"killed-{deaths}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"draw": client.rng.normal(size=3), "secret": client.secret}

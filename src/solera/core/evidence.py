@@ -72,7 +72,7 @@ Left = Array | OneHot | None
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Numbers (k, j) = ``base`` + Σᵢ rightᵢₖ leftᵢⱼ; ``base`` is known to the asker.
+    """Numbers (k, j) = ``base`` + ``scale`` Σᵢ rightᵢₖ leftᵢⱼ; the asker knows base and scale.
 
     ``right``: rows × k, marks or numbers. ``left``: rows × j, a :class:`OneHot`, or None for 1.
     ``part``: which rows these are. ``what`` tells kinds of numbers apart that nobody would
@@ -82,6 +82,7 @@ class Sums:
     right: Array
     left: Left = None
     base: Any = 0.0
+    scale: float = 1.0
     part: Part = "train"
     what: str = ""
 
@@ -108,6 +109,16 @@ def cells(index: IntArray, number: int, left: Left = None, *, part: Part = "trai
 def everyone(rows: int, *, part: Part = "train") -> Sums:
     """How many rows there are."""
     return Sums(np.ones((rows, 1), dtype=bool), part=part)
+
+
+def beyond_median(given: Array) -> FloatArray:
+    """What every row gave beyond the median of all, column by column.
+
+    For sums in which the asker can make most rows give the same known number, such as the loss of
+    a model that predicts ½ everywhere but at one row: then only the others stand behind the sum.
+    """
+    given = np.asarray(given, dtype=float)
+    return given - np.median(given, axis=0) if len(given) else given
 
 
 def with_ones(X: Array) -> FloatArray:

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 import solera as so
 from solera.core.engine import Ask, Preparation
 from solera.core.errors import Refusal, UsageError
-from solera.serve.agent.approvals import Approvals
-from solera.serve.agent.policy import Hours, JobFacts, NeedsApproval, Policy, Range
+from solera.core.ranges import Range
+from solera.core.task import task
+from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
+from solera.serve.agent.policy_rules import Hours
+
+
+@task("policy.t")
+def nothing(client, ask):
+    return None
+
 
 TEXT = """\
 [data]
@@ -25,7 +33,7 @@ columns = ["age", "bmi"]
 
 [approval]
 mode = "auto"
-approvers = ["dr.garcia"]
+approvers = { "dr.garcia" = "abababababababababababababababababababababababababababababababab" }
 
 [hours]
 from = "20:00"
@@ -136,11 +144,12 @@ def test_a_refusal_does_not_tell_a_small_number():
 def test_the_most_exact_name_decides():
     with pytest.raises(Refusal, match="does not name"):
         check("preprocess.count", 1, {"edges": {"size": 1}, "more": 1})
-    either = Policy.parse('[[task]]\nname = "a"\nversion = 1\n[[task]]\nname = "a"\nversion = 3\n')
-    check("a", 1, policy=either)
-    check("a", 3, policy=either)
+    entry = '[[task]]\nname = "policy.t"\n'
+    either = Policy.parse(f"{entry}version = 1\n{entry}version = 3\n")
+    check("policy.t", 1, policy=either)
+    check("policy.t", 3, policy=either)
     with pytest.raises(Refusal, match="version 2"):
-        check("a", 2, policy=either)
+        check("policy.t", 2, policy=either)
 
 
 numbers = st.integers(-1000, 1000) | st.floats(-1e3, 1e3)
@@ -208,19 +217,19 @@ def test_small_counts_are_zeroed_where_the_task_says_so():
 def test_a_transformer_needs_an_entry_too():
     X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
     scaler = so.FedScaler().fit(so.simulate(X, y, clients=2))
-    asked = Ask("t", 1, None, np.array([4]), 0, prepare=(Preparation.by(scaler),))
+    asked = Ask("policy.t", 1, None, np.array([4]), 0, prepare=(Preparation.by(scaler),))
     with pytest.raises(Refusal, match=r"does not allow task 'prepare\.FedScaler'"):
-        Policy.parse('[[task]]\nname = "t"').check_ask(JOB, asked, 4, 60, NIGHT)
+        Policy.parse('[[task]]\nname = "policy.t"').check_ask(JOB, asked, 4, 60, NIGHT)
     inside = {"made": {"$component": "FedScaler", "params": {"then": [{"$component": "Odd"}]}}}
-    nested = Ask("t", 1, None, np.array([4]), 0, prepare=(Preparation(inside, ""),))
-    both = '[[task]]\nname = "t"\n[[task]]\nname = "prepare.FedScaler"'
+    nested = Ask("policy.t", 1, None, np.array([4]), 0, prepare=(Preparation(inside, ""),))
+    both = '[[task]]\nname = "policy.t"\n[[task]]\nname = "prepare.FedScaler"'
     Policy.parse(both).check_ask(JOB, asked, 4, 60, NIGHT)
     with pytest.raises(Refusal, match=r"does not allow task 'prepare\.Odd'"):
         Policy.parse(both).check_ask(JOB, nested, 4, 60, NIGHT)
 
 
 def prepared(description):
-    return Ask("t", 1, None, np.array([4]), 0, prepare=(Preparation(description, ""),))
+    return Ask("policy.t", 1, None, np.array([4]), 0, prepare=(Preparation(description, ""),))
 
 
 @pytest.mark.parametrize(
@@ -254,36 +263,11 @@ def test_a_task_that_spends_a_budget_is_refused_until_a_ledger_keeps_it():
 # --- approvals ---
 
 
-def test_a_job_waits_for_the_approval_of_its_hash(tmp_path):
+def test_a_job_waits_for_an_approval():
     policy = Policy.parse(TEXT.replace('"auto"', '"ask"'))
-    approvals = Approvals(tmp_path / "owner" / "approvals", policy.approval.approvers)
     with pytest.raises(NeedsApproval, match=r"of ana\) is not approved \(dr.garcia can approve"):
         check(policy=policy)
-    approvals.approve(digest(b"job"), "dr.garcia", NIGHT)
-    again = Approvals(approvals.path, policy.approval.approvers)
-    assert again.approved(digest(b"job"))
-    assert not again.approved(digest(b"jog"))
-    assert not again.approved(digest(b"job")[:12])
     policy.check(JOB, "linear.train", 1, FINE, 100, NIGHT, approved=True)
-    assert approvals.path.stat().st_mode & 0o077 == 0
-    assert not Approvals(approvals.path, ["dr.lopez"]).approved(digest(b"job"))
-
-
-def test_only_named_people_approve_whole_hashes(tmp_path):
-    approvals = Approvals(tmp_path / "approvals", ["dr.garcia"])
-    with pytest.raises(UsageError, match=r"'ana' may not approve jobs \(the policy names dr.g"):
-        approvals.approve(JOB.hash, "ana", NIGHT)
-    with pytest.raises(UsageError, match="is not the hash of a job"):
-        approvals.approve(JOB.hash[:8], "dr.garcia", NIGHT)
-    assert not approvals.path.exists()
-
-
-def test_a_damaged_line_approves_nothing_and_hides_nothing(tmp_path):
-    approvals = Approvals(tmp_path / "approvals", ["dr.garcia"])
-    approvals.path.write_bytes(b'\xff\n[1]\n{"job": "' + JOB.hash.encode())
-    assert not approvals.approved(JOB.hash)
-    approvals.approve(JOB.hash, "dr.garcia", NIGHT)
-    assert approvals.approved(JOB.hash)
 
 
 # --- the file ---
@@ -294,7 +278,7 @@ def test_a_damaged_line_approves_nothing_and_hides_nothing(tmp_path):
     [
         ("[hours]", "[hour]", "p.toml:9: a policy has no 'hour' (did you mean 'hours'?)"),
         ("min_rows = 50", "min_row = 50", "p.toml:2: [data] has no 'min_row' (did you mean 'min"),
-        ("min_rows = 50", 'min_rows = "50"', "p.toml:2: min_rows = '50': Expected `int`"),
+        ("min_rows = 50", 'min_rows = "50"', "p.toml:2: min_rows = '50': Expected `int"),
         ("min_rows = 50", "min_rows = -1", "p.toml:2: min_rows = -1: Expected `int` >= 0"),
         ('mode = "auto"', 'mode = "never"', "p.toml:6: mode = 'never': Invalid enum value"),
         ('"20:00"', '"25:00"', "p.toml:10: from = '25:00'"),
@@ -310,6 +294,17 @@ def test_a_damaged_line_approves_nothing_and_hides_nothing(tmp_path):
         ("{ max = 100 }", '{ max = "a" }', "p.toml:39: max = 'a': Expected `float | null`"),
         ("{ max = 100 }", "100", "p.toml:39: rule 'edges.size' is a table, not 100"),
         ("min_rows = 50", "min_rows = ", "p.toml:2: this is not TOML"),
+        (
+            'name = "linear.train"',
+            'name = "linear.trian"',
+            "p.toml:22: no installed task is called 'linear.trian' (did you mean 'linear.train'?)",
+        ),
+        ('"preprocess.*"', '"preproces.*"', "p.toml:32: no installed task is called 'preproces.*'"),
+        ('"preprocess.*"', '"prepare.FedScalr"', "did you mean 'prepare.FedScaler'?"),
+        ("[data]", 'policy = "trainign"\n[data]', "p.toml:1: there is no policy 'trainign' (did"),
+        ("[hours]", "[bounds]\nage = [9, 1]\n[hours]", "p.toml:10: age: the bounds must be"),
+        ("[hours]", "[bounds]\nage = 9\n[hours]", "p.toml:9: bounds = "),
+        ("[hours]", "[columns]\nw = { times = 2 }\n[hours]", "p.toml:10: column 'w' needs from"),
     ],
 )
 def test_mistakes_are_named_with_their_line(old, new, message):
@@ -349,7 +344,7 @@ def test_describe_says_it_all():
         "at least 50 rows; columns: age, bmi",
         "approval  not needed",
         "from 20:00 to 06:00",
-        "at most 1,000 bytes; counts from 5",
+        "at most 1,000 bytes; numbers from 5 rows",
         "ε = 4, δ = 1e-06; no ledger yet, so tasks that spend of it are refused",
         "linear.train version 1: epochs at most 10; lr at least 0 at most 1; loss one of 'softmax'",
         "task      preprocess.*",
@@ -370,3 +365,52 @@ def test_the_policy_in_the_documentation_says_what_it_is_said_to_say():
         with pytest.raises(Refusal):
             check(**wrong, policy=policy)
     assert policy.data.columns == ("age", "bmi", "hr")
+
+
+# --- named policies ---
+
+
+def test_a_named_policy_allows_by_what_leaves_and_entries_narrow_it():
+    training = Policy.parse('policy = "training"')
+    check("linear.train", policy=training)
+    check("preprocess.moments", 1, None, policy=training)
+    statistics = Policy.parse('policy = "statistics"')
+    check("preprocess.moments", 1, None, policy=statistics)
+    for name, policy in (("linear.train", statistics), ("policy.t", training), ("no", training)):
+        with pytest.raises(Refusal, match="does not allow task"):
+            check(name, policy=policy)
+    narrow = Policy.parse('policy = "training"\n[[task]]\nname = "linear.train"')
+    check("linear.train", policy=narrow)
+    with pytest.raises(Refusal, match="does not allow task"):
+        check("preprocess.moments", 1, None, policy=narrow)
+    assert Policy.parse("").rules_for("linear.train") == []
+
+
+def test_a_file_tightens_and_loosens_single_limits():
+    policy = Policy.parse(
+        """
+        policy = "training"
+        [data]
+        min_rows = 200
+        unit = "patient"
+        [bounds]
+        age = [0, 110]
+        [listed]
+        classes = ["no", "yes"]
+        sex = ["f", "m"]
+        [output]
+        min_count = 10
+        parameters = 0.1
+        numbers = 3
+        encrypted = ["gram"]
+        """
+    )
+    limits = policy.limits
+    assert (limits.min_rows, limits.min_count, limits.parameters) == (200, 10, 0.1)
+    assert (limits.numbers, limits.unit) == (3, "patient")
+    assert limits.bounds == {"age": (0, 110)}
+    assert limits.listed == {"": ("no", "yes"), "sex": ("f", "m")}
+    assert limits.encrypted == {"gram"}
+    assert limits.allows == so.core.gate.POLICIES["training"].allows
+    assert limits.saturation == so.core.gate.POLICIES["training"].saturation
+    assert "at least 200 persons" in policy.describe()

@@ -18,6 +18,7 @@ from solera.core.clients import Array, Client, Rows
 from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.task import task
@@ -35,6 +36,7 @@ from solera.learn.averaging.training.local_training import (
 )
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
+_VALIDATION = {"part": "validation"}
 
 
 class SharedCore(Layered):
@@ -192,9 +194,12 @@ class MLFedAvg(FedAvg):
         self.thresholds = thresholds
         self.share = share
 
-    def begin(self, federation: Federation) -> None:
+    def _check_target(self) -> None:
         if self.schema_.target != "labels":
             raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+
+    def begin(self, federation: Federation) -> None:
+        self._check_target()
         super().begin(federation)
         self.watched_, self.best_ = [], self.weights_
 
@@ -203,20 +208,38 @@ class MLFedAvg(FedAvg):
         self.rounds_ = len(self.history_)
         if self.stop == "patience":
             self.weights_ = self.best_
-        if self.stop == "patience" or self.fine_tune or self.thresholds:
-            last = {
-                **self.round_ask(self.rounds - 1),
-                "restore": self.stop == "patience" and not self._latest_is_best(),
-                "fine_tune": self.fine_tune,
-                "thresholds": self.thresholds,
-            }
+        if self._finishes:
+            restore = self.stop == "patience" and not self._latest_is_best()
+            last = {**self.round_ask(self.rounds - 1), **self._last_config(restore)}
             federation.ask(_finish, last, round=self.rounds).fold(Collect())
+
+    @property
+    def _finishes(self) -> bool:
+        """Whether clients have something to do after the last round."""
+        return self.stop == "patience" or self.fine_tune > 0 or self.thresholds
+
+    def _last_config(self, restore: bool) -> Entries:
+        return {"restore": restore, "fine_tune": self.fine_tune, "thresholds": self.thresholds}
+
+    def update_asks(self) -> Plan:
+        self._check_target()
+        self.watched_ = []  # as before the first round
+        plain = [self.round_config(round) for round in range(self.rounds)]
+        best = [{**config, "remember": True} for config in plain if self.stop == "patience"]
+        asks = [planned(self.update, self.rounds, *plain, *best)]
+        if self.stop is not None:
+            asks.append(planned(_score_labels, self.rounds, {**plain[0], **_VALIDATION}))
+        if self._finishes:
+            ends = [self._last_config(restore) for restore in {False, self.stop == "patience"}]
+            last = [{**config, **end} for config in [*plain[-1:], *best[-1:]] for end in ends]
+            asks.append(planned(_finish, 1, *last))
+        return tuple(asks)
 
     def after_round(self, round: Round) -> None:
         """Judge the new model on the clients' validation rows, and stop if it is time."""
         if self.stop is None:
             return
-        scores = self._scores(round.federation, {"part": "validation"})
+        scores = self._scores(round.federation, _VALIDATION)
         if not scores:
             raise DataError(
                 "no client has validation rows to stop by",
@@ -254,7 +277,8 @@ class MLFedAvg(FedAvg):
 
     def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
-        scores = federation.ask(_score_labels, ask).fold(Collect())
+        with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
+            scores = federation.ask(_score_labels, ask).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> Entries:

@@ -15,6 +15,7 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
 from solera.core.task import Task
 from solera.data.agreement import agree
@@ -78,6 +79,7 @@ class FedHEONN(Additive):
     lam_: the λ in use. lam_errors_: error of each λ that was tried.
     """
 
+    contribution = statistics
     statistics_: Any
     agreed_: dict[str, Any]
     sealed_: dict[str, Any]
@@ -132,15 +134,16 @@ class FedHEONN(Additive):
         For clients that come late and for new rows of known ones; the result is that of a fit on
         all of them. A class that appears only later must be in the schema from the start.
         """
-        if "statistics_" in vars(self):
-            aggregation = self.aggregation()
-            more = self._ask(federation, clients, aggregation)
-            self.conclude(aggregation.merge(self.statistics_, more))
-            return self
-        self.forget()
-        self.history_ = []
-        self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self.train(federation, clients)
+        with federation.announced(self, lambda: self.asks(None)):
+            if "statistics_" in vars(self):
+                aggregation = self.aggregation()
+                more = self._ask(federation, clients, aggregation)
+                self.conclude(aggregation.merge(self.statistics_, more))
+                return self
+            self.forget()
+            self.history_ = []
+            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self.train(federation, clients)
         return self
 
     def train(self, federation: Federation, clients: ArrayLike | None = None) -> None:
@@ -161,17 +164,29 @@ class FedHEONN(Additive):
         if not np.ndim(self.lam):
             self.lam_ = float(self.lam)  # type: ignore[arg-type]
         if self.features is not None:
-            self.hidden_ = {
-                "kind": self.features,
-                "width": self.hidden,
-                "scale": float(self.scale),
-                "seed": federation.seed,
-            }
+            self.hidden_ = {**self._hidden_layer(), "seed": federation.seed}
         if self.ensemble is not None:
             draw = generator(federation.seed, "heonn.patches")
             self.patches_ = self.ensemble.draw(self._columns - 1, draw)
         if self.encrypt is not None:
             self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
+
+    def _hidden_layer(self) -> dict[str, Any]:
+        return {"kind": self.features, "width": self.hidden, "scale": float(self.scale)}
+
+    def training_asks(self) -> Plan:
+        self._check_target()
+        if self.features is not None:
+            self.hidden_ = self._hidden_layer()
+        if self.ensemble is not None:
+            self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
+        asked = self._plan()
+        drawn = [] if self.features is None else ["hidden.seed"]
+        if self.encrypt is None:
+            return (planned(statistics, 1, asked, open=drawn),)
+        sealed = {**asked, "encrypt": {"key": self.encrypt.key}}
+        encrypted = planned(statistics, 1, sealed, open=[*drawn, "encrypt"])
+        return in_turn(self.encrypt.asks(asked, drawn), [encrypted])
 
     def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):
@@ -179,7 +194,7 @@ class FedHEONN(Additive):
                 "FedHEONN(lam=[…]) chooses λ from all clients at once",
                 hint="give one λ where clients contribute one by one",
             )
-        return statistics, self._plan()
+        return self.contribution, self._plan()
 
     def conclude(self, total: Any) -> None:
         self.statistics_ = total
