@@ -41,4 +41,4 @@ def die(client, ask):
     if deaths < ask["times"]:
         (folder / f"killed-{deaths}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"draw": client.rng.normal(size=3)}
+    return {"draw": client.rng.normal(size=3), "secret": client.secret}

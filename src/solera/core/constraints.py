@@ -12,15 +12,28 @@ from __future__ import annotations
 import inspect
 import numbers
 import types
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache, wraps
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 from msgspec import Meta
 
-from solera.core.errors import UsageError
+from solera.core.errors import UnknownArgument, UsageError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Count = Annotated[int, Meta(ge=1)]
 """A whole number of at least one."""
 NonNegativeInt = Annotated[int, Meta(ge=0)]
@@ -87,7 +100,54 @@ def check_values(owner: object, hints: Mapping[str, Any], values: Mapping[str, A
     for name, value in values.items():
         rule = violation(value, hints[name])
         if rule is not None:
-            raise UsageError.of(owner, name, value, rule)
+            raise UsageError.of(owner, name, value, rule, hint=_object_meant(value, hints[name]))
+
+
+def _object_meant(value: Any, hint: Any) -> str | None:
+    """The object to give instead of a component's class, or of its name as text."""
+    if isinstance(value, type) and _is_component(value):
+        return f"that is a class: give an object, {value.__name__}(…)"
+    bases = [
+        part for part in (get_args(hint) if is_union(hint) else (hint,)) if _is_component(part)
+    ]
+    if not isinstance(value, str) or not bases:
+        return None
+    known = {cls.__name__.lower(): cls.__name__ for base in bases for cls in _below(base)}
+    near = get_close_matches(value.lower(), known, n=1, cutoff=0.5)
+    return f"did you mean an object, {known[near[0]]}(…)?" if near else None
+
+
+def _below(cls: type[Any]) -> Iterator[type[Any]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _below(child)
+
+
+def names_checked(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which names the nearest argument when it is given one it does not have."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_names(function.__name__, [p.name for p in parameters_of(function)], kwargs)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def check_names(owner: str, known: Sequence[str], given: Iterable[str]) -> None:
+    """Raise :class:`UnknownArgument` for a name that is not among those that are known."""
+    for name in given:
+        if name not in known:
+            raise UnknownArgument(f"{owner} has no argument {name!r}", hint=nearest(name, known))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint: the name that was probably meant, or all of them."""
+    spelled = {known.lower(): known for known in names}
+    near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {spelled[near[0]]!r}?"
+    return f"known: {', '.join(spelled.values())}" if spelled else "it takes none"
 
 
 def violation(value: Any, hint: Any) -> str | None:

@@ -37,6 +37,10 @@ class UsageError(SoleraError, ValueError):
         return cls(f"{kind}({name}={value!r}): {name} {rule}", hint=hint)
 
 
+class UnknownArgument(UsageError, TypeError):
+    """A function or a component is given an argument that it does not have."""
+
+
 class DataError(SoleraError, ValueError):
     """Data that a learner, a partition or a task cannot work with."""
 
@@ -103,8 +107,8 @@ class CheckpointError(SoleraError):
     """A checkpoint is damaged or belongs to another run."""
 
 
-class NotFitted(SoleraError):
-    """A learner is used before ``fit``."""
+class NotFitted(SoleraError, ValueError, AttributeError):
+    """A learner is used before ``fit``; it has nothing yet that ``fit`` learns."""
 
     @classmethod
     def of(cls, learner: object) -> NotFitted:

@@ -107,6 +107,16 @@ def everyone(rows: int, *, part: Part = "train") -> Sums:
     return Sums(np.ones((rows, 1), dtype=bool), part=part)
 
 
+def beyond_median(given: Array) -> FloatArray:
+    """What every row gave beyond the median of all, column by column.
+
+    For sums in which the asker can make most rows give the same known number, such as the loss of
+    a model that predicts ½ everywhere but at one row: then only the others stand behind the sum.
+    """
+    given = np.asarray(given, dtype=float)
+    return given - np.median(given, axis=0) if len(given) else given
+
+
 def with_ones(X: Array) -> FloatArray:
     """A column of ones before the others: counts and sums in one."""
     X = np.asarray(X, dtype=float)

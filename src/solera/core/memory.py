@@ -131,19 +131,23 @@ def _earlier_counts(
     everybody knows: cumulative counts are judged by their steps.
     """
     none, everything = np.zeros((len(now), 1), bool), np.ones((len(now), 1), bool)
-    cells = np.concatenate([none, everything, right, now], axis=1)
-    numbers = np.concatenate([[0.0, len(now)], released[:, 0], now.sum(axis=0)])
+    cells = np.concatenate([none, everything, right, now], axis=1).T
+    sizes = cells.sum(axis=1)
     first = 2 + right.shape[1]
-    a, b = now.astype(np.float32), cells.astype(np.float32)
-    apart = a.sum(axis=0)[:, None] + b.sum(axis=0) - 2 * (a.T @ b)
-    near = (apart > 0) & (apart < least)
-    usable = np.arange(len(numbers)) < first  # cells of this ask once they are found sound
+    numbers = np.concatenate([[0.0, len(now)], released[:, 0], sizes[first:]])
+    by_size = np.argsort(sizes, kind="stable")
+    usable = np.arange(len(cells)) < first  # cells of this ask once they are found sound
     conflict = np.zeros(now.shape[1], dtype=bool)
-    for k in range(now.shape[1]):
-        candidates = np.flatnonzero(near[k] & usable)
-        if len(candidates):
+    for k, size in enumerate(sizes[first:].tolist()):
+        # cells that differ in few rows differ in size by as few
+        span = np.searchsorted(sizes, (size - least + 1, size + least), sorter=by_size)
+        candidates = np.sort(by_size[slice(*span)])
+        candidates = candidates[usable[candidates]]
+        apart = (cells[candidates] != cells[first + k]).sum(axis=1)
+        near = candidates[(apart > 0) & (apart < least)]
+        if len(near):
             conflict[k] = True
-            numbers[first + k] = numbers[candidates[0]]
+            numbers[first + k] = numbers[near[0]]
         else:
             usable[first + k] = True
     return conflict[:, None], numbers[first:, None]

@@ -404,7 +404,7 @@ def _release(
 
 
 def _draws(ask: Ask) -> Draws:
-    return Draws(ask.seed, ask.task, ask.round)
+    return Draws(ask.seed, ask.task, ask.round, ask.secret)
 
 
 def _state_of(states: States, client: int) -> dict[str, Any]:

@@ -376,9 +376,9 @@ def test_a_named_policy_allows_by_what_leaves_and_entries_narrow_it():
     check("preprocess.moments", 1, None, policy=training)
     statistics = Policy.parse('policy = "statistics"')
     check("preprocess.moments", 1, None, policy=statistics)
-    for task, policy in (("linear.train", statistics), ("policy.t", training), ("no", training)):
+    for name, policy in (("linear.train", statistics), ("policy.t", training), ("no", training)):
         with pytest.raises(Refusal, match="does not allow task"):
-            check(task, policy=policy)
+            check(name, policy=policy)
     narrow = Policy.parse('policy = "training"\n[[task]]\nname = "linear.train"')
     check("linear.train", policy=narrow)
     with pytest.raises(Refusal, match="does not allow task"):

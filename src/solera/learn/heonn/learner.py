@@ -20,10 +20,9 @@ from solera.core.rng import generator
 from solera.core.task import Task
 from solera.data.agreement import agree
 from solera.learn.base import Additive
-from solera.learn.heonn.activations import HIGH, LOW, Name, activation, levels
+from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
     Grams,
-    Layout,
     SumOf,
     gram_of,
     per_output,
@@ -35,7 +34,8 @@ from solera.learn.heonn.algebra import (
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
-from solera.learn.heonn.statistics import statistics, with_bias, with_ones
+from solera.learn.heonn.statistics import with_bias, with_ones
+from solera.learn.heonn.tasks import statistics
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
@@ -71,7 +71,7 @@ class FedHEONN(Additive):
         smaller of the two. With λ < 1e-8, "auto" and "svd" also solve from the factor, which
         is better for nearly collinear columns.
     encrypt: None, or :class:`Encryption` of the moments.
-    min_rows: clients with fewer rows refuse; see :func:`.statistics.statistics` for why.
+    min_rows: clients with fewer rows refuse; see :func:`.tasks.statistics` for why.
 
     Attributes
     ----------
@@ -181,12 +181,12 @@ class FedHEONN(Additive):
         if self.ensemble is not None:
             self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
         asked = self._plan()
+        drawn = [] if self.features is None else ["hidden.seed"]
         if self.encrypt is None:
-            return (planned(statistics, 1, asked),)
-        key = {"key": self.encrypt.key}
-        return in_turn(
-            self.encrypt.asks(asked), [planned(statistics, 1, {**asked, "encrypt": key})]
-        )
+            return (planned(statistics, 1, asked, open=drawn),)
+        sealed = {**asked, "encrypt": {"key": self.encrypt.key}}
+        encrypted = planned(statistics, 1, sealed, open=[*drawn, "encrypt"])
+        return in_turn(self.encrypt.asks(asked, drawn), [encrypted])
 
     def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):
@@ -219,12 +219,7 @@ class FedHEONN(Additive):
 
     @property
     def _layout(self) -> Layout:
-        weight, _ = levels(activation(self.activation, self.derivative))
-        if self.schema_.target == "numbers":
-            return "shared" if self.activation == "linear" else "outputs"
-        if weight[0] == weight[1] or np.isclose(weight[0], weight[1], rtol=1e-12):
-            return "shared"
-        return "classes" if self.schema_.target == "classes" else "labels"
+        return layout_of(self.schema_.target, self.activation, self.derivative)
 
     def _plan(self) -> dict[str, Any]:
         """What clients are asked."""

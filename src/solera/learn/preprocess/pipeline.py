@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any, Self
 
-from solera.core.errors import UsageError
+from solera.core.declared import check_state
+from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, prepared_by
+from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 
 
@@ -19,7 +21,7 @@ class Pipeline(Predictor):
     """
 
     allows_missing = True
-    steps_: list[Any]
+    steps_: list[Learner]
 
     def __init__(self, *steps: Learner) -> None:
         self.steps = steps
@@ -36,6 +38,15 @@ class Pipeline(Predictor):
             if not isinstance(step, Transformer):
                 raise UsageError(f"Pipeline: {step!r} is not a transformer and must come last")
 
+    def check_state(self, schema: Schema) -> None:
+        """Refuse steps that are not the pipeline's, each for what the one before it gives."""
+        if [type(step) for step in self.steps_] != [type(step) for step in self.steps]:
+            raise Refusal("Pipeline: the fitted steps are not its steps")
+        for step in self.steps_:
+            check_state(step, schema)
+            if isinstance(step, Transformer):
+                schema = step.transform_schema(schema)
+
     def train(self, federation: Federation) -> None:
         callbacks, checkpoint = self._callbacks, self._checkpoint
         self.steps_ = []
@@ -50,9 +61,9 @@ class Pipeline(Predictor):
         schema = self.schema_
         plans: list[Plan] = []
         before: list[Transformer] = []
-        for step in self.steps:
-            last = step is self.steps[-1]
-            plan = step.asks(schema, callbacks=self._callbacks if last else ())
+        for place, step in enumerate(self.steps, start=1):
+            watched = self._callbacks if place == len(self.steps) else ()
+            plan = step.asks(schema, callbacks=watched)
             plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
             if isinstance(step, Transformer):
                 before.append(step)
@@ -64,16 +75,19 @@ class Pipeline(Predictor):
         light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]
         return light
 
-    def _prepared(self, X: Any) -> Any:
-        self.check_fitted()
-        for step in self.steps_[:-1]:
+    def _prepared(self, X: Any) -> tuple[Any, Any]:
+        """The last step, and the rows as those before it make them."""
+        X = self.check_rows(X)
+        *transformers, last = self.steps_
+        for step in transformers:
+            assert isinstance(step, Transformer)
             X = step.transform(X)
-        return X
+        return last, X
 
     def predict(self, X: Any) -> Any:
-        X = self._prepared(X)
-        return self.steps_[-1].predict(X)
+        last, X = self._prepared(X)
+        return last.predict(X)
 
     def predict_proba(self, X: Any) -> Any:
-        X = self._prepared(X)
-        return self.steps_[-1].predict_proba(X)
+        last, X = self._prepared(X)
+        return last.predict_proba(X)

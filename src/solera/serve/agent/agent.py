@@ -9,6 +9,7 @@ reply is on disk is answered from there, so that a task never counts twice.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import logging
 import signal
 import threading
@@ -37,10 +38,11 @@ from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
 from solera.serve.agent.attempts import AskKey, Attempts
+from solera.serve.agent.copies import Copies
 from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
-from solera.serve.agent.memory import NOTHING, Memory
+from solera.serve.agent.memory import NOTHING, Memory, digest_of
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
@@ -59,6 +61,7 @@ _TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
 _LONGEST_REASON = 500
+_NOT_FOUND = 404
 _MOST_DESCRIPTIONS = 16
 
 
@@ -85,6 +88,7 @@ class Agent:
         self._source = source
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
+        self._secret = home.read_secret(self.folder)
         self._memory()  # a damaged one is found out now
         self.audit = AuditLog(self.folder / home.LOG, self.identity)
         self._lock = home.Lock(self.folder)
@@ -105,6 +109,9 @@ class Agent:
         return Approvals(self.folder / home.APPROVALS, self.policy.approval.approvers)
 
     def _guard(self) -> None:
+        """Stand the policy's gate around the rows, and keep copies if it says so."""
+        key = self.policy.output.keep_copies
+        self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
         if self.policy.named:
             self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
 
@@ -115,9 +122,12 @@ class Agent:
         before, self.policy = self.policy, self._policy_file.policy
         self.head = self.audit.append("policy", before=before.hash(), now=self.policy.hash())
         log.info("the policy has changed: %s", self.policy.hash()[:12])
+        try:
+            self._guard()
+        except UsageError as error:
+            raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
         if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
             self.worker.read(self._source(self.policy))
-        self._guard()
 
     # --- joining ---
 
@@ -211,15 +221,16 @@ class Agent:
 
         The attempt is on disk before anything of the ask is looked at.
         """
-        done = replace(NOTHING, job=pending.job, sequence=pending.sequence, states=states)
+        whose = {"job": pending.job, "sequence": pending.sequence, "ask": digest_of(pending)}
+        done = replace(NOTHING, states=states, **whose)
         key = _key(pending)
         try:
             if self.attempts.begin(key).hopeless:
                 raise PayloadError("crashed: the ask ended the process that worked on it")
-            frame, state = self._run(pending, states.get(pending.job, {}))
+            frame, outcome = self._run(pending, states.get(pending.job, {}))
             others = [(job, kept) for job, kept in states.items() if job != pending.job]
-            kept = dict([*others[1 - _MOST_STATES :], (pending.job, state)])
-            return replace(done, frame=frame, states=kept)
+            kept = dict([*others[1 - _MOST_STATES :], (pending.job, outcome.state)])
+            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
         except NeedsApproval:
             self.attempts.undo(key)
             raise
@@ -234,8 +245,8 @@ class Agent:
             log.exception("ask %d of job %s", pending.sequence, pending.job, exc_info=error)
             return replace(done, status="failed", reason="error: the agent failed")
 
-    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        """The reply as a frame, and the job's state, if job, policy and task allow it."""
+    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, Outcome]:
+        """The reply as a frame, and what became of the task, if job, policy and gate allow it."""
         client = self.place.client
         description = self._description(pending)
         check_said(pending, description, self.place.federation)
@@ -266,7 +277,7 @@ class Agent:
         reply = self.policy.suppress(ask.task, decode(outcome.reply))
         frame = encode(reply)
         self.policy.check_reply(ask.task, len(frame), reply)
-        return frame, outcome.state
+        return frame, outcome
 
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""
@@ -300,8 +311,7 @@ class Agent:
         """What the job of this ask is; the bytes are those that the hash covers."""
         known = self._descriptions.get(pending.spec)
         if known is None:
-            frame = self.connection.download(pending.spec)
-            known = Description.from_bytes(frame)
+            known = Description.from_bytes(self._download(pending.spec))
             if len(self._descriptions) >= _MOST_DESCRIPTIONS:
                 self._descriptions.clear()
             self._descriptions[pending.spec] = known
@@ -309,25 +319,37 @@ class Agent:
 
     def _ask(self, pending: wire.PendingAsk) -> Ask:
         """The ask with its payload and the preparation of the rows."""
-        download = self.connection.download
-        steps = decode(download(pending.prepare)) if pending.prepare else []
+        steps = decode(self._download(pending.prepare)) if pending.prepare else []
         if not isinstance(steps, list):
             raise PayloadError("the preparation is not a list of transformers")
         prepare = [Preparation(step, hashlib.sha256(encode(step)).hexdigest()) for step in steps]
         return Ask(
             pending.task,
             pending.version,
-            decode(download(pending.payload, pending.frame)),
+            decode(self._download(pending.payload, pending.frame)),
             np.array([self.place.client], dtype=np.int64),
             pending.seed,
             pending.round,
             prepare=tuple(prepare),
+            secret=hmac.digest(self._secret, encode(list(_key(pending))), "sha256"),
         )
+
+    def _download(self, digest: str, inline: str | None = None) -> bytes:
+        """A blob that an ask names; one that is not there fails this ask, and holds up no other."""
+        try:
+            return self.connection.download(digest, inline)
+        except CoordinatorError as error:
+            if error.status == _NOT_FOUND:
+                raise PayloadError(f"the coordinator does not have {digest[:12]}…") from None
+            raise
 
     def _send(self, pending: wire.PendingAsk, done: Memory) -> None:
         """Log what leaves, and let it leave."""
         frame, answered = done.frame, done.status == "ok"
         digest = hashlib.sha256(frame).hexdigest() if answered else ""
+        if answered and self._copies is not None:
+            names = (self.place.federation, pending.job, pending.sequence, pending.task)
+            self._copies.keep(*names, frame)
         self.head = self.audit.append(
             "reply",
             job=pending.job,
@@ -338,6 +360,8 @@ class Agent:
             status=done.status,
             digest=digest,
             bytes=len(frame),
+            numbers=_numbers_in(decode(frame)) if answered else 0,
+            new=done.new_numbers,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE
@@ -348,6 +372,7 @@ class Agent:
             pending.job,
             pending.sequence,
             str(self.place.client),
+            digest_of(pending),
             done.status,
             digest,
             len(frame),
@@ -420,6 +445,15 @@ def _in_short(error: BaseException) -> str:
     if isinstance(error, OSError):
         return error.strerror or "the disk"
     return "its policy" if isinstance(error, PolicyBroken) else "the rows cannot be read"
+
+
+def _numbers_in(tree: Any) -> int:
+    """How many numbers a reply holds; bytes, such as ciphertexts, hold none that can be read."""
+    if isinstance(tree, dict):
+        return sum(map(_numbers_in, tree.values()))
+    if isinstance(tree, list | tuple):
+        return sum(map(_numbers_in, tree))
+    return int(np.size(tree)) if not isinstance(tree, str | bytes | None.__class__) else 0
 
 
 def _what_is_read(policy: Policy) -> tuple[Any, ...]:

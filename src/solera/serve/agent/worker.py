@@ -139,14 +139,16 @@ class Worker:
             self._begin()
 
     def run(self, ask: Ask, client_id: int, state: Mapping[str, Any]) -> Outcome:
-        """Run the ask's task for this client; returns within the time limit, whatever it does."""
+        """Run the ask's task for this client; returns within the time limit, whatever it does.
+
+        A :class:`DataError` says that the rows cannot be read now.
+        """
         with self._turn:
             before = dict(state)
             try:
                 self._begin()
-            except SoleraError as error:
-                log.warning("%s", error)
-                return Outcome("failed", before, reason="rows: the rows cannot be read")
+            except WorkerDied as error:
+                return Outcome("crashed", before, reason=error.message)
             seconds = min(self.limits.seconds, ask.deadline or math.inf)
             deadline = time.monotonic() + seconds
             kind: FailureKind = "failed"

@@ -5,7 +5,6 @@ is acknowledged before it is stored. Waiting requests hold no thread and no data
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import cache
@@ -20,18 +19,19 @@ from solera.serve.coordinator.metrics import CONTENT_TYPE, Metrics
 from solera.serve.coordinator.middleware import RequestMiddleware
 from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.openapi import describe
+from solera.serve.coordinator.quotas import DiskFull, TooMany, TooMuch
 from solera.serve.coordinator.routes.asks import asks_of
 from solera.serve.coordinator.routes.blobs import blobs_of
 from solera.serve.coordinator.routes.jobs import jobs_of
 from solera.serve.coordinator.routes.members import members
 from solera.serve.coordinator.routes.work import work_of
-from solera.serve.coordinator.service import Coordinator, Refused
+from solera.serve.coordinator.service import UPLOADS, Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.identity import Unauthorised
 
-_STATUS = {Conflict: 409, Denied: 403, NotFound: 404}
+_STATUS = {Conflict: 409, Denied: 403, NotFound: 404, TooMuch: 413, DiskFull: 507}
 
 
 def create_app(
@@ -39,12 +39,15 @@ def create_app(
     blobs: Blobs,
     admin: bytes,
     background: Callable[[Coordinator], Coroutine[Any, Any, None]] | None = None,
+    *,
+    uploads: int = UPLOADS,
 ) -> FastAPI:
     """The service over a store; ``admin`` is the hash of the driver's token.
 
-    ``background`` is what the coordinator does beside answering.
+    ``background`` is what the coordinator does beside answering, ``uploads`` the bytes that a
+    client, or drivers, may have uploaded and not used yet.
     """
-    coordinator = Coordinator(store, blobs, admin)
+    coordinator = Coordinator(store, blobs, admin, uploads=uploads)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -63,7 +66,7 @@ def create_app(
     )
     app.state.coordinator = coordinator
     metrics = Metrics(coordinator)
-    app.add_middleware(RequestMiddleware, metrics=metrics, folder=blobs.folder)
+    app.add_middleware(RequestMiddleware, coordinator=coordinator, metrics=metrics)
 
     @app.exception_handler(SoleraError)
     async def named(request: Request, error: SoleraError) -> Response:
@@ -72,10 +75,9 @@ def create_app(
 
     @app.exception_handler(Refused)
     @app.exception_handler(Unauthorised)
-    def refused(request: Request, error: Refused | Unauthorised) -> Response:
-        who = error.who if isinstance(error, Refused) else "client"
-        store.log("refused", time.time(), reason=f"{who}: {error.message}")
-        return JSONResponse({"detail": f"refused: {error.message}"}, status_code=401)
+    @app.exception_handler(TooMany)
+    async def refused(request: Request, error: Refused | Unauthorised | TooMany) -> Response:
+        return coordinator.refusal(error)
 
     @app.exception_handler(RequestValidationError)
     async def unclear(request: Request, error: RequestValidationError) -> Response:

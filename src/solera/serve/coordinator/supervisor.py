@@ -49,15 +49,14 @@ class _Driver:
 class Supervisor:
     """Looks after the jobs of a coordinator that is reached at ``url``.
 
-    ``token`` is the driver's, ``certificate`` the one the coordinator shows, if any; ``folder`` is
-    for the output of learners.
+    ``certificate`` is the one the coordinator shows, if any; ``folder`` is for the output of
+    learners.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
         url: str,
-        token: str,
         folder: Path,
         audit: AuditLog,
         certificate: str | None = None,
@@ -66,7 +65,7 @@ class Supervisor:
         self.url = url
         self.folder = folder
         self.audit = audit
-        self._environment = {**os.environ, TOKEN: token}
+        self._environment = {**os.environ, TOKEN: coordinator.managed_token}
         if certificate is not None:
             self._environment[PIN] = certificate
         self._drivers: dict[str, _Driver] = {}
@@ -91,6 +90,7 @@ class Supervisor:
         now = time.time()
         changed = False
         self.coordinator.write_heard()
+        self.coordinator.write_refusals(now)
         going_on = self.coordinator.store.jobs(ended=False)
         for job in going_on:
             changed |= self.coordinator.expire(job.id, now).state != job.state

@@ -22,7 +22,7 @@ from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Part
 from solera.core.component import Component
 from solera.core.engine import Ask, Block, PerClient
-from solera.core.errors import PayloadError, UsageError
+from solera.core.errors import PayloadError, SoleraError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import decode, encode
 from solera.core.plan import Plan
@@ -34,6 +34,8 @@ from solera.engines.blocks import validate_and_fold
 from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
+from solera.serve.identity import ask_digest, reply_message, verify
+from solera.serve.peers import KnownKeys
 
 _WAIT = 20
 _ALL_AT_ONCE = 64
@@ -43,18 +45,27 @@ SAVE_SECONDS = 5.0
 _KINDS: dict[str, FailureKind] = {"refused": "refused", "failed": "failed", "late": "late"}
 
 
+class ForgedReply(SoleraError):
+    """A reply that the client it is said to come from has not signed."""
+
+
 class HttpEngine:
     """Carries asks of one job to the clients of one federation.
 
     Clients are known by their enrolment numbers; ``active`` are those that took part when the job
-    began, so that a replay asks the same ones.
+    began, so that a replay asks the same ones. A reply counts if the client signed it, with the key
+    in ``known``, for what was asked: the coordinator's word is not enough.
     """
 
-    def __init__(self, connection: Connection, job: str) -> None:
+    def __init__(self, connection: Connection, job: str, known: KnownKeys | None = None) -> None:
         self.connection = connection
         self.job = job
         self._sequence = 0
-        self.active = connection.call("GET", f"/v1/jobs/{job}", wire.Job).clients or []
+        self._known = known or KnownKeys()
+        self._keys: dict[int, bytes] = {}
+        stored = connection.call("GET", f"/v1/jobs/{job}", wire.Job)
+        self._federation = stored.federation
+        self.active = stored.clients or []
 
     @property
     def clients(self) -> int:
@@ -78,7 +89,8 @@ class HttpEngine:
         return CoordinatorCheckpointStore(self)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
-        path = self._post(ask)
+        path, asked = self._post(ask)
+        sequence = self._sequence - 1
         task = find_task(ask.task, ask.version)
         replies: dict[int, wire.Reply] = {}
         complete = False
@@ -91,13 +103,58 @@ class HttpEngine:
                 so_far = self.connection.call("GET", query, wire.Replies)
                 replies = {reply.client: reply for reply in so_far.replies} or replies
                 complete = so_far.complete
+            for client in clients.tolist():
+                reply = replies.get(self.active[client])
+                if reply is not None and (reply.status == "ok" or reply.signature is not None):
+                    self.check_signed(reply.client, sequence, ask.seed, ask.round, asked, reply)
             batch, failures = self._read(clients, replies)
             block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
             for failure in block.failures:
                 report(self.connection, path, self.active[failure.client], failure)
             yield block
 
-    def _post(self, ask: Ask) -> str:
+    def check_signed(
+        self,
+        client: int,
+        sequence: int,
+        seed: int,
+        round: int,
+        asked: wire.Call | wire.NewAsk,
+        reply: wire.Reply | wire.Queued,
+    ) -> None:
+        """:class:`ForgedReply` unless the client signed this reply to this ask."""
+        payload: Any = asked.payload
+        payload = payload if isinstance(payload, str) else payload[client]
+        ask = ask_digest(asked.task, asked.version, payload, asked.prepare, round, seed)
+        status = "ok" if isinstance(reply, wire.Queued) else reply.status
+        message = reply_message(
+            self._federation,
+            self.job,
+            sequence,
+            str(client),
+            ask,
+            status,
+            reply.digest or "",
+            reply.size,
+        )
+        signature = bytes.fromhex(reply.signature or "")
+        if not verify(self._key(client), message, signature):
+            raise ForgedReply(
+                f"job {self.job!r}: client {client} has not signed the reply to ask {sequence} "
+                f"that the coordinator gives for it",
+                hint="the coordinator has changed it, or asked something else; do not use it",
+            )
+
+    def _key(self, client: int) -> bytes:
+        """The key of a client, the same as ever."""
+        if client not in self._keys:
+            path = f"/v1/federations/{self._federation}"
+            for member in self.connection.call("GET", path, wire.Members).clients:
+                self._known.check(self._federation, member.name, member.sign_key)
+                self._keys.setdefault(member.id, bytes.fromhex(member.sign_key))
+        return self._keys.get(client, b"")
+
+    def _post(self, ask: Ask) -> tuple[str, wire.NewAsk]:
         """Store the ask at the coordinator; the same one again is the same ask."""
         path = f"/v1/jobs/{self.job}/asks/{self._sequence}"
         self._sequence += 1
@@ -110,7 +167,7 @@ class HttpEngine:
             seconds=ask.deadline,
         )
         self.connection.request("PUT", path, json=new)
-        return path
+        return path, new
 
     def _upload(self, ask: Ask) -> str | dict[int, str]:
         if not isinstance(ask.payload, PerClient):
@@ -288,6 +345,7 @@ def connect(
     owner: str = "",
     deadline: float | None = None,
     topology: Topology | None = None,
+    known_keys: str | os.PathLike[str] | None = None,
 ) -> Federation:
     """A real federation, to be asked like a simulated one.
 
@@ -303,6 +361,10 @@ def connect(
         ask: the first has this name, the others are ``name.2``, ``name.3``, …
     seed, owner: fix all random draws; say who asks, for the clients' policies and logs.
     deadline: seconds after which the job as a whole is over.
+    known_keys: a file of clients' keys, by default ``$SOLERA_KNOWN_KEYS``; see
+        :mod:`solera.serve.peers`. Replies count only with the signature of the client's key. Keys
+        that are not in the file are believed at first sight and added; without a file they are
+        forgotten when this program ends.
     """
     token = token or os.environ.get("SOLERA_TOKEN", "")
     if not token:
@@ -310,6 +372,7 @@ def connect(
     authorised = {"Authorization": f"Bearer {token}"}
     connection = Connection(url, lambda *_: authorised, ca=ca or os.environ.get("SOLERA_CA"))
     name = job or f"job-{secrets.token_hex(8)}"
+    known = KnownKeys(known_keys or os.environ.get("SOLERA_KNOWN_KEYS"))
     description = Description(
         job=name,
         federation=federation,
@@ -318,5 +381,5 @@ def connect(
         seed=seed,
         seconds=deadline,
     )
-    engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job))
+    engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job, known))
     return Federation(engine, seed=seed, topology=topology)

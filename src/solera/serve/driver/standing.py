@@ -43,8 +43,11 @@ class Standing:
         self.path = f"/v1/jobs/{job}"
         self.learner = learner
         self.federation = federation
+        assert isinstance(federation.engine, HttpEngine)
+        self.engine = federation.engine
         self._task: Task
         self._payload: Any = None
+        self._call: wire.Call
         self._answers: Mapping[int, wire.Queued] = {}
         self._partials: dict[int, Any] = {}
         self._unsound: dict[int, wire.Queued] = {}
@@ -69,9 +72,7 @@ class Standing:
 
     def _begin(self) -> None:
         """Agree on everything once; what is asked stays the same for all who come later."""
-        engine = self.federation.engine
-        assert isinstance(engine, HttpEngine)
-        store = CoordinatorCheckpointStore(engine)
+        store = CoordinatorCheckpointStore(self.engine)
         kept = store.read()
         if kept is None:
             self.learner.history_ = []
@@ -83,8 +84,8 @@ class Standing:
             self.learner.history_ = []
         self._task, self._payload = self.learner.question()
         digest = self.connection.upload(encode(self._payload))
-        call = wire.Call(task=self._task.name, version=self._task.version, payload=digest)
-        self.connection.request("PUT", f"{self.path}/question", json=call)
+        self._call = wire.Call(task=self._task.name, version=self._task.version, payload=digest)
+        self.connection.request("PUT", f"{self.path}/question", json=self._call)
 
     def _fold(self, answers: Mapping[int, wire.Queued]) -> None:
         """Take over the latest answers: the blocks in which one has changed are folded anew."""
@@ -104,6 +105,9 @@ class Standing:
 
     def _folded(self, client: int, answer: wire.Queued) -> Any:
         """The partial of one answer; None if it is not sound, which everyone is then told."""
+        self.engine.check_signed(
+            client, answer.sequence, self.federation.seed, answer.round, self._call, answer
+        )
         clients = np.array([client])
         failures: list[Failure] = []
         try:

@@ -149,7 +149,9 @@ def initial_scores(counts: IntArray) -> FloatArray:
 
 def start_asks(loss: str) -> Plan:
     """What :func:`boosting_start` asks; the units of a sum of numbers depend on the numbers."""
-    return (planned(describe_target, 2 if loss == "squared" else 1, {"loss": loss}),)
+    twice = loss == "squared"
+    open_ = ["shift"] if twice else []
+    return (planned(describe_target, 1 + twice, {"loss": loss}, open=open_),)
 
 
 def boosting_start(

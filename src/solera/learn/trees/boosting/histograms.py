@@ -73,7 +73,7 @@ class HistBins(Transformer):
         width = self.schema_.width
         known = {"rounds": _PRECISION, "first": first_counts(federation, width)}
         cuts = quantiles(federation, levels, width, **known)
-        numeric = np.array([feature.kind == "numeric" for feature in self.schema_.features])
+        numeric = np.array([feature.kind != "categorical" for feature in self.schema_.features])
         repeats = np.array([len(np.unique(edges)) < len(edges) for edges in cuts])
         if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere
             spare = np.stack([_between(edges, levels) for edges in cuts])
@@ -81,7 +81,7 @@ class HistBins(Transformer):
             cuts = np.concatenate([cuts, more], axis=1)
         self.edges_ = [
             _first_distinct(edges, self.bins - 1)
-            if feature.kind == "numeric"
+            if feature.kind != "categorical"
             else np.arange(len(feature.categories) - 1, dtype=np.float64)
             for feature, edges in zip(self.schema_.features, cuts, strict=True)
         ]

@@ -21,6 +21,8 @@ from solera.serve.wire import (
     Member,
     Members,
     NewInvite,
+    Peer,
+    Peers,
     Why,
 )
 
@@ -58,10 +60,12 @@ def members(coordinator: Coordinator) -> APIRouter:
 
         def enrol() -> ClientRow:
             name, token = rest.partition("/")[0], token_hash(new.token)
-            return store.enrol(federation, name, key, seal_key, new.tasks, token_hash=token)
+            return store.enrol(
+                federation, name, key, seal_key, new.tasks, seal_signature=vouched, token_hash=token
+            )
 
         client = await run_in_threadpool(enrol)
-        coordinator.forget_clients()
+        coordinator.enrolled(key)
         return Enrolled(client.id, client.name, client.federation)
 
     @routes.post("/v1/heartbeat")
@@ -69,6 +73,12 @@ def members(coordinator: Coordinator) -> APIRouter:
         """A client lives; what it is doing, and where its audit log ends."""
         store.heartbeat(who.federation, who.id, time.time(), beat.doing, beat.head)
         return {"status": "ok"}
+
+    @routes.get("/v1/peers")
+    def peers(who: Client) -> Peers:
+        """Who else takes part, and the keys to seal to, each signed by its owner."""
+        present = [client for client in store.clients(who.federation) if client.revoked is None]
+        return Peers([_peer(client) for client in present])
 
     # --- leaving ---
 
@@ -118,4 +128,15 @@ def members(coordinator: Coordinator) -> APIRouter:
 
 def _member(client: ClientRow) -> Member:
     status = "active" if client.revoked is None else "revoked"
-    return Member.of(client, status=status, doing=client.doing or "")
+    key = client.sign_key.hex()
+    return Member.of(client, status=status, doing=client.doing or "", sign_key=key)
+
+
+def _peer(client: ClientRow) -> Peer:
+    return Peer(
+        client.id,
+        client.name,
+        client.sign_key.hex(),
+        client.seal_key.hex(),
+        client.seal_signature.hex(),
+    )

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 from sqlalchemy import Connection, select, update
 
-from solera.serve.coordinator.store.base import Base, Conflict, find_row, note, plain
+from solera.serve.coordinator.store.base import Base, Conflict, NotFound, first_row, note, plain
 from solera.serve.coordinator.store.members import next_client
 from solera.serve.coordinator.store.tables import (
     NEXT,
@@ -125,7 +125,15 @@ def _present(connection: Connection, federation: str) -> list[int]:
 def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
     """The job of that name; with ``lock`` no other transaction changes it meanwhile."""
     chosen = select(jobs).filter_by(id=id)
-    return find_row(connection, Job, chosen.with_for_update() if lock else chosen, f"no job {id!r}")
+    job = first_row(connection, Job, chosen.with_for_update() if lock else chosen)
+    if job is None:
+        raise no_job(id)
+    return job
+
+
+def no_job(id: str) -> NotFound:
+    """Also for a job of another federation: whether there is one is nobody's business."""
+    return NotFound(f"no job {id!r}")
 
 
 def _prune(connection: Connection, job: str, sequence: range, now: float) -> None:

@@ -80,9 +80,12 @@ class Members(Base):
         seal_key: bytes,
         tasks: Mapping[str, int],
         *,
+        seal_signature: bytes = b"",
         token_hash: bytes | None = None,
     ) -> ClientRow:
         """Take in a client under the next free number; the same client again gets its number back.
+
+        ``seal_signature`` is what other clients will check before they seal to it.
 
         With ``token_hash`` the invite is used up in the same transaction, so that neither a crash
         nor a lost answer costs the client its invite.
@@ -105,7 +108,9 @@ class Members(Base):
                     )
             if known is not None:
                 return _same_client(known, federation, name, sign_key, seal_key)
-            client = ClientRow(federation, number, name, sign_key, seal_key, dict(tasks), now)
+            client = ClientRow(
+                federation, number, name, sign_key, seal_key, seal_signature, dict(tasks), now
+            )
             if not self._add(connection, clients, **asdict(client)):
                 raise Conflict(f"the key of client {name!r} is enrolled in another federation")
             connection.execute(
@@ -131,6 +136,10 @@ class Members(Base):
         with self._read() as connection:
             owned = select(clients).filter_by(sign_key=sign_key)
             return first_row(connection, ClientRow, owned)
+
+    def client_keys(self) -> set[bytes]:
+        """The keys of all clients of all federations."""
+        return set(self._scalars(select(clients.c.sign_key)))
 
     def heartbeat(
         self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
