@@ -16,7 +16,7 @@ way, in the annotations of their class, and may say more in ``check_state(schema
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import (
@@ -148,6 +148,16 @@ class States:
         return None
 
 
+@dataclass(frozen=True)
+class Checked:
+    """Something that a type does not say; ``by`` tells what is wrong with a value, or None."""
+
+    by: Callable[[Any, Schema], str | None]
+
+    def objection(self, value: Any, schema: Schema) -> str | None:
+        return self.by(value, schema)
+
+
 # --- payloads ---
 
 
@@ -180,9 +190,9 @@ def _objection(value: Any, hint: Any, lengths: dict[str, int], schema: Schema) -
         for rule in rules:
             if isinstance(rule, Shape):
                 found = found or rule.objection(value, lengths)
-            elif isinstance(rule, Classes | Fitted):
+            elif isinstance(rule, Classes | Fitted | Checked):
                 found = found or rule.objection(value, schema)
-        if any(isinstance(rule, Shape | Classes | Fitted | States) for rule in rules):
+        if any(isinstance(rule, Shape | Classes | Fitted | States | Checked) for rule in rules):
             return None if found is None else f" {found}"
         if is_typeddict(plain):
             return _table_objection(value, plain, lengths, schema)

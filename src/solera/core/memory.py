@@ -22,10 +22,15 @@ _WEIGHTS = 0x9E3779B97F4A7C15
 
 
 class Memory:
-    """What left one client's data set: over all jobs, and in one version of its rows."""
+    """What left one client's data set: over all jobs, and in one version of its rows.
+
+    ``grouped``: whether anything left that follows from the table of groups
+    (:mod:`solera.core.groups`), which is counted once, as a whole.
+    """
 
     def __init__(self) -> None:
         self.numbers = 0
+        self.grouped = False
         self.rows: IntArray | None = None
         self.families: dict[str, tuple[Array, FloatArray]] = {}
 
@@ -42,6 +47,7 @@ class Memory:
             if changed < least:
                 raise Refusal(f"fewer than {least} rows have changed since the last answer")
             self.families.clear()
+            self.grouped = False
         self.rows = rows
 
     # --- what left ---
@@ -99,6 +105,7 @@ class Memory:
         """The memory as plain data."""
         return {
             "numbers": self.numbers,
+            "grouped": self.grouped,
             "rows": self.rows,
             "families": {name: list(pair) for name, pair in self.families.items()},
         }
@@ -108,6 +115,7 @@ class Memory:
         memory = cls()
         if payload is not None:
             memory.numbers, memory.rows = payload["numbers"], payload["rows"]
+            memory.grouped = payload["grouped"]
             memory.families = {
                 name: (pair[0], pair[1]) for name, pair in payload["families"].items()
             }

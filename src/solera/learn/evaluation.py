@@ -241,7 +241,7 @@ def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, flo
 def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
     """What so many calls of :func:`evaluate` ask."""
     judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
-    return (planned(_evaluate, most, judged),)
+    return (planned(_evaluate, most, judged, open=["model"]),)
 
 
 class Gather(Aggregation):

@@ -93,7 +93,7 @@ def ask_values(
 def value_asks(learner: Component, most: int, power: float) -> PlannedTask:
     """What so many calls of :func:`ask_values` ask."""
     model = {"made": {"$component": component_name(type(learner))}}
-    return planned(value, most, {"model": model, "power": power})
+    return planned(value, most, {"model": model, "power": power}, open=["model"])
 
 
 def with_default(values: FloatArray) -> FloatArray:

@@ -61,7 +61,8 @@ def losses(client: Client, ask: Any) -> dict[str, Any]:
 def losses_asks(learner: Component, part: str, most: int) -> PlannedTask:
     """What so many evaluations of :class:`RoundUtility` at the clients ask."""
     made = {"$component": component_name(type(learner))}
-    return planned(losses, most, {"learner": {"made": made}, "part": part})
+    asked = {"learner": {"made": made}, "part": part}
+    return planned(losses, most, asked, open=["learner", "states"])
 
 
 class RoundUtility:

@@ -23,6 +23,7 @@ import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import encode
 from solera.core.plan import PlannedTask
+from solera.core.ranges import Range
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "pandas"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -342,7 +343,8 @@ def test_held_jobs_are_listed_with_their_description_and_run_once_approved(netwo
         solera(*order)
 
     assert solera("held") == "no job waits for approval\n"
-    hash = network.driven("studied", [PlannedTask("agent.count", 1, 9)], owner="dr. vega", seed=77)
+    plan = [PlannedTask("agent.count", 1, 9, {"numbers": Range(0, 0)})]
+    hash = network.driven("studied", plan, owner="dr. vega", seed=77)
     with working(agent):
         network.put_ask("studied", 0, "agent.count", {"numbers": 0})
         said = until(lambda: agent.held.read() and solera("held"))

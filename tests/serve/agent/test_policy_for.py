@@ -194,6 +194,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         "task 'linear.train': coef must be at most 100, and the job does not say what it will be",
         "task 'linear.train': loss will be one of 'softmax', 'sigmoid', 'squared', and must be "
         "one of 'softmax'",
+        "task 'linear.train': classes is not named, and nothing else is allowed",
         "task 'linear.train': batch_size is not named, and nothing else is allowed",
         "task 'linear.train': l2 is not named, and nothing else is allowed",
         "task 'prepare.FedBins': bins will be 8, and must be at most 4",

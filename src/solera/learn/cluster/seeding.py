@@ -80,7 +80,7 @@ def parallel_asks(k: int) -> Plan:
     return (
         planned(column_moments, 2),
         planned(cost, _ROUNDS + 1),
-        planned(draw_candidates, _ROUNDS, optional=True),
+        planned(draw_candidates, _ROUNDS, open=["rate"], optional=True),
     )
 
 

@@ -181,12 +181,12 @@ class FedHEONN(Additive):
         if self.ensemble is not None:
             self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
         asked = self._plan()
+        drawn = [] if self.features is None else ["hidden.seed"]
         if self.encrypt is None:
-            return (planned(statistics, 1, asked),)
-        key = {"key": self.encrypt.key}
-        return in_turn(
-            self.encrypt.asks(asked), [planned(statistics, 1, {**asked, "encrypt": key})]
-        )
+            return (planned(statistics, 1, asked, open=drawn),)
+        sealed = {**asked, "encrypt": {"key": self.encrypt.key}}
+        encrypted = planned(statistics, 1, sealed, open=[*drawn, "encrypt"])
+        return in_turn(self.encrypt.asks(asked, drawn), [encrypted])
 
     def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):

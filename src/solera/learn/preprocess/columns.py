@@ -73,8 +73,7 @@ class FedImputer(Transformer):
             fill = federation.ask(column_moments).fold(Moments())["mean"]
         else:
             fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
-        sizes = [len(f.categories) for f in self.schema_.features]
-        if any(sizes):
+        if any(sizes := self._sizes):
             counts = federation.ask(count_categories, {"sizes": sizes}).fold(Sum())
             commonest = [float(np.argmax(c)) if len(c) else np.nan for c in counts]
             fill = np.where(np.isnan(commonest), fill, commonest)
@@ -82,8 +81,12 @@ class FedImputer(Transformer):
 
     def training_asks(self) -> Plan:
         fill = (planned(column_moments, 1),) if self.strategy == "mean" else quantile_asks()
-        categorical = any(feature.categories for feature in self.schema_.features)
-        return in_turn(fill, [planned(count_categories, 1)] if categorical else [])
+        sizes = self._sizes
+        return in_turn(fill, [planned(count_categories, 1, {"sizes": sizes})] if any(sizes) else [])
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(feature.categories) for feature in self.schema_.features]
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)

@@ -10,7 +10,7 @@ from typing import Any
 from solera.core.errors import UsageError
 from solera.core.gate import POLICIES, ReleaseLimits
 from solera.core.plan import PREPARE, Plan, PlannedTask
-from solera.core.ranges import Range
+from solera.core.ranges import OPEN
 from solera.core.release import Release, Update
 from solera.core.task import installed_tasks
 from solera.serve.agent.policy import Policy
@@ -63,11 +63,12 @@ def _task_lines(entry: PlannedTask) -> Iterator[str]:
     asks = "one ask" if entry.most == 1 else f"at most {entry.most:,} asks"
     yield f"name = {_toml(entry.task)}  # {asks}"
     yield f"version = {entry.version}"
-    if entry.where:
+    limited = {name: allowed for name, allowed in entry.where.items() if not allowed.is_open}
+    if limited:
         yield "[task.where]"
-    for name, allowed in entry.where.items():
+    for name, allowed in limited.items():
         limits = ", ".join(f"{key} = {_toml(value)}" for key, value in allowed.to_table().items())
-        yield f"{_key(name)} = {{ {limits} }}" if limits else f"{_key(name)} = {{}}"
+        yield f"{_key(name)} = {{ {limits} }}"
 
 
 def _key(name: str) -> str:
@@ -108,10 +109,9 @@ def _objections(rule: TaskRule, entry: PlannedTask) -> Iterator[str]:
     if rule.version not in (None, entry.version):
         yield f"version {entry.version} is asked, only version {rule.version} is allowed"
     for name, allowed in rule.where.items():
-        asked = entry.where.get(name)
-        if asked is None:
-            if allowed != Range(optional=True):
-                yield f"{name} must be {allowed}, and the job does not say what it will be"
+        asked = entry.where.get(name, OPEN)
+        if asked.is_open and allowed != OPEN:
+            yield f"{name} must be {allowed}, and the job does not say what it will be"
         elif not asked.within(allowed):
             yield f"{name} will be {asked}, and must be {allowed}"
     known = {name.partition(".")[0] for name in rule.where}
