@@ -103,9 +103,7 @@ def _missing_alone(rules: RuleSet, j: int) -> bool:
 Weigh = Literal["rows", "rules"]
 
 
-def prune(
-    rules: RuleSet, max_rules: int, weigh: Weigh = "rows"
-) -> tuple[RuleSet, RuleSet, float]:
+def prune(rules: RuleSet, max_rules: int, weigh: Weigh = "rows") -> tuple[RuleSet, RuleSet, float]:
     """The ``max_rules`` rules with the most expected rows, among equals the purest.
 
     With ``weigh="rules"`` it is those of least entropy, whatever their rows. Beside them are the
