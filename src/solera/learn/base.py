@@ -59,6 +59,7 @@ class Learner(Stateful, Component, abstract=True):
 
     schema_: Schema
     history_: list[dict[str, Any]]
+    _selector: Selector | None = None
     _callbacks: Sequence[Callback] = ()
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
@@ -147,7 +148,8 @@ class Learner(Stateful, Component, abstract=True):
     ) -> Iterator[Round]:
         """The rounds of an iterative learner.
 
-        Selection, callbacks, early stopping and checkpoints happen around the body.
+        Selection, callbacks, early stopping and checkpoints happen around the body. What the
+        selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
         """
         selector = Uniform() if select is None else select
         if not isinstance(selector, Selector):
@@ -169,12 +171,13 @@ class Learner(Stateful, Component, abstract=True):
             seed, clients = federation.seed, len(federation)
             run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(store, run)
+        self._selector = selector.clone()
         self._loop = iter(
             Rounds(
                 federation,
                 self,
                 rounds,
-                selector.clone(),
+                self._selector,
                 per_round,
                 self._callbacks,
                 checkpoint,
@@ -182,6 +185,13 @@ class Learner(Stateful, Component, abstract=True):
             )
         )
         return self._loop
+
+    @property
+    def selector_(self) -> Selector:
+        """The selector as the rounds left it: what it came to know of the clients."""
+        if self._selector is None:
+            raise NotFitted.of(self)
+        return self._selector
 
     def workload(self) -> tuple[int, float]:
         """Bits of the model that travels, and passes of a client over its rows, in a round."""

@@ -100,7 +100,7 @@ class Pipeline(Predictor):
 
     def check_state(self, schema: Schema) -> None:
         """Refuse steps that are not the pipeline's, each for what the one before it gives."""
-        if [type(step) for step in self.steps_] != [type(step) for step in self.steps]:
+        if [type(step) for step in self.steps_] != [type(step) for step in self.learners]:
             raise Refusal("Pipeline: the fitted steps are not its steps")
         for step in self.steps_:
             check_state(step, schema)
@@ -121,7 +121,7 @@ class Pipeline(Predictor):
         schema = self.schema_
         plans: list[Plan] = []
         before: list[Transformer] = []
-        for place, step in enumerate(self.steps, start=1):
+        for place, step in enumerate(self.learners, start=1):
             watched = self._callbacks if place == len(self.steps) else ()
             plan = step.asks(schema, callbacks=watched)
             plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
