@@ -56,7 +56,8 @@ class Owner:
             for step in prepare:
                 check_state(step, schema)
                 schema = step.transform_schema(schema)
-            source = self.data.prepared(prepare) if prepare else self.data
+            seen = self.gate.source(found, self.data)
+            source = seen.prepared(prepare) if prepare else seen
             client = Client(0, source, Draws(0, task, round), before)
             self.gate.admit(found, client, payload)
             reply = self.gate.release(found, client, payload, found.one(client, payload))

@@ -163,6 +163,8 @@ def test_the_comparison_finds_what_departs():
         payload = {**last.payload, **changed}
         said = objection(plan, {}, last.task, last.version, payload)
         assert next(iter(changed)) in said
+    more = objection(plan, {}, last.task, last.version, {**last.payload, "mu": 1.0})
+    assert "mu = 1.0, which is not planned" in more
     other = describe(so.FedBins(300))["params"]
     assert "bins = 300" in objection(plan, {}, "prepare.FedBins", 1, other)
 
@@ -191,7 +193,7 @@ def test_what_depends_on_the_rows_is_open_until_they_are_known():
     unknown = {e.task: e for e in so.FederatedTree("cart").asks(None)}
     assert known["trees.grow"].where["width"].allows(5)
     assert not known["trees.grow"].where["width"].allows(6)
-    assert "width" not in unknown["trees.grow"].where
+    assert unknown["trees.grow"].where["width"].is_open
     assert unknown["trees.grow"].where["max_depth"] == known["trees.grow"].where["max_depth"]
     levels = [e.most for e in so.FedID3().asks(None) if e.task == "trees.count"]
     assert levels == [5001]

@@ -62,7 +62,7 @@ class Walk(Learner):
             self.at_ = r.ask(walk, {"at": self.at_, "round": r.index}).fold(Mean())["at"]
 
     def training_asks(self) -> Plan:
-        return (planned(walk, self.rounds),)
+        return (planned(walk, self.rounds, open=["round"]),)
 
 
 # --- where processes die -------------------------------------------------------------------------

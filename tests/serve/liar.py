@@ -20,6 +20,7 @@ class Liar:
 
     def __init__(self):
         self.work, self.blobs, self.sizes, self.replies, self.served = b"", {}, {}, [], 0
+        self.missing = set()
         self.beats, self.dead, self.hung = [], False, None
         liar = self
 
@@ -29,6 +30,11 @@ class Liar:
                 if self.path.startswith("/v1/work"):
                     return self.say(liar.work)
                 name = self.path.rpartition("/")[2]
+                if name in liar.missing:
+                    self.send_response(404)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return None
                 data = liar.blobs.get(name, b"")
                 first = int(self.headers["Range"].removeprefix("bytes=").split("-")[0])
                 return self.say(data[first:], size=liar.sizes.get(name, str(len(data))))

@@ -169,6 +169,32 @@ def test_rows_pass_through_transformers_only(agent, liar):
     assert answered(agent, liar) == ("ok", "")
 
 
+def test_an_ask_of_which_a_part_is_missing_fails_and_holds_up_no_other(agent, liar):
+    for field in ("spec", "payload"):
+        liar.ask()
+        work = json.loads(liar.work)
+        broken = {**work["asks"][0], field: "cd" * 32, "sequence": 50}
+        liar.missing = {"cd" * 32}
+        liar.work = json.dumps({"asks": [broken, *work["asks"]]}).encode()
+        before = len(liar.replies)
+        assert agent.step() == 2
+        first, second = liar.replies[before:]
+        assert (first["status"], second["status"]) == ("failed", "ok")
+        assert "does not have cdcdcdcdcdcd…" in first["reason"]
+
+
+def test_an_old_reply_is_not_given_to_another_question_of_the_same_number(agent, liar):
+    liar.ask(sequence=4)
+    assert answered(agent, liar) == ("ok", "")
+    first = liar.replies[-1]
+    liar.ask(sequence=4)
+    assert answered(agent, liar) == ("ok", "")
+    assert liar.replies[-1] == first, "the same again is answered from the disk"
+    liar.ask(sequence=4, round=1)
+    assert answered(agent, liar) == ("ok", "")
+    assert liar.replies[-1]["digest"] != first["digest"], "the task has run again, and counted"
+
+
 def test_a_reply_is_signed_for_this_client_and_ask_alone(agent, liar):
     liar.ask(sequence=7)
     answered(agent, liar)

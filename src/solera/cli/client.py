@@ -16,8 +16,10 @@ from solera.cli.serve import Authority, check_ca, check_url, extra
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from solera.data.federated import FederatedData
     from solera.serve.agent.home import Place
     from solera.serve.agent.leaving import Holdings
+    from solera.serve.agent.policy import Policy
 
 Folder = Annotated[Path, typer.Option(help="The client's folder: its keys, state and log.")]
 FOLDER = Path("agent")
@@ -43,8 +45,16 @@ def join(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
     ] = None,
+    test: Annotated[
+        float,
+        typer.Option(min=0, max=0.9, help="Share of the rows that is only ever judged on."),
+    ] = 0.0,
     folder: Folder = FOLDER,
     ca: Authority = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what tasks would see and what could leave; join not."),
+    ] = False,
     once: Annotated[
         bool, typer.Option("--once", help="Look for work once, do it and exit.")
     ] = False,
@@ -63,24 +73,42 @@ def join(
 
         from solera.serve.agent.agent import Agent
         from solera.serve.agent.home import write_place
-        from solera.serve.agent.policy import Policy
+        from solera.serve.agent.policy_file import PolicyFile
         from solera.serve.agent.sources import open_source
         from solera.serve.agent.worker import Worker
+
+    def rows_for(rules: Policy) -> functools.partial[FederatedData]:
+        return functools.partial(
+            open_source,
+            data,
+            target=target,
+            columns=rules.data.columns or None,
+            translate=rules.columns,
+            unit=rules.data.unit,
+            test=test,
+        )
+
     url, authority = check_url(url), check_ca(ca)
+    file = PolicyFile(policy)
+    rules = file.policy
+    if dry_run:
+        from solera.serve.agent.dry_run import dry_run as told
+
+        rows = rows_for(rules)
+        for line in told(lambda columns: rows(columns=columns), rules):
+            typer.echo(line)
+        return
     place = _place(folder, url, token)
-    rules = Policy.read(policy)
-    columns = rules.data.columns or None
     _log_to_stderr()
-    source = functools.partial(open_source, data, target=target, columns=columns)
     # Before the token is used up: data that cannot be read is found out first.
-    worker = Worker(source, begin=place is None)
+    worker = Worker(rows_for(rules), begin=place is None)
     try:
         if place is None:
             place = Agent.join(folder, url, token or "", ca=authority)
         elif authority not in (None, place.ca):  # as when the old one has expired
             place = replace(place, ca=authority)
             write_place(folder, place)
-        agent = Agent(folder, worker, rules)
+        agent = Agent(folder, worker, file, source=rows_for)
     except BaseException:
         worker.close()
         raise

@@ -27,6 +27,15 @@ def show(file: File) -> None:
     typer.echo(Policy.read(file).describe())
 
 
+@app.command(epilog="Example: solera policy explain policy.toml")
+def explain(file: File) -> None:
+    """Say in sentences what may leave under a policy, and what remains possible all the same."""
+    from solera.serve.agent.policy import Policy
+    from solera.serve.agent.policy_words import explain as explained
+
+    typer.echo(explained(Policy.read(file)))
+
+
 @app.command("for", epilog="Example: solera policy for job.toml > policy.toml")
 def for_job(job: Job) -> None:
     """Print a policy that is just enough for a job: its tasks, with parameters in its ranges."""

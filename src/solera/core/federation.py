@@ -212,6 +212,8 @@ class Federation:
         self.limits = limits
         self.meter = Meter()
         self.clock: Any = None
+        self.names: tuple[str, ...] = ()
+        """What the clients are called, in their order, where they have names."""
         self._prepare: tuple[Preparation, ...] = ()
 
     def ask(
@@ -291,7 +293,7 @@ class Federation:
     def prepared(self, transformer: Component) -> Federation:
         """The same clients, who pass their rows through a fitted transformer before every task."""
         view = Federation(self.engine, seed=self.seed, topology=self.topology, limits=self.limits)
-        view.meter, view.clock = self.meter, self.clock
+        view.meter, view.clock, view.names = self.meter, self.clock, self.names
         view._prepare = (*self._prepare, Preparation.by(transformer))
         return view
 

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, IntArray, Part
+from solera.core.clients import Client, IntArray, Part, Source
 from solera.core.declared import check_payload
 from solera.core.errors import Refusal, UsageError
 from solera.core.evidence import Persons
+from solera.core.groups import GroupedSource, needs_groups
 from solera.core.memory import Memory
 from solera.core.release import Kind, Leaving
 from solera.core.task import Task
@@ -97,6 +98,13 @@ class Gate:
         self.limits = limits
         self.memory = Memory() if memory is None else memory
         self.outcome: dict[str, IntArray] = {}
+
+    def source(self, task: Task, source: Source) -> Source:
+        """What a task sees of the rows: themselves, or in groups where it grows or follows trees.
+
+        Transformers come after: ``gate.source(task, source).prepared(steps)``.
+        """
+        return GroupedSource(source, self.limits) if needs_groups(task, self.limits) else source
 
     def admit(self, task: Task, client: Client, payload: Any) -> None:
         """Refuse a task that says not what leaves, and a payload that does not fit the rows."""

@@ -17,7 +17,7 @@ import msgspec
 from solera.core.component import Component, component_name, describe
 from solera.core.constraints import NonNegativeInt
 from solera.core.errors import PayloadError
-from solera.core.ranges import Range, hull, range_objection, ranges_of
+from solera.core.ranges import ABSENT, OPEN, Range, hull, range_objection, ranges_of, unplanned
 from solera.core.task import Task
 
 PREPARE = "prepare."
@@ -34,7 +34,9 @@ class PlannedTask:
     ----------
     task, version: which one.
     most: the most asks of it that one client gets.
-    where: ranges of its plain parameters; arrays are bound by the task's own declaration.
+    where: ranges of its plain parameters, all that there may be; an open range is that of a
+        parameter, or of all in a table, that is not known before. Arrays are bound by the task's
+        own declaration.
     optional: it may also be that nobody is asked.
     """
 
@@ -50,20 +52,28 @@ class PlannedTask:
             return f"version {version}, not version {self.version}"
         if asked >= self.most:
             return f"{asked + 1:,} asks, not at most {self.most:,}"
-        return range_objection(self.where, payload)
+        return range_objection(self.where, payload) or unplanned(self.where, payload)
 
     def __str__(self) -> str:
         times = "once" if self.most == 1 else f"at most {self.most:,} times"
-        said = [f"{name} {allowed}" for name, allowed in self.where.items()]
-        return f"{self.task} version {self.version}, {times}" + "".join(f"; {s}" for s in said)
+        said = [f"{n} {allowed}" for n, allowed in self.where.items() if not allowed.is_open]
+        open_ = [name for name, allowed in self.where.items() if allowed.is_open]
+        said += [f"anything in {', '.join(open_)}"] if open_ else []
+        return "; ".join([f"{self.task} version {self.version}, {times}", *said])
 
 
 Plan = tuple[PlannedTask, ...]
 
 
-def planned(task: Task, most: int, *payloads: Any, optional: bool = False) -> PlannedTask:
-    """A task that is asked with what lies between these payloads."""
-    return PlannedTask(task.name, task.version, most, ranges_of(*payloads), optional)
+def planned(
+    task: Task, most: int, *payloads: Any, open: Iterable[str] = (), optional: bool = False
+) -> PlannedTask:
+    """A task that is asked with what lies between these payloads.
+
+    ``open`` are plain parameters, or tables of them, that are not known before.
+    """
+    where = ranges_of(*payloads) | dict.fromkeys(open, OPEN)
+    return PlannedTask(task.name, task.version, most, where, optional)
 
 
 def objection(
@@ -126,11 +136,11 @@ def one_of(*plans: Iterable[PlannedTask]) -> Plan:
     )
 
 
-def _choices(a: Range, b: Range) -> Range | None:
-    """What both of two alternatives allow, text and truth values of either."""
-    if a == b or (a.among is not None and b.among is not None and a.max_length == b.max_length):
-        return hull(a, b)
-    return None
+def _choices(a: Range, b: Range) -> Range:
+    """What two alternatives allow: text and truth values of either, numbers if they agree."""
+    texts = a.among is not None and b.among is not None and a.max_length == b.max_length
+    same = replace(a, optional=b.optional) == b
+    return hull(a, b) if texts or same or () in (a.among, b.among) else OPEN
 
 
 def _joined(
@@ -138,10 +148,12 @@ def _joined(
     b: PlannedTask,
     most: int,
     optional: bool,
-    join: Callable[[Range, Range], Range | None] = hull,
+    join: Callable[[Range, Range], Range] = hull,
 ) -> PlannedTask:
-    hulls = {name: join(a.where[name], b.where[name]) for name in a.where if name in b.where}
-    where = {name: found for name, found in hulls.items() if found is not None}
+    where = {
+        name: join(a.where.get(name, ABSENT), b.where.get(name, ABSENT))
+        for name in dict.fromkeys([*a.where, *b.where])
+    }
     return PlannedTask(a.task, a.version, most, where, optional)
 
 

@@ -57,6 +57,11 @@ class Range:
             return False
         return self.max is None or bool(item <= self.max)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is no limit."""
+        return all(x is None for x in (self.min, self.max, self.among, self.max_length))
+
     def to_table(self) -> dict[str, Any]:
         """The range as a policy writes it."""
         among = None if self.among is None else list(self.among)
@@ -82,31 +87,48 @@ class Range:
             None if self.max_length is None else f"no longer than {self.max_length}",
             "or absent" if self.optional else None,
         ]
-        return " ".join(filter(None, said)) or "anything"
+        return " ".join(filter(None, ["anything" if self.is_open else None, *said]))
 
 
 def ranges_of(*payloads: Any) -> dict[str, Range]:
     """The ranges that plain parameters of these payloads span; ``a.b`` is one of a table in it.
 
     Numbers give a smallest and a largest, text and truth values the choices there were. A
-    parameter that is None in some payload is optional. Arrays and bytes are left out: the task
-    itself says what they may be.
+    parameter that is None in some payload is optional. Arrays and bytes are open: the task itself
+    says what they may be.
     """
-    spanned: dict[str, Range | None] = {}
-    plain = [dict(_plain_parameters(payload)) for payload in payloads]
+    plain = [dict(_parameters(payload)) for payload in payloads]
+    spanned = {}
     for name in dict.fromkeys(name for parameters in plain for name in parameters):
-        ranges = [parameters.get(name, _ABSENT) for parameters in plain]
-        spanned[name] = reduce(_hull_if_any, ranges)
-    return {name: found for name, found in spanned.items() if found is not None}
+        values = _distinct([parameters.get(name) for parameters in plain])
+        if _TABLE not in values:
+            spanned[name] = reduce(hull, map(_range_of, values))
+    return spanned
 
 
-def hull(a: Range, b: Range) -> Range | None:
-    """A range that allows what either of the two does, or None where none is so simple."""
+def unplanned(where: Mapping[str, Range], payload: Any) -> str | None:
+    """The first plain parameter of a payload that has no range, in words, or None.
+
+    What lies in a table whose range is open needs none.
+    """
+    if payload is not None and not isinstance(payload, Mapping) and _plain(payload) is not _ARRAY:
+        return f"the payload {_short(payload)}, which is not planned"
+    for name, value in _parameters(payload):
+        if name in where or value in (None, _ARRAY, _TABLE) or isinstance(value, Range):
+            continue
+        above = [where.get(name[:end]) for end, letter in enumerate(name) if letter == "."]
+        if not any(allowed is not None and allowed.is_open for allowed in above):
+            return f"{name} = {_short(value)}, which is not planned"
+    return None
+
+
+def hull(a: Range, b: Range) -> Range:
+    """A range that allows what either of the two does, an open one where none is so simple."""
     optional = a.optional or b.optional
     if a.among == () or b.among == ():
         return replace(b if a.among == () else a, optional=optional)
-    if (a.among is None) != (b.among is None):
-        return None
+    if a.is_open or b.is_open or (a.among is None) != (b.among is None):
+        return OPEN
     longest = _wider(max, a.max_length, b.max_length)
     if a.among is not None and b.among is not None:
         return Range(among=_distinct([*a.among, *b.among]), max_length=longest, optional=optional)
@@ -118,36 +140,40 @@ def _wider(choose: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     return None if a is None or b is None else choose(a, b)
 
 
-def _hull_if_any(a: Range | None, b: Range | None) -> Range | None:
-    return None if a is None or b is None else hull(a, b)
-
-
-def _plain_parameters(payload: Any, prefix: str = "") -> Iterator[tuple[str, Range | None]]:
-    """The range of every parameter as it is; None where it is not plain."""
+def _parameters(payload: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every parameter by its name: its value if that is plain, or what it is instead."""
     for key, value in payload.items() if isinstance(payload, Mapping) else ():
         name = f"{prefix}{key}"
         if not isinstance(key, str) or "." in key:
             continue
         if isinstance(value, Mapping):
-            yield name, None
-            yield from _plain_parameters(value, f"{name}.")
+            yield name, _TABLE
+            yield from _parameters(value, f"{name}.")
         elif isinstance(value, list | tuple) and any(isinstance(v, Mapping) for v in value):
             yield name, Range(max_length=len(value))
-            numbered = {str(i): v for i, v in enumerate(value)}
-            yield from _plain_parameters(numbered, f"{name}.")
+            yield from _parameters({str(i): v for i, v in enumerate(value)}, f"{name}.")
         else:
-            yield name, _range_of(value)
+            yield name, _plain(value)
 
 
-def _range_of(value: Any) -> Range | None:
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        items = tuple(map(_plain, value))
+        plain = all(isinstance(item, bool | str | int | float) for item in items)
+        return items if plain else _ARRAY
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, bool | str | int | float | None) else _ARRAY
+
+
+def _range_of(value: Any) -> Range:
     if value is None:
-        return _ABSENT
-    items = [v.item() if isinstance(v, np.generic) else v for v in _items(value)]
-    if isinstance(value, np.ndarray) or not all(
-        isinstance(v, bool | str | int | float) for v in items
-    ):
-        return None
-    longest = len(items) if isinstance(value, list | tuple) else None
+        return ABSENT
+    if isinstance(value, Range):
+        return value
+    if value is _ARRAY:
+        return OPEN
+    items = value if isinstance(value, tuple) else (value,)
+    longest = len(items) if isinstance(value, tuple) else None
     if items and all(isinstance(v, int | float) and not isinstance(v, bool) for v in items):
         return Range(min(items), max(items), max_length=longest)
     return Range(among=_distinct(items), max_length=longest)
@@ -155,7 +181,7 @@ def _range_of(value: Any) -> Range | None:
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
     """Each once; 1, 1.0 and true are three."""
-    return tuple({(type(value), value): value for value in values}.values())
+    return tuple({repr(value): value for value in values}.values())
 
 
 def range_objection(where: Mapping[str, Range], payload: Any) -> str | None:
@@ -167,7 +193,10 @@ def range_objection(where: Mapping[str, Range], payload: Any) -> str | None:
     return None
 
 
-_ABSENT = Range(among=(), optional=True)
+OPEN = Range(optional=True)
+ABSENT = Range(among=(), optional=True)
+_ARRAY, _TABLE = object(), object()
+"""Arrays, and whatever else is not plain; tables, whose parameters are ranged one by one."""
 
 
 def value_at(tree: Any, name: str, default: Any = None) -> Any:

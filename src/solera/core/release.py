@@ -121,7 +121,10 @@ class Cells(Release):
     entries: of the reply; each is as large as its :class:`Sums`, cells first.
     behind: (client, ask, reply) → :class:`Sums` of every entry.
     margins: (ask) → for every cell the total that others know.
-    neutral: (ask, reply) → what stands for a withheld number, by entry.
+    neutral: (ask, reply) → what stands for a withheld number, by entry; the entries before it are
+        as they leave. It stands for a number that is too near to an earlier one, too, and for all
+        numbers of a cell of which another entry could not leave as it is: a mean is a sum over a
+        count of the same rows.
     read, write: (ask, entry, value) → numbers, cells first; and (ask, entry, numbers, value) back;
         for entries that are no arrays with the cells first.
     """
@@ -146,6 +149,8 @@ class Cells(Release):
         self.write = write
 
     def judge(self, leaving: Leaving) -> Any:
+        if not any(map(leaving.holds, self.entries)):
+            return leaving.reply
         found = self.behind(leaving.client, leaving.ask, leaving.reply)
         behind = {
             entry: sums
@@ -160,12 +165,19 @@ class Cells(Release):
             for entry, sums in behind.items()
         }
         withheld = self._withheld(leaving, behind)
-        neutral = self.neutral(leaving.ask, leaving.reply) if self.neutral is not None else {}
+        changed: BoolArray = np.zeros(len(next(iter(withheld.values()), ())), dtype=bool)
         for entry, sums in behind.items():
+            neutral = {} if self.neutral is None else self.neutral(leaving.ask, leaving.reply)
+            stands = entry in neutral
             instead = np.zeros(sums.shape)
-            if entry in neutral:
+            if stands:
                 instead = (np.reshape(neutral[entry], sums.shape) - sums.base) / sums.scale
-            leaves = release_numbers(leaving, entry, sums, numbers[entry], withheld[entry], instead)
+                withheld[entry] |= changed[:, None]
+            leaves = release_numbers(
+                leaving, entry, sums, numbers[entry], withheld[entry], instead, stands=stands
+            )
+            if not stands and len(leaves) == len(changed):
+                changed |= (leaves != numbers[entry]).any(axis=1)
             self._write(leaving, entry, sums.base + sums.scale * leaves)
         return leaving.reply
 
@@ -226,10 +238,17 @@ def release_numbers(
     numbers: FloatArray,
     withheld: BoolArray,
     instead: Array,
+    *,
+    stands: bool = False,
 ) -> FloatArray:
-    """The numbers that leave: none withheld, none whose difference to an earlier one is small."""
+    """The numbers that leave: none withheld, none whose difference to an earlier one is small.
+
+    ``instead`` stands for those withheld, and for those near to an earlier one where it ``stands``.
+    """
     persons, least = leaving.persons(sums), leaving.limits.min_count
     conflict, earlier = leaving.memory.earlier(sums, persons, least)
+    if stands:
+        withheld = withheld | conflict
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
     leaving.outcome[entry] = np.where(withheld, 1, np.where(conflict, 2, 0))
     new = ~(withheld | conflict).all(axis=1)

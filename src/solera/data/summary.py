@@ -136,6 +136,7 @@ def plot_counts(
     *,
     ax: Any = None,
     class_names: Sequence[Any] | None = None,
+    client_names: Sequence[str] = (),
     max_clients: int = 60,
 ) -> Any:
     """A matplotlib figure: the clients × classes heat map with sizes, or sizes alone.
@@ -155,7 +156,7 @@ def plot_counts(
     ax.set_title(title)
     ax.set_ylabel("client")
     if counts is None:
-        _bars(ax, sizes[shown], shown)
+        _bars(ax, sizes[shown], shown, client_names)
         ax.invert_yaxis()
         return ax.figure
 
@@ -166,16 +167,17 @@ def plot_counts(
     ticks = _ticks(len(names))
     ax.set_xticks(ticks, [names[i] for i in ticks], rotation=45 if max(map(len, names)) > 3 else 0)
     side = ax.inset_axes((1.03, 0, 0.25, 1), sharey=ax)
-    _bars(side, sizes[shown], shown)
+    _bars(side, sizes[shown], shown, client_names)
     side.tick_params(labelleft=False)
     ax.figure.colorbar(image, ax=ax, label="rows of the class")
     return ax.figure
 
 
-def _bars(ax: Any, sizes: NDArray[Any], clients: IntArray) -> None:
+def _bars(ax: Any, sizes: NDArray[Any], clients: IntArray, names: Sequence[str]) -> None:
     ax.barh(np.arange(len(sizes)), sizes, height=0.8, color="0.45")
     ticks = _ticks(len(clients))
-    ax.set_yticks(ticks, clients[ticks])
+    shown = clients[ticks]
+    ax.set_yticks(ticks, [names[client] for client in shown] if names else shown)
     ax.set_xlabel("rows")
 
 

@@ -16,18 +16,24 @@ from solera.core.aggregation import Aggregation
 from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
 from solera.core.clients import Array, FloatArray
 from solera.core.component import Component, build_fitted, describe, describe_fitted
+from solera.core.constraints import names_checked
 from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
 from solera.core.federation import Federation
-from solera.core.payload import Limits, decode, encode
+from solera.core.payload import Limits, decode, encode, is_finite
 from solera.core.plan import Plan, in_turn, one_of
 from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Round, Rounds
-from solera.core.schema import Feature, Kind, Schema, Target, class_codes
+from solera.core.schema import Feature, Kind, Schema, Target, class_codes, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
 from solera.core.task import Task
 from solera.data.agreement import AGREEMENT, agree
+from solera.data.dataset import Dataset
+from solera.data.federated import as_numbers
+from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
+from solera.learn.rows import dense
+from solera.simulate.simulation import simulate
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
@@ -48,32 +54,38 @@ class Learner(Stateful, Component, abstract=True):
 
     allows_missing: ClassVar[bool] = False
     """Whether rows with missing values can be learned from."""
+    allows_sparse: ClassVar[bool] = True
+    """Whether sparse rows can be learned from."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
+    _selector: Selector | None = None
     _callbacks: Sequence[Callback] = ()
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
 
+    @names_checked
     def fit(
         self,
-        federation: Federation,
+        federation: Any,
+        y: Any = None,
         *,
         callbacks: Sequence[Callback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Learn from the clients of a federation.
 
+        Rows of one's own (arrays or a frame with their target ``y``, or a :class:`Dataset`) are
+        taken for those of one client.
+
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
         coordinator keeps the state of named jobs by itself.
         """
-        if not isinstance(federation, Federation):
-            raise UsageError(
-                f"fit needs a federation, not {type(federation).__name__}",
-                hint="for example so.simulate(X, y, clients=10)",
-            )
         self.check_params()
+        if not self.allows_sparse and hasattr(federation, "tocsr"):
+            raise DataError(f"{type(self).__name__} needs dense rows, X is sparse")
+        federation = as_federation(federation, y)
         self.forget()
         self.history_ = []
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
@@ -136,7 +148,8 @@ class Learner(Stateful, Component, abstract=True):
     ) -> Iterator[Round]:
         """The rounds of an iterative learner.
 
-        Selection, callbacks, early stopping and checkpoints happen around the body.
+        Selection, callbacks, early stopping and checkpoints happen around the body. What the
+        selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
         """
         selector = Uniform() if select is None else select
         if not isinstance(selector, Selector):
@@ -158,12 +171,13 @@ class Learner(Stateful, Component, abstract=True):
             seed, clients = federation.seed, len(federation)
             run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(store, run)
+        self._selector = selector.clone()
         self._loop = iter(
             Rounds(
                 federation,
                 self,
                 rounds,
-                selector.clone(),
+                self._selector,
                 per_round,
                 self._callbacks,
                 checkpoint,
@@ -171,6 +185,13 @@ class Learner(Stateful, Component, abstract=True):
             )
         )
         return self._loop
+
+    @property
+    def selector_(self) -> Selector:
+        """The selector as the rounds left it: what it came to know of the clients."""
+        if self._selector is None:
+            raise NotFitted.of(self)
+        return self._selector
 
     def workload(self) -> tuple[int, float]:
         """Bits of the model that travels, and passes of a client over its rows, in a round."""
@@ -209,21 +230,97 @@ class Learner(Stateful, Component, abstract=True):
         if "schema_" not in vars(self):
             raise NotFitted.of(self)
 
-    def check_rows(self, X: Any) -> Any:
-        """X as rows of the width the learner was fitted on."""
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns the learner was fitted on."""
         self.check_fitted()
-        X = X if hasattr(X, "tocsr") else np.asarray(X)
+        return self.schema_.width
+
+    @property
+    def feature_names_in_(self) -> Array:
+        """The names of the columns it was fitted on; arrays have none."""
+        self.check_fitted()
+        features = self.schema_.features
+        if features == numbered(len(features)):
+            raise AttributeError(f"{type(self).__name__} was fitted on columns without names")
+        return np.array([feature.name for feature in features], dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's tools ask of an estimator.
+
+        Many learners predict classes as well as numbers, and are classifiers or regressors once
+        they are fitted.
+        """
+        from sklearn.utils import (
+            ClassifierTags,
+            InputTags,
+            RegressorTags,
+            Tags,
+            TargetTags,
+            TransformerTags,
+        )
+
+        schema = vars(self).get("schema_")
+        target = None if schema is None else schema.target
+        kind = self._estimator_type_for(target)
+        return Tags(
+            estimator_type=kind,
+            target_tags=TargetTags(required=self.predicts, multi_output=target == "labels"),
+            classifier_tags=ClassifierTags() if hasattr(self, "predict_proba") else None,
+            regressor_tags=RegressorTags() if kind == "regressor" else None,
+            transformer_tags=TransformerTags() if hasattr(self, "transform") else None,
+            input_tags=InputTags(sparse=self.allows_sparse, allow_nan=self.allows_missing),
+            requires_fit=True,
+            non_deterministic=False,
+        )
+
+    def _estimator_type_for(self, target: str | None) -> str | None:
+        """What scikit-learn calls a learner of such a target; None before it is known."""
+        if not self.predicts:
+            return "transformer" if hasattr(self, "transform") else "clusterer"
+        kinds = {"classes": "classifier", "labels": "classifier", "numbers": "regressor"}
+        return None if target is None else kinds.get(target)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "schema_" in vars(self)
+
+    def check_rows(self, X: Any) -> Any:
+        """X as rows of the columns the learner was fitted on; a frame's by their names."""
+        self.check_fitted()
+        if is_frame(X):
+            X = encode_frame(X, self.schema_)
+        X = X.tocsr() if hasattr(X, "tocsr") else as_numbers(np.asarray(X))
         if X.ndim < 2:
             raise DataError(
                 f"X has {X.ndim} dimension, rows and columns are needed",
-                hint="X.reshape(1, -1) makes one row of a vector",
+                hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
             )
-        width = int(np.prod(X.shape[1:]))
+        self.check_width(int(np.prod(X.shape[1:])))
+        return self._check_complete(X)
+
+    def check_width(self, width: int) -> None:
+        """Raise :class:`DataError` for rows of more or fewer columns than it was fitted on."""
         if width != self.schema_.width:
             raise DataError(
-                f"X has {width} columns, {type(self).__name__} was fitted on {self.schema_.width}"
+                f"X has {width} features, but {type(self).__name__} is expecting "
+                f"{self.schema_.width} features as input",
+                hint="give it the columns that it was fitted on",
             )
-        return X
+
+    def _check_complete(self, X: Any) -> Any:
+        """X, or an error that names the first column in which a value is missing."""
+        values = X.data if hasattr(X, "tocsr") else X
+        if self.allows_missing or values.dtype.kind != "f" or is_finite(values):
+            return X
+        finite = np.isfinite(dense(X)).all(axis=0)
+        names = [
+            f.name for f, whole in zip(self.schema_.features, finite, strict=True) if not whole
+        ]
+        raise DataError(
+            f"X has missing or infinite values in {', '.join(names[:5])}"
+            f"{' …' if len(names) > 5 else ''}, {type(self).__name__} needs them all",
+            hint="so.Pipeline(so.FedImputer(), …) learns to fill them",
+        )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""
@@ -249,9 +346,24 @@ class Predictor(Learner, abstract=True):
     def predict(self, X: Any) -> Array:
         """The predicted class, labels or numbers of every row."""
 
-    def score(self, X: Any, y: Any) -> float:
-        """Accuracy for classes, subset accuracy for labels, R² for numbers."""
-        y = np.asarray(y)
+    @property
+    def classes_(self) -> Array:
+        """The classes, in the order of the columns of ``predict_proba``."""
+        self.check_fitted()
+        if self.schema_.target != "classes":
+            raise AttributeError(f"{type(self).__name__} was fitted to {self.schema_.target}")
+        return self.schema_.classes
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Accuracy for classes, subset accuracy for labels, R² for numbers.
+
+        A frame may bring its target along. X may also be a federation: then over all rows of its
+        clients, which are counted where they are.
+        """
+        self.check_fitted()
+        if isinstance(X, Federation):
+            return self._score_clients(X)
+        y = encode_target(self._target_of(X) if y is None else y, self.schema_)
         predicted = self.predict(X)
         if len(y) != len(predicted):
             raise DataError(f"X has {len(predicted):,} rows, y has {len(y):,}")
@@ -264,9 +376,23 @@ class Predictor(Learner, abstract=True):
         hits = predicted == y
         return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
 
+    def _target_of(self, X: Any) -> Any:
+        """The target in a frame that brings it along."""
+        names = self.schema_.target_names
+        if not is_frame(X) or not names:
+            raise UsageError("X does not come with its target: give y as well")
+        frame = to_pandas(X)
+        check_columns(names, frame.columns)
+        return frame[names[0]] if len(names) == 1 else frame[[*names]]
+
+    def _score_clients(self, federation: Federation) -> float:
+        from solera.learn.evaluation import evaluate_all
+
+        return float(next(iter(evaluate_all(self, federation).metrics.values())))
+
     def losses(self, X: Any, y: Any) -> FloatArray:
         """−log p of the class, the mean of −log p over labels, or half the squared error."""
-        y = np.asarray(y)
+        y = encode_target(y, self.schema_)
         if self.schema_.target == "numbers":
             error = np.asarray(self.predict(X), dtype=float) - y
             return np.asarray(0.5 * (error**2).reshape(len(y), -1).sum(axis=1))
@@ -281,12 +407,19 @@ class Predictor(Learner, abstract=True):
         return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
 
     def evaluate(
-        self, federation: Federation, part: str = "test", *, per_client: bool = True
+        self, federation: Any, part: str = "test", *, y: Any = None, per_client: bool = True
     ) -> Any:
-        """Metrics over the rows that every client keeps; see :func:`solera.evaluate`."""
-        from solera.learn.evaluation import evaluate
+        """Metrics over the rows that every client keeps; see :func:`solera.learn.evaluate`.
 
-        return evaluate(self, federation, part, per_client=per_client)
+        Rows of one's own may take the place of the federation: a frame with its target, or any
+        rows and their ``y``.
+        """
+        from solera.learn.evaluation import evaluate, evaluate_rows
+
+        if isinstance(federation, Federation):
+            return evaluate(self, federation, part, per_client=per_client)
+        self.check_fitted()
+        return evaluate_rows(self, federation, self._target_of(federation) if y is None else y)
 
 
 class Additive(Predictor, abstract=True):
@@ -324,6 +457,10 @@ class Transformer(Learner, abstract=True):
     @abstractmethod
     def transform(self, X: Any) -> Any:
         """The transformed rows."""
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Learn from rows of one's own and transform these; those of a federation stay there."""
+        return self.fit(X, y).transform(X)
 
     def transform_rows(self, X: Any, schema: Schema) -> Any:
         """The transformed rows of a client that describes them by a schema of its own."""
@@ -364,6 +501,21 @@ def _possible_schemas() -> Iterator[Schema]:
         features = (Feature("x", kind, categories),) * width
         classes = np.arange(outputs if target in ("classes", "labels") else 0)
         yield Schema(features, target, classes, outputs)
+
+
+def as_federation(given: Any, y: Any) -> Federation:
+    """The federation, or one client who has these rows."""
+    if isinstance(given, Federation):
+        if y is not None:
+            raise UsageError("fit(federation, y): the clients of a federation have their own y")
+        return given
+    if y is None and not isinstance(given, Dataset):
+        raise UsageError(
+            f"fit needs a federation, not {type(given).__name__}; of rows it requires y to be "
+            "passed, but the target y is None",
+            hint="for example so.simulate(X, y, clients=10)",
+        )
+    return simulate(given, y, clients=1)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import solera.published as named
-from solera.core.config import nearest
+from solera.core.constraints import nearest
 from solera.core.errors import UsageError
 from solera.study.report.blocks import Paragraph, Section, Table
 from solera.study.run.folder import Events, environment, write_json

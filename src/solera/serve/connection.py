@@ -32,7 +32,9 @@ TOKEN, PIN = "SOLERA_DRIVER_TOKEN", "SOLERA_DRIVER_PIN"
 
 
 class CoordinatorError(SoleraError):
-    """The coordinator refused a request, or cannot be reached."""
+    """The coordinator refused a request with a status, or cannot be reached."""
+
+    status: int | None = None
 
 
 class Connection:
@@ -161,7 +163,9 @@ class Connection:
             detail = str(response.json()["detail"])[:2000]
         except (ValueError, KeyError, TypeError):
             detail = response.text[:200]
-        raise CoordinatorError(f"{method} {path}: {detail} (status {response.status_code})")
+        error = CoordinatorError(f"{method} {path}: {detail} (status {response.status_code})")
+        error.status = response.status_code
+        raise error
 
     def upload(self, frame: bytes) -> str:
         """Store bytes under their digest; large ones go on where they stopped."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from solera.core.config import nearest
+from solera.core.constraints import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
 from solera.study.exporters import Exporter
 from solera.study.metrics import score_name
@@ -126,7 +126,8 @@ def resolve(name: Paths, root: Paths = ROOT) -> Path:
         if (path / "environment.json").exists():
             return path
     known = [folder.name for folder in _folders(root)]
-    raise UsageError(f"there is no run {str(name)!r}", hint=nearest(str(name), known))
+    hint = nearest(str(name), known) if known else f"there are no runs in {root} yet"
+    raise UsageError(f"there is no run {str(name)!r}", hint=hint)
 
 
 def _folders(root: Paths) -> list[Path]:

@@ -23,6 +23,7 @@ import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import encode
 from solera.core.plan import PlannedTask
+from solera.core.ranges import Range
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "pandas"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -230,6 +231,17 @@ def test_sigterm_ends_an_agent_in_the_middle_of_a_task_and_nothing_is_lost(netwo
     assert heard == [{"rows": 60}]
 
 
+def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_ask_has_failed(network, tmp_path):
+    with working(hire(network)):
+        (reply,) = answer(network, "agent.die", {"folder": str(tmp_path), "times": 2})
+        assert reply["draw"].shape == (3,)
+        (failure,) = answer(network, "agent.die", {"folder": str(tmp_path), "times": 99})
+        assert failure.kind == "failed"
+        assert failure.reason.startswith("crashed: ")
+        assert len(list(tmp_path.glob("killed-*"))) == 2 + 3
+        assert answer(network, "agent.count", {"numbers": 0})[0]["times"] == 1, "it works on"
+
+
 # --- a machine with faults -----------------------------------------------------------------------
 
 
@@ -331,7 +343,8 @@ def test_held_jobs_are_listed_with_their_description_and_run_once_approved(netwo
         solera(*order)
 
     assert solera("held") == "no job waits for approval\n"
-    hash = network.driven("studied", [PlannedTask("agent.count", 1, 9)], owner="dr. vega", seed=77)
+    plan = [PlannedTask("agent.count", 1, 9, {"numbers": Range(0, 0)})]
+    hash = network.driven("studied", plan, owner="dr. vega", seed=77)
     with working(agent):
         network.put_ask("studied", 0, "agent.count", {"numbers": 0})
         said = until(lambda: agent.held.read() and solera("held"))

@@ -14,7 +14,7 @@ import solera as so
 from solera.core.errors import UsageError
 from solera.core.payload import decode, encode
 from solera.core.plan import PlannedTask
-from solera.core.ranges import Range
+from solera.core.ranges import OPEN, Range
 
 for library in ("httpx", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -238,7 +238,7 @@ def test_the_approval_of_one_job_runs_no_other(agent, liar, ana):
     assert answer(agent, liar, spec=other, job="other") == "held"
     reused = answer(agent, liar, spec=spec, job="other")
     assert reused == ("refused", "the job's description names another job")
-    wide = liar.describe(plan=(PlannedTask("agent.rows", 1, 1),))
+    wide = liar.describe(plan=(PlannedTask("agent.rows", 1, 1, {"numbers": OPEN}),))
     assert answer(agent, liar, spec=wide, task="agent.rows") == "held"
     elsewhere = liar.describe(federation="oncology", plan=PLAN)
     assert "another federation" in answer(agent, liar, spec=elsewhere)[1]
@@ -248,7 +248,7 @@ def test_the_approval_of_one_job_runs_no_other(agent, liar, ana):
 
 def test_the_hash_that_the_coordinator_names_is_worth_nothing(agent, liar, ana):
     approved = approve(agent, ana, liar.describe(plan=PLAN))
-    wide = liar.describe(plan=(PlannedTask("agent.rows", 1, 1),))
+    wide = liar.describe(plan=(PlannedTask("agent.rows", 1, 1, {"numbers": OPEN}),))
     assert answer(agent, liar, spec=wide, hash=approved, task="agent.rows") == "held"
     spec = liar.describe(plan=PLAN)
     liar.blobs[spec] = liar.blobs[wide]

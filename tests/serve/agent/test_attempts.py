@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 import solera as so
 from solera.core.errors import Refusal, UsageError
-from solera.core.payload import encode
+from solera.core.payload import decode, encode
 
 for library in ("httpx", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -130,10 +131,10 @@ def agent(liar, tmp_path):
     agent.close()
 
 
-def order(liar, task, content):
+def order(liar, task, content, **more):
     frame = encode(content)
     liar.blobs[digest(frame)] = frame
-    liar.ask(task=task, payload=digest(frame))
+    liar.ask(task=task, payload=digest(frame), **more)
 
 
 def killed(folder: Path) -> int:
@@ -144,16 +145,43 @@ def killed(folder: Path) -> int:
 def test_a_worker_killed_in_a_task_is_replaced_and_the_reply_is_the_same(
     agent, liar, tmp_path, times
 ):
-    calm, rough = [], []
-    for kept, deaths in ((calm, 0), (rough, times)):
-        folder = tmp_path / f"deaths-{deaths}"
-        folder.mkdir()
-        order(liar, "agent.die", {"folder": str(folder), "times": deaths})
+    order(liar, "agent.die", {"folder": str(tmp_path), "times": times})
+    assert agent.step() == 1
+    assert killed(tmp_path) == times
+    rough = liar.replies[-1]
+    assert rough["status"] == "ok"
+    liar.replies.clear()
+    order(liar, "agent.die", {"folder": str(tmp_path), "times": times})
+    (agent.folder / home.MEMORY).unlink()  # or it would be answered from there
+    assert agent.step() == 1
+    assert killed(tmp_path) == times, "nothing died this time"
+    assert liar.replies[-1] == rough, "draws, and what protects, are those of the first time"
+
+
+def secret_of(liar):
+    return decode(base64.b64decode(liar.replies[-1]["frame"]))["secret"]
+
+
+def test_what_protects_is_from_the_system_and_stays_the_same_for_the_same_ask(
+    agent, liar, tmp_path
+):
+    seen = []
+    for sequence in (0, 1, 0):
+        order(liar, "agent.die", {"folder": str(tmp_path), "times": 0}, sequence=sequence)
         assert agent.step() == 1
-        assert killed(folder) == deaths
-        kept.append((liar.replies[-1]["status"], liar.replies[-1]["frame"]))
-    assert rough == calm
-    assert calm[0][0] == "ok"
+        seen.append(secret_of(liar))
+    assert seen[0] == seen[2], "asked again, it draws the same: there is nothing to average"
+    assert seen[0] != seen[1]
+    assert len(seen[0]) == 32
+    key = agent.folder / "secret.key"
+    assert key.stat().st_mode & 0o077 == 0
+    agent.close()
+    key.unlink()
+    again = Agent(agent.folder, Worker(ROWS), Policy.parse(ALL), patience=1)
+    (again.folder / home.MEMORY).unlink()
+    assert again.step() == 1
+    assert secret_of(liar) not in seen, "not from the seed, the job or the rows"
+    again.close()
 
 
 def test_the_third_death_fails_the_ask_for_good_and_the_agent_works_on(agent, liar, tmp_path):

@@ -356,8 +356,8 @@ def test_the_process_reads_the_rows_itself():
         assert worker.rows == 4
         worker._source = read_nothing
         worker.run(ask("worker.die", {"code": 1}), CLIENT, {})
-        outcome = worker.run(ask("worker.pid"), CLIENT, {})
-        assert (outcome.kind, outcome.reason) == ("failed", "rows: the rows cannot be read")
+        with pytest.raises(DataError, match="the file is gone"):
+            worker.run(ask("worker.pid"), CLIENT, {})
     with pytest.raises(DataError, match="the file is gone"):
         Worker(read_nothing)
 

@@ -49,7 +49,8 @@ class Personal(FedAvg, abstract=True):
         model = describe_fitted(self.for_prediction())
         ask = {"model": model, "part": part, "private": self._private}
         judged = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
-        with federation.announced(self, lambda: (planned(_evaluate, 1, judged),)):
+        judging = planned(_evaluate, 1, {**ask, **judged}, open=["model"])
+        with federation.announced(self, lambda: (judging,)):
             answers = federation.ask(_evaluate, ask).fold(Collect())
         evaluation = evaluation_of({c: n for c, n in answers.items() if rows_counted(n)})
         if evaluation is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
+from solera.core.declared import Shape
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
@@ -62,9 +63,9 @@ class FedKMeans(Learner):
     counts_: rows of each cluster.
     """
 
-    centroids_: FloatArray
+    centroids_: Annotated[FloatArray, Shape("k", "columns", longest=10_000)]
     inertia_: float
-    counts_: IntArray
+    counts_: Annotated[IntArray, Shape("k", kind="i", least=0)]
 
     def __init__(
         self,

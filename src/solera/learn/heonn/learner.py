@@ -19,11 +19,10 @@ from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
 from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.learn.base import Additive
-from solera.learn.heonn.activations import HIGH, LOW, Name, activation, levels
+from solera.learn.base import Additive, as_federation
+from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
     Grams,
-    Layout,
     SumOf,
     gram_of,
     per_output,
@@ -35,7 +34,8 @@ from solera.learn.heonn.algebra import (
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
-from solera.learn.heonn.statistics import statistics, with_bias, with_ones
+from solera.learn.heonn.statistics import with_bias, with_ones
+from solera.learn.heonn.tasks import statistics
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
@@ -71,7 +71,7 @@ class FedHEONN(Additive):
         smaller of the two. With λ < 1e-8, "auto" and "svd" also solve from the factor, which
         is better for nearly collinear columns.
     encrypt: None, or :class:`Encryption` of the moments.
-    min_rows: clients with fewer rows refuse; see :func:`.statistics.statistics` for why.
+    min_rows: clients with fewer rows refuse; see :func:`.tasks.statistics` for why.
 
     Attributes
     ----------
@@ -128,14 +128,19 @@ class FedHEONN(Additive):
 
     # --- learning ---
 
-    def partial_fit(self, federation: Federation, *, clients: ArrayLike | None = None) -> Self:
+    def partial_fit(
+        self, federation: Any, y: Any = None, *, clients: ArrayLike | None = None
+    ) -> Self:
         """Add what these clients have to tell (all of the federation by default).
 
         For clients that come late and for new rows of known ones; the result is that of a fit on
         all of them. A class that appears only later must be in the schema from the start.
         """
+        federation = as_federation(federation, y)
         with federation.announced(self, lambda: self.asks(None)):
             if "statistics_" in vars(self):
+                if federation.schema is not None:
+                    self.check_width(federation.schema.width)
                 aggregation = self.aggregation()
                 more = self._ask(federation, clients, aggregation)
                 self.conclude(aggregation.merge(self.statistics_, more))
@@ -181,12 +186,12 @@ class FedHEONN(Additive):
         if self.ensemble is not None:
             self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
         asked = self._plan()
+        drawn = [] if self.features is None else ["hidden.seed"]
         if self.encrypt is None:
-            return (planned(statistics, 1, asked),)
-        key = {"key": self.encrypt.key}
-        return in_turn(
-            self.encrypt.asks(asked), [planned(statistics, 1, {**asked, "encrypt": key})]
-        )
+            return (planned(statistics, 1, asked, open=drawn),)
+        sealed = {**asked, "encrypt": {"key": self.encrypt.key}}
+        encrypted = planned(statistics, 1, sealed, open=[*drawn, "encrypt"])
+        return in_turn(self.encrypt.asks(asked, drawn), [encrypted])
 
     def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):
@@ -219,12 +224,7 @@ class FedHEONN(Additive):
 
     @property
     def _layout(self) -> Layout:
-        weight, _ = levels(activation(self.activation, self.derivative))
-        if self.schema_.target == "numbers":
-            return "shared" if self.activation == "linear" else "outputs"
-        if weight[0] == weight[1] or np.isclose(weight[0], weight[1], rtol=1e-12):
-            return "shared"
-        return "classes" if self.schema_.target == "classes" else "labels"
+        return layout_of(self.schema_.target, self.activation, self.derivative)
 
     def _plan(self) -> dict[str, Any]:
         """What clients are asked."""
@@ -378,6 +378,7 @@ class FedHEONN(Additive):
 
     def predict_proba(self, X: Any) -> Any:
         """Mean output of the members, scaled to add up to 1 for classes."""
+        self.check_fitted()
         if self.schema_.target == "numbers":
             raise UsageError("FedHEONN was fitted to numbers, which have no probabilities")
         y = np.clip(self.outputs(X).mean(axis=0), 0, 1)
@@ -389,7 +390,7 @@ class FedHEONN(Additive):
         if self.schema_.target == "none":
             raise DataError("FedHEONN needs a target", hint="pass y to so.simulate(X, y)")
         if self.schema_.target == "classes" and len(self.schema_.classes) < 2:
-            raise DataError("FedHEONN needs at least two classes")
+            raise DataError("FedHEONN needs at least two classes, all rows are of one class")
         if self.encrypt is not None and self._layout in ("classes", "labels"):
             raise UsageError(
                 f"FedHEONN(encrypt=…) hides nothing with activation={self.activation!r} and "

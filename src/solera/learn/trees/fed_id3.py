@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, Positive
+from solera.core.declared import LONGEST, Classes, Shape
+from solera.core.errors import Refusal
 from solera.core.federation import Federation
+from solera.core.groups import Trees
 from solera.core.plan import Plan, planned
 from solera.core.task import task
 from solera.learn.trees.client_trees import rows_and_codes
 from solera.learn.trees.id3 import category_sizes, cell_starts, codes_of, count_rows, grow
 from solera.learn.trees.single_tree import SingleTree
-from solera.learn.trees.tree import Tree
+from solera.learn.trees.tree import ClassTree, Tree
 
 
 def _counts_like(ask: Any) -> dict[str, Any]:
@@ -23,7 +26,18 @@ def _counts_like(ask: Any) -> dict[str, Any]:
     return {"counts": np.zeros((len(ask["nodes"]), cells, len(ask["classes"])))}
 
 
-@task("trees.count", like=_counts_like)
+class CountAtNodes(TypedDict):
+    """What ``trees.count`` takes."""
+
+    tree: ClassTree
+    nodes: Annotated[IntArray, Shape("nodes", kind="i", least=0, most=LONGEST)]
+    sizes: Annotated[IntArray, Shape("columns", kind="i", least=0, most=LONGEST)]
+    width: Count
+    classes: Annotated[Array, Classes()]
+    epsilon: Positive | None
+
+
+@task("trees.count", like=_counts_like, ask=CountAtNodes, release=[Trees("counts")])
 def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     """Rows by open node, category of every column and class; noised here where the ask says so.
 
@@ -33,6 +47,8 @@ def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
     sizes, classes = ask["sizes"], len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
+    if (ask["nodes"] >= len(tree)).any():
+        raise Refusal(f"the ask names nodes that its tree of {len(tree):,} nodes does not have")
     codes = codes_of(X, sizes)
     counts = count_rows(codes, labels, tree.apply(X), ask["nodes"], sizes, classes)
     if ask["epsilon"] is not None:

@@ -9,11 +9,12 @@ reply is on disk is answered from there, so that a task never counts twice.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import logging
 import signal
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,46 +38,57 @@ from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
 from solera.serve.agent.attempts import AskKey, Attempts
+from solera.serve.agent.copies import Copies
 from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
-from solera.serve.agent.memory import NOTHING, Memory
+from solera.serve.agent.memory import NOTHING, Memory, digest_of
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
-from solera.serve.agent.worker import Outcome, Worker
+from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
+from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.description import Description, job_hash
-from solera.serve.identity import Identity, ask_digest, reply_message, seal_key_message
+from solera.serve.identity import Identity, reply_message, seal_key_message
 
 log = logging.getLogger("solera.agent")
 
 _HELD_SECONDS = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_TROUBLE = (DataError, WorkerDied, OSError)
+_TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 """What keeps a client from working and may pass: rows that are away, a disk that is full."""
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
 _LONGEST_REASON = 500
+_NOT_FOUND = 404
 _MOST_DESCRIPTIONS = 16
 
 
 class Agent:
-    """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`."""
+    """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`.
+
+    The policy of a :class:`PolicyFile` is read again when the file changes; ``source`` says which
+    rows the worker reads under the policy it is given.
+    """
 
     def __init__(
         self,
         folder: str | Path,
         worker: Worker,
-        policy: Policy,
+        policy: Policy | PolicyFile,
         *,
+        source: Callable[[Policy], Rows] | None = None,
         patience: float = 60.0,
     ) -> None:
         self.folder = Path(folder)
         self.worker = worker
-        self.policy = policy
+        self._policy_file = policy if isinstance(policy, PolicyFile) else None
+        self.policy = policy.policy if isinstance(policy, PolicyFile) else policy
+        self._source = source
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
+        self._secret = home.read_secret(self.folder)
         self._memory()  # a damaged one is found out now
         self.audit = AuditLog(self.folder / home.LOG, self.identity)
         self._lock = home.Lock(self.folder)
@@ -89,11 +101,32 @@ class Agent:
         self._held: list[wire.PendingAsk] = []
         self._listed: set[str] | None = None
         self._descriptions: dict[str, Description] = {}
+        self._guard()
 
     @property
     def approvals(self) -> Approvals:
         """What people decided, as far as the policy of now lets them."""
         return Approvals(self.folder / home.APPROVALS, self.policy.approval.approvers)
+
+    def _guard(self) -> None:
+        """Stand the policy's gate around the rows, and keep copies if it says so."""
+        key = self.policy.output.keep_copies
+        self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
+        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+
+    def _refresh(self) -> None:
+        """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
+        if self._policy_file is None or not self._policy_file.refresh():
+            return
+        before, self.policy = self.policy, self._policy_file.policy
+        self.head = self.audit.append("policy", before=before.hash(), now=self.policy.hash())
+        log.info("the policy has changed: %s", self.policy.hash()[:12])
+        try:
+            self._guard()
+        except UsageError as error:
+            raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
+        if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
+            self.worker.read(self._source(self.policy))
 
     # --- joining ---
 
@@ -155,6 +188,7 @@ class Agent:
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""
+        self._refresh()
         self.worker.begin()
         self.doing = ""
         asks = self.connection.call("GET", f"/v1/work?wait={wait:g}", wire.Work).asks
@@ -166,6 +200,7 @@ class Agent:
 
     def _answer(self, pending: wire.PendingAsk) -> bool:
         """Do what is asked and send the reply; False if it must wait for an approval."""
+        self._refresh()
         if pending in self._held and not self._approved(pending):
             return False
         memory = self._memory()
@@ -185,15 +220,16 @@ class Agent:
 
         The attempt is on disk before anything of the ask is looked at.
         """
-        done = replace(NOTHING, job=pending.job, sequence=pending.sequence, states=states)
+        whose = {"job": pending.job, "sequence": pending.sequence, "ask": digest_of(pending)}
+        done = replace(NOTHING, states=states, **whose)
         key = _key(pending)
         try:
             if self.attempts.begin(key).hopeless:
                 raise PayloadError("crashed: the ask ended the process that worked on it")
-            frame, state = self._run(pending, states.get(pending.job, {}))
+            frame, outcome = self._run(pending, states.get(pending.job, {}))
             others = [(job, kept) for job, kept in states.items() if job != pending.job]
-            kept = dict([*others[1 - _MOST_STATES :], (pending.job, state)])
-            return replace(done, frame=frame, states=kept)
+            kept = dict([*others[1 - _MOST_STATES :], (pending.job, outcome.state)])
+            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
         except NeedsApproval:
             self.attempts.undo(key)
             raise
@@ -208,8 +244,8 @@ class Agent:
             log.exception("ask %d of job %s", pending.sequence, pending.job, exc_info=error)
             return replace(done, status="failed", reason="error: the agent failed")
 
-    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        """The reply as a frame, and the job's state, if job, policy and task allow it."""
+    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, Outcome]:
+        """The reply as a frame, and what became of the task, if job, policy and gate allow it."""
         client = self.place.client
         description = self._description(pending)
         check_said(pending, description, self.place.federation)
@@ -222,7 +258,7 @@ class Agent:
         approved = self._approved(pending)
         facts = JobFacts(self._hash(pending), description.owner, description.kind)
         now = datetime.now()
-        self.policy.check_ask(facts, ask, client, self.worker.rows, now, approved=approved)
+        self.policy.check_ask(facts, ask, client, now, approved=approved)
         if description.plan:
             key = _key(pending)
             self.attempts.count(key, facts.hash, ask.task, most, approved=approved)
@@ -237,10 +273,8 @@ class Agent:
             raise PayloadError(reason)
         if approved and not self._approved(pending):
             raise NeedsApproval("the approval was withdrawn while the task ran")
-        reply = self.policy.suppress(ask.task, decode(outcome.reply))
-        frame = encode(reply)
-        self.policy.check_reply(ask.task, len(frame), reply)
-        return frame, outcome.state
+        self.policy.check_reply(ask.task, len(outcome.reply))
+        return outcome.reply, outcome
 
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""
@@ -274,8 +308,7 @@ class Agent:
         """What the job of this ask is; the bytes are those that the hash covers."""
         known = self._descriptions.get(pending.spec)
         if known is None:
-            frame = self.connection.download(pending.spec)
-            known = Description.from_bytes(frame)
+            known = Description.from_bytes(self._download(pending.spec))
             if len(self._descriptions) >= _MOST_DESCRIPTIONS:
                 self._descriptions.clear()
             self._descriptions[pending.spec] = known
@@ -283,25 +316,37 @@ class Agent:
 
     def _ask(self, pending: wire.PendingAsk) -> Ask:
         """The ask with its payload and the preparation of the rows."""
-        download = self.connection.download
-        steps = decode(download(pending.prepare)) if pending.prepare else []
+        steps = decode(self._download(pending.prepare)) if pending.prepare else []
         if not isinstance(steps, list):
             raise PayloadError("the preparation is not a list of transformers")
         prepare = [Preparation(step, hashlib.sha256(encode(step)).hexdigest()) for step in steps]
         return Ask(
             pending.task,
             pending.version,
-            decode(download(pending.payload, pending.frame)),
+            decode(self._download(pending.payload, pending.frame)),
             np.array([self.place.client], dtype=np.int64),
             pending.seed,
             pending.round,
             prepare=tuple(prepare),
+            secret=hmac.digest(self._secret, encode(list(_key(pending))), "sha256"),
         )
+
+    def _download(self, digest: str, inline: str | None = None) -> bytes:
+        """A blob that an ask names; one that is not there fails this ask, and holds up no other."""
+        try:
+            return self.connection.download(digest, inline)
+        except CoordinatorError as error:
+            if error.status == _NOT_FOUND:
+                raise PayloadError(f"the coordinator does not have {digest[:12]}…") from None
+            raise
 
     def _send(self, pending: wire.PendingAsk, done: Memory) -> None:
         """Log what leaves, and let it leave."""
         frame, answered = done.frame, done.status == "ok"
         digest = hashlib.sha256(frame).hexdigest() if answered else ""
+        if answered and self._copies is not None:
+            names = (self.place.federation, pending.job, pending.sequence, pending.task)
+            self._copies.keep(*names, frame)
         self.head = self.audit.append(
             "reply",
             job=pending.job,
@@ -312,6 +357,8 @@ class Agent:
             status=done.status,
             digest=digest,
             bytes=len(frame),
+            numbers=_numbers_in(decode(frame)) if answered else 0,
+            new=done.new_numbers,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE
@@ -322,14 +369,7 @@ class Agent:
             pending.job,
             pending.sequence,
             str(self.place.client),
-            ask_digest(
-                pending.task,
-                pending.version,
-                pending.payload,
-                pending.prepare,
-                pending.round,
-                pending.seed,
-            ),
+            digest_of(pending),
             done.status,
             digest,
             len(frame),
@@ -401,7 +441,21 @@ def _in_short(error: BaseException) -> str:
     """What the coordinator hears: the text of an error about rows may quote one."""
     if isinstance(error, OSError):
         return error.strerror or "the disk"
-    return "the rows cannot be read"
+    return "its policy" if isinstance(error, PolicyBroken) else "the rows cannot be read"
+
+
+def _numbers_in(tree: Any) -> int:
+    """How many numbers a reply holds; bytes, such as ciphertexts, hold none that can be read."""
+    if isinstance(tree, dict):
+        return sum(map(_numbers_in, tree.values()))
+    if isinstance(tree, list | tuple):
+        return sum(map(_numbers_in, tree))
+    return int(np.size(tree)) if not isinstance(tree, str | bytes | None.__class__) else 0
+
+
+def _what_is_read(policy: Policy) -> tuple[Any, ...]:
+    """What of a policy decides which rows and columns the worker reads."""
+    return policy.data.columns, policy.data.unit, policy.columns
 
 
 class _Terminated(BaseException):

@@ -35,6 +35,8 @@ _CODES: dict[type[BaseException], str] = {
 }
 """In this order: the first that an error is an instance of."""
 _OTHERS = "error: the task failed"
+_GATE = "solera.core."
+"""Where refusals are made of limits and of what was asked, and may leave as they are."""
 
 
 def code_of(error: BaseException, task: str, schema: Schema) -> str:
@@ -42,9 +44,19 @@ def code_of(error: BaseException, task: str, schema: Schema) -> str:
 
     A column counts as named only where its whole name stands in quotes, as our errors write it.
     """
+    if isinstance(error, Refusal) and _raised_in(error).startswith(_GATE):
+        return str(error)
     log.warning("task %s failed: %s", task, error, exc_info=error)
     code = next((said for kind, said in _CODES.items() if isinstance(error, kind)), _OTHERS)
     known = {feature.name for feature in schema.features}
     named = [name for name in re.findall(r"'([^']{1,80})'", str(error)[:10_000]) if name in known]
     facts = [f"task {task}", f"{schema.width} columns", *(f"column {n!r}" for n in named[:5])]
     return f"{code} ({', '.join(dict.fromkeys(facts))})"
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module that raised an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))

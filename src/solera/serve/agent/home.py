@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 import time
 from pathlib import Path
 
 import msgspec
 
 from solera.core.errors import UsageError
-from solera.core.private_files import write_file
+from solera.core.private_files import read_private, write_file
 from solera.serve.connection import Connection
 from solera.serve.identity import Identity, sign_request
 
@@ -20,6 +21,9 @@ MEMORY = "memory.sol"
 APPROVALS = "approvals.json"
 HELD = "held.json"
 ATTEMPTS = "attempts.sqlite"
+RELEASES = "releases.sqlite"
+COPIES = "copies"
+SECRET = "secret.key"
 LOCK = "agent.lock"
 LOG = "audit.log"
 
@@ -73,6 +77,17 @@ def connect(
 def connect_to(place: Place, identity: Identity, patience: float) -> Connection:
     """A connection to where the client has joined."""
     return connect(identity, place.url, place.ca, place.federation, patience)
+
+
+def read_secret(folder: Path) -> bytes:
+    """32 bytes that all that protects this client's rows is drawn from; made once, and kept."""
+    path = folder / SECRET
+    if not path.exists():
+        write_file(path, secrets.token_bytes(32), 0o600, overwrite=False)
+    secret = read_private(path)
+    if len(secret) != 32:
+        raise UsageError(f"{path} is damaged", hint="restore it from a copy")
+    return secret
 
 
 class Lock:

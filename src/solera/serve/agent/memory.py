@@ -12,6 +12,7 @@ from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import decode, encode
 from solera.core.private_files import write_file
 from solera.serve import wire
+from solera.serve.identity import ask_digest
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -23,10 +24,13 @@ class Memory(msgspec.Struct, frozen=True):
     reason: str
     frame: bytes
     states: dict[str, Any]
+    ask: str = ""
+    new_numbers: int = 0
 
     def answers(self, ask: wire.PendingAsk) -> bool:
-        """Whether the reply is to this ask."""
-        return (self.job, self.sequence) == (ask.job, ask.sequence)
+        """Whether the reply is to this ask: of this number, and with these very words."""
+        known = (self.job, self.sequence, self.ask)
+        return known == (ask.job, ask.sequence, digest_of(ask))
 
     @classmethod
     def read(cls, path: Path) -> Memory:
@@ -44,6 +48,12 @@ class Memory(msgspec.Struct, frozen=True):
     def write(self, path: Path) -> None:
         """Replace what the file holds."""
         write_file(path, encode(asdict(self)), 0o600, overwrite=True)
+
+
+def digest_of(ask: wire.PendingAsk) -> str:
+    """SHA-256 of what is asked, by which a reply names it."""
+    said = (ask.task, ask.version, ask.payload, ask.prepare, ask.round, ask.seed)
+    return ask_digest(*said)
 
 
 NOTHING = Memory(None, None, "ok", "", b"", {})

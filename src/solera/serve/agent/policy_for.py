@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from solera.core.gate import POLICIES
+from solera.core.errors import UsageError
+from solera.core.gate import POLICIES, ReleaseLimits
 from solera.core.plan import PREPARE, Plan, PlannedTask
-from solera.core.ranges import Range
-from solera.core.release import Release
+from solera.core.ranges import OPEN
+from solera.core.release import Release, Update
 from solera.core.task import installed_tasks
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import TaskRule
@@ -30,11 +31,24 @@ def policy_for(job: Description) -> str:
 
 def strictest_policy(plan: Plan) -> str:
     """The named policy that lets out what these tasks release, and the least besides."""
-    kinds = {release.kind for entry in plan for release in _releases(entry.task) or ()}
-    by_strictness = sorted(
-        POLICIES, key=lambda n: (POLICIES[n].trusted, len(POLICIES[n].allows), n)
-    )
-    return next(name for name in by_strictness if kinds <= POLICIES[name].allows)
+    releases = [release for entry in plan for release in _releases(entry.task) or ()]
+
+    def strictness(name: str) -> tuple[bool, int, str]:
+        return POLICIES[name].trusted, len(POLICIES[name].allows), name
+
+    for name in sorted(POLICIES, key=strictness):
+        if not any(_kept_back(release, POLICIES[name]) for release in releases):
+            return name
+    raise UsageError("no named policy lets out all that this job asks", hint="make it two jobs")
+
+
+def _kept_back(release: Release, limits: ReleaseLimits) -> str | None:
+    """Why a release does not leave under such limits, whatever the rows are, or None."""
+    if release.kind not in limits.allows:
+        return f"releases {release.says}: this may not leave"
+    if isinstance(release, Update) and release.behind is None and not limits.trusted:
+        return 'releases an update that tells rows: it needs policy = "trusted"'
+    return None
 
 
 def _releases(task: str) -> Sequence[Release] | None:
@@ -49,11 +63,12 @@ def _task_lines(entry: PlannedTask) -> Iterator[str]:
     asks = "one ask" if entry.most == 1 else f"at most {entry.most:,} asks"
     yield f"name = {_toml(entry.task)}  # {asks}"
     yield f"version = {entry.version}"
-    if entry.where:
+    limited = {name: allowed for name, allowed in entry.where.items() if not allowed.is_open}
+    if limited:
         yield "[task.where]"
-    for name, allowed in entry.where.items():
+    for name, allowed in limited.items():
         limits = ", ".join(f"{key} = {_toml(value)}" for key, value in allowed.to_table().items())
-        yield f"{_key(name)} = {{ {limits} }}" if limits else f"{_key(name)} = {{}}"
+        yield f"{_key(name)} = {{ {limits} }}"
 
 
 def _key(name: str) -> str:
@@ -72,14 +87,13 @@ def _toml(value: Any) -> str:
 def missing(policy: Policy, job: Description) -> list[str]:
     """Everything that the policy would refuse of what a job asks, in words."""
     found = []
-    allowed = policy.limits.allows
     for entry in job.plan:
         releases = _releases(entry.task)
         if releases is None:
             found.append(f"task {entry.task!r} does not declare what leaves, so no client runs it")
-        kept = [release.says for release in releases or () if release.kind not in allowed]
+        kept = [why for release in releases or () if (why := _kept_back(release, policy.limits))]
         if kept:
-            found += [f"task {entry.task!r} releases {says}: this may not leave" for says in kept]
+            found += [f"task {entry.task!r} {why}" for why in kept]
             continue
         rules = policy.rules_for(entry.task)
         objections = [list(_objections(rule, entry)) for rule in rules]
@@ -95,10 +109,9 @@ def _objections(rule: TaskRule, entry: PlannedTask) -> Iterator[str]:
     if rule.version not in (None, entry.version):
         yield f"version {entry.version} is asked, only version {rule.version} is allowed"
     for name, allowed in rule.where.items():
-        asked = entry.where.get(name)
-        if asked is None:
-            if allowed != Range(optional=True):
-                yield f"{name} must be {allowed}, and the job does not say what it will be"
+        asked = entry.where.get(name, OPEN)
+        if asked.is_open and allowed != OPEN:
+            yield f"{name} must be {allowed}, and the job does not say what it will be"
         elif not asked.within(allowed):
             yield f"{name} will be {asked}, and must be {allowed}"
     known = {name.partition(".")[0] for name in rule.where}

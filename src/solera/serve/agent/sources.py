@@ -17,21 +17,18 @@ import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from solera.core.errors import DataError, MissingExtra, UsageError
+from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema, infer
 from solera.data.adapters import from_pandas
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData, check_rows
+from solera.data.files import require_pandas
+from solera.data.own_tables import read_table
 from solera.serve.agent.policy_rules import Column
-
-_ENDINGS = (".csv", ".csv.gz", ".parquet")
-_READ_ONLY = {"sqlite": "PRAGMA query_only = ON", "postgresql": "SET TRANSACTION READ ONLY"}
-_MISSING = ("", "?", "NA", "NaN", "nan", "NULL", "null")
 
 
 def open_source(
@@ -65,99 +62,12 @@ def open_source(
         found = _from_function(rest)
         data = _only(_select(found, (*columns, *_named(unit)) if columns else ()))
     else:
-        frame = _from_query(rest) if kind == "sql" else _from_files(Path(url))
+        frame = read_table(url)
         frame = _translated(_with_text_names(frame), translate or {})
         data = _from_dataset(_from_frame(frame, url, target, columns or (), unit))
     if unit is not None:
         data = _with_persons(data, unit)
     return data.split(test=test, validation=validation, seed=seed) if test or validation else data
-
-
-# --- files ---
-
-
-def _from_files(path: Path) -> Any:
-    pandas = _pandas()
-    if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.name.endswith(_ENDINGS) and p.is_file())
-        if not files:
-            raise DataError(f"the folder {path} holds no {' or '.join(_ENDINGS)} file")
-    else:
-        files = [path]
-    frames = [_from_file(file) for file in files]
-    for file, frame in zip(files[1:], frames[1:], strict=True):
-        _check_alike(file, frame, files[0], frames[0])
-    return pandas.concat([frame[frames[0].columns] for frame in frames], ignore_index=True)
-
-
-def _from_file(path: Path) -> Any:
-    pandas = _pandas()
-    if not path.is_file():
-        raise DataError(f"there is no file {path}")
-    try:
-        if path.name.endswith(".parquet"):
-            return pandas.read_parquet(path)
-        if path.name.endswith(_ENDINGS):
-            return pandas.read_csv(path, keep_default_na=False, na_values=_MISSING)
-    except ImportError:
-        raise MissingExtra.of(f"reading {path.name}", "serve") from None
-    except Exception as error:  # readers raise errors of many libraries
-        raise DataError(f"{path} cannot be read: {_first_line(error)}") from None
-    raise DataError(f"{path} is none of {', '.join(_ENDINGS)}")
-
-
-def _check_alike(file: Path, frame: Any, first: Path, wanted: Any) -> None:
-    """Same columns, and numbers where the first file has numbers."""
-    from pandas.api.types import is_numeric_dtype
-
-    for name in wanted.columns:
-        if name not in frame.columns:
-            raise DataError(f"{file} has no column {name!r}, {first.name} has")
-        ours, theirs = frame[name], wanted[name]
-        if ours.isna().all() or theirs.isna().all():
-            continue
-        if is_numeric_dtype(ours.dtype) != is_numeric_dtype(theirs.dtype):
-            kinds = ("numbers", "text") if is_numeric_dtype(ours.dtype) else ("text", "numbers")
-            raise DataError(f"{file}: column {name!r} holds {kinds[0]}, {kinds[1]} in {first.name}")
-    for name in frame.columns:
-        if name not in wanted.columns:
-            raise DataError(f"{file} has a column {name!r}, {first.name} has not")
-
-
-# --- a query ---
-
-
-def _from_query(place: str) -> Any:
-    """What a SELECT returns. Nothing it might change is committed."""
-    url, mark, query = place.partition("#")
-    if not re.match(r"\s*(select|with)\b", query, re.IGNORECASE):
-        raise UsageError(f"sql:{'…#' + query if mark else '…'}: a SELECT must follow a #")
-    pandas = _pandas()
-    try:
-        import sqlalchemy
-    except ImportError:
-        raise MissingExtra.of("a data source sql:…", "serve") from None
-    try:
-        engine = sqlalchemy.create_engine(url)
-    except sqlalchemy.exc.ArgumentError:  # its text may hold the password
-        raise DataError("sql:… is not the URL of a database SQLAlchemy knows") from None
-    except ImportError as error:
-        raise DataError(f"the driver of the database is not installed: {error}") from None
-    name = engine.url.database
-    if engine.dialect.name == "sqlite" and name and ":" not in name and not Path(name).is_file():
-        raise DataError(f"there is no database {name}")
-    try:
-        with engine.connect() as connection:  # leaving it rolls back
-            if engine.dialect.name in _READ_ONLY:
-                connection.exec_driver_sql(_READ_ONLY[engine.dialect.name])
-            result = connection.exec_driver_sql(query)
-            rows = result.fetchall()
-            return pandas.DataFrame.from_records(rows, columns=[*result.keys()], coerce_float=True)
-    except sqlalchemy.exc.SQLAlchemyError as error:
-        reason = _first_line(getattr(error, "orig", None) or error)
-        raise DataError(f"the query on database {name!r} failed: {reason}") from None
-    finally:
-        engine.dispose()
 
 
 # --- a function ---
@@ -241,7 +151,7 @@ def _translated(frame: Any, translate: Mapping[str, Column]) -> Any:
 
 
 def _one_translated(values: Any, column: Column) -> Any:
-    pandas = _pandas()
+    pandas = require_pandas("a table of columns")
     if column.categories:
         names = list(dict.fromkeys(column.categories.values()))
         text = values.where(values.isna(), values.map(_category)).map(column.categories)
@@ -254,7 +164,7 @@ def _one_translated(values: Any, column: Column) -> Any:
 
 
 def _category(value: Any) -> str:
-    """The category as a policy writes it: 1.0 is "1", which a missing value elsewhere makes of 1."""
+    """The category as a policy writes it: "1" for 1.0, which 1 becomes beside a missing value."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -283,7 +193,7 @@ def _from_frame(
         raise DataError(f"there is no target column {target!r}", hint=_there_are(known))
     if unit is not None:
         _check_columns([unit], known)
-        whose = _pandas().factorize(frame[unit])[0].astype(float)
+        whose = require_pandas("a table of columns").factorize(frame[unit])[0].astype(float)
         frame = frame.assign(**{unit: np.where(whose < 0, np.nan, whose)})
     if columns:
         _check_columns(columns, known)
@@ -320,15 +230,3 @@ def _check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
 
 def _there_are(names: Sequence[str]) -> str:
     return f"there are {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise MissingExtra.of("a data source", "pandas") from None
-    return pandas

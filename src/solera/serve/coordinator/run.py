@@ -50,7 +50,7 @@ def coordinator_app(
     async def supervise(coordinator: Coordinator) -> None:
         assert url is not None
         audit = AuditLog(folder / "audit.log", _identity(folder / "identity"))
-        await Supervisor(coordinator, url, token, folder / "jobs", audit, certificate).run()
+        await Supervisor(coordinator, url, folder / "jobs", audit, certificate).run()
 
     background = None if url is None else supervise
     return create_app(store, blobs, token_hash(token), background, uploads=uploads)

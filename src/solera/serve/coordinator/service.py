@@ -31,6 +31,7 @@ from solera.serve.identity import (
     check_request,
     claimed_key,
     new_start,
+    new_token,
     token_hash,
 )
 from solera.serve.wire import INLINE, Job
@@ -69,6 +70,8 @@ class Coordinator:
         self.blobs = blobs
         self.admin = admin
         """Hash of the token of drivers and administrators."""
+        self.managed_token = new_token()
+        """The token of drivers that the coordinator starts; nobody else asks in their jobs."""
         self.start = new_start()
         """What was signed for another start is void."""
         self.nonces = NonceCache()
@@ -92,6 +95,13 @@ class Coordinator:
         self._check_token(request)
         self._spend(request, request.client)
         self._known(request, "driver")
+
+    async def asker(self, request: Request) -> None:
+        """The driver of the job in the path: in a job that the coordinator runs, its own alone."""
+        await self.driver(request)
+        job = await run_in_threadpool(self.store.job, request.path_params["job"])
+        if job.kind != "driven" and not request.state.is_managed:
+            raise Refused("driver", f"job {job.id!r} is run by the coordinator, which alone asks")
 
     async def signed(self, request: Request, audience: str, seen: NonceCache | None) -> bytes:
         """The key that signed this request for a federation."""
@@ -124,8 +134,10 @@ class Coordinator:
         self._check_signature(request, client.federation, None, None)
 
     def _check_token(self, request: Request) -> None:
-        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(token_hash(token), self.admin):
+        token = token_hash(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        own = token_hash(self.managed_token)
+        request.state.is_managed = hmac.compare_digest(token, own)
+        if not request.state.is_managed and not hmac.compare_digest(token, self.admin):
             raise Refused("driver", "wrong token")
 
     def _check_signature(

@@ -54,15 +54,14 @@ class _Driver:
 class Supervisor:
     """Looks after the jobs of a coordinator that is reached at ``url``.
 
-    ``token`` is the driver's, ``certificate`` the one the coordinator shows, if any; ``folder`` is
-    for the output of learners.
+    ``certificate`` is the one the coordinator shows, if any; ``folder`` is for the output of
+    learners.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
         url: str,
-        token: str,
         folder: Path,
         audit: AuditLog,
         certificate: str | None = None,
@@ -71,7 +70,7 @@ class Supervisor:
         self.url = url
         self.folder = folder
         self.audit = audit
-        self._environment = {**os.environ, TOKEN: token}
+        self._environment = {**os.environ, TOKEN: coordinator.managed_token}
         if certificate is not None:
             self._environment[PIN] = certificate
         self._drivers: dict[str, _Driver] = {}

@@ -437,6 +437,7 @@ def connect(
     authorised = {"Authorization": f"Bearer {token}"}
     connection = Connection(url, lambda *_: authorised, ca=ca or os.environ.get("SOLERA_CA"))
     name = job or f"job-{secrets.token_hex(8)}"
+    known = KnownKeys(known_keys or os.environ.get("SOLERA_KNOWN_KEYS"))
     description = Description(
         job=name,
         federation=federation,
@@ -445,6 +446,5 @@ def connect(
         seed=seed,
         seconds=deadline,
     )
-    known = KnownKeys(known_keys or os.environ.get("SOLERA_KNOWN_KEYS"))
     engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job, known))
     return Federation(engine, seed=seed, topology=topology)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from solera.core.errors import UsageError
 from solera.study.report.figures import BLUE
 
-_MOST_LETTERS = 26
+_MOST_LETTERS = 36
 
 
 def cliques(ranks: ArrayLike, cd: float) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from solera.core.clients import IntArray, Part
@@ -18,6 +19,8 @@ from solera.core.rounds import Callback, Round
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
+from solera.data.own_tables import own
+from solera.data.partition_groups import ByGroup
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
 from solera.learn.evaluation import Evaluation, evaluate, evaluation_of, metrics, summed
@@ -202,23 +205,32 @@ _SCHEMES: dict[Scheme, Callable[[_Training], tuple[Result, Any]]] = {
 
 
 @lru_cache(maxsize=2)
-def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
-    return datasets.load(name, **dict(options))
+def _dataset(name: str, options: bytes) -> Dataset:
+    given, _ = msgspec.json.decode(options)
+    if "file" not in given:
+        return datasets.load(name, **given)
+    return replace(own(**given), name=name).with_class_names()
 
 
 def load(data: DataSpec) -> Dataset:
-    """The data set of a cell, kept for the next cells that need it."""
-    return _dataset(data.name, tuple(sorted(data.options.items())))
+    """The data set of a cell, kept for the next cells that need it.
+
+    Classes of one's own rows go by their names, so that models saved here predict these.
+    """
+    options = msgspec.json.encode([data.options, data.identity()], order="sorted")
+    return _dataset(data.name, options)
 
 
 def divided(cell: Cell, dataset: Dataset) -> FederatedData:
     """Who holds which rows."""
     variant, fold = cell.variant, cell.fold
+    group = variant.data.group
+    partition = variant.partition if group is None else ByGroup(dataset.groups[group])
     whole = simulate(
         dataset.X,
         dataset.y,
         clients=variant.data.clients,
-        partition=variant.partition,
+        partition=partition,
         test=variant.data.client_test,
         seed=cell.seed,
         schema=dataset.schema,

@@ -87,11 +87,12 @@ class FedHistGBDT(Boosted):
 
     def training_asks(self) -> Plan:
         order = {"loss": self.loss()}
+        trees = ["splits", "values"]
         bins = HistBins(self.bins)
         growing = in_turn(
             start_asks(order["loss"]),
-            [planned(histograms, self.rounds * self.max_depth, order)],
-            [planned(catch_up, self.rounds, order, optional=True)],
+            [planned(histograms, self.rounds * self.max_depth, order, open=[*trees, "wanted"])],
+            [planned(catch_up, self.rounds, order, open=[*trees, "after"], optional=True)],
             self.loop_asks(self.rounds),
         )
         return in_turn(bins.asks(self.schema_), prepared_by(bins, growing))

@@ -21,6 +21,9 @@ from solera.learn.trees.boosting.simfl_tasks import (
 )
 from solera.learn.trees.client_trees import CollectTrees
 
+_TURN = ("from", "trees", "builder", "builder_rows")
+"""What the gradients of a round are asked with besides."""
+
 
 class SimFL(Boosted):
     """Gradient boosting in which clients take turns to build trees (Li, Wen & He 2020, *SimFL*).
@@ -108,8 +111,9 @@ class SimFL(Boosted):
         order = {"loss": loss, **width}
         return in_turn(
             start_asks(loss),
-            [planned(column_moments, 1), planned(hash_rows, 1, width), planned(find_similar, 1)],
-            [planned(similar_gradients, self.rounds, order)],
+            [planned(column_moments, 1), planned(hash_rows, 1, width, open=["seed"])],
+            [planned(find_similar, 1)],
+            [planned(similar_gradients, self.rounds, order, open=_TURN)],
             [planned(build_tree, self.rounds, self._build())],
             self.loop_asks(self.rounds),
         )

@@ -30,7 +30,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     """The routes of whoever starts jobs and watches them."""
     routes = APIRouter(tags=["jobs"], route_class=MessageRoute)
     store = coordinator.store
-    driver = Depends(coordinator.driver)
+    driver, asker = Depends(coordinator.driver), Depends(coordinator.asker)
     Anyone = Annotated[ClientRow | None, Depends(coordinator.anyone)]
 
     @routes.post("/v1/federations/{federation}/jobs", dependencies=[driver])
@@ -78,7 +78,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         store.job(job)
         return store.events(job=job, event=event, after=after, newest=newest)
 
-    @routes.post("/v1/jobs/{job}/notes", dependencies=[driver])
+    @routes.post("/v1/jobs/{job}/notes", dependencies=[asker])
     def add_note(job: Name, new: NewNote) -> dict[str, int]:
         """What a learner has to say, for the job's log."""
         return {"event": store.log(new.event, time.time(), of=store.job(job), facts=new.facts)}
@@ -92,7 +92,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
 
     # --- contributions ---
 
-    @routes.put("/v1/jobs/{job}/question", dependencies=[driver])
+    @routes.put("/v1/jobs/{job}/question", dependencies=[asker])
     def set_question(job: Name, new: Call) -> dict[str, int]:
         """What a standing job asks of everyone, now and later."""
         coordinator.check_uploaded(new.payload, new.prepare)
@@ -121,7 +121,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
 
     # --- models ---
 
-    @routes.put("/v1/jobs/{job}/model", dependencies=[driver])
+    @routes.put("/v1/jobs/{job}/model", dependencies=[asker])
     def publish(job: Name, new: NewModel) -> dict[str, int]:
         """Make this the job's latest model."""
         coordinator.check_uploaded(new.digest)
