@@ -51,7 +51,7 @@ host, port, certificate, key = sys.argv[1:]
 uvicorn.run(app, host=host, port=int(port), ssl_certfile=certificate, ssl_keyfile=key,
             log_config=None, access_log=False, loop="asyncio", http="h11")
 """
-UPLOADS = 16 << 20
+UPLOADS = 8 << 20
 RATE = 40.0
 """Requests per second of each attacker to each server."""
 Request = tuple[str, str, bytes, dict[str, str]]

@@ -17,7 +17,7 @@ def test_honest_clients_are_served_while_others_attack(tmp_path, seconds):
     assert fared.failed == []
     assert all(fared.sent[who] > 0 for who in ("stranger", "client", "driver"))
     assert fared.answers[200] > 0, (
-        "attackers are answered, too, as long as they keep to their share"
+        "who keeps to their share is answered"
     )
     assert not any(status >= 500 for status in fared.answers)
     assert fared.grown < 50e6
