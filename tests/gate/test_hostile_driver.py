@@ -99,8 +99,8 @@ def attack(name: str, target: str, policies: list[str], payloads: int, seed: int
     makes = Payloads(X, y, schema, models_of(X, y, schema), seed)
     for policy in policies:
         hostile = Hostile(X, y, policy, schema)
-        for turn in range(payloads):
-            broken = turn % 3 == 2
+        while len(hostile.answers) < payloads and hostile.asks < 10 * payloads:
+            broken = hostile.asks % 4 == 3
             payload = makes.broken(task.ask) if broken else makes.draw(task.ask)
             hostile.ask(name, payload, steps_of(schema, X, rng))
         leak = hostile.leak()
