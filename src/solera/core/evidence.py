@@ -31,6 +31,10 @@ class Persons:
 
     of: IntArray | None = None
 
+    def among(self, rows: IntArray) -> Persons:
+        """The same for some of the rows."""
+        return self if self.of is None else Persons(self.of[rows])
+
     def sums(self, given: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Σ|c| and Σc² over persons, from what every row gave (rows × numbers)."""
         if self.of is not None:
