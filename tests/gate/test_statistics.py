@@ -162,6 +162,19 @@ def test_small_categories_are_withheld_with_another():
     assert (counts[:3] == 0).sum() == 1
 
 
+def test_every_column_withholds_enough_rows_of_its_own():
+    rows, y = with_rare()
+    rows[:, 0] = np.resize([0.0, 1.0], 40)
+    rows[:14, 0] = 0.0
+    schema = replace(
+        CATEGORIES, features=(Feature("u", "categorical", ("x", "y")), CATEGORIES.features[1])
+    )
+    counts = owner(rows, y, schema=schema).ask("preprocess.count_categories", {"sizes": [2, 4]})
+    hidden = [40 - column.sum() for column in counts]
+    assert hidden[0] == 0
+    assert hidden[1] >= 5
+
+
 def test_an_unknown_class_is_not_quoted():
     with pytest.raises(DataError) as error:
         class_codes(np.array(["secret diagnosis"]), np.array(["a", "b"]))
@@ -177,14 +190,39 @@ def update(centroids: Any, **more: Any) -> dict[str, Any]:
 
 def test_two_asks_subtracted_do_not_tell_a_row():
     """The middle between two centroids is moved across one row."""
-    rows = np.random.default_rng(4).normal(size=(ROWS, 2))
+    rows = np.random.default_rng(4).normal(size=(ROWS, 3))
     cuts = np.sort(rows[:, 0])[29:31] + 1e-9
     hostile = Hostile(rows, Y, "training")
     for cut in cuts:
-        ends = np.array([[cut - 1000.0, 0.0], [cut + 1000.0, 0.0]])
+        ends = np.array([[cut - 1000.0, 0.0, 0.0], [cut + 1000.0, 0.0, 0.0]])
         for task, ask in (("kmeans.update", update(ends)), ("kmeans.cost", {"centroids": ends})):
             assert hostile.ask(task, ask) != REFUSED
     assert hostile.leak().rows >= 5
+
+
+def test_sums_whose_difference_is_one_row_stand_still():
+    """Six rows change their cluster, five of them with nothing in the second column."""
+    rows = np.random.default_rng(4).normal(size=(ROWS, 3))
+    order = np.argsort(rows[:, 0])
+    rows[order[30:35], 1] = 0.0
+    hostile = Hostile(rows, Y, "training")
+    for place in (29, 35):
+        cut = rows[order[place], 0] + 1e-9
+        ends = np.array([[cut - 1000.0, 7.0, 0.0], [cut + 1000.0, 7.0, 0.0]])
+        reply = hostile.ask("kmeans.update", update(ends))
+    np.testing.assert_array_equal(reply["sums"][:, 1], 7.0 * reply["counts"])
+    assert hostile.leak().rows >= 5
+
+
+def test_sums_leave_with_the_count_of_their_own_rows_or_not_at_all():
+    """The counts were told before, of other rows: those of the sums would give a mean of both."""
+    cuts = np.sort(X[:, 0])[29:31] + 1e-9
+    first, second = (np.array([[cut - 1000.0, 7.0], [cut + 1000.0, 7.0]]) for cut in cuts)
+    one = owner()
+    before = one.ask("kmeans.cost", {"centroids": first})
+    after = one.ask("kmeans.update", update(second))
+    np.testing.assert_array_equal(after["counts"], before["counts"])
+    np.testing.assert_array_equal(after["sums"], after["counts"][:, None] * second)
 
 
 def test_a_cluster_of_few_rows_does_not_move_its_centroid():
