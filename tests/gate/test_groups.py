@@ -62,6 +62,12 @@ def test_every_value_of_a_group_stands_for_several_rows(schema):
             assert np.isnan(high) or np.nanmax(values) <= high + step
         names, counts = np.unique(own[:, 2], return_counts=True)
         assert set(shown[:, 2]) <= set(names[counts >= FEW])
+    equal = np.unique(
+        np.column_stack([np.nan_to_num(groups.table.X, nan=99), groups.table.y]),
+        axis=0,
+        return_counts=True,
+    )[1]
+    assert equal.min() >= FEW, "every node, bin and leaf has whole blocks of equal rows"
     assert (groups.table.X[:, 4] == 3.0).all(), "the one other value is in no table"
 
 

@@ -185,12 +185,12 @@ class _Values:
 
     def _of(self, group: IntArray) -> FloatArray:
         values = self.grid.values_of(self._persons(group))
-        rows = len(group)
-        table = values[np.arange(rows) * len(values) // rows]
+        blocks = np.arange(len(values))
         for j in self.categorical:
             codes = self._common_codes(group, j, self._common[j])
-            table[:, j] = codes[np.arange(rows) * len(codes) // rows]
-        return np.take_along_axis(table, shuffles(rows, table.shape[1]), axis=0)
+            values[:, j] = codes[(2 * blocks + 1) * len(codes) // (2 * len(blocks))]
+        shuffled = np.take_along_axis(values, shuffles(*values.shape), axis=0)
+        return shuffled[np.arange(len(group)) * len(blocks) // len(group)]
 
     def _persons(self, group: IntArray) -> FloatArray:
         """The values of a group, one row per person: the medians of theirs."""
@@ -214,9 +214,9 @@ class _Values:
 
 
 @cache
-def shuffles(rows: int, columns: int) -> IntArray:
-    """An order of rows for every column, always the same for so many rows."""
-    draws = generator(0, "groups", rows, columns).random((rows, columns))
+def shuffles(blocks: int, columns: int) -> IntArray:
+    """An order of blocks for every column, always the same for so many blocks."""
+    draws = generator(0, "groups", blocks, columns).random((blocks, columns))
     return np.asarray(draws.argsort(axis=0))
 
 

@@ -7,20 +7,24 @@ earlier ones would soon withhold everything. Instead the rows are grouped once, 
 leaf values or trees the asker chose, follows from this table.
 
 A group has rows of one class that are near each other, cut at medians (Mondrian: LeFevre, DeWitt &
-Ramakrishnan 2006). Of each column the table has the medians of blocks of ``min_count`` sorted
-values (microaggregation: Domingo-Ferrer & Mateo-Sanz 2002) and not which of them come together in a
-row: every column of a group is shuffled by itself. So the table rests on
+Ramakrishnan 2006). Its part of the table are blocks of at least ``min_count`` equal rows, with the
+medians of as many sorted values of each column (microaggregation: Domingo-Ferrer & Mateo-Sanz
+2002). Which medians of different columns are in the same block says nothing: every column of a
+group is shuffled by itself. So
 
-- how many rows a group has: rows of it are all alike to that;
-- values with at least ``min_count`` rows of the group on either side: a row left out moves such a
-  value by one place, and all rows on its side do the same. Values of numeric columns lie on a grid
-  of a power of two near σ/8;
-- categories of at least ``min_count`` rows of the group; rarer ones count as the most common.
+- every count of rows, at a node, in a bin or of a class, is none or at least ``min_count``, and so
+  is every difference of two; leaves of trees have at least ``min_count`` rows;
+- a value has at least ``min_count`` values of its group at or beyond it on either side: a row left
+  out moves it by one place at most, and all rows on its side do the same. Values of numeric columns
+  lie on a grid of a power of two near σ/8;
+- a category is that of at least ``min_count`` rows of the group, or the most common one of all.
 
-Leaving out any of ``min_count`` rows or more changes the table in the same way, and with it every
-number, difference or other combination of numbers that is computed from it. Rows of classes that
-are too rare for a group are not in the table, nor, where these are few, those of the next class.
-Where the owner counts persons, a group has that many persons, and each counts once for a value.
+A count over several columns can change when a row is left out that moves values in all of them;
+these can be fewer than ``min_count`` rows of a group. It changes by whole blocks then.
+
+Rows of classes that are too rare for a group are not in the table, nor, where these are few, those
+of the next class. Where the owner counts persons, groups and blocks have that many persons, and
+each counts once for a value.
 """
 
 from __future__ import annotations
