@@ -77,11 +77,11 @@ class Step:
     only: Callable[..., bool] = lambda *_, **__: True
 
 
-def _first_piece(_: Any, digest: str, offset: int, chunk: bytes) -> bool:
+def _first_piece(_: Any, digest: str, offset: int, chunk: bytes, owner: str) -> bool:
     return offset == 0
 
 
-def _next_piece(_: Any, digest: str, offset: int, chunk: bytes) -> bool:
+def _next_piece(_: Any, digest: str, offset: int, chunk: bytes, owner: str) -> bool:
     return offset > 0
 
 

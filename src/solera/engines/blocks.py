@@ -347,7 +347,10 @@ def validate_and_fold(
     virtual: float,
     aggregation: Aggregation | None,
 ) -> Block:
-    """What the coordinator does with the replies of a block: turn the unsound away, and fold."""
+    """What the coordinator does with the replies of a block: turn the unsound away, and fold.
+
+    Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
+    """
     if task.like is not None and not isinstance(batch.payloads, Stacked):
         like = task.like
         batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
@@ -356,8 +359,10 @@ def validate_and_fold(
     if aggregation is not None:
         try:
             partial = aggregation.fold(batch)
-        except PayloadError:
+        except Exception:
             batch, failed = batch.liftable(aggregation.lift)
+            failures += failed
+            batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
             failures += failed
             partial = aggregation.fold(batch)
     if task.finite and (aggregation is None or not is_finite(partial)):

@@ -5,6 +5,7 @@ is acknowledged before it is stored. Waiting requests hold no thread and no data
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import cache
@@ -15,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from solera.core.errors import SoleraError
-from solera.serve.coordinator.metrics import CONTENT_TYPE, Metrics
+from solera.serve.coordinator.metrics import CONTENT_TYPE, Cached, Metrics
 from solera.serve.coordinator.middleware import RequestMiddleware
 from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.openapi import describe
@@ -31,6 +32,8 @@ from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.identity import Unauthorised
 
+_CACHED_SECONDS = 0.5
+"""How long an answer that anybody may ask for is given again."""
 _STATUS = {Conflict: 409, Denied: 403, NotFound: 404, TooMuch: 413, DiskFull: 507}
 
 
@@ -63,6 +66,7 @@ def create_app(
         version="1",
         description="Stores and carries asks and replies between a learner and data owners.",
         lifespan=lifespan,
+        openapi_url=None,
     )
     app.state.coordinator = coordinator
     metrics = Metrics(coordinator)
@@ -91,15 +95,18 @@ def create_app(
         """Alive."""
         return {"status": "ok"}
 
+    federations = Cached(lambda: len(store.federations()), _CACHED_SECONDS)
+    text = Cached(metrics.text, _CACHED_SECONDS)
+
     @app.get("/readyz", tags=["health"])
     def ready() -> dict[str, Any]:
         """Alive, and the database answers."""
-        return {"status": "ok", "federations": len(store.federations())}
+        return {"status": "ok", "federations": federations()}
 
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     def numbers() -> Response:
         """Numbers for Prometheus. They name no client, no job and no federation."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
+        return Response(text(), media_type=CONTENT_TYPE)
 
     routers = [
         members(coordinator),
@@ -112,4 +119,10 @@ def create_app(
         app.include_router(router)
     described = cache(lambda: describe(app, coordinator, routers))
     app.openapi = described  # type: ignore[method-assign]
+    document = cache(lambda: json.dumps(described()).encode())
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def openapi() -> Response:
+        return Response(document(), media_type="application/json")
+
     return app

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -67,6 +68,8 @@ class RequestMiddleware:
                 wanted = f"a body of known length, at most {LARGEST_BODY:,} bytes"
                 await _answer(413, f"the request needs {wanted}", scope, exchange)
         except (Refused, Unauthorised) as error:
+            if isinstance(error, Unauthorised) and error.reason == "start":
+                await exchange.drain()  # an honest client reads the answer when all is sent
             await self.coordinator.refusal(error)(scope, exchange.receive, exchange.send)
         except _Slow:
             await _answer(408, "the body did not arrive in time", scope, exchange)
@@ -142,10 +145,12 @@ class _Exchange:
         self.status: int | None = None
         self.error: Exception | None = None
         self._due: float | None = None
+        self._unread = False
 
     def expect(self, size: int) -> None:
         """A body of so many bytes shall come."""
         if size:
+            self._unread = True
             self._due = asyncio.get_running_loop().time() + _BODY_SECONDS + size / _SLOWEST
 
     async def receive(self) -> Message:
@@ -157,13 +162,19 @@ class _Exchange:
             raise _Slow from None
         self.received += len(message.get("body", b""))
         if not message.get("more_body", False):
-            self._due = None
+            self._due, self._unread = None, False
         return message
+
+    async def drain(self) -> None:
+        """Receive the body for nothing."""
+        with suppress(_Slow):
+            while self._unread:
+                await self.receive()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._due is not None:  # what is still to come of the body is of no use
+            if self._unread:  # what is still to come of the body is of no use
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         self.sent += len(message.get("body", b""))
         await self._send(message)

@@ -98,6 +98,11 @@ class Uploads:
         """Whether this owner has uploaded all of this blob."""
         return what in self._whole
 
+    def settle_all(self, *digests: str | None) -> None:
+        """These are named by something now, whoever uploaded them."""
+        for owner in list(self._held):
+            self.settle(owner, *digests)
+
     def settle(self, owner: str, *digests: str | None) -> None:
         """These are named by something now, and no longer count."""
         with self._lock:

@@ -15,6 +15,8 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.coordinator.clock import Clock
+from solera.serve.coordinator.connections import SCOPE
 from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.quotas import DiskFull, Rates, TooMany, Uploads
 from solera.serve.coordinator.refusals import Refusals
@@ -77,6 +79,9 @@ class Coordinator:
         self.refusals = Refusals()
         self.rates = Rates(_RATE, _BURST)
         self.uploads = Uploads(uploads)
+        self.clock = Clock(store.last_moment())
+        self.log_problem = ""
+        """Why nothing can be added to the signed log, if so: then no job begins."""
         self.heard: dict[tuple[str, int], float] = {}
         """When clients were heard of, until it is written down."""
         self._clients: dict[bytes, ClientRow] = {}
@@ -89,7 +94,7 @@ class Coordinator:
     async def driver(self, request: Request) -> None:
         self._check_token(request)
         self._spend(request, request.client)
-        request.state.who = "driver"
+        self._known(request, "driver")
 
     async def asker(self, request: Request) -> None:
         """The driver of the job in the path: in a job that the coordinator runs, its own alone."""
@@ -110,7 +115,7 @@ class Coordinator:
         if client.revoked is not None:
             raise Refused(f"client {client.name}", f"revoked: {client.reason}")
         self._spend(request, (client.federation, client.id))
-        request.state.who = f"{client.federation}/{client.id}"
+        self._known(request, f"{client.federation}/{client.id}")
         return client
 
     async def anyone(self, request: Request) -> ClientRow | None:
@@ -168,6 +173,11 @@ class Coordinator:
         self._clients.clear()
         self.notifier.notify()
 
+    def _known(self, request: Request, who: str) -> None:
+        request.state.who = who
+        if SCOPE in request.scope:
+            request.scope[SCOPE].identify(who)
+
     def _spend(self, request: Request, who: Hashable) -> None:
         route = getattr(request.scope.get("route"), "path", "")
         cost = _COSTS.get(route, 1.0) if request.method != "GET" else 1.0
@@ -200,8 +210,8 @@ class Coordinator:
 
     # --- blobs ---
 
-    def upload(self, who: ClientRow | None, digest: str, size: int, more: int) -> str:
-        """Let ``more`` bytes of a blob come, of which there are then ``size``; whose upload it is.
+    def upload(self, owner: str, who: ClientRow | None, digest: str, size: int, more: int) -> None:
+        """Let ``more`` bytes of a blob come, of which there are then ``size``.
 
         A client has something to send when it was asked something.
         """
@@ -209,9 +219,7 @@ class Coordinator:
             raise Denied(f"client {who.id} of {who.federation!r} is asked nothing to send")
         if shutil.disk_usage(self.blobs.folder).free < more + _SPARE:
             raise DiskFull("the coordinator's disk is full", hint="tell who runs it")
-        owner = uploader(who)
         self.uploads.add(owner, digest, size)
-        return owner
 
     def inline(self, digest: str | None, most: int = INLINE) -> str | None:
         """A small blob as text, to be sent along with the message that names it."""
@@ -229,18 +237,19 @@ class Coordinator:
             raise UsageError("the reply's blob is not the one it names")
 
     def check_uploaded(self, *digests: str | None) -> None:
-        """What a driver's message names must be here."""
+        """What a driver's message names must be here, and counts as used from now on."""
         for digest in digests:
             if digest is not None and digest not in self.blobs:
                 raise UsageError(f"blob {digest[:12]}… was not uploaded")
-        self.uploads.settle("", *digests)
+        self.uploads.settle_all(*digests)
 
     # --- time ---
 
     def expire(self, job: str, now: float) -> Job:
         """The job, ended if its time is up."""
         stored = self.store.job(job)
-        if stored.deadline is not None and now > stored.deadline and stored.state == "running":
+        over = stored.deadline is not None and now > stored.deadline
+        if over and stored.state == "running" and self.clock.believed():
             return self.store.set_job_state(job, "expired", "its deadline has passed", now)
         return stored
 
@@ -248,11 +257,15 @@ class Coordinator:
         """End an ask whose time is up, or whose job's is; say in the log who was late."""
         of, ask = self.expire(job, now), self.store.ask(job, sequence)
         over = of.state == "expired"
-        if over or (ask.deadline is not None and now > ask.deadline):
+        late = ask.deadline is not None and now > ask.deadline
+        if over or (late and self.clock.believed()):
             reason = f"no reply before the deadline of the {'job' if over else 'ask'}"
             self.store.fail_open(job, sequence, "late", reason, now)
 
 
-def uploader(who: ClientRow | None) -> str:
-    """The owner of what a client uploads; drivers, who may read everything, share theirs."""
-    return "" if who is None else f"{who.federation}@{who.id}"
+def uploader(who: ClientRow | None, request: Request | None = None) -> str:
+    """The owner of what is uploaded: a client, or the drivers of one address."""
+    if who is not None:
+        return f"{who.federation}@{who.id}"
+    host = request.client.host if request is not None and request.client else ""
+    return f"driver {host}"

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,15 @@ from solera.engines.blocks import validate_and_fold
 from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
+from solera.serve.driver.agreed_rows import AgreedRows
 from solera.serve.identity import ask_digest, reply_message, verify
 from solera.serve.peers import KnownKeys
 
 _WAIT = 20
 _ALL_AT_ONCE = 64
 """Up to this many replies are fetched together; of more, a block as soon as it may be there."""
+_LARGE = 64 << 20
+"""Bytes of replies that are held until it is certain that they can be merged."""
 SAVE_SECONDS = 5.0
 """How often the state of a loop is kept at the coordinator."""
 _KINDS: dict[str, FailureKind] = {"refused": "refused", "failed": "failed", "late": "late"}
@@ -63,6 +67,7 @@ class HttpEngine:
         self._sequence = 0
         self._known = known or KnownKeys()
         self._keys: dict[int, bytes] = {}
+        self._rows = AgreedRows()
         stored = connection.call("GET", f"/v1/jobs/{job}", wire.Job)
         self._federation = stored.federation
         self.active = stored.clients or []
@@ -90,28 +95,69 @@ class HttpEngine:
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         path, asked = self._post(ask)
-        sequence = self._sequence - 1
-        task = find_task(ask.task, ask.version)
-        replies: dict[int, wire.Reply] = {}
-        complete = False
-        for positions in blocks(len(ask.clients)):
-            clients = ask.clients[positions]
-            enough = len(ask.clients) if len(ask.clients) <= _ALL_AT_ONCE else positions.stop
-            while not complete and any(self.active[c] not in replies for c in clients.tolist()):
-                known = max(len(replies), enough - 1)
-                query = f"{path}/replies?known={known}&wait={_WAIT}"
-                so_far = self.connection.call("GET", query, wire.Replies)
-                replies = {reply.client: reply for reply in so_far.replies} or replies
-                complete = so_far.complete
-            for client in clients.tolist():
-                reply = replies.get(self.active[client])
-                if reply is not None and (reply.status == "ok" or reply.signature is not None):
-                    self.check_signed(reply.client, sequence, ask.seed, ask.round, asked, reply)
-            batch, failures = self._read(clients, replies)
-            block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
+        fetched = _Fetched(self.connection, path, [self.active[c] for c in ask.clients.tolist()])
+        found = self._blocks(ask, asked, aggregation, fetched, self._sequence - 1)
+        if aggregation is not None and len(ask.clients) <= _ALL_AT_ONCE:
+            found = iter(self._fitting(ask, asked, aggregation, fetched, found))
+        for block in found:
             for failure in block.failures:
                 report(self.connection, path, self.active[failure.client], failure)
             yield block
+
+    def _fitting(
+        self,
+        ask: Ask,
+        asked: wire.NewAsk,
+        aggregation: Aggregation,
+        fetched: _Fetched,
+        found: Iterator[Block],
+    ) -> Iterator[Block]:
+        """The blocks, once it is certain that they can be merged: who does not fit is left out.
+
+        Large replies are passed on as they come: tasks that have such say what they look like.
+        """
+        held: list[Block] = []
+        total: Any = None
+        for block in found:
+            held.append(block)
+            if sum(int(b.up.sum()) for b in held) > _LARGE:
+                break
+            try:
+                total = aggregation.merge(total, block.partial)
+            except Exception:
+                batch, _ = self._read(ask.clients, fetched.replies)
+                task = find_task(ask.task, ask.version)
+                sound = validate_and_fold(task, ask, batch, [], 0.0, None).batch
+                assert sound is not None
+                sound, _ = sound.liftable(aggregation.lift)
+                _, misfits = sound.combinable(aggregation.lift, aggregation.merge)
+                sequence = self._sequence - 1
+                return self._blocks(ask, asked, aggregation, fetched, sequence, misfits)
+        return chain(held, found)
+
+    def _blocks(
+        self,
+        ask: Ask,
+        asked: wire.NewAsk,
+        aggregation: Aggregation | None,
+        fetched: _Fetched,
+        sequence: int,
+        misfits: Sequence[Failure] = (),
+    ) -> Iterator[Block]:
+        task = find_task(ask.task, ask.version)
+        for positions in blocks(len(ask.clients)):
+            clients = ask.clients[positions]
+            fetched.until_here([self.active[c] for c in clients.tolist()], positions.stop)
+            for client in clients.tolist():
+                reply = fetched.replies.get(self.active[client])
+                if reply is not None and (reply.status == "ok" or reply.signature is not None):
+                    self.check_signed(reply.client, sequence, ask.seed, ask.round, asked, reply)
+            batch, failures = self._read(clients, fetched.replies)
+            batch, failed = self._rows.checked(ask, batch)
+            failures += failed
+            batch, failed = batch.without([f for f in misfits if f.client in batch.clients])
+            failures += failed
+            yield validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
 
     def check_signed(
         self,
@@ -203,6 +249,25 @@ class HttpEngine:
 
     def close(self) -> None:
         self.connection.close()
+
+
+class _Fetched:
+    """The replies to one ask, as far as they are here; fetched when they are needed."""
+
+    def __init__(self, connection: Connection, path: str, asked: Sequence[int]) -> None:
+        self.replies: dict[int, wire.Reply] = {}
+        self._connection, self._path, self._asked = connection, path, asked
+        self._complete = False
+
+    def until_here(self, clients: Sequence[int], count: int) -> None:
+        """Wait until all of these clients have answered or failed, ``count`` in all."""
+        enough = len(self._asked) if len(self._asked) <= _ALL_AT_ONCE else count
+        while not self._complete and any(client not in self.replies for client in clients):
+            known = max(len(self.replies), enough - 1)
+            query = f"{self._path}/replies?known={known}&wait={_WAIT}"
+            so_far = self._connection.call("GET", query, wire.Replies)
+            self.replies = {reply.client: reply for reply in so_far.replies} or self.replies
+            self._complete = so_far.complete
 
 
 class DrivenEngine:

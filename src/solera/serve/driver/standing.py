@@ -100,7 +100,12 @@ class Standing:
             partial = None
             for client in range(block * _BLOCK, (block + 1) * _BLOCK):
                 if client in answers and self._unsound.get(client) != answers[client]:
-                    partial = aggregation.merge(partial, self._folded(client, answers[client]))
+                    folded = self._folded(client, answers[client])
+                    try:
+                        partial = aggregation.merge(partial, folded)
+                    except Exception as error:
+                        reason = f"does not fit those of the others: {error}"
+                        self._turn_away(answers[client], Failure(client, "invalid", reason))
             self._partials[block] = partial
 
     def _folded(self, client: int, answer: wire.Queued) -> Any:
@@ -119,10 +124,14 @@ class Standing:
         ask = Ask(self._task.name, self._task.version, self._payload, clients, 0)
         block = validate_and_fold(self._task, ask, batch, failures, 0.0, self.learner.aggregation())
         for failure in block.failures:
-            log.warning("%s", failure)
-            self._unsound[client] = answer
-            report(self.connection, f"{self.path}/asks/{answer.sequence}", client, failure)
+            self._turn_away(answer, failure)
         return block.partial
+
+    def _turn_away(self, answer: wire.Queued, failure: Failure) -> None:
+        """An answer does not count; everyone may know why."""
+        log.warning("%s", failure)
+        self._unsound[failure.client] = answer
+        report(self.connection, f"{self.path}/asks/{answer.sequence}", failure.client, failure)
 
     def _publish(self) -> None:
         aggregation = self.learner.aggregation()

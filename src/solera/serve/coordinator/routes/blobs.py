@@ -31,7 +31,8 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
 
         def store_it() -> str:
             size, digest = len(data), hashlib.sha256(data).hexdigest()
-            owner = coordinator.upload(who, digest, size, size)
+            owner = uploader(who, request)
+            coordinator.upload(owner, who, digest, size, size)
             blobs.put(data)
             coordinator.uploads.finish(owner, digest)
             return digest
@@ -42,7 +43,7 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
     def received(digest: Digest, who: Anyone) -> Upload:
         """How much of a blob was uploaded. Whether it is here is told to drivers alone."""
         done = who is None and digest in blobs
-        return Upload(done, 0 if done else blobs.uploaded(digest, uploader(who)))
+        return Upload(done, 0 if done else blobs.uploaded(digest, _part_of(who)))
 
     @routes.put("/v1/uploads/{digest}")
     async def append(request: Request, digest: Digest, offset: int, who: Anyone) -> dict[str, int]:
@@ -50,15 +51,16 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
         chunk = await request.body()
 
         def store_it() -> int:
-            owner = coordinator.upload(who, digest, max(0, offset) + len(chunk), len(chunk))
-            return blobs.append(digest, offset, chunk, owner)
+            size, owner = max(0, offset) + len(chunk), uploader(who, request)
+            coordinator.upload(owner, who, digest, size, len(chunk))
+            return blobs.append(digest, offset, chunk, _part_of(who))
 
         return {"received": await run_in_threadpool(store_it)}
 
     @routes.post("/v1/uploads/{digest}")
     def complete(digest: Digest, who: Anyone) -> dict[str, bool]:
         """The last piece was sent."""
-        blobs.finish(digest, uploader(who))
+        blobs.finish(digest, _part_of(who))
         coordinator.uploads.finish(uploader(who), digest)
         return {"done": True}
 
@@ -86,6 +88,11 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
         return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
 
     return routes
+
+
+def _part_of(who: ClientRow | None) -> str:
+    """Whose a half upload is; drivers, who may read everything, share theirs."""
+    return "" if who is None else uploader(who)
 
 
 def _range(header: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.coordinator.store.base import NotFound
+from solera.serve.coordinator.store.base import Conflict, NotFound
 from solera.serve.coordinator.store.jobs import no_job
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import (
@@ -41,6 +41,8 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         coordinator has started their driver.
         """
         now = time.time()
+        if coordinator.log_problem:
+            raise Conflict(f"no job can begin: {coordinator.log_problem}")
         coordinator.check_uploaded(new.spec)
         job = store.add_job(federation, new, now)
         if job.state == "created" and job.kind == "driven":

@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator, Refused
+from solera.serve.coordinator.store.base import Denied
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import new_token, seal_key_message, token_hash, verify
 from solera.serve.wire import (
@@ -27,6 +28,8 @@ from solera.serve.wire import (
 )
 
 _INVITE_SECONDS = 7 * 24 * 3600.0
+_JOIN_AT_ONCE = 2
+"""Strangers may try to join: they do not take all threads."""
 _MOMENT = 1.0
 """Seconds that pass, at most, between storing a blob and storing the row that names it."""
 
@@ -37,6 +40,7 @@ def members(coordinator: Coordinator) -> APIRouter:
     store = coordinator.store
     driver = Depends(coordinator.driver)
     Client = Annotated[ClientRow, Depends(coordinator.client)]
+    joining = asyncio.Semaphore(_JOIN_AT_ONCE)
 
     @routes.post("/v1/federations/{federation}/invites", dependencies=[driver])
     def invite(federation: Name, new: NewInvite) -> Invite:
@@ -60,11 +64,14 @@ def members(coordinator: Coordinator) -> APIRouter:
 
         def enrol() -> ClientRow:
             name, token = rest.partition("/")[0], token_hash(new.token)
+            if not store.is_invited(token, key):
+                raise Denied("no such invite", hint="ask the coordinator for a token")
             return store.enrol(
                 federation, name, key, seal_key, new.tasks, seal_signature=vouched, token_hash=token
             )
 
-        client = await run_in_threadpool(enrol)
+        async with joining:
+            client = await run_in_threadpool(enrol)
         coordinator.enrolled(key)
         return Enrolled(client.id, client.name, client.federation)
 

@@ -26,12 +26,18 @@ _FIXED = ("federation", "kind", "spec", "seed", "owner")
 """What a job that is started again must have in common with the stored one."""
 
 
+DEFAULT_SECONDS = 7 * 24 * 3600.0
+"""The time of a job that does not say how long it may take; a standing one has no end."""
+
+
 class Jobs(Base):
     """Jobs and checkpoints."""
 
     def add_job(self, federation: str, new: NewJob, now: float) -> StartedJob:
         """A new job in state ``created``, or the stored one if it is the same."""
-        deadline = None if new.seconds is None else now + new.seconds
+        seconds = DEFAULT_SECONDS if new.seconds is None else new.seconds
+        endless = new.kind == "standing" and new.seconds is None
+        deadline = None if endless else now + seconds
         job = Job.of(
             new,
             federation=federation,

@@ -256,5 +256,13 @@ events = Table(
     sqlite_autoincrement=True,
 )
 
+signed_log = Table(
+    "signed_log",
+    metadata,
+    _key("name", Text),
+    _required("line", BigInteger),
+    _required("hash", Text),
+)
+
 REPLY_COLUMNS = [column for column in deliveries.c if column.name != "payload"]
 """Those of a :class:`ReplyRow`."""
