@@ -205,7 +205,7 @@ class _Judged:
         if not needed.get(member.layout, kept.all()):
             raise leaving.refuse(
                 f"a Gram matrix of {width:,} columns needs {need:,.0f} distinct rows, and as many "
-                "that another one of these rows has not"
+                "by which it differs from others that left"
             )
         return np.asarray(kept, dtype=bool)
 
@@ -226,13 +226,17 @@ class _Judged:
 
     def _near_columns(self, leaving: Leaving) -> BoolArray:
         """Columns that differ from others, of this reply or of earlier ones, in a few rows."""
-        Z = at_one_scale(self.Z) * np.sqrt(self.member.times)[:, None]
-        near = np.zeros(Z.shape[1], dtype=bool)
-        for j in np.flatnonzero(too_near(Z, Z, self.least)).tolist():
-            near[j] = too_near(Z[:, [j]], Z[:, :j][:, ~near[:j]], self.least)[0]
+        times = self.member.times[:, None]
+        rows = effective_of(self.Z * times, self.Z, self.persons).diagonal()
+        large = np.flatnonzero((rows >= self.least) & np.isfinite(rows))
+        Z = at_one_scale(self.Z[:, large]) * np.sqrt(times)
+        near = np.zeros(len(rows), dtype=bool)
+        pairs = too_near(Z, Z, self.least)
+        for i, j in enumerate(large.tolist()):
+            near[j] = pairs[i, :i][~near[large[:i]]].any()
         now = self.member.columns()
         known, _ = leaving.memory.known(now)
-        near[1:] |= too_near(now.right, known, self.least)
+        near[1:] |= too_near(now.right, known, self.least).any(axis=1)
         return near
 
     # --- single entries ---
@@ -281,7 +285,8 @@ class _Judged:
                 )
                 if member.exclusive:
                     self.moments = not_by_classes(self.moments, *sums, least)
-            if self.moments.sum() + self.entries.sum() == before:
+            same = self.moments.sum() + self.entries.sum() == before
+            if same or member.layout in ("one", "outputs"):  # matrices do not follow from moments
                 break
         told = member.squares - self.base[1] * member.times[:, None]
         self.squares = effective_of(told, None, persons)[:, 0] < least

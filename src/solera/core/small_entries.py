@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solera.core.clients import BoolArray, FloatArray
+from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.evidence import Persons
 
 _NOTHING = 1e-9
@@ -36,28 +36,20 @@ def usual(Z: FloatArray, used: BoolArray) -> FloatArray:
 
 
 def too_near(Z: FloatArray, others: FloatArray, least: int) -> BoolArray:
-    """Columns of Z (rows × columns) that differ from one of the others in a few rows alone.
+    """Whether columns differ from others in a few rows alone: columns of Z × columns of others.
 
     Columns, :func:`at_one_scale`, are compared with either sign, by (Σd²)² / Σd⁴ of their
     difference d.
     """
     a, b = Z.astype(float), others.astype(float)
-    near = np.zeros(Z.shape[1], dtype=bool)
+    a2, b2 = a * a, b * b
+    square = a2.sum(axis=0)[:, None] + b2.sum(axis=0)
+    fourth = (a2 * a2).sum(axis=0)[:, None] + (b2 * b2).sum(axis=0) + 6 * a2.T @ b2
+    cross, odd = 2 * a.T @ b, 4 * ((a2 * a).T @ b + a.T @ (b2 * b))
+    near = np.zeros(square.shape, dtype=bool)
     for sign in (1.0, -1.0):
-        c = sign * b
-        cross = a.T @ c
-        square = (a**2).sum(axis=0)[:, None] + (c**2).sum(axis=0) - 2 * cross
-        fourth = (
-            (a**4).sum(axis=0)[:, None]
-            + (c**4).sum(axis=0)
-            - 4 * (a**3).T @ c
-            - 4 * a.T @ c**3
-            + 6 * (a**2).T @ c**2
-        )
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rows = square**2 / fourth
-        zero = _NOTHING * ((a**2).sum(axis=0)[:, None] + (b**2).sum(axis=0))
-        near |= ((square > zero) & (rows < least)).any(axis=1)
+        apart = square - sign * cross
+        near |= (apart > _NOTHING * square) & (apart**2 < least * (fourth - sign * odd))
     return near
 
 
@@ -86,22 +78,24 @@ def small_entries(
     """
     W = (rows < least) | first
     sums: FloatArray | None = None
+    weighed = Z * w[:, None]
+    checked = np.zeros_like(W)
     while True:
         dropped = W.diagonal() | W[0]
         W |= dropped[:, None] | dropped
         if not W.any() or dropped.all():
             return W
         before = W.copy()
-        kept = np.flatnonzero(~dropped)
         sums = dependencies(Z[w != 0]) if sums is None else sums
-        weighed = Z[:, kept] * w[:, None]
-        W[kept] = not_by_sums(W[kept], weighed, Z, sums, rows[kept], least, persons)
+        todo = np.flatnonzero(~dropped & (checked != W).any(axis=1))
+        W = not_by_sums(W, weighed, Z, sums, rows, least, persons, todo)
+        checked = W.copy()
         added, squares = persons.sums(_added(Z, w, W, dropped))
         few = (squares > 0) & (added**2 < least * squares)
         for j in np.flatnonzero(few & ~dropped).tolist():
-            free = np.flatnonzero(~W[j])
+            free = np.flatnonzero(~W[j] & np.isfinite(rows[j]))
             free = free[(free != j) & (free != 0)]
-            W[j, free[rows[j, free].argmin()] if len(free) else j] = True
+            W[j, _smallest(free, rows[j], least) if len(free) else j] = True
         W |= W.T
         if np.array_equal(W, before):
             return W
@@ -110,16 +104,22 @@ def small_entries(
 def moved(Z: FloatArray, w: FloatArray, W: BoolArray) -> FloatArray:
     """What keeps the matrix positive semidefinite when the entries W are set to 0.
 
-    With g a withheld entry (j, k), a ≥ |g| is added to both diagonals: a(eⱼ ± eₖ)(eⱼ ± eₖ)ᵀ is
-    positive semidefinite. a = Σᵢ wᵢ |zᵢⱼ zᵢₖ| is a sum over rows as every entry is.
+    With g a withheld entry (j, k), a sⱼ/sₖ and a sₖ/sⱼ, a ≥ |g|, are added to the diagonals: the
+    sum, a(√(sⱼ/sₖ) eⱼ ± √(sₖ/sⱼ) eₖ)(…)ᵀ, is positive semidefinite. a = Σᵢ wᵢ |zᵢⱼ zᵢₖ| is a sum
+    over rows as every entry is; s are powers of two near the sizes of the columns.
     """
     return np.asarray(_added(Z, w, W, W.diagonal() | W[0]).sum(axis=0))
 
 
 def _added(Z: FloatArray, w: FloatArray, W: BoolArray, dropped: BoolArray) -> FloatArray:
-    size = np.abs(Z)
-    inside = W & ~dropped[:, None] & ~dropped
-    return np.asarray(w[:, None] * size * (size @ inside.astype(float)))
+    kept = ~dropped
+    inside = (W & kept[:, None] & kept)[kept][:, kept]
+    size = np.abs(Z[:, kept])
+    mean = (w @ size**2) / max(w.sum(), 1e-300)
+    scale = 2.0 ** np.rint(np.log2(np.where(mean > 0, mean, 1.0)) / 2)
+    added = np.zeros_like(Z)
+    added[:, kept] = w[:, None] * (size * scale) * ((size / scale) @ inside.astype(float))
+    return added
 
 
 def dependencies(Z: FloatArray) -> FloatArray:
@@ -147,23 +147,42 @@ def not_by_sums(
     rows: FloatArray,
     least: int,
     persons: Persons,
+    todo: IntArray | None = None,
 ) -> BoolArray:
     """W with more entries, so that sums of columns do not give back what it withholds.
 
     W and ``rows``, the effective rows, are as ``right``ᵀ Z; every line of ``sums`` is a v with
-    Z v = 0, so Σ vⱼ (right, zⱼ) over the withheld j is known from the others.
+    Z v = 0, so Σ vⱼ (right, zⱼ) over the withheld j is known from the others. ``todo`` are the
+    lines that may have to change, all by default.
     """
     W = W.copy()
-    for v in sums:
-        told = right * (Z @ (W * v).T)
-        told[np.abs(told) <= _NOTHING * np.abs(told).max(initial=0.0)] = 0.0
-        absolute, squares = persons.sums(told)
-        for r in np.flatnonzero((squares > 0) & (absolute**2 < least * squares)).tolist():
-            free = np.flatnonzero((v != 0) & ~W[r])
-            free = free[free != 0] if (free != 0).any() else free
-            if len(free):
-                W[r, free[rows[r, free].argmin()]] = True
+    todo = np.flatnonzero(W.any(axis=1)) if todo is None else todo
+    while len(todo):
+        changed = set()
+        for v in sums:
+            inside = np.flatnonzero(v)
+            lines = todo[W[np.ix_(todo, inside)].any(axis=1)]
+            withheld = inside[W[np.ix_(lines, inside)].any(axis=0)]
+            some = np.flatnonzero((Z[:, withheld] != 0).any(axis=1))
+            known = Z[np.ix_(some, withheld)] @ (W[np.ix_(lines, withheld)] * v[withheld]).T
+            told = right[np.ix_(some, lines)] * known
+            told[np.abs(told) <= _NOTHING * np.abs(told).max(initial=0.0)] = 0.0
+            absolute, squares = persons.among(some).sums(told)
+            for r in lines[(squares > 0) & (absolute**2 < least * squares)].tolist():
+                free = np.flatnonzero((v != 0) & ~W[r] & np.isfinite(rows[r]))
+                free = free[free != 0] if (free != 0).any() else free
+                if len(free):
+                    W[r, _smallest(free, rows[r], least)] = True
+                    changed.add(r)
+        todo = np.array(sorted(changed), dtype=np.int64)
     return W
+
+
+def _smallest(free: IntArray, rows: FloatArray, least: int) -> IntArray:
+    """The smallest of the free entries that rest on ``least`` rows together."""
+    order = free[np.argsort(rows[free], kind="stable")]
+    enough = int(np.searchsorted(np.cumsum(rows[order]), least)) + 1
+    return order[:enough]
 
 
 def not_by_classes(

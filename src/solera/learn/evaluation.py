@@ -30,7 +30,7 @@ from solera.core.component import Component, build_fitted, component_name, descr
 from solera.core.constraints import Count, check_values
 from solera.core.declared import Fitted
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums, beyond_median, cells, everyone
+from solera.core.evidence import Sums, cells, everyone
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
@@ -65,9 +65,13 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     behind = {"rows": everyone(len(rows), part=part)}
     for name, value in _given(model, rows).items():
         given = value.reshape(len(rows), -1)
-        given = given if given.dtype == bool else beyond_median(given)
-        behind[name] = Sums(given, part=part, what=_ALIKE.get(name, ""))
+        is_sum = name in _ALIKE
+        behind[name] = Sums(given, part=part, what=_ALIKE.get(name, ""), beyond=is_sum)
     return behind
+
+
+def _no_sums(ask: Any, reply: Any) -> dict[str, Any]:
+    return {name: np.zeros_like(reply[name]) for name in _ALIKE}
 
 
 def _true_classes(ask: Any) -> IntArray:
@@ -82,7 +86,7 @@ def _true_classes(ask: Any) -> IntArray:
     release=[
         Cells("confusion", behind=_behind, margins=_true_classes),
         Cells("true_positive", "false_positive", "false_negative", behind=_behind),
-        Cells("y", "y2", "error2", "error", behind=_behind),
+        Cells("y", "y2", "error2", "error", behind=_behind, neutral=_no_sums),
         Cells("exact", "rows", behind=_behind),
     ],
 )

@@ -7,7 +7,7 @@ rows, or one that differs in few from an earlier one, leaves as if its rows were
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -16,7 +16,7 @@ from msgspec import Meta
 from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
 from solera.core.constraints import Count, PositiveFraction
 from solera.core.declared import Shape
-from solera.core.evidence import Sums, beyond_median, cells, everyone
+from solera.core.evidence import Sums, cells, everyone
 from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
@@ -76,6 +76,11 @@ def _inertia(squared: FloatArray) -> Sums:
     return Sums(squared[:, None], what="distances")
 
 
+def _nothing(entry: str) -> Callable[[Any, Any], dict[str, Any]]:
+    """A total that may not leave is 0; an earlier one would be that of other centroids."""
+    return lambda ask, reply: {entry: 0.0}
+
+
 def _stay(ask: Any, reply: Any) -> dict[str, Any]:
     """Rows that may not tell where they are stand for rows at their centroid: it does not move."""
     return {"sums": reply["counts"][:, None] * ask["centroids"]}
@@ -87,7 +92,7 @@ def _stay(ask: Any, reply: Any) -> dict[str, Any]:
     ask=Update,
     release=[
         Cells("counts", "sums", behind=_behind_update, neutral=_stay),
-        Cells("inertia", behind=_behind_update),
+        Cells("inertia", behind=_behind_update, neutral=_nothing("inertia")),
     ],
 )
 def update(group: ClientGroup, ask: Any) -> Stacked:
@@ -153,7 +158,10 @@ def _behind_cost(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 @group_task(
     "kmeans.cost",
     ask=Centroids,
-    release=[Cells("counts", behind=_behind_cost), Cells("inertia", behind=_behind_cost)],
+    release=[
+        Cells("counts", behind=_behind_cost),
+        Cells("inertia", behind=_behind_cost, neutral=_nothing("inertia")),
+    ],
 )
 def cost(group: ClientGroup, ask: Any) -> Stacked:
     """Σ d² of each client's rows to their nearest centroids, and the rows of each cluster."""
@@ -173,14 +181,18 @@ def _widths(client: Client, ask: Any) -> Iterator[FloatArray]:
 
 
 def _behind_silhouette(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    widths = beyond_median(np.concatenate(list(_widths(client, ask)))[:, None])
-    return {"total": Sums(widths, what="silhouettes"), "rows": everyone(len(widths))}
+    widths = np.concatenate(list(_widths(client, ask)))[:, None]
+    total = Sums(widths, what="silhouettes", beyond=True)
+    return {"total": total, "rows": everyone(len(widths))}
 
 
 @task(
     "kmeans.silhouette",
     ask=Centroids,
-    release=[Cells("total", "rows", behind=_behind_silhouette)],
+    release=[
+        Cells("total", behind=_behind_silhouette, neutral=_nothing("total")),
+        Cells("rows", behind=_behind_silhouette),
+    ],
 )
 def silhouette(client: Client, ask: Any) -> dict[str, Any]:
     """Σ (b − a) / max(a, b) with a and b the distances to the nearest two centroids."""
