@@ -9,7 +9,7 @@ same bytes as one that was never interrupted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
@@ -355,3 +355,9 @@ class Rounds:
                 f"{', '.join(missing) or 'none'} and adds {', '.join(new) or 'none'}",
                 hint="resume with the callbacks the run was started with",
             )
+
+
+def logged(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of one round that the learner logged, without those of the loop itself."""
+    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "seconds", "time")
+    return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}

@@ -19,9 +19,10 @@ from solera.core.constraints import names_checked
 from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
 from solera.core.federation import Federation
+from solera.core.html import html_table
 from solera.core.payload import Limits, decode, encode, is_finite
 from solera.core.private_files import write_file
-from solera.core.rounds import Callback, Round, Rounds
+from solera.core.rounds import Callback, Round, Rounds, logged
 from solera.core.schema import Schema, class_codes, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
@@ -30,6 +31,8 @@ from solera.data.agreement import agree
 from solera.data.dataset import Dataset
 from solera.data.federated import as_numbers
 from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
+from solera.learn.history import plot_history
+from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
 from solera.simulate.simulation import simulate
 
@@ -67,6 +70,7 @@ class Learner(Stateful, Component, abstract=True):
         *,
         callbacks: Sequence[Callback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
     ) -> Self:
         """Learn from the clients of a federation.
 
@@ -75,7 +79,8 @@ class Learner(Stateful, Component, abstract=True):
 
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
-        coordinator keeps the state of named jobs by itself.
+        coordinator keeps the state of named jobs by itself. ``progress`` shows a bar of the
+        rounds: by default in terminals and notebooks, once they take longer than a second.
         """
         self.check_params()
         if not self.allows_sparse and hasattr(federation, "tocsr"):
@@ -84,7 +89,8 @@ class Learner(Stateful, Component, abstract=True):
         self.forget()
         self.history_ = []
         self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self._callbacks, self._checkpoint = callbacks, checkpoint
+        bar = [RoundBar()] if is_wanted(progress) else []
+        self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
         try:
             self.train(federation)
         finally:
@@ -157,6 +163,11 @@ class Learner(Stateful, Component, abstract=True):
     def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row under the current model, for selectors that look at it."""
         raise UsageError(f"{type(self).__name__} does not say the loss of a row")
+
+    def plot_history(self, *names: str) -> Any:
+        """A matplotlib figure of what was logged in every round, or of the metrics named."""
+        self.check_fitted()
+        return plot_history(self.history_, names)
 
     def for_prediction(self) -> Self:
         """The model without what only further training needs; this is what clients receive."""
@@ -277,6 +288,20 @@ class Learner(Stateful, Component, abstract=True):
             f"{' …' if len(names) > 5 else ''}, {type(self).__name__} needs them all",
             hint="so.Pipeline(so.FedImputer(), …) learns to fill them",
         )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: parameters and, once it is fitted, what it was fitted on."""
+        rows: list[tuple[str, Any]] = list(self.get_params(deep=False).items())
+        if "schema_" in vars(self):
+            schema = self.schema_
+            rows.append(("fitted on", f"{schema.width:,} columns"))
+            if schema.target == "classes":
+                rows.append(("classes", ", ".join(map(str, schema.classes.tolist()[:20]))))
+            if self.history_:
+                last = logged(self.history_[-1])
+                rows.append(("rounds", len(self.history_)))
+                rows += [(f"last {name}", value) for name, value in last.items()]
+        return html_table(rows, title=type(self).__name__)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""

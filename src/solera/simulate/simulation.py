@@ -39,6 +39,12 @@ class Simulation(Federation):
     data: Any
     _remade: Callable[[FederatedData], Simulation]
 
+    def _facts(self) -> list[tuple[str, str]]:
+        summary = getattr(self.data, "summary", None)
+        lines = [] if summary is None else str(summary()).splitlines()
+        about = [(name, text.strip()) for name, _, text in (line.partition(":") for line in lines)]
+        return super()._facts() + [fact for fact in about if fact[0] != "clients"]
+
     @property
     def shape(self) -> tuple[int, int]:
         """Rows that clients train on, and columns."""

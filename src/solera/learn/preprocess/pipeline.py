@@ -98,10 +98,12 @@ class Pipeline(Predictor):
         callbacks, checkpoint = self._callbacks, self._checkpoint
         self.steps_ = []
         for step in self.learners[:-1]:
-            self.steps_.append(step.clone().fit(federation))
+            self.steps_.append(step.clone().fit(federation, progress=False))
             federation = federation.prepared(self.steps_[-1])
         last = self.learners[-1].clone()
-        self.steps_.append(last.fit(federation, callbacks=callbacks, checkpoint=checkpoint))
+        self.steps_.append(
+            last.fit(federation, callbacks=callbacks, checkpoint=checkpoint, progress=False)
+        )
         self.history_ = last.history_
 
     def for_prediction(self) -> Self:
