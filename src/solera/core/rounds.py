@@ -335,7 +335,13 @@ class Rounds:
         self.history[:] = content["history"]
         self.learner.history_ = self.history
         self.federation.engine.restore(dict(content["clients"]))
-        return int(content["next"])
+        done = int(content["next"])
+        if done > self.rounds:
+            raise CheckpointError(
+                f"the checkpoint is {done} rounds on, rounds={self.rounds} are fewer",
+                hint="ask for as many or more, or use another file",
+            )
+        return done
 
     def _restore_watchers(self, saved: list[tuple[str, Any]]) -> None:
         """Give each selector and callback its state; those without any may come and go."""

@@ -34,6 +34,7 @@ from solera.data.frames import check_columns, encode_frame, encode_target, is_fr
 from solera.learn.history import plot_history
 from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
+from solera.learn.warm_start import continued_schema
 from solera.simulate.simulation import simulate
 
 _LEAST = 1e-12
@@ -55,12 +56,15 @@ class Learner(Stateful, Component, abstract=True):
     """Whether rows with missing values can be learned from."""
     allows_sparse: ClassVar[bool] = True
     """Whether sparse rows can be learned from."""
+    can_start: ClassVar[bool] = False
+    """Whether ``fit`` can start from a model."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
     _callbacks: Sequence[Callback] = ()
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
+    _start: Any = None
 
     @names_checked
     def fit(
@@ -70,6 +74,7 @@ class Learner(Stateful, Component, abstract=True):
         *,
         callbacks: Sequence[Callback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
+        start: Learner | None = None,
         progress: bool | None = None,
     ) -> Self:
         """Learn from the clients of a federation.
@@ -79,8 +84,11 @@ class Learner(Stateful, Component, abstract=True):
 
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
-        coordinator keeps the state of named jobs by itself. ``progress`` shows a bar of the
-        rounds: by default in terminals and notebooks, once they take longer than a second.
+        coordinator keeps the state of named jobs by itself; with more ``rounds`` than before, a
+        finished run goes on as well. ``start`` is a fitted model to begin with instead of from
+        nothing: of the same columns, and for averaging of the same shape. ``progress`` shows a
+        bar of the rounds: by default in terminals and notebooks, once they take longer than a
+        second.
         """
         self.check_params()
         if not self.allows_sparse and hasattr(federation, "tocsr"):
@@ -89,6 +97,8 @@ class Learner(Stateful, Component, abstract=True):
         self.forget()
         self.history_ = []
         self.schema_ = agree(federation, allow_missing=self.allows_missing)
+        if start is not None:
+            self._begin_with(start)
         bar = [RoundBar()] if is_wanted(progress) else []
         self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
         try:
@@ -96,9 +106,23 @@ class Learner(Stateful, Component, abstract=True):
         finally:
             if self._loop is not None:
                 self._loop.close()  # callbacks hear of the end before an error goes on
-            for name in ("_callbacks", "_checkpoint", "_loop"):
+            for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                 vars(self).pop(name, None)
         return self
+
+    def _begin_with(self, start: Any) -> None:
+        """Make sure that learning can begin with this model."""
+        kind = type(self).__name__
+        if not self.can_start:
+            raise UsageError(
+                f"{kind} cannot start from a model",
+                hint="learners of many rounds can; FedHEONN.partial_fit adds to what is known",
+            )
+        if not isinstance(start, Learner):
+            raise UsageError(f"fit(start=…) needs a fitted learner, not {type(start).__name__}")
+        start.check_fitted()
+        self.schema_ = continued_schema(self.schema_, start.schema_)
+        self._start = start
 
     @abstractmethod
     def train(self, federation: Federation) -> None:
@@ -139,7 +163,7 @@ class Learner(Stateful, Component, abstract=True):
         if store is not None:
             sizes = federation.engine.sizes("train")
             seed, clients = federation.seed, len(federation)
-            run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
+            run = fingerprint(_identity(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(store, run)
         self._loop = iter(
             Rounds(
@@ -447,6 +471,17 @@ class Transformer(Learner, abstract=True):
     def transform_schema(self, schema: Schema) -> Schema:
         """What transformed rows look like."""
         return schema
+
+
+def _identity(learner: Learner) -> Any:
+    """What a checkpoint belongs to: the learner, whatever the number of rounds.
+
+    A schedule counts the rounds to come, so with one their number matters.
+    """
+    described = describe(learner)
+    if described["params"].get("schedule") is None:
+        described["params"].pop("rounds", None)
+    return described
 
 
 def as_federation(given: Any, y: Any) -> Federation:

@@ -22,7 +22,7 @@ from solera.core.topology import Topology
 from solera.data.adapters import from_pandas
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData, check_rows
-from solera.data.frames import is_frame, target_array, to_pandas
+from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
 from solera.simulate.clock import VirtualClock
@@ -105,7 +105,8 @@ def simulate(
     target, columns, kinds, unknown: how to read a frame; see :func:`solera.from_pandas`.
     group: the column of a frame, or the groups of a data set, that say whose row it is: every
         value becomes a client of that name.
-    features, schema: names and kinds of the columns, or the whole schema.
+    features, schema: names and kinds of the columns, or the whole schema. A frame is read by the
+        schema that is given, such as that of a model to go on with.
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
     """
@@ -122,7 +123,12 @@ def simulate(
     table = X
     if is_frame(X):
         table = to_pandas(X)
+        if schema is not None:
+            reading["target"] = _one_or_all(schema.target_names) if y is None else None
+            reading["columns"] = [feature.name for feature in schema.features]
         X = from_pandas(table, group=group, **reading)
+        if schema is not None:
+            X = replace(X, X=encode_frame(table, schema))
     elif reading:
         raise UsageError(
             f"simulate({next(iter(reading))}=…) says how to read a data frame, "
@@ -179,6 +185,10 @@ def _engine(name: str, source: Source, options: Mapping[str, Any]) -> Any:
                 hint="another one may, such as engine='processes'",
             )
     return engine(source, **given)
+
+
+def _one_or_all(names: tuple[str, ...]) -> Any:
+    return names[0] if len(names) == 1 else list(names) or None
 
 
 def _open(

@@ -18,6 +18,7 @@ from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import cost, silhouette, update
+from solera.learn.warm_start import continued_model
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {
@@ -60,6 +61,8 @@ class FedKMeans(Learner):
     inertia_: float
     counts_: IntArray
 
+    can_start = True
+
     def __init__(
         self,
         k: Count = 3,
@@ -97,7 +100,7 @@ class FedKMeans(Learner):
             "batch_size": self.batch_size,
             "rate": float(self.client_rate),
         }
-        self.centroids_ = self._first_centroids(federation)
+        self.centroids_ = self._centroids_to_start(federation)
         rounds = self.each_round(
             federation,
             rounds=self.rounds,
@@ -114,6 +117,14 @@ class FedKMeans(Learner):
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
+
+    def _centroids_to_start(self, federation: Federation) -> FloatArray:
+        if self._start is None:
+            return self._first_centroids(federation)
+        first = {"centroids": np.empty((self.k, self.schema_.width))}
+        known = {"centroids": vars(self._start).get("centroids_")}
+        centroids: FloatArray = continued_model(self, first, known)["centroids"]
+        return centroids
 
     def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
