@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from solera.core.rounds import logged
 from solera.study.run.folder import write_text
-from solera.study.run.results import Result, logged
+from solera.study.run.results import Result
 
 Labels = Mapping[str, Any]
 FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
