@@ -37,12 +37,12 @@ class Payloads:
         if not isinstance(payload, dict) or not payload:
             return {"more": np.zeros(len(self.X))}
         name = self.rng.choice(list(payload))
-        rows = len(self.X)
+        rows, shape = len(self.X), getattr(payload[name], "shape", ())
         strange = [
             np.full((rows, 2), 1.0),
-            np.full(np.shape(payload[name]), np.nan),
-            np.full(np.shape(payload[name]), np.inf),
-            np.zeros((rows, *np.shape(payload[name]))),
+            np.full(shape, np.nan),
+            np.full(shape, np.inf),
+            np.zeros((rows, *shape)),
             None,
             {"a": 1},
             "text",

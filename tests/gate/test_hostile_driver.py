@@ -19,7 +19,7 @@ from solera.core.gate import POLICIES
 from solera.core.schema import Feature, Schema
 from solera.core.task import installed_tasks
 
-ROWS = 45
+ROWS = 40
 TASKS = sorted(
     name for name, task in installed_tasks().items() if task.one.__module__.startswith("solera.")
 )
@@ -81,7 +81,7 @@ def models_of(X: Any, y: Any, schema: Schema) -> list[Any]:
 @pytest.mark.parametrize("target", ["classes", "labels", "numbers"])
 @pytest.mark.parametrize("name", TASKS)
 def test_no_answer_rests_on_a_few_rows(name, target):
-    attack(name, target, NAMED, payloads=3, seed=sum(map(ord, name)))
+    attack(name, target, ["training"], payloads=3, seed=sum(map(ord, name)))
 
 
 @pytest.mark.slow
@@ -99,8 +99,8 @@ def attack(name: str, target: str, policies: list[str], payloads: int, seed: int
     makes = Payloads(X, y, schema, models_of(X, y, schema), seed)
     for policy in policies:
         hostile = Hostile(X, y, policy, schema)
-        for turn in range(payloads):
-            broken = turn % 3 == 2
+        while len(hostile.answers) < payloads and hostile.asks < 10 * payloads:
+            broken = hostile.asks % 4 == 3
             payload = makes.broken(task.ask) if broken else makes.draw(task.ask)
             hostile.ask(name, payload, steps_of(schema, X, rng))
         leak = hostile.leak()
@@ -124,4 +124,4 @@ def test_refusals_are_named():
     X, y, schema = rows_of("classes")
     hostile = Hostile(X, y, "training", schema)
     assert hostile.ask("linear.train", {"coef": np.zeros((ROWS, 2))}) == REFUSED
-    assert "coef has 45 where the columns are 4" in hostile.whole.why
+    assert "coef has 40 where the columns are 4" in hostile.whole.why

@@ -88,7 +88,7 @@ def test_a_frame_for_a_model_of_arrays_is_read_by_position(frame):
     federation = so.simulate(rows.to_numpy(), frame["outcome"], clients=2)
     model = so.FedLinear(rounds=2).fit(federation)
     assert np.array_equal(model.predict(rows), model.predict(rows.to_numpy()))
-    with pytest.raises(DataError, match="X has 3 columns"):
+    with pytest.raises(DataError, match="X has 3 features"):
         model.predict(rows.assign(more=1.0))
 
 

@@ -59,9 +59,12 @@ agent = Agent(folder, Worker(rows), Policy.read(policy))
 agent.run(wait=5)
 """
 POLICY = """
-[[task]]
-name = "*"
+policy = "trusted"
+[output]
+min_count = 0
+numbers = 1e12
 """
+"""All that leaves is as it is: these tests are about the way, not about the gate."""
 
 
 def free_port() -> int:

@@ -37,6 +37,7 @@ from solera.serve.coordinator.sole import Sole  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.coordinator.supervisor import _facts  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
+from solera.serve.job_spec import parse_job  # noqa: E402
 
 IMPATIENT = """
 import sys
@@ -481,8 +482,8 @@ def test_no_learner_survives_its_coordinator(tmp_path, when):
         here.start()
         here.enrol("north")
         driver = here.driver()
-        spec = driver.upload(encode({"toml": WAITING}))
-        new = wire.NewJob("managed", "managed", spec, 0, "ana")
+        described = parse_job(WAITING, name="managed").describe(WAITING)
+        new = wire.NewJob.of(described, id="managed", spec=driver.upload(described.to_bytes()))
         driver.request("POST", "/v1/federations/cardio/jobs", json=new)
         wait_for(lambda: learners(here))
         if when == "later":

@@ -169,6 +169,13 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in _PLAIN:
         kinds, _ = _PLAIN[hint]
         return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
+    if is_tuple(hint):
+        parts = get_args(hint)
+        return (
+            isinstance(value, tuple | list)
+            and len(value) == len(parts)
+            and all(_fits(v, part) for v, part in zip(value, parts, strict=True))
+        )
     if is_list(hint):
         if isinstance(value, str) or not hasattr(value, "__iter__"):
             return False
@@ -205,6 +212,8 @@ def _words(hint: Any) -> str:
         return "a function"
     if hint in _PLAIN:
         return _PLAIN[hint][1]
+    if is_tuple(hint):
+        return f"({', '.join(map(_words, get_args(hint)))})"
     if is_list(hint):
         return f"a list, each {_words(get_args(hint)[0])}"
     return f"a {hint.__name__}" if _is_component(hint) else "of the right type"
@@ -233,7 +242,12 @@ def is_union(hint: Any) -> bool:
 def is_list(hint: Any) -> bool:
     """Whether it is a type of sequences that says what their elements are."""
     origin = get_origin(hint)
-    return isinstance(origin, type) and issubclass(origin, Sequence)
+    return isinstance(origin, type) and issubclass(origin, Sequence) and not is_tuple(hint)
+
+
+def is_tuple(hint: Any) -> bool:
+    """Whether it is a type of sequences of a length, each element of its own type."""
+    return get_origin(hint) is tuple and Ellipsis not in get_args(hint)
 
 
 def _is_component(hint: Any) -> bool:

@@ -112,6 +112,11 @@ class NotFitted(SoleraError, ValueError, AttributeError):
 
     @classmethod
     def of(cls, learner: object) -> NotFitted:
-        return cls(
+        """The error, which is scikit-learn's own, too."""
+        from sklearn.exceptions import NotFittedError
+
+        kind = type(cls.__name__, (cls, NotFittedError), {"__module__": cls.__module__})
+        error: NotFitted = kind(
             f"this {type(learner).__name__} is not fitted yet", hint="call fit(federation) first"
         )
+        return error

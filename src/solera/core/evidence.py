@@ -76,7 +76,9 @@ class Sums:
 
     ``right``: rows × k, marks or numbers. ``left``: rows × j, a :class:`OneHot`, or None for 1.
     ``part``: which rows these are. ``what`` tells kinds of numbers apart that nobody would
-    subtract, such as gradients and counts.
+    subtract, such as gradients and counts. ``beyond``: rows count by what they give beyond the
+    median of all, too. That is for sums in which the asker can make most rows give the same known
+    number, such as the loss of a model that predicts ½ everywhere but at one row.
     """
 
     right: Array
@@ -85,6 +87,7 @@ class Sums:
     scale: float = 1.0
     part: Part = "train"
     what: str = ""
+    beyond: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -94,7 +97,15 @@ class Sums:
 
     def effective(self, persons: Persons) -> FloatArray:
         """The effective rows of every number, k × j."""
-        return effective_of(self.right, self.left, persons)
+        return self.effective_of(self.right, persons)
+
+    def effective_of(self, right: Array, persons: Persons) -> FloatArray:
+        """The same where rows gave ``right``, as in the difference of two such sums."""
+        rows = effective_of(right, self.left, persons)
+        if self.beyond and len(right):
+            right = right - np.median(right, axis=0)
+            rows = np.minimum(rows, effective_of(right, self.left, persons))
+        return rows
 
     def counts(self, persons: Persons) -> IntArray:
         """The persons that gave anything to each k."""
@@ -109,16 +120,6 @@ def cells(index: IntArray, number: int, left: Left = None, *, part: Part = "trai
 def everyone(rows: int, *, part: Part = "train") -> Sums:
     """How many rows there are."""
     return Sums(np.ones((rows, 1), dtype=bool), part=part)
-
-
-def beyond_median(given: Array) -> FloatArray:
-    """What every row gave beyond the median of all, column by column.
-
-    For sums in which the asker can make most rows give the same known number, such as the loss of
-    a model that predicts ½ everywhere but at one row: then only the others stand behind the sum.
-    """
-    given = np.asarray(given, dtype=float)
-    return given - np.median(given, axis=0) if len(given) else given
 
 
 def with_ones(X: Array) -> FloatArray:

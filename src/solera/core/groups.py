@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from solera.core.gate import ReleaseLimits
     from solera.core.task import Task
 
-_SIZE = 3
+_SIZE = 4
 """Groups that are cut off others have at least ``min_count`` rows times this."""
 _STEP = 8
 """Values lie on a grid of the largest power of two below σ by this."""

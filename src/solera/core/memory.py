@@ -16,7 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.errors import Refusal
-from solera.core.evidence import Left, OneHot, Persons, Sums, effective_of
+from solera.core.evidence import Left, OneHot, Persons, Sums
 
 _WEIGHTS = 0x9E3779B97F4A7C15
 
@@ -69,7 +69,7 @@ class Memory:
             return conflict, instead
         for k, now in enumerate(sums.right.T):
             difference = right.astype(float) - now.astype(float)[:, None]
-            n = effective_of(difference, sums.left, persons)
+            n = sums.effective_of(difference, persons)
             for j in np.flatnonzero((n < least).any(axis=0)):
                 conflict[k, j] = True
                 instead[k, j] = released[np.argmin(n[:, j]), j]

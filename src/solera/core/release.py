@@ -149,6 +149,8 @@ class Cells(Release):
         self.write = write
 
     def judge(self, leaving: Leaving) -> Any:
+        if not any(map(leaving.holds, self.entries)):
+            return leaving.reply
         found = self.behind(leaving.client, leaving.ask, leaving.reply)
         behind = {
             entry: sums
@@ -176,7 +178,11 @@ class Cells(Release):
             )
             if not stands and len(leaves) == len(changed):
                 changed |= (leaves != numbers[entry]).any(axis=1)
-            self._write(leaving, entry, sums.base + sums.scale * leaves)
+            told = sums.base + sums.scale * leaves
+            if stands:  # exactly, since base may follow from what is withheld
+                gone = leaving.outcome[entry] == 1
+                told = np.where(gone, np.reshape(neutral[entry], sums.shape), told)
+            self._write(leaving, entry, told)
         return leaving.reply
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:

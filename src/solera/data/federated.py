@@ -221,6 +221,23 @@ class FederatedData:
             names=self.names,
         )
 
+    def some_rows(self, rows: IntArray) -> FederatedData:
+        """Some training rows, by their numbers client after client; clients without any are gone.
+
+        Rows stay with their clients, in the order of the clients, and so do the clients' names.
+        """
+        starts, sizes = self._bounds(slice(None), "train")
+        rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.sort(rows)
+        if not len(rows):
+            raise DataError("no row is chosen")
+        owner = np.searchsorted(np.cumsum(sizes), rows, side="right")
+        kept, counts = np.unique(owner, return_counts=True)
+        place = starts[owner] + rows - (np.cumsum(sizes) - sizes)[owner]
+        chosen = take_rows(self.X, self.y, place)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        names = tuple(self.names[k] for k in kept) if self.names else ()
+        return FederatedData(chosen.X, chosen.y, offsets, schema=self.schema, names=names)
+
     def only(self, client: int) -> FederatedData:
         """One client on its own, with the rows it has set aside."""
         start, end = self.offsets[client : client + 2].tolist()
@@ -343,16 +360,36 @@ def check_rows(X: Any, y: Any = None) -> tuple[Any, Any]:
     if hasattr(X, "tocsr"):
         X = X.tocsr()
     else:
-        X = np.asarray(X)
+        X = as_numbers(np.asarray(X))
+        if X.dtype.kind == "c":
+            raise DataError("Complex data not supported: X holds complex numbers")
         if X.dtype.kind not in "biuf":
             raise DataError(
                 f"X holds values of type {X.dtype}, not numbers",
                 hint="encode categories as codes, for example with so.from_pandas(frame)",
             )
     if X.ndim < 2:
-        raise DataError(f"X has {X.ndim} dimension, rows and columns are needed")
+        raise DataError(
+            f"X has {X.ndim} dimension, rows and columns are needed",
+            hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
+        )
+    if not all(X.shape[1:]):
+        raise DataError(
+            f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required",
+            hint="give rows at least one column",
+        )
     if y is not None:
         y = target_array(y)
         if y.shape[0] != X.shape[0]:
             raise DataError(f"X has {X.shape[0]:,} rows, y has {y.shape[0]:,}")
     return X, y
+
+
+def as_numbers(X: Any) -> Any:
+    """Objects that are all numbers as such, as an array of a mixed frame holds them."""
+    if X.dtype.kind != "O":
+        return X
+    try:
+        return X.astype(np.float64)
+    except (TypeError, ValueError):
+        return X

@@ -25,6 +25,7 @@ from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
+from solera.learn.preprocess.column_parts import FedColumns, FedSelect
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
@@ -45,6 +46,7 @@ __all__ = [
     "FedBN",
     "FedBins",
     "FedBuff",
+    "FedColumns",
     "FedEncoder",
     "FedForest",
     "FedHEONN",
@@ -59,6 +61,7 @@ __all__ = [
     "FedRep",
     "FedSGD",
     "FedScaler",
+    "FedSelect",
     "FedYogi",
     "FederatedTree",
     "Learner",

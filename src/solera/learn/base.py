@@ -30,6 +30,7 @@ from solera.core.state import Stateful, is_state
 from solera.core.task import Task
 from solera.data.agreement import AGREEMENT, agree
 from solera.data.dataset import Dataset
+from solera.data.federated import as_numbers
 from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
 from solera.learn.rows import dense
 from solera.simulate.simulation import simulate
@@ -53,9 +54,12 @@ class Learner(Stateful, Component, abstract=True):
 
     allows_missing: ClassVar[bool] = False
     """Whether rows with missing values can be learned from."""
+    allows_sparse: ClassVar[bool] = True
+    """Whether sparse rows can be learned from."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
+    _selector: Selector | None = None
     _callbacks: Sequence[Callback] = ()
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
@@ -79,7 +83,9 @@ class Learner(Stateful, Component, abstract=True):
         coordinator keeps the state of named jobs by itself.
         """
         self.check_params()
-        federation = _as_federation(federation, y)
+        if not self.allows_sparse and hasattr(federation, "tocsr"):
+            raise DataError(f"{type(self).__name__} needs dense rows, X is sparse")
+        federation = as_federation(federation, y)
         self.forget()
         self.history_ = []
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
@@ -142,7 +148,8 @@ class Learner(Stateful, Component, abstract=True):
     ) -> Iterator[Round]:
         """The rounds of an iterative learner.
 
-        Selection, callbacks, early stopping and checkpoints happen around the body.
+        Selection, callbacks, early stopping and checkpoints happen around the body. What the
+        selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
         """
         selector = Uniform() if select is None else select
         if not isinstance(selector, Selector):
@@ -164,12 +171,13 @@ class Learner(Stateful, Component, abstract=True):
             seed, clients = federation.seed, len(federation)
             run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(store, run)
+        self._selector = selector.clone()
         self._loop = iter(
             Rounds(
                 federation,
                 self,
                 rounds,
-                selector.clone(),
+                self._selector,
                 per_round,
                 self._callbacks,
                 checkpoint,
@@ -177,6 +185,13 @@ class Learner(Stateful, Component, abstract=True):
             )
         )
         return self._loop
+
+    @property
+    def selector_(self) -> Selector:
+        """The selector as the rounds left it: what it came to know of the clients."""
+        if self._selector is None:
+            raise NotFitted.of(self)
+        return self._selector
 
     def workload(self) -> tuple[int, float]:
         """Bits of the model that travels, and passes of a client over its rows, in a round."""
@@ -230,23 +245,67 @@ class Learner(Stateful, Component, abstract=True):
             raise AttributeError(f"{type(self).__name__} was fitted on columns without names")
         return np.array([feature.name for feature in features], dtype=object)
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's tools ask of an estimator.
+
+        Many learners predict classes as well as numbers, and are classifiers or regressors once
+        they are fitted.
+        """
+        from sklearn.utils import (
+            ClassifierTags,
+            InputTags,
+            RegressorTags,
+            Tags,
+            TargetTags,
+            TransformerTags,
+        )
+
+        schema = vars(self).get("schema_")
+        target = None if schema is None else schema.target
+        kind = self._estimator_type_for(target)
+        return Tags(
+            estimator_type=kind,
+            target_tags=TargetTags(required=self.predicts, multi_output=target == "labels"),
+            classifier_tags=ClassifierTags() if hasattr(self, "predict_proba") else None,
+            regressor_tags=RegressorTags() if kind == "regressor" else None,
+            transformer_tags=TransformerTags() if hasattr(self, "transform") else None,
+            input_tags=InputTags(sparse=self.allows_sparse, allow_nan=self.allows_missing),
+            requires_fit=True,
+            non_deterministic=False,
+        )
+
+    def _estimator_type_for(self, target: str | None) -> str | None:
+        """What scikit-learn calls a learner of such a target; None before it is known."""
+        if not self.predicts:
+            return "transformer" if hasattr(self, "transform") else "clusterer"
+        kinds = {"classes": "classifier", "labels": "classifier", "numbers": "regressor"}
+        return None if target is None else kinds.get(target)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "schema_" in vars(self)
+
     def check_rows(self, X: Any) -> Any:
         """X as rows of the columns the learner was fitted on; a frame's by their names."""
         self.check_fitted()
         if is_frame(X):
             X = encode_frame(X, self.schema_)
-        X = X if hasattr(X, "tocsr") else np.asarray(X)
+        X = X.tocsr() if hasattr(X, "tocsr") else as_numbers(np.asarray(X))
         if X.ndim < 2:
             raise DataError(
                 f"X has {X.ndim} dimension, rows and columns are needed",
-                hint="X.reshape(1, -1) makes one row of a vector",
+                hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
             )
-        width = int(np.prod(X.shape[1:]))
+        self.check_width(int(np.prod(X.shape[1:])))
+        return self._check_complete(X)
+
+    def check_width(self, width: int) -> None:
+        """Raise :class:`DataError` for rows of more or fewer columns than it was fitted on."""
         if width != self.schema_.width:
             raise DataError(
-                f"X has {width} columns, {type(self).__name__} was fitted on {self.schema_.width}"
+                f"X has {width} features, but {type(self).__name__} is expecting "
+                f"{self.schema_.width} features as input",
+                hint="give it the columns that it was fitted on",
             )
-        return self._check_complete(X)
 
     def _check_complete(self, X: Any) -> Any:
         """X, or an error that names the first column in which a value is missing."""
@@ -399,6 +458,10 @@ class Transformer(Learner, abstract=True):
     def transform(self, X: Any) -> Any:
         """The transformed rows."""
 
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Learn from rows of one's own and transform these; those of a federation stay there."""
+        return self.fit(X, y).transform(X)
+
     def transform_rows(self, X: Any, schema: Schema) -> Any:
         """The transformed rows of a client that describes them by a schema of its own."""
         return self.transform(X)
@@ -440,7 +503,7 @@ def _possible_schemas() -> Iterator[Schema]:
         yield Schema(features, target, classes, outputs)
 
 
-def _as_federation(given: Any, y: Any) -> Federation:
+def as_federation(given: Any, y: Any) -> Federation:
     """The federation, or one client who has these rows."""
     if isinstance(given, Federation):
         if y is not None:
@@ -448,8 +511,9 @@ def _as_federation(given: Any, y: Any) -> Federation:
         return given
     if y is None and not isinstance(given, Dataset):
         raise UsageError(
-            f"fit needs a federation, not {type(given).__name__}",
-            hint="for example so.simulate(X, y, clients=10), or rows and their y",
+            f"fit needs a federation, not {type(given).__name__}; of rows it requires y to be "
+            "passed, but the target y is None",
+            hint="for example so.simulate(X, y, clients=10)",
         )
     return simulate(given, y, clients=1)
 

@@ -30,7 +30,7 @@ from solera.core.component import Component, build_fitted, component_name, descr
 from solera.core.constraints import Count, check_values
 from solera.core.declared import Fitted
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums, beyond_median, cells, everyone
+from solera.core.evidence import Sums, cells, everyone
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.release import Behind, Cells
@@ -68,9 +68,13 @@ def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
     behind = {"rows": everyone(len(rows), part=part)}
     for name, value in _given(model, rows).items():
         given = value.reshape(len(rows), -1)
-        given = given if given.dtype == bool else beyond_median(given)
-        behind[name] = Sums(given, part=part, what=_ALIKE.get(name, ""))
+        is_sum = name in _ALIKE
+        behind[name] = Sums(given, part=part, what=_ALIKE.get(name, ""), beyond=is_sum)
     return behind
+
+
+def _no_sums(ask: Any, reply: Any) -> dict[str, Any]:
+    return {name: np.zeros_like(reply[name]) for name in _ALIKE}
 
 
 def _true_classes(ask: Any) -> IntArray:
@@ -84,7 +88,7 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
     return [
         Cells("confusion", behind=behind, margins=_true_classes),
         Cells("true_positive", "false_positive", "false_negative", behind=behind),
-        Cells("y", "y2", "error2", "error", behind=behind),
+        Cells("y", "y2", "error2", "error", behind=behind, neutral=_no_sums),
         Cells("exact", "rows", behind=behind),
     ]
 

@@ -27,7 +27,7 @@ from solera.core.clients import (
 from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.declared import Classes, Fitted
 from solera.core.errors import DataError, Refusal
-from solera.core.evidence import Sums, beyond_median, cells, everyone
+from solera.core.evidence import Sums, cells, everyone
 from solera.core.plan import PlannedTask, planned
 from solera.core.release import Cells, Facts
 from solera.core.replies import Stacked
@@ -53,9 +53,9 @@ class Value(TypedDict):
 
 
 def _behind_value(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    given = beyond_median(losses_of(build_fitted(ask["model"]), client.data.part("train")))
-    scale = len(given) ** -float(ask["power"])
-    return {"value": Sums(given[:, None], scale=scale, what="losses")}
+    losses = losses_of(build_fitted(ask["model"]), client.data.part("train"))
+    scale = len(losses) ** -float(ask["power"])
+    return {"value": Sums(losses[:, None], scale=scale, what="losses", beyond=True)}
 
 
 @task("select.value", many=_value_many, ask=Value, release=[Cells("value", behind=_behind_value)])

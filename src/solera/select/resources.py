@@ -166,6 +166,7 @@ class HybridFL(FedCS):
     deadline, overhead: T_round and T_cs + T_agg in seconds.
     term: CV as ``"variance"`` over mean, as published, or as standard ``"deviation"`` over mean.
     upload: whether rows may be asked for.
+    resend: ask for the same first rows of a client in every round, as the thesis's program does.
 
     ``sent_`` is how many rows of each class clients were asked for, so that none is sent twice.
     """
@@ -178,11 +179,13 @@ class HybridFL(FedCS):
         *,
         term: Literal["variance", "deviation"] = "variance",
         upload: bool = True,
+        resend: bool = False,
         **fedcs: Any,
     ) -> None:
         super().__init__(**fedcs)
         self.term = term
         self.upload = upload
+        self.resend = resend
 
     def schedule(self, estimates: Estimates, deadline: float, **balance: Any) -> Schedule:
         counts = estimates.counts.astype(float) if estimates.counts.shape[1] else None
@@ -197,7 +200,7 @@ class HybridFL(FedCS):
             return
         who = estimates.clients[allowing].tolist()
         nothing = np.zeros(estimates.counts.shape[1], dtype=np.int64)
-        already = self.sent_ or {}
+        already = {} if self.resend else self.sent_ or {}
         sent = np.array([already.get(client, nothing) for client in who])
         left = np.maximum(estimates.counts[allowing] - sent, 0)
         takes = plan_upload(
@@ -230,7 +233,7 @@ class DynHybridFL(HybridFL):
 
     Parameters
     ----------
-    deadline: T(0) in seconds; ``overhead``, ``term``, ``upload`` as in :class:`HybridFL`.
+    deadline: T(0) in seconds; the others up to ``resend`` as in :class:`HybridFL`.
     reference: ``"previous"`` as published, or ``"running_mean"``: φ_t is compared with the mean of
         all earlier rounds, T(t) = T(0)·φ_t / mean(φ_0 … φ_{t−1}).
     lower, upper: the deadline never leaves these bounds, in seconds.

@@ -12,7 +12,7 @@ from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Part
 from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.declared import Fitted, States
 from solera.core.errors import DataError, Refusal, UsageError
-from solera.core.evidence import Sums, beyond_median, everyone
+from solera.core.evidence import Sums, everyone
 from solera.core.plan import PlannedTask, planned
 from solera.core.release import Cells
 from solera.core.rounds import Round
@@ -40,14 +40,17 @@ def _of_every_state(client: Client, ask: Any) -> Iterator[FloatArray]:
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     given = np.stack(list(_of_every_state(client, ask)), axis=1)
-    sums = Sums(beyond_median(given), part=ask["part"], what="losses")
-    return {"sums": sums, "rows": everyone(len(given), part=ask["part"])}
+    return {"sums": Sums(given, part=ask["part"], what="losses", beyond=True)}
+
+
+def _everyone(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    return {"rows": everyone(len(client.data.part(ask["part"])), part=ask["part"])}
 
 
 @task(
     "select.losses",
     ask=Losses,
-    release=[Cells("sums", behind=_behind), Cells("rows", behind=_behind)],
+    release=[Cells("sums", behind=_behind), Cells("rows", behind=_everyone)],
 )
 def losses(client: Client, ask: Any) -> dict[str, Any]:
     """Sums of the losses of several models over rows the client keeps, and their number."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,26 @@ from solera.simulate.failures import Failures
 
 
 class Simulation(Federation):
-    """A federation whose clients live on this machine; ``data`` is what they hold."""
+    """A federation whose clients live on this machine; ``data`` is what they hold.
+
+    To scikit-learn's cross-validation it is a matrix of all rows that clients train on, client
+    after client: some of them are again a federation, of the clients that hold one.
+    """
 
     data: Any
+    _remade: Callable[[FederatedData], Simulation]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows that clients train on, and columns."""
+        sizes = self.data.sizes("train")
+        if sizes is None:
+            raise AttributeError("rows that are generated lazily have no number")
+        return int(sizes.sum()), self.data.schema.width
+
+    def __getitem__(self, rows: Any) -> Simulation:
+        chosen = rows[0] if isinstance(rows, tuple) else rows
+        return self._remade(self.data.some_rows(np.asarray(chosen)))
 
 
 @names_checked
@@ -136,6 +154,18 @@ def simulate(
     federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
     federation.data, federation.clock = source, clock
     federation.names = getattr(source, "names", ())
+    federation._remade = partial(
+        simulate,
+        seed=seed,
+        engine=engine,
+        workers=workers,
+        engine_options=engine_options,
+        failures=failures,
+        clock=clock,
+        topology=topology,
+        memory=memory,
+        limits=limits,
+    )
     return federation
 
 

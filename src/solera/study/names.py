@@ -74,8 +74,7 @@ def _last(name: str, among: Sequence[str]) -> str:
 
 def chain_of(component: Component) -> Chain:
     """The steps of a pipeline, or the component itself."""
-    steps = getattr(component, "steps", None) or (component,)
-    return tuple(_step(step) for step in steps)
+    return tuple(_step(step) for step in getattr(component, "learners", (component,)))
 
 
 def _step(component: Any) -> Step:
@@ -91,7 +90,8 @@ def chain_of_text(text: str) -> Chain:
         return ((text, {}),)
     if not isinstance(call, ast.Call):
         return ((text, {}),)
-    steps = [arg for arg in call.args if isinstance(arg, ast.Call)]
+    args = [arg.elts[-1] if isinstance(arg, ast.Tuple) else arg for arg in call.args]
+    steps = [arg for arg in args if isinstance(arg, ast.Call)]
     if _kind(call) != "Pipeline" or not steps:
         steps = [call]
     return tuple((_kind(step), _arguments(step)) for step in steps)

@@ -50,7 +50,6 @@ delta = 1e-6
 [[task]]
 name = "linear.train"
 version = 1
-counts = ["rows"]
 [task.where]
 epochs = { max = 10 }
 lr = { min = 0.0, max = 1.0 }
@@ -63,8 +62,6 @@ name = "preprocess.*"
 [[task]]
 name = "preprocess.count"
 only = true
-counts = ["table.counts"]
-small = "zero"
 [task.where]
 "edges.size" = { max = 100 }
 """
@@ -81,8 +78,8 @@ NIGHT = datetime(2026, 1, 5, 23, 30)
 FINE = {"epochs": 3, "lr": 0.5, "loss": "softmax", "coef": np.zeros((2, 3))}
 
 
-def check(task="linear.train", version=1, payload=FINE, rows=100, now=NIGHT, policy=POLICY):
-    policy.check(JOB, task, version, payload, rows, now)
+def check(task="linear.train", version=1, payload=FINE, now=NIGHT, policy=POLICY):
+    policy.check(JOB, task, version, payload, now)
 
 
 def test_what_keeps_every_rule_may_run():
@@ -115,7 +112,6 @@ def test_an_empty_policy_allows_nothing():
         ),
         ({"payload": {"lr": 0.5, "loss": "softmax"}}, "epochs = nothing, which must be at most 10"),
         ({"payload": None}, "epochs = nothing"),
-        ({"rows": 49}, "there are fewer rows than min_rows = 50"),
         ({"now": NIGHT.replace(hour=12)}, "it is 12:30, the policy allows tasks from 20:00 to 06"),
         (
             {"task": "preprocess.count", "payload": {"edges": {"size": 101}}},
@@ -130,15 +126,6 @@ def test_an_empty_policy_allows_nothing():
 def test_every_rule_refuses_and_says_why(wrong, reason):
     with pytest.raises(Refusal, match=re.escape(reason)):
         check(**wrong)
-
-
-def test_a_refusal_does_not_tell_a_small_number():
-    with pytest.raises(Refusal) as refusal:
-        check(rows=3)
-    assert "3" not in str(refusal.value)
-    with pytest.raises(Refusal) as refusal:
-        POLICY.check_reply("linear.train", 10, {"rows": 3})
-    assert "3" not in str(refusal.value)
 
 
 def test_the_most_exact_name_decides():
@@ -185,33 +172,9 @@ def test_a_time_with_a_zone_is_read_as_local_time():
 
 
 def test_replies_are_limited():
-    POLICY.check_reply("linear.train", 1000, {"rows": 5})
-    POLICY.check_reply("linear.train", 1000, {"rows": 0})
-    POLICY.check_reply("linear.train", 1000, {"rows": None})
-    for size, reply, reason in [
-        (1001, {"rows": 9}, "has 1,001 bytes, max_bytes = 1,000"),
-        (9, {"rows": 4}, "'rows' holds a count below min_count = 5"),
-        (9, {"rows": np.array([9, 4])}, "'rows' holds a count below min_count = 5"),
-        (9, {"rows": float("nan")}, "'rows' holds a count below"),
-        (9, {"rows": "4"}, "something other than numbers"),
-        (9, {"n": 4}, "has no 'rows'"),
-        (9, [4], "has no 'rows'"),
-    ]:
-        with pytest.raises(Refusal, match=reason):
-            POLICY.check_reply("linear.train", size, reply)
-
-
-def test_small_counts_are_zeroed_where_the_task_says_so():
-    counts = np.array([[9, 4], [0, 5]])
-    reply = {"table": {"counts": counts, "n": 3}}
-    kept = POLICY.suppress("preprocess.count", reply)
-    assert kept["table"]["counts"].tolist() == [[9, 0], [0, 5]]
-    assert kept["table"]["counts"].dtype == counts.dtype
-    assert kept["table"]["n"] == 3
-    assert counts[0, 1] == 4
-    POLICY.check_reply("preprocess.count", 10, kept)
-    assert POLICY.suppress("preprocess.count", {"table": {"counts": 2}})["table"]["counts"] == 0
-    assert POLICY.suppress("linear.train", {"rows": 3}) == {"rows": 3}
+    POLICY.check_reply("linear.train", 1000)
+    with pytest.raises(Refusal, match="has 1,001 bytes, max_bytes = 1,000"):
+        POLICY.check_reply("linear.train", 1001)
 
 
 def test_a_transformer_needs_an_entry_too():
@@ -219,13 +182,13 @@ def test_a_transformer_needs_an_entry_too():
     scaler = so.FedScaler().fit(so.simulate(X, y, clients=2))
     asked = Ask("policy.t", 1, None, np.array([4]), 0, prepare=(Preparation.by(scaler),))
     with pytest.raises(Refusal, match=r"does not allow task 'prepare\.FedScaler'"):
-        Policy.parse('[[task]]\nname = "policy.t"').check_ask(JOB, asked, 4, 60, NIGHT)
+        Policy.parse('[[task]]\nname = "policy.t"').check_ask(JOB, asked, 4, NIGHT)
     inside = {"made": {"$component": "FedScaler", "params": {"then": [{"$component": "Odd"}]}}}
     nested = Ask("policy.t", 1, None, np.array([4]), 0, prepare=(Preparation(inside, ""),))
     both = '[[task]]\nname = "policy.t"\n[[task]]\nname = "prepare.FedScaler"'
-    Policy.parse(both).check_ask(JOB, asked, 4, 60, NIGHT)
+    Policy.parse(both).check_ask(JOB, asked, 4, NIGHT)
     with pytest.raises(Refusal, match=r"does not allow task 'prepare\.Odd'"):
-        Policy.parse(both).check_ask(JOB, nested, 4, 60, NIGHT)
+        Policy.parse(both).check_ask(JOB, nested, 4, NIGHT)
 
 
 def prepared(description):
@@ -248,7 +211,7 @@ def test_what_is_no_transformer_prepares_no_rows(made):
     everything = Policy.parse('[[task]]\nname = "*"')
     for description in ({"made": made, "learned": {}}, made):
         with pytest.raises(Refusal, match="is not an installed transformer"):
-            everything.check_ask(JOB, prepared(description), 4, 60, NIGHT)
+            everything.check_ask(JOB, prepared(description), 4, NIGHT)
 
 
 def test_a_task_that_spends_a_budget_is_refused_until_a_ledger_keeps_it():
@@ -267,7 +230,7 @@ def test_a_job_waits_for_an_approval():
     policy = Policy.parse(TEXT.replace('"auto"', '"ask"'))
     with pytest.raises(NeedsApproval, match=r"of ana\) is not approved \(dr.garcia can approve"):
         check(policy=policy)
-    policy.check(JOB, "linear.train", 1, FINE, 100, NIGHT, approved=True)
+    policy.check(JOB, "linear.train", 1, FINE, NIGHT, approved=True)
 
 
 # --- the file ---
@@ -290,16 +253,16 @@ def test_a_job_waits_for_an_approval():
         ("delta = 1e-6", "delta = 1.0", "p.toml:19: delta = 1.0"),
         ("epsilon = 4\n", "", "p.toml:17: [privacy] needs epsilon"),
         ('[[task]]\nname = "linear.train"\n', "[[task]]\n", "p.toml:21: [[task]] needs name"),
-        ("epochs = { max = 10 }", "epochs = { mx = 10 }", "p.toml:26: rule 'epochs' has no 'mx'"),
-        ("{ max = 100 }", '{ max = "a" }', "p.toml:39: max = 'a': Expected `float | null`"),
-        ("{ max = 100 }", "100", "p.toml:39: rule 'edges.size' is a table, not 100"),
+        ("epochs = { max = 10 }", "epochs = { mx = 10 }", "p.toml:25: rule 'epochs' has no 'mx'"),
+        ("{ max = 100 }", '{ max = "a" }', "p.toml:36: max = 'a': Expected `float | null`"),
+        ("{ max = 100 }", "100", "p.toml:36: rule 'edges.size' is a table, not 100"),
         ("min_rows = 50", "min_rows = ", "p.toml:2: this is not TOML"),
         (
             'name = "linear.train"',
             'name = "linear.trian"',
             "p.toml:22: no installed task is called 'linear.trian' (did you mean 'linear.train'?)",
         ),
-        ('"preprocess.*"', '"preproces.*"', "p.toml:32: no installed task is called 'preproces.*'"),
+        ('"preprocess.*"', '"preproces.*"', "p.toml:31: no installed task is called 'preproces.*'"),
         ('"preprocess.*"', '"prepare.FedScalr"', "did you mean 'prepare.FedScaler'?"),
         ("[data]", 'policy = "trainign"\n[data]', "p.toml:1: there is no policy 'trainign' (did"),
         ("[hours]", "[bounds]\nage = [9, 1]\n[hours]", "p.toml:10: age: the bounds must be"),
@@ -348,7 +311,7 @@ def test_describe_says_it_all():
         "ε = 4, δ = 1e-06; no ledger yet, so tasks that spend of it are refused",
         "linear.train version 1: epochs at most 10; lr at least 0 at most 1; loss one of 'softmax'",
         "task      preprocess.*",
-        "edges.size at most 100; nothing else; small counts in table.counts set to 0",
+        "edges.size at most 100; nothing else",
     ]:
         assert part in text
     assert "task      none" in Policy.parse("").describe()
@@ -361,10 +324,12 @@ def test_the_policy_in_the_documentation_says_what_it_is_said_to_say():
     check("linear.train", 1, FINE, policy=Policy.parse(text.replace('"ask"', '"auto"')))
     with pytest.raises(NeedsApproval):
         check("linear.train", 1, FINE, policy=policy)
-    for wrong in ({"task": "heonn.statistics"}, {"payload": {**FINE, "epochs": 11}}, {"rows": 49}):
+    for wrong in ({"task": "heonn.statistics"}, {"payload": {**FINE, "epochs": 11}}):
         with pytest.raises(Refusal):
             check(**wrong, policy=policy)
     assert policy.data.columns == ("age", "bmi", "hr")
+    assert (policy.limits.min_rows, policy.limits.min_count) == (50, 10)
+    assert policy.limits.unit == "patient_id"
 
 
 # --- named policies ---

@@ -94,6 +94,7 @@ def test_what_the_new_file_allows_runs_and_what_it_does_not_is_refused(agent, li
 
 
 def test_a_comment_changes_nothing(agent, liar, path):
+    assert answer(agent, liar)[0] == "ok"
     child = agent.worker._child
     rewrite(path, "# as before\n" + COUNT)
     assert answer(agent, liar)[0] == "ok"

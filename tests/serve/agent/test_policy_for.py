@@ -160,10 +160,10 @@ def test_the_policy_for_a_learner_lets_its_fit_through_and_lacks_nothing(name: s
     learner.fit(cases.federation_over(network, learner))
     facts = JobFacts("", "", "driven")
     for ask in network.asks:
-        policy.check_ask(facts, ask, int(ask.clients[0]), 100, datetime.now())
+        policy.check_ask(facts, ask, int(ask.clients[0]), datetime.now())
     strange = Ask("select.upload", 1, None, np.array([0]), 0)
     with pytest.raises(Refusal, match=r"select\.upload"):
-        policy.check_ask(facts, strange, 0, 100, datetime.now())
+        policy.check_ask(facts, strange, 0, datetime.now())
 
 
 def test_everything_that_is_missing_is_named_at_once() -> None:
@@ -240,5 +240,5 @@ def test_texts_with_quotes_survive_the_policy() -> None:
     assert refused(policy, job) == []
     assert all(rule.name != "*" for rule in policy.tasks)
     with pytest.raises(SoleraError):
-        policy.check(JobFacts("", "", ""), "select.upload", 1, None, 100, datetime.now())
+        policy.check(JobFacts("", "", ""), "select.upload", 1, None, datetime.now())
     assert objection(job.plan, {}, "select.upload", 1, None)

@@ -144,7 +144,7 @@ class ScoreAveraging(Averaging, abstract=True):
             )
         if target == "classes" and len(classes) < 2:
             raise DataError(
-                f"all rows of all clients have the class {classes.tolist()}",
+                f"all rows of all clients are of one class, {classes.tolist()}",
                 hint="a classifier needs at least two classes",
             )
         return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[target]

@@ -47,6 +47,8 @@ from solera.learn.averaging.training.local_training import (
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
 _VALIDATION = {"part": "validation"}
+_LEAST = 10
+"""The program of the thesis never stops before its eleventh round."""
 
 
 class SharedCore(Layered):
@@ -219,7 +221,9 @@ class MLFedAvg(FedAvg):
     aggregation: weights of the clients: ``"uniform"`` (its 0), ``"samples"`` ∝ n_k (1),
         ``"samples_labels"`` ∝ n_k·|Y_k| (2).
     stop: ``"thesis"`` ends when for two rounds in a row the clients' mean validation subset
-        accuracy falls and their mean validation loss rises; ``"patience"`` when the loss has not
+        accuracy falls and their mean validation loss rises; ``"program"``, as its program did, when
+        the means over all rounds so far of argmax accuracy and loss do so, not before the eleventh
+        round; ``"patience"`` when the loss has not
         improved for ``patience`` rounds, and takes the best core and heads back; None never.
     label_loss: ``"cross_entropy"``, ``"asymmetric"`` or ``"balanced"``.
     fine_tune: epochs that fit every private head to the final core.
@@ -239,7 +243,7 @@ class MLFedAvg(FedAvg):
         model: Any,
         *,
         aggregation: Literal["uniform", "samples", "samples_labels"] = "samples",
-        stop: Literal["thesis", "patience"] | None = "thesis",
+        stop: Literal["thesis", "program", "patience"] | None = "thesis",
         patience: Count = 20,
         label_loss: Literal["cross_entropy", "asymmetric", "balanced"] = "cross_entropy",
         fine_tune: NonNegativeInt = 0,
@@ -310,14 +314,17 @@ class MLFedAvg(FedAvg):
                 "no client has validation rows to stop by",
                 hint="set some aside, so.simulate(validation=0.2), or use stop=None",
             )
-        accuracy = float(np.mean([s["subset_accuracy"] for s in scores.values()]))
+        metric = "argmax_accuracy" if self.stop == "program" else "subset_accuracy"
+        accuracy = float(np.mean([s[metric] for s in scores.values()]))
         loss = float(np.mean([s["loss"] for s in scores.values()]))
-        round.log(validation_subset_accuracy=accuracy, validation_loss=loss)
+        round.log(**{f"validation_{metric}": accuracy}, validation_loss=loss)
         self.watched_ = [*self.watched_, [accuracy, loss]]
         if self._latest_is_best():
             self.best_ = self.weights_
         if self.stop == "thesis" and worse_twice(self.watched_):
             round.stop("validation subset accuracy fell and loss rose twice in a row")
+        if self.stop == "program" and round.index >= _LEAST and worse_twice(_so_far(self.watched_)):
+            round.stop("the means over all rounds of accuracy fell and of loss rose twice in a row")
         since = len(self.watched_) - 1 - int(np.argmin([loss for _, loss in self.watched_]))
         if self.stop == "patience" and since >= self.patience:
             round.stop(f"validation loss did not improve for {self.patience} rounds")
@@ -371,6 +378,13 @@ class MLFedAvg(FedAvg):
         super().check_params()
         if not isinstance(self.model, Layered):
             raise UsageError.of(self, "model", self.model, "must be a model of so.nn")
+
+
+def _so_far(watched: list[list[float]]) -> list[list[float]]:
+    """The means over all rounds up to each."""
+    sums = np.cumsum(watched, axis=0)
+    means: list[list[float]] = (sums / np.arange(1, len(watched) + 1)[:, None]).tolist()
+    return means
 
 
 def worse_twice(watched: list[list[float]]) -> bool:

@@ -21,7 +21,7 @@ from solera.core.rng import generator
 from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.learn.base import Additive
+from solera.learn.base import Additive, as_federation
 from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
     Grams,
@@ -154,14 +154,19 @@ class FedHEONN(Additive):
 
     # --- learning ---
 
-    def partial_fit(self, federation: Federation, *, clients: ArrayLike | None = None) -> Self:
+    def partial_fit(
+        self, federation: Any, y: Any = None, *, clients: ArrayLike | None = None
+    ) -> Self:
         """Add what these clients have to tell (all of the federation by default).
 
         For clients that come late and for new rows of known ones; the result is that of a fit on
         all of them. A class that appears only later must be in the schema from the start.
         """
+        federation = as_federation(federation, y)
         with federation.announced(self, lambda: self.asks(None)):
             if "statistics_" in vars(self):
+                if federation.schema is not None:
+                    self.check_width(federation.schema.width)
                 aggregation = self.aggregation()
                 more = self._ask(federation, clients, aggregation)
                 self.conclude(aggregation.merge(self.statistics_, more))
@@ -399,6 +404,7 @@ class FedHEONN(Additive):
 
     def predict_proba(self, X: Any) -> Any:
         """Mean output of the members, scaled to add up to 1 for classes."""
+        self.check_fitted()
         if self.schema_.target == "numbers":
             raise UsageError("FedHEONN was fitted to numbers, which have no probabilities")
         y = np.clip(self.outputs(X).mean(axis=0), 0, 1)
@@ -410,7 +416,7 @@ class FedHEONN(Additive):
         if self.schema_.target == "none":
             raise DataError("FedHEONN needs a target", hint="pass y to so.simulate(X, y)")
         if self.schema_.target == "classes" and len(self.schema_.classes) < 2:
-            raise DataError("FedHEONN needs at least two classes")
+            raise DataError("FedHEONN needs at least two classes, all rows are of one class")
         if self.encrypt is not None and self._layout in ("classes", "labels"):
             raise UsageError(
                 f"FedHEONN(encrypt=…) hides nothing with activation={self.activation!r} and "

@@ -63,6 +63,7 @@ class FedImputer(Transformer):
     A column in which no client has a value is filled with 0.
     """
 
+    allows_sparse = False
     fill_: Annotated[FloatArray, Shape("columns")]
 
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
@@ -140,7 +141,9 @@ def count_categories(client: Client, ask: Any) -> list[Any]:
 def _dense_rows(step: Transformer, X: Any) -> Any:
     X = step.check_rows(X)
     if hasattr(X, "tocsr"):
-        raise DataError(f"{type(step).__name__} needs dense rows", hint="use X.toarray()")
+        raise DataError(
+            f"{type(step).__name__} needs dense rows, X is sparse", hint="use X.toarray()"
+        )
     if X.ndim > 2:
         raise DataError(
             f"{type(step).__name__} needs columns, X has {X.ndim} dimensions",
@@ -155,6 +158,8 @@ class FedEncoder(Transformer):
     Categories are the union over all clients. A missing or an unknown category is all zeros
     ("onehot") or NaN ("ordinal").
     """
+
+    allows_sparse = False
 
     def __init__(self, kind: Literal["onehot", "ordinal"] = "onehot") -> None:
         self.kind = kind
@@ -215,6 +220,7 @@ class FedBins(Transformer):
     falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
     """
 
+    allows_sparse = False
     edges_: list[Annotated[FloatArray, Shape("*", longest=65536)]]
 
     def __init__(self, bins: Bins = 32) -> None:

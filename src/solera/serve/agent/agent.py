@@ -112,8 +112,7 @@ class Agent:
         """Stand the policy's gate around the rows, and keep copies if it says so."""
         key = self.policy.output.keep_copies
         self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
-        if self.policy.named:
-            self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
 
     def _refresh(self) -> None:
         """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
@@ -259,7 +258,7 @@ class Agent:
         approved = self._approved(pending)
         facts = JobFacts(self._hash(pending), description.owner, description.kind)
         now = datetime.now()
-        self.policy.check_ask(facts, ask, client, self.worker.rows, now, approved=approved)
+        self.policy.check_ask(facts, ask, client, now, approved=approved)
         if description.plan:
             key = _key(pending)
             self.attempts.count(key, facts.hash, ask.task, most, approved=approved)
@@ -274,10 +273,8 @@ class Agent:
             raise PayloadError(reason)
         if approved and not self._approved(pending):
             raise NeedsApproval("the approval was withdrawn while the task ran")
-        reply = self.policy.suppress(ask.task, decode(outcome.reply))
-        frame = encode(reply)
-        self.policy.check_reply(ask.task, len(frame), reply)
-        return frame, outcome
+        self.policy.check_reply(ask.task, len(outcome.reply))
+        return outcome.reply, outcome
 
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""

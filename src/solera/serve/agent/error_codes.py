@@ -35,7 +35,7 @@ _CODES: dict[type[BaseException], str] = {
 }
 """In this order: the first that an error is an instance of."""
 _OTHERS = "error: the task failed"
-_GATE = tuple(f"solera.core.{name}" for name in ("gate", "declared", "release", "memory", "bins"))
+_GATE = "solera.core."
 """Where refusals are made of limits and of what was asked, and may leave as they are."""
 
 
@@ -44,7 +44,7 @@ def code_of(error: BaseException, task: str, schema: Schema) -> str:
 
     A column counts as named only where its whole name stands in quotes, as our errors write it.
     """
-    if isinstance(error, Refusal) and _raised_in(error) in _GATE:
+    if isinstance(error, Refusal) and _raised_in(error).startswith(_GATE):
         return str(error)
     log.warning("task %s failed: %s", task, error, exc_info=error)
     code = next((said for kind, said in _CODES.items() if isinstance(error, kind)), _OTHERS)

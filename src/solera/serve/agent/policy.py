@@ -63,13 +63,11 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
-
-import numpy as np
 
 from solera.core.component import installed_components
 from solera.core.config import errors_located, read_text
@@ -96,6 +94,7 @@ from solera.serve.agent.policy_rules import (
 _UNNAMED = "training"
 """Whose limits hold in a file that names no policy; its tasks are those that it lists."""
 _LIMITS = (
+    "allows",
     "min_count",
     "parameters",
     "gram_rows",
@@ -173,7 +172,6 @@ class Policy:
         job: JobFacts,
         ask: Ask,
         client: int,
-        rows: int,
         now: datetime,
         *,
         approved: bool = False,
@@ -183,9 +181,8 @@ class Policy:
             for name, params in components_in(step.description):
                 self._check_task(f"{PREPARE}{name}", 1, params)
             _check_transformer(step.description)
-        self.check(
-            job, ask.task, ask.version, ask.payload_for(client), rows, now, approved=approved
-        )
+        payload = ask.payload_for(client)
+        self.check(job, ask.task, ask.version, payload, now, approved=approved)
 
     def check(
         self,
@@ -193,7 +190,6 @@ class Policy:
         task: str,
         version: int,
         payload: Any,
-        rows: int,
         now: datetime,
         *,
         approved: bool = False,
@@ -206,9 +202,6 @@ class Policy:
         self._check_task(task, version, payload)
         if value_at(payload, "privacy") is not None:
             raise Refusal(f"task {task!r} spends of a privacy budget, and no ledger keeps one yet")
-        least = self.data.min_rows or 0
-        if rows < least:
-            raise Refusal(f"there are fewer rows than min_rows = {least:,}")
         moment = (now.astimezone() if now.tzinfo else now).time()
         if self.hours is not None and moment not in self.hours:
             raise Refusal(f"it is {moment:%H:%M}, the policy allows tasks {self.hours}")
@@ -248,36 +241,11 @@ class Policy:
 
     # --- before a reply leaves ---
 
-    def suppress(self, task: str, reply: Any) -> Any:
-        """The reply with small counts set to 0, where the task's entry says ``small = "zero"``."""
-        for rule in self.rules_for(task):
-            for name in rule.counts if rule.small == "zero" else ():
-                value = value_at(reply, name)
-                if value is not None and (small := self._small(value)).any():
-                    zeroed = np.where(small, np.zeros_like(value), value)
-                    whole = isinstance(value, np.ndarray)
-                    reply = _with(reply, name.split("."), zeroed if whole else zeroed.tolist())
-        return reply
-
-    def check_reply(self, task: str, payload_size: int, reply: Any) -> None:
+    def check_reply(self, task: str, payload_size: int) -> None:
         """Raise a :class:`Refusal` when a reply of that encoded size must not leave."""
-        most, least = self.output.max_bytes, self.output.min_count
+        most = self.output.max_bytes
         if most is not None and payload_size > most:
             raise Refusal(f"the reply to {task!r} has {payload_size:,} bytes, max_bytes = {most:,}")
-        for name in dict.fromkeys(name for rule in self.rules_for(task) for name in rule.counts):
-            value = value_at(reply, name, _NOTHING)
-            if value is _NOTHING:
-                raise Refusal(f"the reply to {task!r} has no {name!r}, whose counts are limited")
-            if value is not None and self._small(value).any():
-                raise Refusal(
-                    f"the reply to {task!r}: {name!r} holds a count below min_count = {least}"
-                )
-
-    def _small(self, value: Any) -> Any:
-        counts = np.asarray(value)
-        if counts.dtype.kind not in "biuf":
-            raise Refusal("a reply holds something other than numbers where counts are limited")
-        return (counts != 0) & ~(np.abs(counts.astype(np.float64)) >= (self.output.min_count or 0))
 
     # --- for people ---
 
@@ -293,19 +261,11 @@ class Policy:
         return describe(self)
 
 
-_NOTHING = object()
-
-
 def _check_transformer(description: Any) -> None:
     """Rows pass through transformers only, and only through those that are installed."""
     name = value_at(description, "made.$component")
     if not _is_transformer(name):
         raise Refusal(f"the preparation {str(name)[:80]!r} is not an installed transformer")
-
-
-def _with(tree: Any, keys: Sequence[str], value: Any) -> Any:
-    """The tree with another value at these keys."""
-    return {**tree, keys[0]: _with(tree[keys[0]], keys[1:], value)} if keys else value
 
 
 def _exactness(name: str) -> tuple[bool, int]:

@@ -26,8 +26,6 @@ class TaskRule:
     name: str
     version: int | None = None
     where: Mapping[str, Range] = field(default_factory=dict)
-    counts: tuple[str, ...] = ()
-    small: Literal["refuse", "zero"] = "refuse"
     only: bool = False
 
     def covers(self, task: str) -> bool:
@@ -51,8 +49,6 @@ class TaskRule:
         version = "" if self.version is None else f" version {self.version}"
         said = [f"{name} {allowed}" for name, allowed in self.where.items()]
         said += ["nothing else"] if self.only else []
-        done = "refused" if self.small == "refuse" else "set to 0"
-        said += [f"small counts in {', '.join(self.counts)} {done}"] if self.counts else []
         return f"{self.name}{version}" + (f": {'; '.join(said)}" if said else "")
 
 
@@ -122,6 +118,7 @@ class OutputRules:
     """[output]: what is None is as the named policy says, see ``ReleaseLimits``."""
 
     max_bytes: Count | None = None
+    allows: frozenset[Kind] | None = None
     min_count: Count | None = None
     parameters: Share | None = None
     gram_rows: Positive | None = None

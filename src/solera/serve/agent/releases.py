@@ -19,7 +19,7 @@ from solera.core.payload import decode, encode
 from solera.serve.agent.database import Database
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS counted (one INTEGER PRIMARY KEY, numbers INTEGER, rows BLOB);
+CREATE TABLE IF NOT EXISTS known (one INTEGER PRIMARY KEY, facts BLOB);
 CREATE TABLE IF NOT EXISTS released (
     place INTEGER PRIMARY KEY, family TEXT, rows_gave BLOB, numbers BLOB
 );
@@ -35,26 +35,21 @@ class Releases:
 
     def read(self) -> dict[str, Any]:
         """What the file holds, as :meth:`solera.core.memory.Memory.to_payload` writes it."""
-        memory = Memory()
+        families: dict[str, list[tuple[Any, Any]]] = {}
         with self._database.write() as db:
-            counted = db.execute("SELECT numbers, rows FROM counted").fetchone()
+            known = db.execute("SELECT facts FROM known").fetchone()
             pieces = db.execute("SELECT family, rows_gave, numbers FROM released ORDER BY place")
-            if counted is not None:
-                memory.numbers, memory.rows = counted[0], decode(counted[1])
-            found: dict[str, list[tuple[Any, Any]]] = {}
             for family, rows_gave, numbers in pieces:
-                found.setdefault(family, []).append((decode(rows_gave), decode(numbers)))
-        for family, parts in found.items():
-            gave = np.concatenate([part[0] for part in parts], axis=1)
-            memory.families[family] = gave, np.concatenate([part[1] for part in parts])
-        return memory.to_payload()
+                families.setdefault(family, []).append((decode(rows_gave), decode(numbers)))
+        facts = Memory().to_payload() if known is None else decode(known[0])
+        return facts | {"families": {name: _joined(parts) for name, parts in families.items()}}
 
     def keep(self, after: Mapping[str, Any]) -> int:
         """Write down what an ask has added to what left; how many numbers it counts."""
         before, new = self.kept, dict(after)
         with self._database.write() as db:
-            row = (new["numbers"], encode(new["rows"]))
-            db.execute("INSERT OR REPLACE INTO counted VALUES (1, ?, ?)", row)
+            facts = {name: value for name, value in new.items() if name != "families"}
+            db.execute("INSERT OR REPLACE INTO known VALUES (1, ?)", (encode(facts),))
             for family in before["families"].keys() - new["families"].keys():
                 db.execute("DELETE FROM released WHERE family = ?", (family,))
             for family, (gave, numbers) in new["families"].items():
@@ -64,6 +59,11 @@ class Releases:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _joined(parts: list[tuple[Any, Any]]) -> list[Any]:
+    gave = np.concatenate([part[0] for part in parts], axis=1)
+    return [gave, np.concatenate([part[1] for part in parts])]
 
 
 def _add(db: sqlite3.Connection, family: str, before: Any, gave: Any, numbers: Any) -> None:

@@ -261,7 +261,7 @@ def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
     The method returns pairs of a title and a text, a matplotlib figure, or a table as a list of
     dicts with the same keys. Of a pipeline the last step is asked.
     """
-    last = getattr(learner, "steps", [learner])[-1]
+    last = getattr(learner, "learners", [learner])[-1]
     if not hasattr(last, "report_sections") or not path.exists():
         return []
     model = load_model(path)
