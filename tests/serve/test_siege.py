@@ -16,9 +16,7 @@ def test_honest_clients_are_served_while_others_attack(tmp_path, seconds):
     print(fared)
     assert fared.failed == []
     assert all(fared.sent[who] > 0 for who in ("stranger", "client", "driver"))
-    assert fared.answers[200] > 0, (
-        "who keeps to their share is answered"
-    )
+    assert fared.answers[200] > 0, "who keeps to their share is answered"
     assert not any(status >= 500 for status in fared.answers)
     assert fared.grown < 50e6
     if seconds > 60:  # of a few seconds on a busy machine a percentile says nothing
