@@ -9,9 +9,10 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from solera.core.clients import IntArray
-from solera.core.errors import UsageError
+from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
-from solera.core.schema import Schema
+from solera.core.plan import Plan, in_turn, prepared_by
+from solera.core.schema import Feature, Schema
 from solera.data.frames import check_columns
 from solera.learn.base import Transformer
 from solera.learn.named_steps import as_tuples, set_named, with_named
@@ -36,6 +37,17 @@ class FedSelect(Transformer):
     def train(self, federation: Federation) -> None:
         """The columns are in the schema."""
         self.chosen_ = positions(self.columns, self.schema_)
+
+    def training_asks(self) -> Plan:
+        return ()
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """Where the columns are not known yet, as many as are named."""
+        try:
+            return _some(schema, positions(self.columns, schema))
+        except (DataError, UsageError):
+            named = 1 if isinstance(self.columns, str) else len(self.columns)
+            return replace(schema, features=schema.features[:1] * named)
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -122,6 +134,25 @@ class FedColumns(Transformer):
         taken = np.concatenate(self.chosen_)
         rest = np.setdiff1d(np.arange(self.schema_.width), taken)
         self.rest_ = rest if self.remainder == "passthrough" else rest[:0]
+
+    def training_asks(self) -> Plan:
+        plans: list[Plan] = []
+        for *_, transformer, columns in self.parts:
+            select = FedSelect(columns)
+            fitting = transformer.asks(select.planned_schema(self.schema_))
+            plans += [select.asks(self.schema_), prepared_by(select, fitting)]
+        return in_turn(*plans)
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        features: list[Feature] = []
+        taken: set[str] = set()
+        for *_, transformer, columns in self.parts:
+            part = FedSelect(columns).planned_schema(schema)
+            taken |= {feature.name for feature in part.features}
+            features += transformer.planned_schema(part).features
+        if self.remainder == "passthrough":
+            features += [feature for feature in schema.features if feature.name not in taken]
+        return replace(schema, features=tuple(features))
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
