@@ -188,6 +188,21 @@ def test_rows_are_sent_only_by_those_who_allow_it_and_each_once(monkeypatch):
     assert len(rows) == sum(sent) == len(np.unique(rows, axis=0))
 
 
+def test_rows_are_sent_again_in_every_round_where_asked_for(monkeypatch):
+    sent = []
+    fetch = upload.fetch_rows
+
+    def watched(roster, takes, round):
+        sent.append({client: first.tolist() for client, (first, _) in takes.items()})
+        return fetch(roster, takes, round)
+
+    monkeypatch.setattr("solera.select.resources.fetch_rows", watched)
+    slow_link = so.simulation.Resources(upload=1.0, link=1e4)
+    digits(so.selectors.HybridFL(deadline=30, resend=True), slow_link, rounds=8)
+    assert len(set().union(*sent)) < sum(map(len, sent))  # some client sends in two rounds
+    assert all(set(first) == {0} for asked in sent for first in asked.values())
+
+
 def test_nobody_sends_rows_when_nobody_allows_it():
     fed, model = digits(
         so.selectors.HybridFL(deadline=30), so.simulation.Resources(upload=0.0, link=1e4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import solera as so
-from solera.core.errors import UsageError
+from solera.core.errors import NotFitted, UsageError
 from solera.core.selection import Roster, Selector
 from solera.core.task import _tasks, find_task
 from solera.select.draw import by_weight, highest
@@ -306,3 +306,68 @@ def test_every_selector_is_tried_here():
     tried = {type(make()) for make in [*COUNTED.values(), *TIMED.values()]}
     ours = {c for c in Selector.registry.values() if issubclass(c, Selector)}
     assert {c for c in ours if c.__module__.startswith("solera.")} <= tried
+
+
+@pytest.mark.parametrize(
+    ("alpha3", "count", "uniform"),
+    [(0.1, 3, 1), (0.3, 3, 1), (0.3, 6, 2), (0.3, 10, 3), (0.7, 10, 7), (0.0, 4, 0), (1.0, 4, 4)],
+)
+def test_active_sampling_explores_at_least_one_client(alpha3, count, uniform):
+    """⌈α3·M⌉ of a round come uniformly from all: those of low value too."""
+    values = np.arange(40.0)
+    selector = so.ActiveSampling(alpha1=0.0, alpha2=np.inf, alpha3=alpha3)
+    best = set(range(40 - (count - uniform), 40))
+    for seed in range(20):
+        drawn = set(selector.draw(values, count, np.random.default_rng(seed)).tolist())
+        assert len(drawn) == count
+        assert best <= drawn
+    if uniform:
+        assert any(
+            not set(selector.draw(values, count, np.random.default_rng(seed)).tolist())
+            <= set(range(40 - count, 40))
+            for seed in range(20)
+        )
+
+
+def test_what_a_selector_learned_can_be_read_after_fit():
+    X, y, X_test, y_test = so.datasets.digits()
+    fed = so.simulate(X / 16, y, clients=8, seed=0)
+    rows = X_test[:100] / 16, y_test[:100]
+    chosen = {"rounds": 6, "per_round": 3}
+    greedy = so.FedLinear(**chosen, select=so.selectors.GreedyShapley(*rows)).fit(fed).selector_
+    assert greedy.counts_.sum() == 18
+    assert (greedy.means > 0).any()
+    np.testing.assert_array_equal(greedy.scores, greedy.means)
+    bounds = so.FedLinear(**chosen, select=so.selectors.ShapleyUCB(*rows)).fit(fed).selector_
+    seen = bounds.counts_ > 0
+    assert (bounds.scores[seen] > bounds.means[seen]).all()
+    assert np.isinf(bounds.scores[~seen]).all()
+    soft = so.FedLinear(**chosen, select=so.selectors.ShapleySoftmax(*rows)).fit(fed).selector_
+    assert soft.probabilities.sum() == pytest.approx(1)
+    assert soft.probabilities.argmax() == soft.means.argmax()
+    active = so.FedLinear(**chosen, select=so.ActiveSampling(alpha2=5.0)).fit(fed).selector_
+    assert not np.isnan(active.values_).any()
+    assert (active.probabilities > 0).sum() == 8 - 6
+    assert active.probabilities.argmax() == active.values_.argmax()
+
+
+def test_nothing_was_learned_before_fit():
+    for selector in (so.selectors.GreedyShapley(), so.selectors.ShapleyUCB()):
+        with pytest.raises(NotFitted):
+            selector.means  # noqa: B018
+        with pytest.raises(NotFitted):
+            selector.scores  # noqa: B018
+    with pytest.raises(NotFitted):
+        so.ActiveSampling().probabilities  # noqa: B018
+    with pytest.raises(NotFitted):
+        so.FedLinear().selector_  # noqa: B018
+
+
+def test_a_saved_model_is_the_same_whoever_was_selected(tmp_path):
+    X, y, *_ = so.datasets.digits()
+    fed = so.simulate(X / 16, y, clients=6, seed=0)
+    model = so.FedLinear(rounds=3, per_round=2, select=so.ActiveSampling()).fit(fed)
+    again = so.load(model.save(tmp_path / "model.solera"))
+    assert set(again.get_state()) == set(model.get_state())
+    with pytest.raises(NotFitted):
+        again.selector_  # noqa: B018

@@ -24,6 +24,7 @@ import solera as so
 from solera.core.aggregation import Mean
 from solera.core.component import describe_fitted
 from solera.core.payload import decode, encode
+from solera.core.plan import Plan, planned
 from solera.core.private_files import write_file
 from solera.core.schema import Schema
 from solera.core.task import task
@@ -60,6 +61,9 @@ class Walk(Learner):
         for r in self.each_round(federation, rounds=self.rounds):
             self.at_ = r.ask(walk, {"at": self.at_, "round": r.index}).fold(Mean())["at"]
 
+    def training_asks(self) -> Plan:
+        return (planned(walk, self.rounds, open=["round"]),)
+
 
 # --- where processes die -------------------------------------------------------------------------
 
@@ -73,11 +77,11 @@ class Step:
     only: Callable[..., bool] = lambda *_, **__: True
 
 
-def _first_piece(_: Any, digest: str, offset: int, chunk: bytes) -> bool:
+def _first_piece(_: Any, digest: str, offset: int, chunk: bytes, owner: str) -> bool:
     return offset == 0
 
 
-def _next_piece(_: Any, digest: str, offset: int, chunk: bytes) -> bool:
+def _next_piece(_: Any, digest: str, offset: int, chunk: bytes, owner: str) -> bool:
     return offset > 0
 
 

@@ -6,7 +6,8 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from solera.core.errors import NotEnoughReplies, PayloadTooLarge, UsageError
 from solera.core.html import html_table
 from solera.core.meter import Meter, Record, compact, same_for_all
 from solera.core.payload import DEFAULT_LIMITS, Limits, encoded_size, read_only
+from solera.core.plan import Plan
 from solera.core.replies import Failure, Reply
 from solera.core.schema import Schema
 from solera.core.task import Task, find_task
@@ -239,6 +241,8 @@ class Federation:
         round: which round this is; together with the seed it fixes all random draws.
         """
         installed = task if isinstance(task, Task) else find_task(task)
+        if open_job := getattr(self.engine, "open_job", None):
+            open_job()  # which fixes who takes part
         clients = self._chosen(to)
         size = self._check_payload(payload, clients)
         check_arguments(Federation.ask, deadline=deadline)
@@ -293,6 +297,17 @@ class Federation:
         view.meter, view.clock, view.names = self.meter, self.clock, self.names
         view._prepare = (*self._prepare, Preparation.by(transformer))
         return view
+
+    @contextmanager
+    def announced(self, learner: Component, plan: Callable[[], Plan]) -> Iterator[None]:
+        """Everything that is asked inside is for this learner and as planned.
+
+        In a real federation it becomes a job whose description says so: owners approve it, and
+        their agents compare every ask with it. What is announced inside is part of the same job.
+        """
+        announce = getattr(self.engine, "announced", None)
+        with nullcontext() if announce is None else announce(learner, plan):
+            yield
 
     def close(self) -> None:
         """Give back the engine's processes and memory."""

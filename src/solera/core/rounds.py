@@ -26,6 +26,7 @@ from solera.core.engine import Engine
 from solera.core.errors import CheckpointError, UsageError
 from solera.core.federation import Federation, Replies, Updates
 from solera.core.meter import Total
+from solera.core.plan import Plan
 from solera.core.replies import Failure
 from solera.core.selection import Roster, Selector, Work
 from solera.core.state import Stateful, is_state
@@ -128,6 +129,10 @@ class Callback(Stateful):
 
     def on_end(self, learner: Any) -> None:
         """After the last round, also when it was interrupted."""
+
+    def asks(self, learner: Component, rounds: int) -> Plan:
+        """What is asked while so many rounds are watched; nothing by default."""
+        return ()
 
 
 class EarlyStopping(Callback, Component):

@@ -95,13 +95,15 @@ class Schema:
 
 
 def class_codes(labels: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Positions of labels in the agreed, sorted list of classes; an unknown label is an error."""
+    """Positions of labels in the agreed, sorted list of classes; an unknown label is an error.
+
+    The error does not say which label it is: the labels may be a client's own, and errors travel.
+    """
     labels = np.asarray(labels)
     codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    unknown = classes[codes] != labels
-    if unknown.any():
+    if len(labels) and (not len(classes) or (classes[codes] != labels).any()):
         raise DataError(
-            f"class {labels[unknown][0]!r} is not among the {len(classes)} agreed classes",
+            f"a class of some row is not among the {len(classes)} agreed classes",
             hint="classes are agreed before training: fit all clients, or name them in a schema",
         )
     return np.asarray(codes, dtype=np.int64)

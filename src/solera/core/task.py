@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from solera.core.clients import Client, ClientGroup
 from solera.core.errors import TaskError, TaskVersionMismatch, UnknownTask
 from solera.core.registry import load_packages, new_registry
 from solera.core.replies import Stacked
+
+if TYPE_CHECKING:
+    from solera.core.release import Release
 
 One = Callable[[Client, Any], Any]
 Many = Callable[[ClientGroup, Any], Stacked | Sequence[Any]]
@@ -24,7 +27,9 @@ class Task:
     ``many`` serves a group of simulated clients at once and must give the replies ``one`` would
     give. The coordinator turns replies away that hold NaN or infinite numbers, unless ``finite`` is
     False, and those that differ in keys, shapes or types from the example ``like`` makes of the
-    ask's payload.
+    ask's payload. ``ask`` declares what the task takes (:mod:`solera.core.declared`) and
+    ``release`` what leaves with its reply (:mod:`solera.core.release`); a task that does not say
+    what leaves runs in simulations, but is not installed at an agent.
     """
 
     name: str
@@ -33,6 +38,8 @@ class Task:
     version: int = 1
     finite: bool = True
     like: Callable[[Any], Any] | None = None
+    ask: Any = None
+    release: tuple[Release, ...] | None = None
 
     def __call__(self, client: Client, ask: Any) -> Any:
         return self.one(client, ask)
@@ -48,6 +55,8 @@ def task(
     version: int = 1,
     finite: bool = True,
     like: Callable[[Any], Any] | None = None,
+    ask: Any = None,
+    release: Sequence[Release] | None = None,
 ) -> Callable[[One], Task]:
     """Install a function ``(client, ask) -> reply`` as the task ``name``.
 
@@ -63,23 +72,27 @@ def task(
                 f"task {name!r} is already installed by {known.one.__module__}",
                 hint="choose another name; names are shared by all packages",
             )
-        _tasks[name] = Task(name, one, many, version, finite, like)
+        leaves = None if release is None else tuple(release)
+        _tasks[name] = Task(name, one, many, version, finite, like, ask, leaves)
         return _tasks[name]
 
     return install
 
 
 def group_task(
-    name: str, *, like: Callable[[Any], Any] | None = None
+    name: str, **declared: Any
 ) -> Callable[[Callable[[ClientGroup, Any], Stacked]], Task]:
-    """Install a function ``(group, ask) -> replies``, for which one client is a group of one."""
+    """Install a function ``(group, ask) -> replies``, for which one client is a group of one.
+
+    The rest is declared as for :func:`task`.
+    """
 
     def install(many: Callable[[ClientGroup, Any], Stacked]) -> Task:
         @wraps(many)
         def one(client: Client, ask: Any) -> Any:
             return many(client.alone, ask)[0]
 
-        return task(name, many=many, like=like)(one)
+        return task(name, many=many, **declared)(one)
 
     return install
 

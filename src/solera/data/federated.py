@@ -77,6 +77,8 @@ class FederatedData:
         self.left_over = left_over
         self.names = names
         self.resources: Any = None
+        self.persons: IntArray | None = None
+        """Whose row each row is, as codes 0, 1, …; None where every row is somebody else's."""
         self._held_out = held_out
 
     @classmethod
@@ -124,6 +126,13 @@ class FederatedData:
     def segments(self, clients: IntArray, part: Part = "train") -> Segments:
         starts, sizes = self._bounds(clients, part)
         return Segments(self.X, self.y, starts, sizes)
+
+    def units(self, client: int, part: Part) -> IntArray | None:
+        """Whose rows those of a client are, where that is known."""
+        if self.persons is None:
+            return None
+        start, size = self._bounds(client, part)
+        return self.persons[start : start + size]
 
     def _bounds(self, clients: Any, part: Part) -> tuple[IntArray, IntArray]:
         starts, ends = self.offsets[:-1][clients], self.offsets[1:][clients]
@@ -187,7 +196,9 @@ class FederatedData:
         return owner, within, rng.random_bits(keys[owner], within)
 
     def _ordered(self, order: IntArray, held_out: HeldOut) -> FederatedData:
-        return self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
+        view = self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
+        view.persons = None if self.persons is None else self.persons[order]
+        return view
 
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
         X, schema = self.X, self.schema
@@ -195,6 +206,7 @@ class FederatedData:
             X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
         view = self._replaced(Rows(X, self.y), schema, self._held_out)
         view.resources = self.resources
+        view.persons = self.persons
         return view
 
     def _replaced(self, rows: Rows, schema: Schema, held_out: HeldOut | None) -> FederatedData:
@@ -235,7 +247,7 @@ class FederatedData:
             validation, test = self._held_out
             held_out = (validation[client : client + 1], test[client : client + 1])
         offsets = np.array([0, len(rows)])
-        return FederatedData(
+        view = FederatedData(
             rows.X,
             rows.y,
             offsets,
@@ -243,6 +255,8 @@ class FederatedData:
             held_out=held_out,
             names=self.names[client : client + 1],
         )
+        view.persons = None if self.persons is None else self.persons[start:end]
+        return view
 
     def class_counts(self) -> IntArray | None:
         """Rows of each class (or positive labels) per client, or None without classes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,8 +21,12 @@ from solera.core.clients import (
     Source,
 )
 from solera.core.component import build_fitted
+from solera.core.declared import check_state
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
+from solera.core.gate import Gate, ReleaseLimits
+from solera.core.groups import GroupedSource, needs_groups
+from solera.core.memory import Memory, row_digests
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
@@ -29,6 +34,8 @@ from solera.core.task import Task, find_task
 
 States = dict[int, dict[str, Any]]
 
+RELEASED = "solera.released"
+"""Where a client's state keeps what left it."""
 MEMORY = 256 << 20
 """Bytes of rows and updates that a ``many=`` call may hold at once, unless told otherwise."""
 
@@ -57,12 +64,18 @@ class Runner:
     """Runs asks on the data of simulated clients, block by block."""
 
     def __init__(
-        self, source: Source, fault_model: FaultModel | None = None, memory: int = MEMORY
+        self,
+        source: Source,
+        fault_model: FaultModel | None = None,
+        memory: int = MEMORY,
+        limits: ReleaseLimits | None = None,
     ) -> None:
         self.source = source
         self.fault_model = fault_model
         self.memory = memory
+        self.limits = limits
         self._prepared: dict[str, Source] = {}
+        self._digests: dict[int, IntArray] = {}
 
     def block(
         self, ask: Ask, clients: IntArray, states: States, aggregation: Aggregation | None
@@ -128,9 +141,12 @@ class Runner:
         """One call for some clients. If it fails, each is asked alone to find out who."""
         assert task.many is not None
         own_states = [_state_of(states, client) for client in clients.tolist()]
-        group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states)
         try:
+            gates = self._admit(task, ask, clients, own_states)
+            group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states)
             payloads = task.many(group, ask.payload)
+            if gates:
+                payloads = _release(task, ask, group, payloads, gates)
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -151,7 +167,6 @@ class Runner:
         return Batch(clients, payloads), []
 
     def _one_by_one(self, task: Task, ask: Ask, clients: IntArray, states: States) -> Checked:
-        source, draws = self._source_for(ask), _draws(ask)
         payloads: list[Any] = []
         failures: list[Failure] = []
         answered: list[int] = []
@@ -159,7 +174,7 @@ class Runner:
         for client in clients.tolist():
             state = _state_of(states, client)
             try:
-                reply = task.one(Client(client, source, draws, state), ask.payload_for(client))
+                reply = self._reply(task, ask, client, state)
                 size = encoded_size(reply)
                 encoded_size(state)
             except SoleraError as error:
@@ -175,14 +190,67 @@ class Runner:
                 _keep(states, client, state)
         return Batch(_ints(answered), payloads, _ints(sizes)), failures
 
+    def _reply(self, task: Task, ask: Ask, client: int, state: dict[str, Any]) -> Any:
+        """The reply of one client, through the gate where there is one."""
+        gates = self._admit(task, ask, _ints([client]), [state])
+        asked, payload = (
+            Client(client, self._source_for(ask), _draws(ask), state),
+            ask.payload_for(client),
+        )
+        reply = task.one(asked, payload)
+        if gates:
+            reply = gates[0].release(task, asked, payload, reply)
+            state[RELEASED] = gates[0].memory.to_payload()
+        return reply
+
+    def _admit(
+        self, task: Task, ask: Ask, clients: IntArray, states: Sequence[dict[str, Any]]
+    ) -> list[Gate]:
+        """The gate of every client, where there is one, if it lets the ask in."""
+        gates: list[Gate] = []
+        if self.limits is None:
+            return gates
+        for client, state in zip(clients.tolist(), states, strict=True):
+            gate = Gate(self.limits, Memory.from_payload(state.pop(RELEASED, None)))
+            if not self.limits.trusted:
+                gate.memory.check_rows(self._row_digests(client), self.limits.min_count)
+            asked = Client(client, self._source_for(ask), _draws(ask), state)
+            gate.admit(task, asked, ask.payload_for(client))
+            gates.append(gate)
+        return gates
+
+    def _row_digests(self, client: int) -> IntArray:
+        if client not in self._digests:
+            rows = self.source.segments(_ints([client]), "train")[0]
+            self._digests[client] = row_digests(rows.X, rows.y)
+        return self._digests[client]
+
     def _source_for(self, ask: Ask) -> Source:
+        """What the task of an ask sees of the rows, prepared as the ask says."""
+        source, kind = self.source, "rows"
+        if self.limits is not None:
+            task = find_task(ask.task, ask.version)
+            if needs_groups(task, self.limits):
+                source, kind = self._grouped, "groups"
         if not ask.prepare:
-            return self.source
-        key = "/".join(step.digest for step in ask.prepare)
+            return source
+        key = "/".join([kind, *(step.digest for step in ask.prepare)])
         if key not in self._prepared:
-            steps = [build_fitted(step.description) for step in ask.prepare]
-            self._prepared[key] = self.source.prepared(steps)
+            steps = []
+            schema = source.schema
+            for step in ask.prepare:
+                transformer = build_fitted(step.description)
+                if self.limits is not None:
+                    check_state(transformer, schema)
+                    schema = transformer.transform_schema(schema)
+                steps.append(transformer)
+            self._prepared[key] = source.prepared(steps)
         return self._prepared[key]
+
+    @cached_property
+    def _grouped(self) -> Source:
+        assert self.limits is not None
+        return GroupedSource(self.source, self.limits)
 
     def _runs(self, costs: IntArray) -> Iterator[slice]:
         """Positions, one after the other, whose costs fit the memory together; at least one."""
@@ -233,9 +301,15 @@ class Runner:
 class Simulated:
     """What engines share whose clients live on this machine: their rows and what they keep."""
 
-    def __init__(self, source: Source, fault_model: FaultModel | None, memory: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        fault_model: FaultModel | None,
+        memory: int,
+        limits: ReleaseLimits | None,
+    ) -> None:
         self.source = source
-        self._runner = Runner(source, fault_model, memory)
+        self._runner = Runner(source, fault_model, memory, limits)
         self._states: States = {}
 
     @property
@@ -252,7 +326,8 @@ class Simulated:
     def is_complete(self) -> bool:
         """Whether every client would reply, has rows to train on, and misses no value."""
         knows = getattr(self.source, "is_complete", None)
-        return self._runner.fault_model is None and knows is not None and bool(knows())
+        undisturbed = self._runner.fault_model is None and self._runner.limits is None
+        return undisturbed and knows is not None and bool(knows())
 
     def states(self) -> dict[int, Any]:
         return self._states
@@ -272,7 +347,10 @@ def validate_and_fold(
     virtual: float,
     aggregation: Aggregation | None,
 ) -> Block:
-    """What the coordinator does with the replies of a block: turn the unsound away, and fold."""
+    """What the coordinator does with the replies of a block: turn the unsound away, and fold.
+
+    Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
+    """
     if task.like is not None and not isinstance(batch.payloads, Stacked):
         like = task.like
         batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
@@ -281,8 +359,10 @@ def validate_and_fold(
     if aggregation is not None:
         try:
             partial = aggregation.fold(batch)
-        except PayloadError:
+        except Exception:
             batch, failed = batch.liftable(aggregation.lift)
+            failures += failed
+            batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
             failures += failed
             partial = aggregation.fold(batch)
     if task.finite and (aggregation is None or not is_finite(partial)):
@@ -317,8 +397,19 @@ def _remove_unreachable(
     return clients[~gone], failures, virtual, rest
 
 
+def _release(
+    task: Task, ask: Ask, group: ClientGroup, replies: Any, gates: Sequence[Gate]
+) -> list[Any]:
+    """The replies of a group as their gates let them out."""
+    released = []
+    for client, reply, gate in zip(group, replies, gates, strict=True):
+        released.append(gate.release(task, client, ask.payload, reply))
+        client.state[RELEASED] = gate.memory.to_payload()
+    return released
+
+
 def _draws(ask: Ask) -> Draws:
-    return Draws(ask.seed, ask.task, ask.round)
+    return Draws(ask.seed, ask.task, ask.round, ask.secret)
 
 
 def _state_of(states: States, client: int) -> dict[str, Any]:

@@ -10,19 +10,26 @@ from collections.abc import Iterator
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import Source
 from solera.core.engine import Ask, Block
+from solera.core.gate import ReleaseLimits
 from solera.engines.blocks import MEMORY, FaultModel, Simulated
 
 
 class LocalEngine(Simulated):
     """Runs every ask here and now.
 
-    ``memory`` bounds the bytes that the clients of one ``many=`` call hold together.
+    ``memory`` bounds the bytes that the clients of one ``many=`` call hold together; with
+    ``limits`` every ask and reply passes the gate.
     """
 
     def __init__(
-        self, source: Source, *, fault_model: FaultModel | None = None, memory: int = MEMORY
+        self,
+        source: Source,
+        *,
+        fault_model: FaultModel | None = None,
+        memory: int = MEMORY,
+        limits: ReleaseLimits | None = None,
     ) -> None:
-        super().__init__(source, fault_model, memory)
+        super().__init__(source, fault_model, memory, limits)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]

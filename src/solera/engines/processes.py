@@ -34,6 +34,7 @@ from solera.core.component import build, describe
 from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import PayloadError, SoleraError, TaskError
+from solera.core.gate import ReleaseLimits
 from solera.core.payload import Limits, decode, encode, encode_pieces
 from solera.core.registry import registered
 from solera.core.replies import Batch, Failure, Stacked
@@ -61,9 +62,10 @@ class ProcessEngine(Simulated):
         workers: Count | None = None,
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
+        limits: ReleaseLimits | None = None,
         start: Literal["fork", "spawn"] | None = None,
     ) -> None:
-        super().__init__(source, fault_model, memory)
+        super().__init__(source, fault_model, memory, limits)
         self.workers = _cores() if workers is None else workers
         methods = multiprocessing.get_all_start_methods()
         self.start = start or ("fork" if "fork" in methods else "spawn")

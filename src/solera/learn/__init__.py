@@ -1,5 +1,6 @@
 """Learners, and what one's own learner builds on."""
 
+from solera.core.plan import in_turn, planned
 from solera.learn.averaging import nn
 from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.buffered import FedBuff
@@ -73,6 +74,8 @@ __all__ = [
     "SimFL",
     "Transformer",
     "evaluate",
+    "in_turn",
     "load",
     "nn",
+    "planned",
 ]

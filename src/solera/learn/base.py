@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,17 +18,18 @@ from solera.core.clients import Array, FloatArray
 from solera.core.component import Component, build_fitted, describe, describe_fitted
 from solera.core.constraints import names_checked
 from solera.core.engine import CheckpointStore
-from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
+from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.payload import Limits, decode, encode, is_finite
+from solera.core.plan import Plan, in_turn, one_of
 from solera.core.private_files import write_file
 from solera.core.rounds import Callback, Round, Rounds, logged
-from solera.core.schema import Schema, class_codes, numbered
+from solera.core.schema import Feature, Kind, Schema, Target, class_codes, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
 from solera.core.task import Task
-from solera.data.agreement import agree
+from solera.data.agreement import AGREEMENT, agree
 from solera.data.dataset import Dataset
 from solera.data.federated import as_numbers
 from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
@@ -39,6 +41,8 @@ from solera.simulate.simulation import simulate
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
+_MOST_COLUMNS = 10_000
+"""A plan that is made before clients have agreed on their columns allows for so many."""
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
 _FORMAT = 1
 """What a saved learner looks like; 1 holds parameters of networks in PyTorch's order."""
@@ -61,6 +65,7 @@ class Learner(Stateful, Component, abstract=True):
 
     schema_: Schema
     history_: list[dict[str, Any]]
+    _selector: Selector | None = None
     _callbacks: Sequence[Callback] = ()
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
@@ -96,18 +101,19 @@ class Learner(Stateful, Component, abstract=True):
         federation = as_federation(federation, y)
         self.forget()
         self.history_ = []
-        self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        if start is not None:
-            self._begin_with(start)
         bar = [RoundBar()] if is_wanted(progress) else []
-        self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
-        try:
-            self.train(federation)
-        finally:
-            if self._loop is not None:
-                self._loop.close()  # callbacks hear of the end before an error goes on
-            for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
-                vars(self).pop(name, None)
+        with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            if start is not None:
+                self._begin_with(start)
+            self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
+            try:
+                self.train(federation)
+            finally:
+                if self._loop is not None:
+                    self._loop.close()  # callbacks hear of the end before an error goes on
+                for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
+                    vars(self).pop(name, None)
         return self
 
     def _begin_with(self, start: Any) -> None:
@@ -128,6 +134,35 @@ class Learner(Stateful, Component, abstract=True):
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
 
+    # --- what will be asked ---
+
+    def asks(self, schema: Schema | None, *, callbacks: Sequence[Callback] = ()) -> Plan:
+        """What :meth:`fit` asks clients with such rows: tasks, ranges, and the most asks of each.
+
+        Without a schema the plan holds for all rows that this learner can learn from; what depends
+        on them is left open.
+        """
+        self.check_params()
+        if schema is None:
+            return _plan_for_any_rows(self, callbacks)
+        learner = self.clone()
+        learner.schema_, learner._callbacks = schema, callbacks
+        return in_turn(AGREEMENT, learner.training_asks())
+
+    def training_asks(self) -> Plan:
+        """What :meth:`train` asks; ``schema_`` is known already, and nothing else."""
+        raise UsageError(
+            f"{type(self).__name__} does not say what it asks",
+            hint="write its method training_asks, see docs/how-to/add-a-learner.md",
+        )
+
+    def loop_asks(
+        self, rounds: int, per_round: int | None = None, select: Selector | None = None
+    ) -> Plan:
+        """What :meth:`each_round` asks besides the learner: for its selector and callbacks."""
+        selection = () if select is None else select.asks(self, rounds, per_round)
+        return in_turn(selection, *(c.asks(self, rounds) for c in self._callbacks))
+
     @property
     def predicts(self) -> bool:
         """Whether ``predict`` answers what the target asks, so that it can be judged by it."""
@@ -143,7 +178,8 @@ class Learner(Stateful, Component, abstract=True):
     ) -> Iterator[Round]:
         """The rounds of an iterative learner.
 
-        Selection, callbacks, early stopping and checkpoints happen around the body.
+        Selection, callbacks, early stopping and checkpoints happen around the body. What the
+        selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
         """
         selector = Uniform() if select is None else select
         if not isinstance(selector, Selector):
@@ -165,12 +201,13 @@ class Learner(Stateful, Component, abstract=True):
             seed, clients = federation.seed, len(federation)
             run = fingerprint(_identity(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(store, run)
+        self._selector = selector.clone()
         self._loop = iter(
             Rounds(
                 federation,
                 self,
                 rounds,
-                selector.clone(),
+                self._selector,
                 per_round,
                 self._callbacks,
                 checkpoint,
@@ -178,6 +215,13 @@ class Learner(Stateful, Component, abstract=True):
             )
         )
         return self._loop
+
+    @property
+    def selector_(self) -> Selector:
+        """The selector as the rounds left it: what it came to know of the clients."""
+        if self._selector is None:
+            raise NotFitted.of(self)
+        return self._selector
 
     def workload(self) -> tuple[int, float]:
         """Bits of the model that travels, and passes of a client over its rows, in a round."""
@@ -434,6 +478,9 @@ class Additive(Predictor, abstract=True):
     standing jobs of a coordinator.
     """
 
+    contribution: ClassVar[Task]
+    """The task of :meth:`question`."""
+
     @abstractmethod
     def prepare(self, federation: Federation, clients: ArrayLike | None = None) -> None:
         """Settle all that must be the same for everyone; ``schema_`` is known already."""
@@ -471,6 +518,38 @@ class Transformer(Learner, abstract=True):
     def transform_schema(self, schema: Schema) -> Schema:
         """What transformed rows look like."""
         return schema
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """What transformed rows will look like, as far as that is known before ``fit``."""
+        step = self.clone()
+        step.schema_ = schema
+        return step.transform_schema(schema)
+
+
+def _plan_for_any_rows(learner: Learner, callbacks: Sequence[Callback]) -> Plan:
+    plans, problems = [], []
+    for schema in _possible_schemas():
+        try:
+            plans.append(learner.asks(schema, callbacks=callbacks))
+        except (DataError, SchemaError) as problem:  # rows that it cannot learn from
+            problems.append(problem)
+    if not plans:
+        raise problems[0]
+    return one_of(*plans)
+
+
+def _possible_schemas() -> Iterator[Schema]:
+    """Rows of all kinds, no two of the same width and outputs, and wide ones."""
+    targets: list[tuple[Target, int]] = [
+        ("classes", 2), ("classes", 3), ("labels", 4), ("labels", 5), ("numbers", 1), ("numbers", 6)
+    ]  # fmt: skip
+    kinds: tuple[Kind, ...] = ("numeric", "categorical")
+    for i, (kind, (target, outputs)) in enumerate(product(kinds, [*targets, ("none", 0)])):
+        width = _MOST_COLUMNS if target == "classes" and outputs == 2 else 2 + i
+        categories = () if kind == "numeric" else ("a", "b")
+        features = (Feature("x", kind, categories),) * width
+        classes = np.arange(outputs if target in ("classes", "labels") else 0)
+        yield Schema(features, target, classes, outputs)
 
 
 def _identity(learner: Learner) -> Any:

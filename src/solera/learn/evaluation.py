@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
@@ -18,27 +18,81 @@ from solera.core.clients import (
     PARTS,
     Array,
     BoolArray,
+    Client,
     ClientGroup,
     FloatArray,
     IntArray,
     Part,
+    Rows,
     Segments,
 )
-from solera.core.component import Component, build_fitted, describe_fitted
+from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, check_values
+from solera.core.declared import Fitted
 from solera.core.errors import DataError, UsageError
+from solera.core.evidence import Sums, cells, everyone
 from solera.core.federation import Federation
 from solera.core.html import html_table
+from solera.core.plan import Plan, planned
+from solera.core.release import Cells
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.data.frames import encode_target
+from solera.learn.base import Predictor
 
 _MOST_SHOWN = 20  # clients in a notebook's table
 
 
-@group_task("learner.evaluate")
+class Judge(TypedDict):
+    """What ``learner.evaluate`` takes: a fitted model, and the part of the rows."""
+
+    model: Annotated[dict[str, Any], Fitted(Predictor)]
+    part: Part
+
+
+_ALIKE = {"y": "numbers", "error": "numbers", "y2": "squares", "error2": "squares"}
+"""Sums that a model can make equal but for a few rows: where it predicts 0, the error is y."""
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """The rows of each cell of a confusion matrix, and what rows gave to the other sums."""
+    part = ask["part"]
+    rows = client.data.part(part)
+    model = build_fitted(ask["model"])
+    if "confusion" in reply:
+        k = len(model.schema_.classes)
+        true, guessed = _codes(model, rows)
+        return {"confusion": cells(true * k + guessed, k * k, part=part)}
+    behind = {"rows": everyone(len(rows), part=part)}
+    for name, value in _given(model, rows).items():
+        given = value.reshape(len(rows), -1)
+        is_sum = name in _ALIKE
+        behind[name] = Sums(given, part=part, what=_ALIKE.get(name, ""), beyond=is_sum)
+    return behind
+
+
+def _no_sums(ask: Any, reply: Any) -> dict[str, Any]:
+    return {name: np.zeros_like(reply[name]) for name in _ALIKE}
+
+
+def _true_classes(ask: Any) -> IntArray:
+    """The true class of every cell of a confusion matrix: how many rows have it is known."""
+    k = len(build_fitted(ask["model"]).schema_.classes)
+    return np.repeat(np.arange(k), k)
+
+
+@group_task(
+    "learner.evaluate",
+    ask=Judge,
+    release=[
+        Cells("confusion", behind=_behind, margins=_true_classes),
+        Cells("true_positive", "false_positive", "false_negative", behind=_behind),
+        Cells("y", "y2", "error2", "error", behind=_behind, neutral=_no_sums),
+        Cells("exact", "rows", behind=_behind),
+    ],
+)
 def _evaluate(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
@@ -49,29 +103,42 @@ def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
     joined = rows.joined()
     if joined.y is None:
         raise DataError("rows without a target cannot be evaluated")
-    schema: Schema = model.schema_
     owners = rows.owners
-    predicted = model.predict(joined.X) if len(joined) else joined.y
-    if schema.target == "classes":
-        k = len(schema.classes)
-        true, guessed = (class_codes(y, schema.classes) for y in (joined.y, predicted))
-        cells = (owners * k + true) * k + guessed
-        counts = np.bincount(cells, minlength=len(rows) * k * k)
+    if model.schema_.target == "classes":
+        k = len(model.schema_.classes)
+        true, guessed = _codes(model, joined)
+        confused = (owners * k + true) * k + guessed
+        counts = np.bincount(confused, minlength=len(rows) * k * k)
         return {"confusion": counts.reshape(len(rows), k, k)}
-    truth, guess = _matrix(joined.y), _matrix(predicted)
-    if schema.target == "labels":
+    given = _given(model, joined)
+    sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
+    return {**sums, "rows": rows.sizes}
+
+
+def _predicted(model: Any, rows: Rows) -> Array:
+    predicted: Array = model.predict(rows.X) if len(rows) else rows.y
+    return predicted
+
+
+def _codes(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
+    """The true and the predicted class of every row, as codes."""
+    classes = model.schema_.classes
+    return class_codes(rows.y, classes), class_codes(_predicted(model, rows), classes)
+
+
+def _given(model: Any, rows: Rows) -> dict[str, Array]:
+    """What every row adds to each sum, for labels and numbers."""
+    truth, guess = _matrix(rows.y), _matrix(_predicted(model, rows))
+    if model.schema_.target == "labels":
         truth, guess = truth.astype(bool), guess.astype(bool)
-        values = {
+        return {
             "true_positive": truth & guess,
             "false_positive": ~truth & guess,
             "false_negative": truth & ~guess,
             "exact": (truth == guess).all(axis=1),
         }
-    else:
-        error = truth - guess
-        values = {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
-    sums = {name: _sums(value, owners, len(rows)) for name, value in values.items()}
-    return {**sums, "rows": rows.sizes}
+    error = truth - guess
+    return {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
 
 
 def _matrix(y: Array) -> Array:
@@ -139,14 +206,15 @@ def evaluate(
             hint="compare clusters with so.metrics.jaccard or model.silhouette",
         )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
-    replies = federation.ask(_evaluate, ask)
     each: dict[int, dict[str, float]] = {}
-    if per_client:
-        ids, counts = replies.fold(Gather())
-        total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
-        each = _by_client(ids, counts)
-    else:
-        total = replies.fold(Sum())
+    with federation.announced(model, lambda: evaluation_asks(model, part)):
+        replies = federation.ask(_evaluate, ask)
+        if per_client:
+            ids, counts = replies.fold(Gather())
+            total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
+            each = _by_client(ids, counts)
+        else:
+            total = replies.fold(Sum())
     if not rows_counted(total):
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
@@ -186,6 +254,12 @@ def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, flo
         client: dict(zip(found, values, strict=True))
         for client, values in zip(ids[some].tolist(), columns, strict=True)
     }
+
+
+def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
+    """What so many calls of :func:`evaluate` ask."""
+    judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
+    return (planned(_evaluate, most, judged, open=["model"]),)
 
 
 class Gather(Aggregation):
@@ -318,6 +392,10 @@ class Evaluate(Callback, Component):
         super().check_params()
         if (self.X is None) != (self.y is None):
             raise UsageError("Evaluate needs rows and their target, or neither")
+
+    def asks(self, learner: Component, rounds: int) -> Plan:
+        times = rounds // self.every
+        return evaluation_asks(learner, self.part, times) if self.X is None and times else ()
 
     def on_round(self, learner: Any, round: Round) -> None:
         if (round.index + 1) % self.every:

@@ -12,13 +12,17 @@ the squared error for numbers; ``l2`` adds l2/2·‖w‖² (without the intercep
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
-from solera.core.clients import Array, Client, ClientGroup, IntArray
+from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
+from solera.core.declared import Classes, Shape
 from solera.core.errors import DataError
+from solera.core.evidence import Sums, everyone
+from solera.core.release import Cells, Update
 from solera.core.replies import Stacked
 from solera.core.selection import Selector
 from solera.core.task import task
@@ -75,12 +79,32 @@ def _like(ask: Any) -> Entries:
     return {"coef": ask["coef"], "intercept": ask["intercept"], "loss": 0.0, "rows": 0}
 
 
-@task("linear.train", many=_train_many, like=_like)
-@np.errstate(over="ignore", invalid="ignore")
-def _train(client: Client, ask: Any) -> Entries:
-    """Mini-batch gradient descent over this client's rows, as in the textbook."""
+class Train(TypedDict):
+    """What ``linear.train`` takes."""
+
+    coef: Annotated[FloatArray, Shape("columns", "outputs")]
+    intercept: Annotated[FloatArray, Shape("outputs")]
+    classes: Annotated[Array, Classes()]
+    loss: Literal["softmax", "sigmoid", "squared"]
+    lr: Positive
+    epochs: Annotated[int, Meta(ge=1, le=1000)]
+    batch_size: Count | None
+    l2: NonNegative
+
+
+def _descend(
+    client: Client,
+    ask: Any,
+    given: FloatArray | None = None,
+    direct: FloatArray | None = None,
+    losses: FloatArray | None = None,
+) -> tuple[Array, Array, float]:
+    """Weights, intercepts and the sum of losses after all steps.
+
+    The last three take up what every row gave: W ends at its start, shrunk by l2, minus
+    η Σᵢ xᵢ givenᵢᵀ, and b at its start minus η Σᵢ directᵢ.
+    """
     rows = client.data.part("train")
-    check_shape(client.id, len(rows), rows.X, len(ask["coef"]))
     targets = targets_of(rows.y, ask["loss"], ask["classes"], ask["coef"].dtype)
     kind = _float(rows.X)
     W, b = ask["coef"].astype(kind), ask["intercept"].astype(kind)
@@ -91,10 +115,68 @@ def _train(client: Client, ask: Any) -> Entries:
         for first in range(0, len(rows), batch):
             take = shuffled[first : first + batch]
             x = _dense(rows.X, take, kind)
-            error, losses = _error(x @ W + b, targets[take], ask["loss"])
+            error, row_losses = _error(x @ W + b, targets[take], ask["loss"])
             W = W - ask["lr"] * (x.T @ (error / len(take)) + ask["l2"] * W)
             b = b - ask["lr"] * (error / len(take)).sum(axis=0)
-            loss += float(losses.sum())
+            loss += float(row_losses.sum())
+            if given is not None and direct is not None and losses is not None:
+                given *= 1 - ask["lr"] * ask["l2"]
+                given[take] += error / len(take)
+                direct[take] += error / len(take)
+                losses[take] += row_losses
+    return W, b, loss
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """What every row gave to the weights, the intercepts and the loss."""
+    rows = client.data.part("train")
+    given = np.zeros((len(rows), ask["coef"].shape[1]))
+    direct, losses = np.zeros_like(given), np.zeros(len(rows))
+    _descend(client, ask, given, direct, losses)
+    steps = ask["epochs"] * -(-len(rows) // (ask["batch_size"] or len(rows)))
+    kept = (1 - ask["lr"] * ask["l2"]) ** steps
+    start, passes = ask["coef"].T, ask["epochs"] * len(rows)
+    lr = -ask["lr"]
+    return {
+        "coef": Sums(given, dense(rows.X), base=kept * start, scale=lr, what="weights"),
+        "intercept": Sums(direct, base=ask["intercept"][:, None], scale=lr, what="intercepts"),
+        "loss": Sums(losses[:, None], scale=1 / passes, what="loss"),
+        "rows": everyone(len(rows)),
+    }
+
+
+def _weights(model: Any) -> Array:
+    weights: Array = model["coef"]
+    return weights
+
+
+def _outputs_first(ask: Any, entry: str, value: Any, *_: Any) -> Any:
+    return value.T if entry == "coef" else value
+
+
+@task(
+    "linear.train",
+    many=_train_many,
+    like=_like,
+    ask=Train,
+    release=[
+        Update(
+            "coef",
+            "intercept",
+            behind=_behind,
+            weights=_weights,
+            read=_outputs_first,
+            write=_outputs_first,
+        ),
+        Cells("loss", "rows", behind=_behind),
+    ],
+)
+@np.errstate(over="ignore", invalid="ignore")
+def _train(client: Client, ask: Any) -> Entries:
+    """Mini-batch gradient descent over this client's rows, as in the textbook."""
+    rows = client.data.part("train")
+    check_shape(client.id, len(rows), rows.X, len(ask["coef"]))
+    W, b, loss = _descend(client, ask)
     if not (np.isfinite(W).all() and np.isfinite(b).all()):
         raise _explain(client, rows.X, ask)
     loss /= ask["epochs"] * len(rows)
@@ -161,8 +243,8 @@ class FedLinear(ScoreAveraging):
     """
 
     update = _train
-    coef_: Array
-    intercept_: Array
+    coef_: Annotated[Array, Shape("columns", "outputs")]
+    intercept_: Annotated[Array, Shape("outputs")]
 
     def __init__(
         self,

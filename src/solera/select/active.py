@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil
+
 import numpy as np
 from numpy.random import Generator
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.component import Component
 from solera.core.constraints import Count, Fraction, NonNegative
+from solera.core.errors import NotFitted
+from solera.core.plan import Plan, planned
 from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest, uniformly
-from solera.select.reports import ask_values, rows, with_default
+from solera.select.reports import ask_values, rows, value_asks, with_default
+
+_MEAN = 1.0
+"""The power of the rows by which a sum is their mean."""
+
+_ROUNDING = 1e-9
+"""0.3 of ten clients are three."""
 
 
 class ActiveSampling(Selector):
     """Clients on whose rows the model is bad are chosen more often (AFL, Goetz et al. 2019).
 
     The valuation of a client is v_k = (1/√n_k) Σ_i ℓ(x_i, y_i; w) with the model w it received.
-    The α1·K clients of lowest v are set aside; (1 − α3)·M are drawn with p_k ∝ exp(α2·v_k)
+    The α1·K clients of lowest v are set aside; all but ⌈α3·M⌉ are drawn with p_k ∝ exp(α2·v_k)
     without replacement, and the rest uniformly from those not yet drawn. In the first round every
     client is asked for its v, later only those that take part. A client that does not report
     counts with the median of the others.
@@ -27,7 +39,9 @@ class ActiveSampling(Selector):
     mean: v_k = (1/n_k) Σ_i ℓ / √n_k instead, as in the thesis's code.
     explore: choose clients that were never asked first, instead of asking everyone at the start.
 
-    ``values_`` are the latest valuations, NaN where none is known, and ``asked_`` who was asked.
+    ``values_`` are the latest valuations, NaN where none is known, and ``asked_`` who was asked;
+    :attr:`probabilities` follow from them. After ``fit`` they are those of the learner's
+    ``selector_``.
     """
 
     values_: FloatArray | None = None
@@ -65,13 +79,20 @@ class ActiveSampling(Selector):
             self._refresh(roster, fresh, round)
         return chosen
 
+    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
+        return (value_asks(learner, rounds + 1, self._power),)
+
+    @property
+    def _power(self) -> float:
+        return 1.5 if self.mean else 0.5
+
     def draw(self, values: FloatArray, count: int, rng: Generator) -> IntArray:
         """Positions of ``count`` clients with these valuations; NaN where none is known."""
         values = with_default(np.asarray(values, dtype=float))
         count = min(count, len(values))
         aside = int(self.alpha1 * len(values))
         eligible = highest(values, len(values) - aside, rng)
-        wanted = count - round(self.alpha3 * count)
+        wanted = count - ceil(self.alpha3 * count - _ROUNDING)
         if self.alpha2 == np.inf:
             drawn = eligible[highest(values[eligible], wanted, rng)]
         else:
@@ -81,11 +102,25 @@ class ActiveSampling(Selector):
         more = uniformly(np.flatnonzero(left), count - len(drawn), rng)
         return np.concatenate([drawn, more])
 
+    @property
+    def probabilities(self) -> FloatArray:
+        """p_k ∝ exp(α2·v_k) of every client, 0 for those set aside; with α2 = ∞ of the highest."""
+        if self.values_ is None:
+            raise NotFitted.of(self)
+        values = with_default(self.values_)
+        aside = np.argsort(values, kind="stable")[: int(self.alpha1 * len(values))]
+        if self.alpha2 == np.inf:
+            scores = np.where(values == values.max(), 0.0, -np.inf)
+        else:
+            scores = self.alpha2 * (values - values.max())
+        scores[aside] = -np.inf
+        weights = np.exp(scores)
+        return np.asarray(weights / weights.sum())
+
     def _refresh(self, roster: Roster, clients: IntArray, round: int) -> None:
         assert self.values_ is not None
         assert self.asked_ is not None
-        power = 1.5 if self.mean else 0.5
-        who, reported = ask_values(roster, clients, round, power)
+        who, reported = ask_values(roster, clients, round, self._power)
         self.values_, self.asked_ = self.values_.copy(), self.asked_.copy()
         self.values_[who] = reported
         self.asked_[clients] = True
@@ -111,10 +146,15 @@ class PowerOfChoice(Selector):
         candidates = self.draw(roster, count, round, rng)
         if len(candidates) <= roster.budget:
             return candidates
-        who, reported = ask_values(roster, candidates, round, 1.0)
+        who, reported = ask_values(roster, candidates, round, _MEAN)
         losses = np.full(roster.clients, np.nan)
         losses[who] = reported
         return candidates[highest(with_default(losses[candidates]), roster.budget, rng)]
+
+    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
+        """Losses are asked of more candidates than are chosen, rows where they are not known."""
+        values = replace(value_asks(learner, rounds, _MEAN), optional=True)
+        return values, planned(rows, 1, optional=True)
 
     def draw(self, roster: Roster, count: int, round: int, rng: Generator) -> IntArray:
         """Candidates with probability ∝ rows."""

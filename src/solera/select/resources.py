@@ -9,15 +9,17 @@ from typing import Any, Literal
 import numpy as np
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive
 from solera.core.engine import Engine
 from solera.core.errors import UsageError
+from solera.core.plan import Plan, planned
 from solera.core.rounds import Round
 from solera.core.selection import Roster, Selector
 from solera.select.draw import uniformly
 from solera.select.reports import resources
 from solera.select.schedule import Schedule, greedy_schedule
-from solera.select.upload import fetch_rows, plan_upload
+from solera.select.upload import fetch_rows, plan_upload, upload
 
 log = logging.getLogger("solera")
 
@@ -129,6 +131,9 @@ class FedCS(Selector):
         self.prepare(round, roster, estimates, self._schedule)
         return estimates.clients[self._schedule.chosen]
 
+    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
+        return (planned(resources, rounds),)
+
     def deadline_of(self, estimates: Estimates) -> float:
         """T_round of this round."""
         return float(self.deadline)
@@ -161,6 +166,7 @@ class HybridFL(FedCS):
     deadline, overhead: T_round and T_cs + T_agg in seconds.
     term: CV as ``"variance"`` over mean, as published, or as standard ``"deviation"`` over mean.
     upload: whether rows may be asked for.
+    resend: ask for the same first rows of a client in every round, as the thesis's program does.
 
     ``sent_`` is how many rows of each class clients were asked for, so that none is sent twice.
     """
@@ -173,11 +179,13 @@ class HybridFL(FedCS):
         *,
         term: Literal["variance", "deviation"] = "variance",
         upload: bool = True,
+        resend: bool = False,
         **fedcs: Any,
     ) -> None:
         super().__init__(**fedcs)
         self.term = term
         self.upload = upload
+        self.resend = resend
 
     def schedule(self, estimates: Estimates, deadline: float, **balance: Any) -> Schedule:
         counts = estimates.counts.astype(float) if estimates.counts.shape[1] else None
@@ -192,7 +200,7 @@ class HybridFL(FedCS):
             return
         who = estimates.clients[allowing].tolist()
         nothing = np.zeros(estimates.counts.shape[1], dtype=np.int64)
-        already = self.sent_ or {}
+        already = {} if self.resend else self.sent_ or {}
         sent = np.array([already.get(client, nothing) for client in who])
         left = np.maximum(estimates.counts[allowing] - sent, 0)
         takes = plan_upload(
@@ -202,6 +210,11 @@ class HybridFL(FedCS):
         self._coordinator_rows = fetch_rows(roster, asks, round)
         now = {client: first + take for client, (first, take) in asks.items()}
         self.sent_ = dict(sorted({**already, **now}.items()))
+
+    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
+        """Rows are asked of clients that allow it and have some left."""
+        rows = [planned(upload, rounds, optional=True)] if self.upload else []
+        return (*super().asks(learner, rounds, per_round), *rows)
 
     def coordinator_rows(self) -> Engine | None:
         return self._coordinator_rows
@@ -220,7 +233,7 @@ class DynHybridFL(HybridFL):
 
     Parameters
     ----------
-    deadline: T(0) in seconds; ``overhead``, ``term``, ``upload`` as in :class:`HybridFL`.
+    deadline: T(0) in seconds; the others up to ``resend`` as in :class:`HybridFL`.
     reference: ``"previous"`` as published, or ``"running_mean"``: φ_t is compared with the mean of
         all earlier rounds, T(t) = T(0)·φ_t / mean(φ_0 … φ_{t−1}).
     lower, upper: the deadline never leaves these bounds, in seconds.

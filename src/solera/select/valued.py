@@ -10,14 +10,16 @@ from numpy.random import Generator
 
 from solera.core import rng as random
 from solera.core.clients import FloatArray, IntArray, Part
+from solera.core.component import Component
 from solera.core.constraints import NonNegative
-from solera.core.errors import UsageError
+from solera.core.errors import NotFitted, UsageError
+from solera.core.plan import MOST_CLIENTS, Plan
 from solera.core.rounds import Round
 from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest
 from solera.select.round_robin import RoundRobin
-from solera.select.shapley import MOST_EXACT, exact_shapley, truncated_shapley
-from solera.select.valuing import RoundUtility
+from solera.select.shapley import MOST_EXACT, exact_shapley, most_evaluations, truncated_shapley
+from solera.select.valuing import RoundUtility, losses_asks
 
 
 class ShapleySelector(Selector, abstract=True):
@@ -29,12 +31,15 @@ class ShapleySelector(Selector, abstract=True):
         of their rows that they keep.
     epsilon: below this difference of utilities, values are cut off (more than ten clients only).
 
-    ``sums_`` are the sums of each client's values, ``counts_`` over how many rounds.
+    ``sums_`` are the sums of each client's values, ``counts_`` over how many rounds, ``rounds_``
+    how many there were. :attr:`means` and :attr:`scores` follow from them; after ``fit`` they are
+    those of the learner's ``selector_``.
     """
 
     needs_updates: ClassVar[bool] = True
     sums_: FloatArray = np.zeros(0)
     counts_: IntArray = np.zeros(0, dtype=np.int64)
+    rounds_: int = 0
 
     def __init__(
         self,
@@ -53,16 +58,31 @@ class ShapleySelector(Selector, abstract=True):
         if len(self.counts_) != roster.clients:
             self.sums_ = np.zeros(roster.clients)
             self.counts_ = np.zeros(roster.clients, dtype=np.int64)
+        self.rounds_ = round + 1
         return self.pick(round, roster, rng)
 
     @abstractmethod
     def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         """Ids of the clients, with :attr:`means` and ``counts_`` known."""
 
+    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
+        if self.X is not None:
+            return ()
+        clients = MOST_CLIENTS if per_round is None else per_round
+        judgements = 1 if clients <= MOST_EXACT else most_evaluations(clients)
+        return (losses_asks(learner, self.part, rounds * judgements),)
+
     @property
     def means(self) -> FloatArray:
         """Mean value of each client over the rounds in which it was valued; 0 before the first."""
+        if not len(self.counts_):
+            raise NotFitted.of(self)
         return self.sums_ / np.maximum(self.counts_, 1)
+
+    @property
+    def scores(self) -> FloatArray:
+        """What clients are chosen by."""
+        return self.means
 
     def observe(self, round: Round) -> None:
         utility = RoundUtility(round, self.X, self.y, self.part)
@@ -112,10 +132,15 @@ class ShapleyUCB(ShapleySelector):
     """
 
     def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
+        return roster.ids[highest(self.scores[roster.ids], roster.budget, rng)]
+
+    @property
+    def scores(self) -> FloatArray:
+        """The upper bound of every client's value; infinite where none is known."""
+        means = self.means
         with np.errstate(divide="ignore", invalid="ignore"):
-            bonus = np.sqrt(np.log(round + 1) / self.counts_)
-        bounds = np.where(self.counts_ > 0, self.means + bonus, np.inf)
-        return roster.ids[highest(bounds[roster.ids], roster.budget, rng)]
+            bonus = np.sqrt(np.log(self.rounds_) / self.counts_)
+        return np.where(self.counts_ > 0, means + bonus, np.inf)
 
 
 class ShapleySoftmax(ShapleySelector):
@@ -126,3 +151,9 @@ class ShapleySoftmax(ShapleySelector):
 
     def pick(self, round: int, roster: Roster, rng: Generator) -> IntArray:
         return roster.ids[by_weight(self.means[roster.ids], roster.budget, rng)]
+
+    @property
+    def probabilities(self) -> FloatArray:
+        """The probability of each client to be drawn first."""
+        weights = np.exp(self.means - self.means.max())
+        return np.asarray(weights / weights.sum())

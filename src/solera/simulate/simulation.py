@@ -16,6 +16,7 @@ from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.gate import ReleaseLimits, find_limits
 from solera.core.payload import DEFAULT_LIMITS, Limits
 from solera.core.schema import Feature, Kind, Schema, Unknown, infer, infer_target
 from solera.core.topology import Topology
@@ -83,6 +84,7 @@ def simulate(
     schema: Schema | None = None,
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    policy: str | ReleaseLimits | None = None,
 ) -> Simulation:
     """A federation of simulated clients.
 
@@ -109,6 +111,8 @@ def simulate(
         schema that is given, such as that of a model to go on with.
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
+    policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
+        one's own. Every ask and reply then passes the gate that stands at real clients.
     """
     check_arguments(simulate, engine=engine, workers=workers, memory=memory, partition=partition)
     reading: dict[str, Any] = {
@@ -151,7 +155,13 @@ def simulate(
         clock.check_params()
         source = copy(source)
         source.resources = clock.model()  # type: ignore[attr-defined]
-    options = {"workers": workers, "memory": memory, "fault_model": failures}
+    release_limits = None if policy is None else find_limits(policy)
+    options = {
+        "workers": workers,
+        "memory": memory,
+        "fault_model": failures,
+        "limits": release_limits,
+    }
     carrier = _engine(engine, source, {**options, **(engine_options or {})})
     federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
     federation.data, federation.clock = source, clock

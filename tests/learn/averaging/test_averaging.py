@@ -337,12 +337,39 @@ def test_fedbuff_with_everyone_in_every_buffer_is_fedavg():
     offsets = (0, 60, 120, 180, 240)
     same = so.simulation.Durations(1.0, slowest=1.0, jitter=0.0)
     model = so.FedBuff(NET, buffer=4, concurrency=4, arrivals=same, **exact).fit(clients(offsets))
-    assert model.history_[0]["staleness"] == 0
+    assert [entry["staleness"] for entry in model.history_] == [0, 0, 0]
     plain = so.FedAvg(NET, **{**exact, "rounds": 1}).fit(clients(offsets))
     first = so.FedBuff(NET, buffer=4, concurrency=4, arrivals=same, **{**exact, "rounds": 1})
     np.testing.assert_allclose(
         first.fit(clients(offsets)).weights_, plain.weights_, rtol=1e-9, atol=1e-12
     )
+
+
+def test_fedbuff_with_all_clients_in_the_buffer_is_never_stale_whoever_is_slow():
+    fed = so.simulate(X, Y, clients=6, seed=0)
+    slow = so.simulation.Durations(1.0, slowest=30.0)
+    model = so.FedBuff(NET, rounds=8, buffer=6, concurrency=6, lr=0.3, arrivals=slow).fit(fed)
+    assert [entry["staleness"] for entry in model.history_] == [0] * 8
+    assert all(entry["clients"] == 6 for entry in model.history_)
+    fewer = so.FedBuff(NET, rounds=8, buffer=3, concurrency=6, lr=0.3, arrivals=slow).fit(fed)
+    assert max(entry["staleness"] for entry in fewer.history_) > 0
+
+
+def test_fedbuff_counts_a_client_once_in_a_move(monkeypatch):
+    moves = []
+    move = so.FedBuff._move
+
+    def watched(self, r, arrived):
+        moves.append([job["client"] for job in arrived])
+        assert len(self.jobs_) == 5
+        move(self, r, arrived)
+
+    monkeypatch.setattr(so.FedBuff, "_move", watched)
+    fed = so.simulate(X, Y, clients=6, seed=0)
+    slow = so.simulation.Durations(1.0, slowest=100.0)
+    so.FedBuff(NET, rounds=12, buffer=3, concurrency=5, lr=0.3, arrivals=slow).fit(fed)
+    assert len(moves) == 12
+    assert all(len(set(clients)) == 3 for clients in moves)
 
 
 def test_fedbuff_learns_and_does_not_wait_for_the_slowest():

@@ -12,6 +12,7 @@ from solera.core.aggregation import Aggregation, Mean
 from solera.core.clients import Array, FloatArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
@@ -78,6 +79,15 @@ class Averaging(Predictor, abstract=True):
             means.append(self.losses(X, y).mean())
         self.set_model(current)
         return np.array(means)
+
+    def update_asks(self) -> Plan:
+        """What clients are asked for their updates, over all rounds."""
+        configs = [self.round_config(round) for round in range(self.rounds)]
+        return (planned(self.update, self.rounds, *configs),)
+
+    def training_asks(self) -> Plan:
+        loop = self.loop_asks(self.rounds, self.per_round, self.select)
+        return in_turn(self.update_asks(), loop)
 
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""

@@ -20,6 +20,7 @@ from solera.core.clients import Array
 from solera.core.constraints import Count
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn
 from solera.core.rng import generator
 from solera.core.rounds import Round
 from solera.learn.averaging.learner import FedAvg
@@ -40,7 +41,8 @@ class FedBuff(FedAvg):
     arrivals: when replies arrive, for example ``so.simulation.Durations(1.0, slowest=30.0)``.
 
     ``per_round`` and ``select`` are not used: a client that finishes is replaced by another that
-    is idle. With ``buffer`` = ``concurrency`` = all clients nothing is ever stale. Rounds log
+    is idle, and is not asked again before the model has moved by its reply. With ``buffer`` =
+    ``concurrency`` = all clients nothing is ever stale. Rounds log
     ``time``, in simulated seconds, and the mean ``staleness``.
     """
 
@@ -77,6 +79,9 @@ class FedBuff(FedAvg):
             self._move(r, arrived)
         del self.jobs_, self.started_
 
+    def training_asks(self) -> Plan:
+        return in_turn(self.update_asks(), self.loop_asks(self.rounds))
+
     def _begin(self, federation: Federation, clients: Array, when: Array, version: int) -> None:
         """Let clients start; their replies are filled in by :meth:`_ask`."""
         clock = Durations() if self.arrivals is None else self.arrivals
@@ -91,19 +96,26 @@ class FedBuff(FedAvg):
         ]
 
     def _wait(self, federation: Federation, version: int) -> list[Job]:
-        """The next ``buffer`` jobs to arrive; clients that finish are replaced by others."""
+        """The next ``buffer`` jobs to arrive; clients that finish are replaced by others.
+
+        Where nobody else is idle, the replacement waits until the model has moved.
+        """
         draw = generator(federation.seed, "buffer/next", version)
+        everyone = np.arange(len(federation))
         arrived: list[Job] = []
         while len(arrived) < self.buffer:
             first = min(self.jobs_, key=lambda job: (job["arrives"], job["client"]))
             self.jobs_ = [job for job in self.jobs_ if job is not first]
             arrived.append(first)
-            last = len(arrived) == self.buffer
-            busy = [job["client"] for job in self.jobs_]
-            idle = np.setdiff1d(np.arange(len(federation)), busy)
-            chosen = draw.choice(idle, 1)
-            when = np.array([first["arrives"]])
-            self._begin(federation, chosen, when, version + 1 if last else version)
+            unavailable = [job["client"] for job in (*self.jobs_, *arrived)]
+            idle = np.setdiff1d(everyone, unavailable)
+            if len(idle) and len(arrived) < self.buffer:
+                when = np.array([first["arrives"]])
+                self._begin(federation, draw.choice(idle, 1), when, version)
+        busy = [job["client"] for job in self.jobs_]
+        missing = self.concurrency - len(busy)
+        chosen = draw.choice(np.setdiff1d(everyone, busy), missing, replace=False)
+        self._begin(federation, chosen, np.full(missing, first["arrives"]), version + 1)
         return arrived
 
     def _ask(self, r: Round, jobs: list[Job]) -> None:

@@ -18,6 +18,7 @@ from solera.core.clients import Array, Client, Rows
 from solera.core.constraints import Count, NonNegativeInt, Positive
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.task import task
@@ -35,6 +36,9 @@ from solera.learn.averaging.training.local_training import (
 )
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
+_VALIDATION = {"part": "validation"}
+_LEAST = 10
+"""The program of the thesis never stops before its eleventh round."""
 
 
 class SharedCore(Layered):
@@ -152,7 +156,9 @@ class MLFedAvg(FedAvg):
     aggregation: weights of the clients: ``"uniform"`` (its 0), ``"samples"`` ∝ n_k (1),
         ``"samples_labels"`` ∝ n_k·|Y_k| (2).
     stop: ``"thesis"`` ends when for two rounds in a row the clients' mean validation subset
-        accuracy falls and their mean validation loss rises; ``"patience"`` when the loss has not
+        accuracy falls and their mean validation loss rises; ``"program"``, as its program did, when
+        the means over all rounds so far of argmax accuracy and loss do so, not before the eleventh
+        round; ``"patience"`` when the loss has not
         improved for ``patience`` rounds, and takes the best core and heads back; None never.
     label_loss: ``"cross_entropy"``, ``"asymmetric"`` or ``"balanced"``.
     fine_tune: epochs that fit every private head to the final core.
@@ -172,7 +178,7 @@ class MLFedAvg(FedAvg):
         model: Any,
         *,
         aggregation: Literal["uniform", "samples", "samples_labels"] = "samples",
-        stop: Literal["thesis", "patience"] | None = "thesis",
+        stop: Literal["thesis", "program", "patience"] | None = "thesis",
         patience: Count = 20,
         label_loss: Literal["cross_entropy", "asymmetric", "balanced"] = "cross_entropy",
         fine_tune: NonNegativeInt = 0,
@@ -192,9 +198,12 @@ class MLFedAvg(FedAvg):
         self.thresholds = thresholds
         self.share = share
 
-    def begin(self, federation: Federation) -> None:
+    def _check_target(self) -> None:
         if self.schema_.target != "labels":
             raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+
+    def begin(self, federation: Federation) -> None:
+        self._check_target()
         super().begin(federation)
         self.watched_, self.best_ = [], self.weights_
 
@@ -203,33 +212,54 @@ class MLFedAvg(FedAvg):
         self.rounds_ = len(self.history_)
         if self.stop == "patience":
             self.weights_ = self.best_
-        if self.stop == "patience" or self.fine_tune or self.thresholds:
-            last = {
-                **self.round_ask(self.rounds - 1),
-                "restore": self.stop == "patience" and not self._latest_is_best(),
-                "fine_tune": self.fine_tune,
-                "thresholds": self.thresholds,
-            }
+        if self._finishes:
+            restore = self.stop == "patience" and not self._latest_is_best()
+            last = {**self.round_ask(self.rounds - 1), **self._last_config(restore)}
             federation.ask(_finish, last, round=self.rounds).fold(Collect())
+
+    @property
+    def _finishes(self) -> bool:
+        """Whether clients have something to do after the last round."""
+        return self.stop == "patience" or self.fine_tune > 0 or self.thresholds
+
+    def _last_config(self, restore: bool) -> Entries:
+        return {"restore": restore, "fine_tune": self.fine_tune, "thresholds": self.thresholds}
+
+    def update_asks(self) -> Plan:
+        self._check_target()
+        self.watched_ = []  # as before the first round
+        plain = [self.round_config(round) for round in range(self.rounds)]
+        best = [{**config, "remember": True} for config in plain if self.stop == "patience"]
+        asks = [planned(self.update, self.rounds, *plain, *best)]
+        if self.stop is not None:
+            asks.append(planned(_score_labels, self.rounds, {**plain[0], **_VALIDATION}))
+        if self._finishes:
+            ends = [self._last_config(restore) for restore in {False, self.stop == "patience"}]
+            last = [{**config, **end} for config in [*plain[-1:], *best[-1:]] for end in ends]
+            asks.append(planned(_finish, 1, *last))
+        return tuple(asks)
 
     def after_round(self, round: Round) -> None:
         """Judge the new model on the clients' validation rows, and stop if it is time."""
         if self.stop is None:
             return
-        scores = self._scores(round.federation, {"part": "validation"})
+        scores = self._scores(round.federation, _VALIDATION)
         if not scores:
             raise DataError(
                 "no client has validation rows to stop by",
                 hint="set some aside, so.simulate(validation=0.2), or use stop=None",
             )
-        accuracy = float(np.mean([s["subset_accuracy"] for s in scores.values()]))
+        metric = "argmax_accuracy" if self.stop == "program" else "subset_accuracy"
+        accuracy = float(np.mean([s[metric] for s in scores.values()]))
         loss = float(np.mean([s["loss"] for s in scores.values()]))
-        round.log(validation_subset_accuracy=accuracy, validation_loss=loss)
+        round.log(**{f"validation_{metric}": accuracy}, validation_loss=loss)
         self.watched_ = [*self.watched_, [accuracy, loss]]
         if self._latest_is_best():
             self.best_ = self.weights_
         if self.stop == "thesis" and worse_twice(self.watched_):
             round.stop("validation subset accuracy fell and loss rose twice in a row")
+        if self.stop == "program" and round.index >= _LEAST and worse_twice(_so_far(self.watched_)):
+            round.stop("the means over all rounds of accuracy fell and of loss rose twice in a row")
         since = len(self.watched_) - 1 - int(np.argmin([loss for _, loss in self.watched_]))
         if self.stop == "patience" and since >= self.patience:
             round.stop(f"validation loss did not improve for {self.patience} rounds")
@@ -254,7 +284,8 @@ class MLFedAvg(FedAvg):
 
     def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
-        scores = federation.ask(_score_labels, ask).fold(Collect())
+        with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
+            scores = federation.ask(_score_labels, ask).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> Entries:
@@ -282,6 +313,13 @@ class MLFedAvg(FedAvg):
         super().check_params()
         if not isinstance(self.model, Layered):
             raise UsageError.of(self, "model", self.model, "must be a model of so.nn")
+
+
+def _so_far(watched: list[list[float]]) -> list[list[float]]:
+    """The means over all rounds up to each."""
+    sums = np.cumsum(watched, axis=0)
+    means: list[list[float]] = (sums / np.arange(1, len(watched) + 1)[:, None]).tolist()
+    return means
 
 
 def worse_twice(watched: list[list[float]]) -> bool:

@@ -14,10 +14,11 @@ import numpy as np
 
 from solera.core.aggregation import Collect
 from solera.core.clients import PARTS, Client, Segments
-from solera.core.component import build_fitted, describe_fitted
+from solera.core.component import build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, NonNegative
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import planned
 from solera.core.replies import Stacked
 from solera.core.task import task
 from solera.learn.averaging.base import Entries
@@ -47,7 +48,10 @@ class Personal(FedAvg, abstract=True):
             raise UsageError.of("evaluate_personal", "part", part, f"must be one of {PARTS}")
         model = describe_fitted(self.for_prediction())
         ask = {"model": model, "part": part, "private": self._private}
-        answers = federation.ask(_evaluate, ask).fold(Collect())
+        judged = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
+        judging = planned(_evaluate, 1, {**ask, **judged}, open=["model"])
+        with federation.announced(self, lambda: (judging,)):
+            answers = federation.ask(_evaluate, ask).fold(Collect())
         evaluation = evaluation_of({c: n for c, n in answers.items() if rows_counted(n)})
         if evaluation is None:
             raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")

@@ -15,14 +15,14 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegativeInt
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
 from solera.core.task import Task
 from solera.data.agreement import agree
 from solera.learn.base import Additive, as_federation
-from solera.learn.heonn.activations import HIGH, LOW, Name, activation, levels
+from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
     Grams,
-    Layout,
     SumOf,
     gram_of,
     per_output,
@@ -34,7 +34,8 @@ from solera.learn.heonn.algebra import (
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
-from solera.learn.heonn.statistics import statistics, with_bias, with_ones
+from solera.learn.heonn.statistics import with_bias, with_ones
+from solera.learn.heonn.tasks import statistics
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
@@ -70,7 +71,7 @@ class FedHEONN(Additive):
         smaller of the two. With λ < 1e-8, "auto" and "svd" also solve from the factor, which
         is better for nearly collinear columns.
     encrypt: None, or :class:`Encryption` of the moments.
-    min_rows: clients with fewer rows refuse; see :func:`.statistics.statistics` for why.
+    min_rows: clients with fewer rows refuse; see :func:`.tasks.statistics` for why.
 
     Attributes
     ----------
@@ -78,6 +79,7 @@ class FedHEONN(Additive):
     lam_: the λ in use. lam_errors_: error of each λ that was tried.
     """
 
+    contribution = statistics
     statistics_: Any
     agreed_: dict[str, Any]
     sealed_: dict[str, Any]
@@ -135,17 +137,18 @@ class FedHEONN(Additive):
         all of them. A class that appears only later must be in the schema from the start.
         """
         federation = as_federation(federation, y)
-        if "statistics_" in vars(self):
-            if federation.schema is not None:
-                self.check_width(federation.schema.width)
-            aggregation = self.aggregation()
-            more = self._ask(federation, clients, aggregation)
-            self.conclude(aggregation.merge(self.statistics_, more))
-            return self
-        self.forget()
-        self.history_ = []
-        self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self.train(federation, clients)
+        with federation.announced(self, lambda: self.asks(None)):
+            if "statistics_" in vars(self):
+                if federation.schema is not None:
+                    self.check_width(federation.schema.width)
+                aggregation = self.aggregation()
+                more = self._ask(federation, clients, aggregation)
+                self.conclude(aggregation.merge(self.statistics_, more))
+                return self
+            self.forget()
+            self.history_ = []
+            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self.train(federation, clients)
         return self
 
     def train(self, federation: Federation, clients: ArrayLike | None = None) -> None:
@@ -166,17 +169,29 @@ class FedHEONN(Additive):
         if not np.ndim(self.lam):
             self.lam_ = float(self.lam)  # type: ignore[arg-type]
         if self.features is not None:
-            self.hidden_ = {
-                "kind": self.features,
-                "width": self.hidden,
-                "scale": float(self.scale),
-                "seed": federation.seed,
-            }
+            self.hidden_ = {**self._hidden_layer(), "seed": federation.seed}
         if self.ensemble is not None:
             draw = generator(federation.seed, "heonn.patches")
             self.patches_ = self.ensemble.draw(self._columns - 1, draw)
         if self.encrypt is not None:
             self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
+
+    def _hidden_layer(self) -> dict[str, Any]:
+        return {"kind": self.features, "width": self.hidden, "scale": float(self.scale)}
+
+    def training_asks(self) -> Plan:
+        self._check_target()
+        if self.features is not None:
+            self.hidden_ = self._hidden_layer()
+        if self.ensemble is not None:
+            self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
+        asked = self._plan()
+        drawn = [] if self.features is None else ["hidden.seed"]
+        if self.encrypt is None:
+            return (planned(statistics, 1, asked, open=drawn),)
+        sealed = {**asked, "encrypt": {"key": self.encrypt.key}}
+        encrypted = planned(statistics, 1, sealed, open=[*drawn, "encrypt"])
+        return in_turn(self.encrypt.asks(asked, drawn), [encrypted])
 
     def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):
@@ -184,7 +199,7 @@ class FedHEONN(Additive):
                 "FedHEONN(lam=[…]) chooses λ from all clients at once",
                 hint="give one λ where clients contribute one by one",
             )
-        return statistics, self._plan()
+        return self.contribution, self._plan()
 
     def conclude(self, total: Any) -> None:
         self.statistics_ = total
@@ -209,12 +224,7 @@ class FedHEONN(Additive):
 
     @property
     def _layout(self) -> Layout:
-        weight, _ = levels(activation(self.activation, self.derivative))
-        if self.schema_.target == "numbers":
-            return "shared" if self.activation == "linear" else "outputs"
-        if weight[0] == weight[1] or np.isclose(weight[0], weight[1], rtol=1e-12):
-            return "shared"
-        return "classes" if self.schema_.target == "classes" else "labels"
+        return layout_of(self.schema_.target, self.activation, self.derivative)
 
     def _plan(self) -> dict[str, Any]:
         """What clients are asked."""

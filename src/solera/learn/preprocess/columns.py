@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, FloatArray
-from solera.core.errors import DataError
+from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.declared import LONGEST, Shape
+from solera.core.errors import DataError, Refusal
+from solera.core.evidence import Sums
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
+from solera.core.release import Cells
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.preprocess.quantiles import quantiles
+from solera.learn.preprocess.quantiles import quantile_asks, quantiles
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 
@@ -29,8 +33,8 @@ class FedScaler(Transformer):
     values stay missing. Sparse rows are scaled but not centred.
     """
 
-    mean_: FloatArray
-    scale_: FloatArray
+    mean_: Annotated[FloatArray, Shape("columns")]
+    scale_: Annotated[FloatArray, Shape("columns", least=1e-300)]
 
     def train(self, federation: Federation) -> None:
         moments = federation.ask(column_moments).fold(Moments())
@@ -39,6 +43,9 @@ class FedScaler(Transformer):
         tiny = spread <= 1e-12 * np.maximum(np.abs(moments["mean"]), 1)
         self.mean_ = np.where(numeric, moments["mean"], 0.0)
         self.scale_ = np.where(numeric & ~tiny, spread, 1.0)
+
+    def training_asks(self) -> Plan:
+        return (planned(column_moments, 1),)
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -57,7 +64,7 @@ class FedImputer(Transformer):
     """
 
     allows_sparse = False
-    fill_: FloatArray
+    fill_: Annotated[FloatArray, Shape("columns")]
 
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
         self.strategy = strategy
@@ -67,12 +74,20 @@ class FedImputer(Transformer):
             fill = federation.ask(column_moments).fold(Moments())["mean"]
         else:
             fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
-        sizes = [len(f.categories) for f in self.schema_.features]
-        if any(sizes):
+        if any(sizes := self._sizes):
             counts = federation.ask(count_categories, {"sizes": sizes}).fold(Sum())
             commonest = [float(np.argmax(c)) if len(c) else np.nan for c in counts]
             fill = np.where(np.isnan(commonest), fill, commonest)
         self.fill_ = np.nan_to_num(fill)
+
+    def training_asks(self) -> Plan:
+        fill = (planned(column_moments, 1),) if self.strategy == "mean" else quantile_asks()
+        sizes = self._sizes
+        return in_turn(fill, [planned(count_categories, 1, {"sizes": sizes})] if any(sizes) else [])
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(feature.categories) for feature in self.schema_.features]
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -83,7 +98,37 @@ class FedImputer(Transformer):
         return np.where(np.isfinite(X), X, self.fill_.astype(X.dtype).reshape(X.shape[1:]))
 
 
-@task("preprocess.count_categories")
+class CountCategories(TypedDict):
+    """What ``preprocess.count_categories`` takes: how many categories every column has."""
+
+    sizes: list[Annotated[int, Meta(ge=0, le=LONGEST)]]
+
+
+def _columns(ask: Any) -> IntArray:
+    """The column of every category."""
+    return np.repeat(np.arange(len(ask["sizes"])), ask["sizes"])
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    columns = _columns(ask)
+    first = np.cumsum(ask["sizes"]) - ask["sizes"]
+    return {"": Sums(client.data.X[:, columns] == np.arange(len(columns)) - first[columns])}
+
+
+def _joined(ask: Any, entry: str, counts: Any) -> Array:
+    return np.concatenate([*counts, np.empty(0, np.int64)])
+
+
+def _by_column(ask: Any, entry: str, counts: Array, value: Any) -> list[Array]:
+    ends = np.cumsum(ask["sizes"])
+    return np.split(counts.reshape(-1).astype(np.int64), ends[:-1])
+
+
+@task(
+    "preprocess.count_categories",
+    ask=CountCategories,
+    release=[Cells("", behind=_behind, margins=_columns, read=_joined, write=_by_column)],
+)
 def count_categories(client: Client, ask: Any) -> list[Any]:
     """Rows of each category of each categorical column."""
     counts = []
@@ -119,8 +164,19 @@ class FedEncoder(Transformer):
     def __init__(self, kind: Literal["onehot", "ordinal"] = "onehot") -> None:
         self.kind = kind
 
+    def check_state(self, schema: Schema) -> None:
+        """Refuse an encoder of other columns, or of more categories than anybody has."""
+        columns = [(feature.name, feature.kind) for feature in self.schema_.features]
+        if columns != [(feature.name, feature.kind) for feature in schema.features]:
+            raise Refusal("FedEncoder was fitted on other columns")
+        if sum(len(feature.categories) for feature in self.schema_.features) > LONGEST:
+            raise Refusal(f"FedEncoder knows more than {LONGEST:,} categories")
+
     def train(self, federation: Federation) -> None:
         """The categories are in the schema."""
+
+    def training_asks(self) -> Plan:
+        return ()
 
     def transform(self, X: Any) -> Any:
         self.check_fitted()
@@ -165,10 +221,17 @@ class FedBins(Transformer):
     """
 
     allows_sparse = False
-    edges_: list[FloatArray]
+    edges_: list[Annotated[FloatArray, Shape("*", longest=65536)]]
 
     def __init__(self, bins: Bins = 32) -> None:
         self.bins = bins
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse edges that are not those of the columns, in order."""
+        if len(self.edges_) != schema.width:
+            raise Refusal(f"FedBins has edges of {len(self.edges_)} columns, not {schema.width}")
+        if any((np.diff(edges) <= 0).any() for edges in self.edges_):
+            raise Refusal("FedBins: the edges of a column are not in order")
 
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
@@ -177,6 +240,18 @@ class FedBins(Transformer):
             np.unique(edges[np.isfinite(edges)]) if feature.kind != "categorical" else np.empty(0)
             for feature, edges in zip(self.schema_.features, found, strict=True)
         ]
+
+    def training_asks(self) -> Plan:
+        return quantile_asks()
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """With all bins in every numeric column; where values repeat there will be fewer."""
+        bins = tuple(map(str, range(self.bins)))
+        features = [
+            Feature(f.name, "categorical", bins) if f.kind == "numeric" else f
+            for f in schema.features
+        ]
+        return replace(schema, features=tuple(features))
 
     def transform(self, X: Any) -> Any:
         X = _dense_rows(self, X)

@@ -7,12 +7,27 @@ from typing import Any
 import numpy as np
 
 from solera.core.aggregation import Aggregation
-from solera.core.clients import ClientGroup
+from solera.core.clients import Client, ClientGroup
+from solera.core.evidence import Sums
+from solera.core.release import Cells
 from solera.core.replies import Reply, Stacked
 from solera.core.task import group_task
+from solera.learn.rows import dense
 
 
-@group_task("preprocess.moments")
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """Known values of every column; mean and m2 change by about these when a row is left out."""
+    X = dense(client.data.X)
+    known = np.isfinite(X)
+    apart = np.where(known, X - reply["mean"], 0.0)
+    return {
+        "rows": Sums(known),
+        "mean": Sums(apart, what="means"),
+        "m2": Sums(apart**2, what="squares"),
+    }
+
+
+@group_task("preprocess.moments", ask=None, release=[Cells("rows", "mean", "m2", behind=_behind)])
 def column_moments(group: ClientGroup, ask: Any) -> Stacked:
     """Number, mean and sum of squared deviations of the known values of every column."""
     replies = [_of(group.data[i].X) for i in range(len(group))]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Self
 
-from solera.core.errors import UsageError
+from solera.core.declared import check_state
+from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, prepared_by
+from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 from solera.learn.named_steps import as_tuples, automatic_names, set_named, with_named
 
@@ -23,7 +27,7 @@ class Pipeline(Predictor):
 
     allows_missing = True
     can_start = True
-    steps_: list[Any]
+    steps_: list[Learner]
 
     def __init__(self, *steps: Learner | tuple[str, Learner]) -> None:
         self.steps = steps
@@ -95,6 +99,15 @@ class Pipeline(Predictor):
         for step in self.learners:
             step.check_params()
 
+    def check_state(self, schema: Schema) -> None:
+        """Refuse steps that are not the pipeline's, each for what the one before it gives."""
+        if [type(step) for step in self.steps_] != [type(step) for step in self.learners]:
+            raise Refusal("Pipeline: the fitted steps are not its steps")
+        for step in self.steps_:
+            check_state(step, schema)
+            if isinstance(step, Transformer):
+                schema = step.transform_schema(schema)
+
     def train(self, federation: Federation) -> None:
         callbacks, checkpoint = self._callbacks, self._checkpoint
         known = [] if self._start is None else self._start.steps_
@@ -117,21 +130,37 @@ class Pipeline(Predictor):
             )
         super()._begin_with(start)
 
+    def training_asks(self) -> Plan:
+        schema = self.schema_
+        plans: list[Plan] = []
+        before: list[Transformer] = []
+        for place, step in enumerate(self.learners, start=1):
+            watched = self._callbacks if place == len(self.steps) else ()
+            plan = step.asks(schema, callbacks=watched)
+            plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
+            if isinstance(step, Transformer):
+                before.append(step)
+                schema = step.planned_schema(schema)
+        return in_turn(*plans)
+
     def for_prediction(self) -> Self:
         light = self.with_state(self.get_state())
         light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]
         return light
 
-    def _prepared(self, X: Any) -> Any:
+    def _prepared(self, X: Any) -> tuple[Any, Any]:
+        """The last step, and the rows as those before it make them."""
         X = self.check_rows(X)
-        for step in self.steps_[:-1]:
+        *transformers, last = self.steps_
+        for step in transformers:
+            assert isinstance(step, Transformer)
             X = step.transform(X)
-        return X
+        return last, X
 
     def predict(self, X: Any) -> Any:
-        X = self._prepared(X)
-        return self.steps_[-1].predict(X)
+        last, X = self._prepared(X)
+        return last.predict(X)
 
     def predict_proba(self, X: Any) -> Any:
-        X = self._prepared(X)
-        return self.steps_[-1].predict_proba(X)
+        last, X = self._prepared(X)
+        return last.predict_proba(X)

@@ -11,8 +11,9 @@ from solera.core.clients import IntArray
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned, prepared_by
 from solera.core.rounds import Round
-from solera.learn.trees.boosting.base import Boosted, boosting_start
+from solera.learn.trees.boosting.base import Boosted, boosting_start, start_asks
 from solera.learn.trees.boosting.histograms import Bins, HistBins, Units, catch_up, histograms
 from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
 from solera.learn.trees.tree import Tree
@@ -102,6 +103,18 @@ class FedHistGBDT(Boosted):
             bound += float(np.abs(start.initial_).max()) + sum(largest)
         behind = list(range(clients))
         self.progress_ = {**start.progress_, "behind": behind, "bound": bound}
+
+    def training_asks(self) -> Plan:
+        order = {"loss": self.loss()}
+        trees = ["splits", "values"]
+        bins = HistBins(self.bins)
+        growing = in_turn(
+            start_asks(order["loss"]),
+            [planned(histograms, self.rounds * self.max_depth, order, open=[*trees, "wanted"])],
+            [planned(catch_up, self.rounds, order, open=[*trees, "after"], optional=True)],
+            self.loop_asks(self.rounds),
+        )
+        return in_turn(bins.asks(self.schema_), prepared_by(bins, growing))
 
     def _round(
         self, r: Round, order: dict[str, Any], units: Units

@@ -14,6 +14,7 @@ from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
 from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.trees.client_trees import CollectTrees
@@ -60,6 +61,8 @@ class FederatedTree(SingleTree):
         ("relax", the thesis's text).
     max_rules: most rules kept while merging, those with the most expected rows, among equals the
         purest; ``merged_`` says what was dropped.
+    weigh: what rules count by, when ``max_rules`` are kept and in the splits of the global tree:
+        the expected "rows" of each, or "rules" for each alike, the purest kept, as in the thesis.
     calibrate: replace the class probabilities of leaves by the class counts of all clients' rows
         there, which the fourth message sums; False keeps the mean of the rules, as in the thesis.
     min_rows: fewest rows of a leaf of a client's CART tree.
@@ -95,6 +98,7 @@ class FederatedTree(SingleTree):
         metric: Literal["accuracy", "macro_f1"] = "accuracy",
         on_overlap: Overlap = "intersect",
         max_rules: Count = 3000,
+        weigh: Literal["rows", "rules"] = "rows",
         calibrate: bool = True,
         min_rows: Count = 1,
     ) -> None:
@@ -105,6 +109,7 @@ class FederatedTree(SingleTree):
         self.metric = metric
         self.on_overlap = on_overlap
         self.max_rules = max_rules
+        self.weigh = weigh
         self.calibrate = calibrate
         self.min_rows = min_rows
 
@@ -145,6 +150,15 @@ class FederatedTree(SingleTree):
             "max_depth": self._local_depth,
             "min_rows": self.min_rows,
         }
+
+    def training_asks(self) -> Plan:
+        self.check_target()
+        ask = self._ask()
+        return (
+            planned(grow_tree, 1, ask),
+            planned(judge_trees, 1, ask, optional=True),  # one tree is not compared
+            planned(receive_tree, 1, ask),
+        )
 
     @property
     def _local_depth(self) -> int:
@@ -192,7 +206,12 @@ class FederatedTree(SingleTree):
 
     def _merge(self, sizes: IntArray | None) -> None:
         """The third step: rules of the kept trees, folded, and the tree they make."""
-        fold = RuleFold(self.schema_.width, len(self.schema_.classes), max_rules=self.max_rules)
+        fold = RuleFold(
+            self.schema_.width,
+            len(self.schema_.classes),
+            max_rules=self.max_rules,
+            weigh=self.weigh,
+        )
         partial = None
         for client, tree in zip(self.clients_.tolist(), self.local_trees_, strict=True):
             if client in self.kept_:
@@ -205,7 +224,8 @@ class FederatedTree(SingleTree):
         self.rule_set_ = rules
         self.merged_ = {**merged, "rules": len(rules), "expected_rows": expected}
         depth = 2 * self._local_depth if self.global_depth is None else self.global_depth
-        self.tree_ = tree_of_rules(rules, expected, depth, sizes=sizes)
+        weight = expected if self.weigh == "rows" else np.ones(len(rules))
+        self.tree_ = tree_of_rules(rules, weight, depth, sizes=sizes)
 
     def _hand_out(self, federation: Federation, ask: dict[str, Any]) -> None:
         """The fourth message; its counts calibrate the leaves and compare the trees."""

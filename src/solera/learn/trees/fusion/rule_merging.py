@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import BoolArray, IntArray
 from solera.core.replies import Reply
 from solera.learn.trees.fusion.rules import Ranks, RuleSet, rules_of
+from solera.learn.trees.id3 import entropy
 from solera.learn.trees.tree import Tree, starts_of
 
 _PAIRS = 1 << 21
@@ -69,8 +70,8 @@ def compatible(a: RuleSet, b: RuleSet) -> tuple[IntArray, IntArray]:
 
     columns = [j for j in range(a.width) if a.binds(j) and b.binds(j)]
     columns.sort(key=lambda j: -_selectivity(a, b, j))
-    first: list[IntArray] = []
-    second: list[IntArray] = []
+    first = [np.zeros(0, dtype=np.int64)]  # a rule set without rules has no pairs
+    second = [np.zeros(0, dtype=np.int64)]
     step = max(1, _PAIRS // max(1, len(b)))
     for begin in range(0, len(a), step):
         rows = np.arange(begin, min(begin + step, len(a)))[:, None]
@@ -99,16 +100,23 @@ def _missing_alone(rules: RuleSet, j: int) -> bool:
     return bool(((rules.missing[:, j] & (lower > 0)) | (lower == upper)).any())
 
 
-def prune(rules: RuleSet, max_rules: int) -> tuple[RuleSet, RuleSet, float]:
+Weigh = Literal["rows", "rules"]
+
+
+def prune(rules: RuleSet, max_rules: int, weigh: Weigh = "rows") -> tuple[RuleSet, RuleSet, float]:
     """The ``max_rules`` rules with the most expected rows, among equals the purest.
 
-    Beside them are the rules that are dropped, and their share of the expected rows.
+    With ``weigh="rules"`` it is those of least entropy, whatever their rows. Beside them are the
+    rules that are dropped, and their share of the expected rows.
     """
     if len(rules) <= max_rules:
         return rules, rules.take(slice(0, 0)), 0.0
     expected = rules.expected_rows(sweeps=5)
-    purity = rules.probabilities.max(axis=1)
-    order = np.lexsort((-purity, -expected))
+    if weigh == "rules":
+        order = np.argsort(entropy(rules.probabilities), kind="stable")
+    else:
+        purity = rules.probabilities.max(axis=1)
+        order = np.lexsort((-purity, -expected))
     kept, dropped = order[:max_rules], order[max_rules:]
     share = float(expected[dropped].sum() / expected.sum())
     return rules.take(np.sort(kept)), rules.take(np.sort(dropped)), share
@@ -121,10 +129,13 @@ class RuleFold(Aggregation):
     without one the result is the same whatever the order. The partial counts what was dropped.
     """
 
-    def __init__(self, width: int, classes: int, *, max_rules: int | None = None) -> None:
+    def __init__(
+        self, width: int, classes: int, *, max_rules: int | None = None, weigh: Weigh = "rows"
+    ) -> None:
         self.width = width
         self.classes = classes
         self.max_rules = max_rules
+        self.weigh = weigh
 
     def lift(self, reply: Reply) -> Any:
         tree = Tree.from_payload(reply.payload["tree"], self.width, self.classes)
@@ -137,7 +148,7 @@ class RuleFold(Aggregation):
 
     def _within(self, rules: RuleSet, dropped: int, share: float) -> Any:
         if self.max_rules is not None:
-            rules, pruned, pruned_share = prune(rules, self.max_rules)
+            rules, pruned, pruned_share = prune(rules, self.max_rules, self.weigh)
             dropped += len(pruned)
             share = 1 - (1 - share) * (1 - pruned_share)
         arrays = rules.ordered().to_payload()

@@ -1,0 +1,164 @@
+"""The rows behind the numbers of a reply: what each row gave to each of them.
+
+A number that leaves a client is a sum of what its rows gave, s = Σᵢ cᵢ, or changes by about cᵢ when
+row i is left out. How many rows stand behind it is not how many were added up, but how many of them
+matter: the effective rows
+
+    n = (Σᵢ |cᵢ|)² / Σᵢ cᵢ²
+
+(Kish 1965, *Survey Sampling*, for weights), which are the rows of a plain count, and 1 for a sum in
+which one row outweighs all others. Where one person has several rows, what they gave is added
+first, so that persons are counted. The difference of two numbers is judged in the same way.
+
+All numbers of our tasks are products of two factors, cᵢ = rightᵢₖ leftᵢⱼ. ``right`` is what the ask
+chose (a cell, a node, a cluster, an error under some model), ``left`` what the rows are (1 for a
+count, the columns for sums and gradients).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import Array, FloatArray, IntArray, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Persons:
+    """Whose row each row is; ``of`` is None where every row is somebody else's."""
+
+    of: IntArray | None = None
+
+    def among(self, rows: IntArray) -> Persons:
+        """The same for some of the rows."""
+        return self if self.of is None else Persons(self.of[rows])
+
+    def sums(self, given: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Σ|c| and Σc² over persons, from what every row gave (rows × numbers)."""
+        if self.of is not None:
+            total = np.zeros((int(self.of.max(initial=-1)) + 1, *given.shape[1:]))
+            np.add.at(total, self.of, given)
+            given = total
+        return np.abs(given).sum(axis=0), (given**2).sum(axis=0)
+
+    def count(self, chosen: Array) -> IntArray:
+        """How many persons have a chosen row, for every column of rows × columns."""
+        if self.of is None:
+            return np.asarray(chosen.sum(axis=0), dtype=np.int64)
+        return np.array([len(np.unique(self.of[c])) for c in chosen.T], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class OneHot:
+    """Every row gives 1 to one cell per table: ``index`` is rows × tables, −1 for none."""
+
+    index: IntArray
+    cells: int
+
+    def marks(self) -> Any:
+        """The same as a sparse matrix, rows × cells."""
+        from scipy.sparse import csr_matrix
+
+        inside = self.index >= 0
+        starts = np.concatenate([[0], np.cumsum(inside.sum(axis=1))])
+        ones = np.ones(int(starts[-1]))
+        return csr_matrix((ones, self.index[inside], starts), shape=(len(self.index), self.cells))
+
+
+Left = Array | OneHot | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Numbers (k, j) = ``base`` + ``scale`` Σᵢ rightᵢₖ leftᵢⱼ; the asker knows base and scale.
+
+    ``right``: rows × k, marks or numbers. ``left``: rows × j, a :class:`OneHot`, or None for 1.
+    ``part``: which rows these are. ``what`` tells kinds of numbers apart that nobody would
+    subtract, such as gradients and counts. ``beyond``: rows count by what they give beyond the
+    median of all, too. That is for sums in which the asker can make most rows give the same known
+    number, such as the loss of a model that predicts ½ everywhere but at one row.
+    """
+
+    right: Array
+    left: Left = None
+    base: Any = 0.0
+    scale: float = 1.0
+    part: Part = "train"
+    what: str = ""
+    beyond: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        left = self.left
+        columns = 1 if left is None else left.cells if isinstance(left, OneHot) else left.shape[1]
+        return self.right.shape[1], columns
+
+    def effective(self, persons: Persons) -> FloatArray:
+        """The effective rows of every number, k × j."""
+        return self.effective_of(self.right, persons)
+
+    def effective_of(self, right: Array, persons: Persons) -> FloatArray:
+        """The same where rows gave ``right``, as in the difference of two such sums."""
+        rows = effective_of(right, self.left, persons)
+        if self.beyond and len(right):
+            right = right - np.median(right, axis=0)
+            rows = np.minimum(rows, effective_of(right, self.left, persons))
+        return rows
+
+    def counts(self, persons: Persons) -> IntArray:
+        """The persons that gave anything to each k."""
+        return persons.count(self.right != 0)
+
+
+def cells(index: IntArray, number: int, left: Left = None, *, part: Part = "train") -> Sums:
+    """Every row gives to the cell at its index, −1 for none."""
+    return Sums(index[:, None] == np.arange(number), left, part=part)
+
+
+def everyone(rows: int, *, part: Part = "train") -> Sums:
+    """How many rows there are."""
+    return Sums(np.ones((rows, 1), dtype=bool), part=part)
+
+
+def with_ones(X: Array) -> FloatArray:
+    """A column of ones before the others: counts and sums in one."""
+    X = np.asarray(X, dtype=float)
+    return np.concatenate([np.ones((len(X), 1)), X], axis=1)
+
+
+def effective_of(right: Array, left: Left, persons: Persons) -> FloatArray:
+    """(Σ|c|)² / Σc² of every number; infinite where no row gave anything, which tells of none."""
+    absolute, squares = sums_of(right, left, persons)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        n = absolute**2 / squares
+    rows: FloatArray = np.where(squares > 0, n, np.inf)
+    return rows
+
+
+def sums_of(right: Array, left: Left, persons: Persons) -> tuple[FloatArray, FloatArray]:
+    """Σ|c| and Σc² of every number, k × j."""
+    if persons.of is not None:
+        pairs = [persons.sums(_given(column, left)) for column in right.T]
+        return np.stack([a for a, _ in pairs]), np.stack([s for _, s in pairs])
+    size = np.abs(right.astype(float))
+    return _times(size, left, np.abs), _times(size**2, left, np.square)
+
+
+def _times(right: FloatArray, left: Left, f: Any) -> FloatArray:
+    """rightᵀ f(left)."""
+    if left is None:
+        return np.asarray(right.sum(axis=0)[:, None])
+    if not isinstance(left, OneHot):
+        return np.asarray(right.T @ f(left))
+    return np.asarray((left.marks().T @ right).T)
+
+
+def _given(right: Array, left: Left) -> FloatArray:
+    """What each row gave to the numbers of one k: rows × j."""
+    if left is None:
+        return right.astype(float)[:, None]
+    if not isinstance(left, OneHot):
+        return np.asarray(right[:, None] * left, dtype=float)
+    return np.asarray(left.marks().multiply(right[:, None]).toarray(), dtype=float)

@@ -1,0 +1,196 @@
+"""What left a client, so that two answers do not give what neither gave.
+
+For every number that left, the memory keeps what each row gave to it (the ``right`` factor of
+:class:`~solera.core.evidence.Sums`; ``left`` is recognised by its digest) and the number itself.
+A new number whose difference to an earlier one would rest on too few rows is not sent: the earlier
+one is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Self
+
+import numpy as np
+
+from solera.core.clients import Array, BoolArray, FloatArray, IntArray
+from solera.core.errors import Refusal
+from solera.core.evidence import Left, OneHot, Persons, Sums
+
+_WEIGHTS = 0x9E3779B97F4A7C15
+
+
+class Memory:
+    """What left one client's data set: over all jobs, and in one version of its rows.
+
+    ``grouped``: whether anything left that follows from the table of groups
+    (:mod:`solera.core.groups`), which is counted once, as a whole.
+    """
+
+    def __init__(self) -> None:
+        self.numbers = 0
+        self.grouped = False
+        self.rows: IntArray | None = None
+        self.families: dict[str, tuple[Array, FloatArray]] = {}
+
+    # --- which rows ---
+
+    def check_rows(self, rows: IntArray, least: int) -> None:
+        """Begin anew where the rows have changed; refuse where only a few have.
+
+        ``rows`` are :func:`row_digests`. Answers about two tables that differ in a few rows tell
+        these by subtraction.
+        """
+        if self.rows is not None and not np.array_equal(self.rows, rows):
+            changed = len(np.setxor1d(self.rows, rows))
+            if changed < least:
+                raise Refusal(f"fewer than {least} rows have changed since the last answer")
+            self.families.clear()
+            self.grouped = False
+        self.rows = rows
+
+    # --- what left ---
+
+    def spend(self, numbers: int, most: float) -> None:
+        """Count numbers that leave; refuse beyond the owner's limit."""
+        if self.numbers + numbers > most:
+            raise Refusal(f"{self.numbers:,} numbers have left, of at most {most:,.0f}")
+        self.numbers += numbers
+
+    def earlier(self, sums: Sums, persons: Persons, least: int) -> tuple[BoolArray, FloatArray]:
+        """Which of the numbers must not leave as they are, and the earlier ones in their place."""
+        conflict = np.zeros(sums.shape, dtype=bool)
+        instead = np.zeros(sums.shape)
+        right, released = self.known(sums)
+        if sums.left is None and persons.of is None and right.dtype == sums.right.dtype == bool:
+            return _earlier_counts(sums.right, right, released, least)
+        if not right.shape[1]:
+            return conflict, instead
+        for k, now in enumerate(sums.right.T):
+            difference = right.astype(float) - now.astype(float)[:, None]
+            n = sums.effective_of(difference, persons)
+            for j in np.flatnonzero((n < least).any(axis=0)):
+                conflict[k, j] = True
+                instead[k, j] = released[np.argmin(n[:, j]), j]
+        return conflict, instead
+
+    def known(self, sums: Sums) -> tuple[Array, FloatArray]:
+        """What rows gave to earlier numbers of the same kind, and these numbers."""
+        known = self.families.get(_family(sums))
+        if known is None or len(known[0]) != len(sums.right):
+            return sums.right[:, :0], np.empty((0, sums.shape[1]))
+        return known
+
+    def keep(self, sums: Sums, released: FloatArray) -> int:
+        """Remember what left; how many numbers of it are new."""
+        family = _family(sums)
+        right, kept = self.known(sums)
+        if right.dtype != sums.right.dtype:
+            right = right.astype(float)
+        seen = set(_column_digests(right))
+        fresh = []
+        for k, digest in enumerate(_column_digests(sums.right.astype(right.dtype))):
+            if digest not in seen:
+                seen.add(digest)
+                fresh.append(k)
+        if fresh:
+            right = np.concatenate([right, sums.right[:, fresh].astype(right.dtype)], axis=1)
+            self.families[family] = right, np.concatenate([kept, released[fresh]])
+        return len(fresh) * sums.shape[1]
+
+    # --- on the way ---
+
+    def to_payload(self) -> dict[str, Any]:
+        """The memory as plain data."""
+        return {
+            "numbers": self.numbers,
+            "grouped": self.grouped,
+            "rows": self.rows,
+            "families": {name: list(pair) for name, pair in self.families.items()},
+        }
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any] | None) -> Self:
+        memory = cls()
+        if payload is not None:
+            memory.numbers, memory.rows = payload["numbers"], payload["rows"]
+            memory.grouped = payload["grouped"]
+            memory.families = {
+                name: (pair[0], pair[1]) for name, pair in payload["families"].items()
+            }
+        return memory
+
+
+def _earlier_counts(
+    now: BoolArray, right: BoolArray, released: FloatArray, least: int
+) -> tuple[BoolArray, FloatArray]:
+    """The same for counts, which differ by the rows that are in one of two cells alone.
+
+    Cells of one ask are compared with each other, too, and with no rows and all rows, which
+    everybody knows: cumulative counts are judged by their steps.
+    """
+    none, everything = np.zeros((len(now), 1), bool), np.ones((len(now), 1), bool)
+    cells = np.concatenate([none, everything, right, now], axis=1).T
+    sizes = cells.sum(axis=1)
+    first = 2 + right.shape[1]
+    numbers = np.concatenate([[0.0, len(now)], released[:, 0], sizes[first:]])
+    by_size = np.argsort(sizes, kind="stable")
+    usable = np.arange(len(cells)) < first  # cells of this ask once they are found sound
+    conflict = np.zeros(now.shape[1], dtype=bool)
+    for k, size in enumerate(sizes[first:].tolist()):
+        # cells that differ in few rows differ in size by as few
+        span = np.searchsorted(sizes, (size - least + 1, size + least), sorter=by_size)
+        candidates = np.sort(by_size[slice(*span)])
+        candidates = candidates[usable[candidates]]
+        apart = (cells[candidates] != cells[first + k]).sum(axis=1)
+        near = candidates[(apart > 0) & (apart < least)]
+        if len(near):
+            conflict[k] = True
+            numbers[first + k] = numbers[near[0]]
+        else:
+            usable[first + k] = True
+    return conflict[:, None], numbers[first:, None]
+
+
+def row_digests(*columns: Any) -> IntArray:
+    """A number for every row that is the same for equal rows, in order."""
+    total: Any = None
+    for array in columns:
+        if array is None:
+            continue
+        dense = array.toarray() if hasattr(array, "toarray") else np.asarray(array)
+        dense = dense.reshape(len(dense), -1)
+        if dense.dtype.kind not in "biuf":
+            dense = np.unique(dense, return_inverse=True)[1].reshape(dense.shape)
+        bits = np.ascontiguousarray(dense, dtype=np.float64).view(np.uint64)
+        total = _digest(bits, total)
+    return np.sort(np.asarray(total).view(np.int64))
+
+
+def _digest(bits: Any, total: Any) -> Any:
+    with np.errstate(over="ignore"):
+        total = np.full(len(bits), 17, dtype=np.uint64) if total is None else total
+        for column in bits.T:
+            total = (total ^ column) * np.uint64(_WEIGHTS)
+            total ^= total >> np.uint64(29)
+    return total
+
+
+def _column_digests(right: Array) -> list[bytes]:
+    columns = np.ascontiguousarray(right.T)
+    return [blake2b(column.tobytes(), digest_size=12).digest() for column in columns]
+
+
+def _family(sums: Sums) -> str:
+    return f"{sums.part}/{sums.what}/{left_digest(sums.left)}"
+
+
+def left_digest(left: Left) -> str:
+    """What tells one view of the rows from another."""
+    if left is None:
+        return "1"
+    array = left.index if isinstance(left, OneHot) else left
+    told = blake2b(np.ascontiguousarray(array).tobytes(), digest_size=12)
+    told.update(repr(array.shape).encode())
+    return told.hexdigest()
