@@ -79,8 +79,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     ) -> list[Event]:
         """What happened in a job, some events at a time."""
         store.job(job)
-        wanted = {"job": job, "event": event, "after": after, "newest": newest}
-        return store.events(limit=_EVENTS, **wanted)
+        return store.events(after=after, limit=_EVENTS, newest=newest, job=job, event=event)
 
     @routes.post("/v1/jobs/{job}/notes", dependencies=[asker])
     def add_note(job: Name, new: NewNote) -> dict[str, int]:
