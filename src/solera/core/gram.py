@@ -101,7 +101,7 @@ class Gram(Release):
 
     An entry that rests on too few rows becomes 0, and the diagonal grows so that the matrix stays
     positive semidefinite; a column that rests on too few becomes the value most rows have, mostly
-    0. Classes whose moments rest on too few rows get equal shares of what they have together. A
+    0. Classes whose moments rest on too few rows share what they have together by their sizes. A
     class or label of too few rows has a matrix of zeros and its rows are left out. Where
     matrices are sent as factors nothing can be withheld singly, and such a reply does not leave.
 
@@ -335,10 +335,12 @@ class _Judged:
         W, times = self.moments.T, self.member.times
         total = np.where(self._unknown(), 0.0, times @ self.Z)
         M = np.where(W, np.outer(total, self.base[0]), self.Z.T @ self.member.moments)
-        if self.member.exclusive:  # what is withheld is known together, and shared out equally
-            told = self.member.moments - self.base[0] * times[:, None]
-            together = (self.Z.T @ told * W).sum(axis=1) / np.maximum(W.sum(axis=1), 1)
-            M += W * np.where(self._unknown(), 0.0, together)[:, None]
+        if self.member.exclusive:  # what is withheld is known together
+            told = self.Z.T @ (self.member.moments - self.base[0] * times[:, None])
+            together = np.where(self._unknown(), 0.0, (told * W).sum(axis=1))
+            sizes = np.where(W[0], together[0] / max(W[0].sum(), 1), told[0])
+            shares = np.abs(sizes) * W
+            M += together[:, None] * shares / np.maximum(shares.sum(axis=1), 1e-300)[:, None]
         M += np.outer(self.shift, M[0])
         same = ~(W | (W[0] & (self.shift != 0)[:, None]))
         return np.where(same & self._all_rows, sent, M)
