@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import solera as so
-from solera.published import trees
+from solera.published import tables, trees
+from solera.published.rows import AS_PUBLISHED, OURS
 from solera.study.run.progress import Progress
 
 folder = Path(os.environ.get("SOLERA_DATA", "nowhere"))
@@ -26,29 +27,42 @@ def verdict_of(rows: list[dict[str, Any]]) -> dict[str, int]:
     def count(test: Callable[[dict[str, Any]], bool]) -> int:
         return sum(test(row) for row in rows)
 
-    beats = [row for row in rows if row["thesis_accuracy"] > row["thesis_local_accuracy"]]
+    def thesis(row: dict[str, Any], who: str, metric: str) -> float:
+        return row["cell"].source(who, metric).value
+
+    def ours(row: dict[str, Any], metric: str) -> float:
+        return row[f"{trees.FUSION}, {OURS}_{metric}"]
+
+    def reaches(row: dict[str, Any], metric: str) -> bool:
+        return ours(row, metric) >= thesis(row, trees.FUSION, metric)
+
+    beats = [
+        row
+        for row in rows
+        if thesis(row, trees.FUSION, "accuracy") > thesis(row, trees.LOCAL, "accuracy")
+    ]
     return {
         "cells": len(rows),
-        "accuracy": count(lambda r: r["ours_accuracy"] >= r["thesis_accuracy"]),
-        "macro_f1": count(lambda r: r["ours_macro_f1"] >= r["thesis_macro_f1"]),
-        "both": count(lambda r: all(r[f"ours_{m}"] >= r[f"thesis_{m}"] for m in trees.METRICS)),
+        "accuracy": count(lambda r: reaches(r, "accuracy")),
+        "macro_f1": count(lambda r: reaches(r, "macro_f1")),
+        "both": count(lambda r: all(reaches(r, m) for m in trees.METRICS)),
         "thesis_above_local": len(beats),
-        "above_local_there": sum(r["ours_accuracy"] > r["local_accuracy"] for r in beats),
-        "noted": count(lambda r: bool(r["note"])),
+        "above_local_there": sum(ours(r, "accuracy") > r["local_accuracy"] for r in beats),
     }
 
 
 def test_all_cells_have_published_figures():
     cells = list(trees.cells(full=True))
     assert len(set(cells)) == 80
-    assert all(len(trees.published(cell)) == 4 for cell in cells)
-    assert trees.published(trees.Cell("nursery", "id3", 20, "IID")) == {
-        "thesis_local_accuracy": 85.19,
-        "thesis_local_macro_f1": 63.81,
-        "thesis_accuracy": 87.5,
-        "thesis_macro_f1": 74.54,
+    cell = trees.Cell("nursery", "id3", 20, "IID")
+    printed = {who: [cell.source(who, m).value for m in trees.METRICS] for who in cell.printed}
+    assert printed == {
+        trees.LOCAL: [85.19, 63.81],
+        trees.FUSION: [87.5, 74.54],
+        trees.FED_ID3: [88.12, 66.46],
     }
-    assert trees.published(trees.Cell("credit2", "cart", 50, "non-IID"))["thesis_accuracy"] == 78.37
+    last = trees.Cell("credit2", "cart", 50, "non-IID")
+    assert last.source(trees.FUSION, "accuracy").value == 78.37
 
 
 @needs_data
@@ -83,8 +97,6 @@ def test_the_quick_study():
     verdict = verdict_of(rows)
     assert verdict["accuracy"] >= 4
     assert verdict["above_local_there"] >= 0.8 * verdict["thesis_above_local"]
-    for row in rows:
-        assert row["ours_accuracy"] >= row["local_accuracy"] - 2 or row["note"]
 
 
 @needs_data
@@ -92,11 +104,24 @@ def test_the_table_of_the_study(monkeypatch):
     few = [trees.Cell("car", "cart", 50, "IID")]
     monkeypatch.setattr(trees, "cells", lambda full: few)
     table = trees.run()
-    assert [row["thesis"] for row in table[:2]] == [71.08, 50.78]
-    assert all(row["ours"] > row["thesis"] for row in table[:2])
-    assert "local" in table[0]["note"]
-    assert "centralised" in table[0]["note"]
-    figure = table[2:]
+    tables.check_printed(trees, table, full=False)
+    fused = [r for r in table if "ICDTA4FL" in r["label"] and r["protocol"] == OURS]
+    assert [r["thesis"] for r in fused] == [71.08, 50.78]
+    assert all(r["measured"] > r["thesis"] for r in fused)
+    assert "over local trees: +" in fused[0]["note"]
+    assert "1 of 10 folds" in fused[0]["note"]
+    figure = [r for r in table if "filter at" in r["label"]]
     assert len(figure) == 2 * len(trees.PERCENTILES)
     assert figure[0]["note"] == "50 trees kept"
-    assert all(row["thesis"] is None and 0 < row["ours"] <= 100 for row in figure)
+    assert all(r["thesis"] is None and 0 < r["measured"] <= 100 for r in figure)
+
+
+@needs_data
+def test_federated_id3_named_by_one_client_falls_with_the_number_of_clients():
+    """Why the published figures of Federated-ID3 do, as its program counts at one client."""
+    gaps = {}
+    for clients in (2, 50):
+        found = trees.measure(trees.Cell("nursery", "id3", clients, "IID"), folds=1)
+        theirs, ours = (found[f"{trees.FED_ID3}, {p}_accuracy"] for p in (AS_PUBLISHED, OURS))
+        gaps[clients] = ours - theirs
+    assert gaps[50] > 5 > gaps[2] >= 0

@@ -711,14 +711,18 @@ def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):
     found = [e for e in events(careful) if e.job == job_of(fed)]
     assert [(e.client, e.event, e.reason) for e in found] == [(0, "refused", reason)]
 
-    fed = lab.connect()
-    wrong = TRAIN | {"coef": np.zeros((9, 3))}
-    replies = fed.ask("linear.train", wrong, to=[0], quorum=0, deadline=20)
-    assert list(replies) == []
-    (failure,) = replies.failures
-    assert failure.kind == "failed"
-    found = [e for e in events(lab) if e.job == job_of(fed)]
-    assert [(e.client, e.event, e.reason) for e in found] == [(0, "failed", failure.reason)]
+    for wrong, kind, said in (
+        ({"coef": np.zeros((9, 3))}, "refused", "coef has 9 where the columns are 4"),
+        ({"lr": 1e308, "epochs": 5}, "failed", "data: the rows do not fit the ask"),
+    ):
+        fed = lab.connect()
+        replies = fed.ask("linear.train", TRAIN | wrong, to=[0], quorum=0, deadline=20)
+        assert list(replies) == []
+        (failure,) = replies.failures
+        assert failure.kind == kind
+        assert said in failure.reason
+        found = [e for e in events(lab) if e.job == job_of(fed)]
+        assert [(e.client, e.event, e.reason) for e in found] == [(0, kind, failure.reason)]
 
     with pytest.raises(CoordinatorError, match="401"):
         Connection(lab.url, lambda *_: {"Authorization": "Bearer no"}, ca=lab.ca).request(

@@ -7,8 +7,8 @@ exponents, then by halves of the mantissa, down to a millionth of the size. From
 an interval is divided where both halves hold ``min_count`` persons. Where one half holds fewer, the
 few count as if they were in the other, until so many have come together that they are an interval
 of their own; where both do, the interval is a last one. As in Mondrian (LeFevre, DeWitt &
-Ramakrishnan 2006), at least ``min_count`` persons are in each. The values of an interval count as
-if they were spread evenly over it.
+Ramakrishnan 2006), at least ``min_count`` persons are in each; a few more may lie beyond the
+outermost two. The values of an interval count as if they were spread evenly over it.
 
 All that any asks can learn are the ends of these intervals, which are agreed numbers, and how many
 rows count in each.

@@ -20,6 +20,7 @@ from solera.core.component import Component, build_fitted
 from solera.core.constraints import Positive, check_arguments
 from solera.core.engine import Ask, Block, Engine, PerClient, Preparation, payload_size
 from solera.core.errors import NotEnoughReplies, PayloadTooLarge, UsageError
+from solera.core.html import html_table
 from solera.core.meter import Meter, Record, compact, same_for_all
 from solera.core.payload import DEFAULT_LIMITS, Limits, encoded_size, read_only
 from solera.core.plan import Plan
@@ -317,6 +318,20 @@ class Federation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: who can be asked, and what their rows look like."""
+        return html_table(self._facts(), title=type(self).__name__)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = [("clients", f"{len(self):,}"), ("engine", type(self.engine).__name__)]
+        if self.names:
+            shown = ", ".join(self.names[:20])
+            facts.append(("names", f"{shown}{', …' if len(self.names) > 20 else ''}"))
+        if (schema := self.schema) is not None:
+            facts.append(("columns", f"{schema.width:,}"))
+            facts.append(("target", f"{schema.outputs} {schema.target}"))
+        return facts
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} clients, {type(self.engine).__name__})"

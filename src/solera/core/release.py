@@ -178,7 +178,11 @@ class Cells(Release):
             )
             if not stands and len(leaves) == len(changed):
                 changed |= (leaves != numbers[entry]).any(axis=1)
-            self._write(leaving, entry, sums.base + sums.scale * leaves)
+            told = sums.base + sums.scale * leaves
+            if stands:  # exactly, since base may follow from what is withheld
+                gone = leaving.outcome[entry] == 1
+                told = np.where(gone, np.reshape(neutral[entry], sums.shape), told)
+            self._write(leaving, entry, told)
         return leaving.reply
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:

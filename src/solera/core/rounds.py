@@ -9,7 +9,7 @@ same bytes as one that was never interrupted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
@@ -340,7 +340,13 @@ class Rounds:
         self.history[:] = content["history"]
         self.learner.history_ = self.history
         self.federation.engine.restore(dict(content["clients"]))
-        return int(content["next"])
+        done = int(content["next"])
+        if done > self.rounds:
+            raise CheckpointError(
+                f"the checkpoint is {done} rounds on, rounds={self.rounds} are fewer",
+                hint="ask for as many or more, or use another file",
+            )
+        return done
 
     def _restore_watchers(self, saved: list[tuple[str, Any]]) -> None:
         """Give each selector and callback its state; those without any may come and go."""
@@ -360,3 +366,9 @@ class Rounds:
                 f"{', '.join(missing) or 'none'} and adds {', '.join(new) or 'none'}",
                 hint="resume with the callbacks the run was started with",
             )
+
+
+def logged(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of one round that the learner logged, without those of the loop itself."""
+    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "seconds", "time")
+    return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solera.core.clients import IntArray
 from solera.core.errors import DataError
+from solera.core.pictures import new_figure
 from solera.core.rng import generator
 from solera.core.schema import class_codes
 
@@ -143,12 +144,10 @@ def plot_counts(
 
     Of more than ``max_clients`` clients an evenly spaced sample is shown; the title says so.
     """
-    from matplotlib.figure import Figure
-
     sizes = np.asarray(sizes)
     shown = _sample(len(sizes), max_clients)
     if ax is None:
-        figure = Figure(figsize=(7, 2 + 0.16 * max(len(shown), 8)), layout="constrained")
+        figure = new_figure(figsize=(7, 2 + 0.16 * max(len(shown), 8)))
         ax = figure.add_subplot()
     title = f"{len(sizes):,} clients"
     if len(shown) < len(sizes):

@@ -20,10 +20,11 @@ from solera.core.constraints import names_checked
 from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
 from solera.core.federation import Federation
+from solera.core.html import html_table
 from solera.core.payload import Limits, decode, encode, is_finite
 from solera.core.plan import Plan, in_turn, one_of
 from solera.core.private_files import write_file
-from solera.core.rounds import Callback, Round, Rounds
+from solera.core.rounds import Callback, Round, Rounds, logged
 from solera.core.schema import Feature, Kind, Schema, Target, class_codes, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
@@ -32,7 +33,10 @@ from solera.data.agreement import AGREEMENT, agree
 from solera.data.dataset import Dataset
 from solera.data.federated import as_numbers
 from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
+from solera.learn.history import plot_history
+from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
+from solera.learn.warm_start import continued_schema
 from solera.simulate.simulation import simulate
 
 _LEAST = 1e-12
@@ -56,6 +60,8 @@ class Learner(Stateful, Component, abstract=True):
     """Whether rows with missing values can be learned from."""
     allows_sparse: ClassVar[bool] = True
     """Whether sparse rows can be learned from."""
+    can_start: ClassVar[bool] = False
+    """Whether ``fit`` can start from a model."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
@@ -63,6 +69,7 @@ class Learner(Stateful, Component, abstract=True):
     _callbacks: Sequence[Callback] = ()
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
+    _start: Any = None
 
     @names_checked
     def fit(
@@ -72,6 +79,8 @@ class Learner(Stateful, Component, abstract=True):
         *,
         callbacks: Sequence[Callback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
+        start: Learner | None = None,
+        progress: bool | None = None,
     ) -> Self:
         """Learn from the clients of a federation.
 
@@ -80,7 +89,11 @@ class Learner(Stateful, Component, abstract=True):
 
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
-        coordinator keeps the state of named jobs by itself.
+        coordinator keeps the state of named jobs by itself; with more ``rounds`` than before, a
+        finished run goes on as well. ``start`` is a fitted model to begin with instead of from
+        nothing: of the same columns, and for averaging of the same shape. ``progress`` shows a
+        bar of the rounds: by default in terminals and notebooks, once they take longer than a
+        second.
         """
         self.check_params()
         if not self.allows_sparse and hasattr(federation, "tocsr"):
@@ -90,15 +103,32 @@ class Learner(Stateful, Component, abstract=True):
         self.history_ = []
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
             self.schema_ = agree(federation, allow_missing=self.allows_missing)
-            self._callbacks, self._checkpoint = callbacks, checkpoint
+            if start is not None:
+                self._begin_with(start)
+            bar = [RoundBar()] if is_wanted(progress) else []
+            self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
             try:
                 self.train(federation)
             finally:
                 if self._loop is not None:
                     self._loop.close()  # callbacks hear of the end before an error goes on
-                for name in ("_callbacks", "_checkpoint", "_loop"):
+                for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
         return self
+
+    def _begin_with(self, start: Any) -> None:
+        """Make sure that learning can begin with this model."""
+        kind = type(self).__name__
+        if not self.can_start:
+            raise UsageError(
+                f"{kind} cannot start from a model",
+                hint="learners of many rounds can; FedHEONN.partial_fit adds to what is known",
+            )
+        if not isinstance(start, Learner):
+            raise UsageError(f"fit(start=…) needs a fitted learner, not {type(start).__name__}")
+        start.check_fitted()
+        self.schema_ = continued_schema(self.schema_, start.schema_)
+        self._start = start
 
     @abstractmethod
     def train(self, federation: Federation) -> None:
@@ -169,7 +199,7 @@ class Learner(Stateful, Component, abstract=True):
         if store is not None:
             sizes = federation.engine.sizes("train")
             seed, clients = federation.seed, len(federation)
-            run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
+            run = fingerprint(_identity(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(store, run)
         self._selector = selector.clone()
         self._loop = iter(
@@ -201,6 +231,11 @@ class Learner(Stateful, Component, abstract=True):
     def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row under the current model, for selectors that look at it."""
         raise UsageError(f"{type(self).__name__} does not say the loss of a row")
+
+    def plot_history(self, *names: str) -> Any:
+        """A matplotlib figure of what was logged in every round, or of the metrics named."""
+        self.check_fitted()
+        return plot_history(self.history_, names)
 
     def for_prediction(self) -> Self:
         """The model without what only further training needs; this is what clients receive."""
@@ -321,6 +356,20 @@ class Learner(Stateful, Component, abstract=True):
             f"{' …' if len(names) > 5 else ''}, {type(self).__name__} needs them all",
             hint="so.Pipeline(so.FedImputer(), …) learns to fill them",
         )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: parameters and, once it is fitted, what it was fitted on."""
+        rows: list[tuple[str, Any]] = list(self.get_params(deep=False).items())
+        if "schema_" in vars(self):
+            schema = self.schema_
+            rows.append(("fitted on", f"{schema.width:,} columns"))
+            if schema.target == "classes":
+                rows.append(("classes", ", ".join(map(str, schema.classes.tolist()[:20]))))
+            if self.history_:
+                last = logged(self.history_[-1])
+                rows.append(("rounds", len(self.history_)))
+                rows += [(f"last {name}", value) for name, value in last.items()]
+        return html_table(rows, title=type(self).__name__)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""
@@ -501,6 +550,17 @@ def _possible_schemas() -> Iterator[Schema]:
         features = (Feature("x", kind, categories),) * width
         classes = np.arange(outputs if target in ("classes", "labels") else 0)
         yield Schema(features, target, classes, outputs)
+
+
+def _identity(learner: Learner) -> Any:
+    """What a checkpoint belongs to: the learner, whatever the number of rounds.
+
+    A schedule counts the rounds to come, so with one their number matters.
+    """
+    described = describe(learner)
+    if described["params"].get("schedule") is None:
+        described["params"].pop("rounds", None)
+    return described
 
 
 def as_federation(given: Any, y: Any) -> Federation:

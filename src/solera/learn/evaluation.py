@@ -32,6 +32,7 @@ from solera.core.declared import Fitted
 from solera.core.errors import DataError, UsageError
 from solera.core.evidence import Sums, cells, everyone
 from solera.core.federation import Federation
+from solera.core.html import html_table
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
@@ -40,6 +41,8 @@ from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.data.frames import encode_target
 from solera.learn.base import Predictor
+
+_MOST_SHOWN = 20  # clients in a notebook's table
 
 
 class Judge(TypedDict):
@@ -167,6 +170,17 @@ class Evaluation:
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the metrics of all, then those of each client by its name."""
+        rows = [["all", *self.metrics.values()]]
+        rows += [
+            [self.names.get(client, f"client {client}"), *(each.get(m, "") for m in self.metrics)]
+            for client, each in list(self.clients.items())[:_MOST_SHOWN]
+        ]
+        more = len(self.clients) - _MOST_SHOWN
+        title = f"and {more:,} clients more" if more > 0 else ""
+        return html_table(rows, ["", *self.metrics], title)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())

@@ -15,10 +15,13 @@ from solera.core.rounds import Callback, Round
 from solera.data.learning_analytics import schools
 from solera.data.partition_groups import ByGroup
 from solera.learn.cluster.agreement import jaccard
-from solera.published.rows import Rows, row
+from solera.published.rows import AS_PUBLISHED, OURS, Rows, row
+from solera.published.theses import Cell, table
 from solera.study.run.progress import SILENT, Progress
 
 TITLE = "k-means, federated against centralised (Figure 4.7)"
+TABLE = table("002", "Figure 4.7")
+TABLES = (TABLE,)
 SCALE_DOWN = (
     "The thesis clusters 225,642 enrolments x 21 activities in 77 schools of 1,000 students for "
     "100 rounds, once. By default: the 57,366 enrolments of KDD Cup 2015 with their 7 events and "
@@ -26,15 +29,22 @@ SCALE_DOWN = (
     "enrolments (with 16, both 20 and 40 clients are all of them), 30 rounds, 3 seeds. --full: the "
     "matrix built from the raw logs, 100 rounds, one seed."
 )
+DIFFERS = "as published both start from random rows (Algorithm 2), ours from k-means||"
 ERRATA = (
     "Algorithm 2 writes m = max(C K, 1) clients with K the number of clusters; K is the number of "
     "clients.",
-    "It leaves open how the first centroids are drawn. Drawn as random rows, Lloyd's algorithm "
-    "itself takes 20 to 35 rounds on these matrices and no version of it is done after 10; here "
-    "both start from k-means||.",
+    "It starts from centroids drawn at random. From random rows Lloyd's algorithm itself takes 20 "
+    "to 35 rounds on these matrices, and no version of it is done after 10.",
 )
-CLUSTERS, EPSILON, PUBLISHED = 3, 0.001, 0.96
+LEFT_OUT: dict[str, str] = {}
+CLUSTERS, EPSILON = 3, 0.001
 PER_ROUND = (5, 10, 20, 40)
+_COLUMN = "Jaccard after 10 rounds, at least"
+
+
+def planned(full: bool) -> list[Cell]:
+    """All cells."""
+    return TABLE.cells()
 
 
 def run(full: bool = False, progress: Progress = SILENT) -> Rows:
@@ -42,15 +52,17 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     rounds, seeds = (100, (0,)) if full else (30, (0, 1, 2))
     lines = []
     for name, X, students in _matrices(full):
-        agreement = np.empty((len(seeds), len(PER_ROUND), rounds))
-        for i, seed in enumerate(seeds):
-            progress.stage(f"{name}, seed {seed}")
-            agreement[i] = _agreement(X, students, rounds, seed)
-        for j, clients in enumerate(PER_ROUND):
-            cell = f"{name}, {clients} clients per round"
-            tenth, worst = agreement[:, j, 9].mean(), agreement[:, j, 9:].min()
-            lines.append(row(f"{cell}, after 10 rounds", PUBLISHED, float(tenth)))
-            lines.append(row(f"{cell}, least from round 10 on", PUBLISHED, float(worst)))
+        for protocol in (AS_PUBLISHED, OURS):
+            agreement = np.empty((len(seeds), len(PER_ROUND), rounds))
+            for i, seed in enumerate(seeds):
+                progress.stage(f"{name}, {protocol}, seed {seed}")
+                agreement[i] = _agreement(X, students, rounds, seed, protocol)
+            for j, clients in enumerate(PER_ROUND):
+                cell = TABLE.cell(f"{clients} clients per round", _COLUMN)
+                label = f"{name}, {clients} clients per round"
+                tenth, worst = agreement[:, j, 9].mean(), agreement[:, j, 9:].min()
+                for words, value in (("after 10 rounds", tenth), ("least from then on", worst)):
+                    lines.append(row(f"{label}, {words}", cell, float(value), protocol=protocol))
     return lines
 
 
@@ -66,11 +78,14 @@ def _matrices(full: bool) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def _agreement(X: Any, students: Any, rounds: int, seed: int) -> Any:
-    """Jaccard index of every round with each number of clients."""
+def _agreement(X: Any, students: Any, rounds: int, seed: int, protocol: str) -> Any:
+    """Jaccard index of every round with each number of clients, from the same first centroids."""
     school = ByGroup(schools(students, 1000, seed=seed))
     federation = so.simulate(X, partition=school, seed=seed)
-    start = so.FedKMeans(CLUSTERS).start(federation)
+    if protocol == AS_PUBLISHED:
+        start = X[np.random.default_rng(seed).choice(len(X), CLUSTERS, replace=False)]
+    else:
+        start = so.FedKMeans(CLUSTERS).start(federation)
     alone = so.simulate(X, clients=1, seed=seed)
     central = so.FedKMeans(CLUSTERS, init=start, tolerance=EPSILON, rounds=1000).fit(alone)
     watch = _Watch(X, central.predict(X))

@@ -7,24 +7,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from solera.published.theses import Cell
+
 Row = dict[str, Any]
 Rows = list[Row]
 """What :func:`row` makes."""
+AS_PUBLISHED, OURS = "as published", "ours"
+"""Whose protocol a row follows: the thesis's own (its program where text and program disagree), or
+the one that we recommend."""
 
 
 def row(
-    cell: str, thesis: float | None, ours: float | None, *, form: str = ".4g", note: str = ""
+    label: str,
+    cell: Cell | None,
+    measured: float | None,
+    *,
+    protocol: str = AS_PUBLISHED,
+    form: str = ".4g",
+    note: str = "",
+    compare: bool = True,
 ) -> Row:
-    """A cell of a thesis's table or figure.
+    """A number measured here beside the one a thesis prints.
 
-    ``thesis`` is None where it prints no number, ``ours`` where the cell was left out. ``form`` is
-    how its numbers are written, ``note`` what a reader should know.
+    ``cell`` is None where no thesis has such a number, ``measured`` where it was left out.
+    ``form`` is how its numbers are written, ``note`` what a reader should know. ``compare`` is
+    False where a difference would say nothing: seconds and energies of two machines.
     """
-    difference = None if thesis is None or ours is None else ours - thesis
+    thesis = None if cell is None else cell.value
+    known = thesis is not None and measured is not None and compare
+    difference = measured - thesis if known else None  # type: ignore[operator]
     return {
+        "label": label,
         "cell": cell,
+        "source": "" if cell is None else cell.source,
+        "protocol": protocol,
         "thesis": thesis,
-        "ours": ours,
+        "measured": measured,
         "difference": difference,
         "form": form,
         "note": note,

@@ -23,7 +23,6 @@ NORMALISED = (
     "All evaluations on CIFAR-10 used the normalisation of MNIST, and only AFL also trained with "
     "it, which likely explains its lead there. Here every method has the set's own."
 )
-PARTITIONS = ("nearly IID", "two classes")
 
 
 @dataclass(frozen=True)
@@ -38,19 +37,55 @@ class Images:
     y_test: Any
     model: Any
 
+    def first(self, rows: int) -> Images:
+        """The first rows to train on, a tenth as many to validate, as many at most to test."""
+        few = rows // 10
+        return Images(
+            self.X[:rows], self.y[:rows], self.X_validation[:few], self.y_validation[:few],
+            self.X_test[:rows], self.y_test[:rows], self.model,
+        )  # fmt: skip
 
-def read(name: str, model: Any, validation: int) -> Images:
-    """A set normalised by its own mean and deviation; its last training rows validate."""
+
+def read(name: str, model: Any, validation: float) -> Images:
+    """A set normalised by its own mean and deviation; the last of its training rows validate."""
     X, y, X_test, y_test = datasets.load(name)
     mean, spread = X.mean(dtype=np.float64), X.std(dtype=np.float64)
     X, X_test = (((part - mean) / spread).astype(np.float32) for part in (X, X_test))
-    cut = len(X) - validation
+    return _cut(X, y, X_test, y_test, model, validation)
+
+
+def as_published(
+    name: str, model: Any, *, train_as_mnist: bool = True, validation: float = 0.1
+) -> Images:
+    """As the thesis's programs scale: pixels to ±1, and CIFAR-10's channels by mean and deviation.
+
+    Every test set is scaled as MNIST, and so are CIFAR-10's training rows where
+    ``train_as_mnist``.
+    """
+    X, y, X_test, y_test = datasets.load(name)
+    top = max(float(X.max()), 1.0)
+    X, X_test = (np.asarray(part, np.float32) / top for part in (X, X_test))
+    half = np.float32(0.5)
+    if name == "cifar10" and not train_as_mnist:
+        shape = X.shape
+        pixels = X.reshape(-1, 3)
+        X = ((pixels - _CIFAR_MEAN) / _CIFAR_SPREAD).astype(np.float32).reshape(shape)
+    else:
+        X = (X - half) / half
+    return _cut(X, y, (X_test - half) / half, y_test, model, validation)
+
+
+_CIFAR_MEAN, _CIFAR_SPREAD = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
+
+
+def _cut(X: Any, y: Any, X_test: Any, y_test: Any, model: Any, validation: float) -> Images:
+    cut = len(X) - int(validation * len(X))
     return Images(X[:cut], y[:cut], X[cut:], y[cut:], X_test, y_test, model)
 
 
 def partition(kind: str, clients: int, seed: int) -> Partition:
     """Who gets which rows."""
-    if kind == "two classes":
+    if kind == "two classes":  # as the text says
         return LabelsPerClient(2)
     weights = np.random.default_rng(seed).uniform(0.4, 0.6, (clients, 10))
     return LabelWeights(weights / weights.sum(axis=0))

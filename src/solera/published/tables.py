@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,13 +14,15 @@ from typing import Any
 import solera.published as named
 from solera.core.constraints import nearest
 from solera.core.errors import UsageError
-from solera.study.report.blocks import Paragraph, Section, Table
-from solera.study.run.folder import Events, environment, write_json
-from solera.study.run.metrics_table import write_table
+from solera.published.theses import Cell
+from solera.study.report.blocks import Block, Paragraph, Section, Table
+from solera.study.report.figures import drawn
+from solera.study.run.folder import Events, environment, write_json, write_text
+from solera.study.run.metrics_table import Line, lines_text
 from solera.study.run.progress import SILENT, Progress
-from solera.study.run.results import Result
 
-HEADER = ("cell", "thesis", "ours", "difference", "note")
+HEADER = ("cell", "source", "protocol", "thesis", "measured", "difference", "note")
+NUMBERS = HEADER[3:6]
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -46,37 +50,133 @@ def run_named(name: str, folder: Path, *, full: bool = False, progress: Progress
     events = Events(folder)
     events.add("started", study=name, full=full)
     rows: Rows = study.run(full=full, progress=progress)
+    check_printed(study, rows, full)
     write_json(folder / "environment.json", environment())
-    write_table(folder, [_labelled(name, row, who) for row in rows for who in ("ours", "thesis")])
+    numbers = [line for row in rows for line in _numbers(name, row)]
+    write_text(folder / "metrics.csv", lines_text(numbers))
     from solera.study.report.report import write_report
 
-    write_report(folder, study.TITLE, sections_of(study, rows))
+    write_report(folder, study.TITLE, sections_of(study, rows, full))
     events.add("finished")
     return rows
 
 
+def run_all(folder: Path, *, full: bool = False, progress: Progress = SILENT) -> dict[str, Rows]:
+    """Run every study into a folder of its own below ``folder``, and write one page of them all.
+
+    A study that cannot run here, for want of an extra or a data set, is named with the reason.
+    """
+    from solera.core.errors import SoleraError
+    from solera.study.report.report import write_report
+
+    found: dict[str, Rows] = {}
+    sections: list[Section] = []
+    for name, study in studies().items():
+        progress.stage(name)
+        try:
+            found[name] = run_named(name, folder / name, full=full, progress=progress)
+        except SoleraError as problem:
+            sections.append(Section(f"{name}: {study.TITLE}", [Paragraph(f"Not run: {problem}")]))
+            continue
+        parts = sections_of(study, found[name], full)
+        blocks = [block for part in parts for block in part.blocks]
+        sections.append(Section(f"{name}: {study.TITLE}", blocks))
+        write_report(folder, "The published tables", sections)  # what is finished is not lost
+    write_report(folder, "The published tables", sections)
+    return found
+
+
 def cells(row: Mapping[str, Any]) -> list[str]:
     """A row as text, in the order of the header."""
-    form = row.get("form", ".4g")
+    form = row["form"]
     numbers = [
         "–" if row[key] is None else format(row[key], sign + form)
-        for key, sign in (("thesis", ""), ("ours", ""), ("difference", "+"))
+        for key, sign in zip(NUMBERS, ("", "", "+"), strict=True)
     ]
-    return [row["cell"], *numbers, row.get("note", "")]
+    return [row["label"], row["source"] or "–", row["protocol"], *numbers, row["note"]]
 
 
-def _labelled(name: str, row: Mapping[str, Any], who: str) -> tuple[dict[str, Any], Result]:
-    """A figure as a cell of the tidy table; the scheme says whose it is."""
-    metrics = {} if row[who] is None else {"value": row[who]}
-    labels = {"cell": row["cell"], "data": name, "learner": row["cell"], "scheme": who, "seed": 0}
-    return labels, Result(0, 0, metrics)
+# --- what a study owes its tables ---
 
 
-def sections_of(study: ModuleType, rows: Rows) -> list[Section]:
+def owed(study: ModuleType) -> list[Cell]:
+    """The cells of a study's tables in which the thesis prints a number."""
+    return [cell for table in study.TABLES for cell in table.cells()]
+
+
+def reason(study: ModuleType, cell: Cell) -> str | None:
+    """Why a study leaves a cell out at any size; None where it has given no reason."""
+    for pattern, why in study.LEFT_OUT.items():
+        if fnmatchcase(f"{cell.table}; {cell.row}; {cell.column}", pattern):
+            return str(why)
+    return None
+
+
+def unexplained(study: ModuleType) -> list[Cell]:
+    """The cells of a study's tables that it neither prints at full size nor excuses."""
+    printed = study.planned(full=True)
+    return [cell for cell in owed(study) if cell not in printed and reason(study, cell) is None]
+
+
+def check_printed(study: ModuleType, rows: Rows, full: bool) -> None:
+    """Raise unless the rows hold exactly the cells that the study planned at this size."""
+    printed = {row["cell"] for row in rows if row["cell"] is not None}
+    planned = set(study.planned(full=full))
+    wrong = [*(planned - printed), *(printed - planned)]
+    if wrong:
+        raise AssertionError(f"{study.__name__} planned other cells than it printed: {wrong[:3]}")
+
+
+def left_out(study: ModuleType, full: bool) -> list[str]:
+    """What a run of this size leaves out of its tables: how many cells of which, and why."""
+    planned = set(study.planned(full=full))
+    missing = Counter(
+        (cell.source, reason(study, cell) or "with --full only")
+        for cell in owed(study)
+        if cell not in planned
+    )
+    return [f"{count} of {source}: {why}" for (source, why), count in missing.items()]
+
+
+def remarks(study: ModuleType, full: bool) -> Iterable[tuple[str, str]]:
+    """What stands below a study's table, each with its heading."""
+    yield "Scale", study.SCALE_DOWN
+    if study.DIFFERS:
+        yield "As published and ours differ", study.DIFFERS
+    for line in left_out(study, full):
+        yield "Left out", line
+    for erratum in study.ERRATA:
+        yield "Erratum", erratum
+
+
+def as_json(study: ModuleType, rows: Rows, full: bool) -> dict[str, Any]:
+    """A study's table and what stands below it, as JSON has it."""
+    lines = [
+        {**row, "cell": None if row["cell"] is None else row["cell"]._asdict()} for row in rows
+    ]
+    below = [{"title": title, "text": text} for title, text in remarks(study, full)]
+    return {"title": study.TITLE, "remarks": below, "rows": lines}
+
+
+def _numbers(name: str, row: Mapping[str, Any]) -> list[tuple[dict[str, Any], Line]]:
+    """The figures of a row for the tidy table; the scheme says whose they are."""
+    both = {row["protocol"] or "measured": row["measured"], "thesis": row["thesis"]}
+    label = f"{row['label']}, {row['protocol']}" if row["protocol"] else row["label"]
+    labels = {"cell": label, "data": name, "learner": row["label"], "seed": 0}
+    return [
+        ({**labels, "scheme": who, "source": row["source"]}, ("test", None, None, "value", value))
+        for who, value in both.items()
+        if value is not None
+    ]
+
+
+def sections_of(study: ModuleType, rows: Rows, full: bool) -> list[Section]:
     """The report of a named study."""
-    sections = [
-        Section("Thesis and ours", [Table([cells(row) for row in rows], HEADER)]),
-        Section("Scale", [Paragraph(study.SCALE_DOWN)]),
-        Section("Known errata", list(map(Paragraph, study.ERRATA))),
-    ]
-    return [section for section in sections if section.blocks]
+    below: dict[str, list[Any]] = {}
+    for title, text in remarks(study, full):
+        below.setdefault(title, []).append(Paragraph(f"{title}: {text}"))
+    blocks: list[Block] = [Table([cells(row) for row in rows], HEADER)]
+    if hasattr(study, "figures"):
+        blocks += [drawn(figure, caption) for caption, figure in study.figures(rows)]
+    table = Section("Thesis and measured", blocks)
+    return [table, *(Section(title, blocks) for title, blocks in below.items())]

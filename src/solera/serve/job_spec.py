@@ -5,7 +5,7 @@ federation = "cardio"
 owner = "dr. vega"       # who asks, for the clients' policies and logs
 seed = 0
 clients = 3              # begin once that many have joined
-deadline = 86400         # seconds until the job as a whole is over; none by default
+deadline = 86400         # seconds until the job as a whole is over; a week by default
 standing = false         # true: clients contribute at any time, until the job is cancelled
 evaluate = "test"        # judge the model on what clients keep apart; "" for no judgement
 

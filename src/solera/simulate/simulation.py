@@ -23,7 +23,7 @@ from solera.core.topology import Topology
 from solera.data.adapters import from_pandas
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData, check_rows
-from solera.data.frames import is_frame, target_array, to_pandas
+from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
 from solera.simulate.clock import VirtualClock
@@ -39,6 +39,12 @@ class Simulation(Federation):
 
     data: Any
     _remade: Callable[[FederatedData], Simulation]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        summary = getattr(self.data, "summary", None)
+        lines = [] if summary is None else str(summary()).splitlines()
+        about = [(name, text.strip()) for name, _, text in (line.partition(":") for line in lines)]
+        return super()._facts() + [fact for fact in about if fact[0] != "clients"]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -101,7 +107,8 @@ def simulate(
     target, columns, kinds, unknown: how to read a frame; see :func:`solera.from_pandas`.
     group: the column of a frame, or the groups of a data set, that say whose row it is: every
         value becomes a client of that name.
-    features, schema: names and kinds of the columns, or the whole schema.
+    features, schema: names and kinds of the columns, or the whole schema. A frame is read by the
+        schema that is given, such as that of a model to go on with.
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
     policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
@@ -120,7 +127,12 @@ def simulate(
     table = X
     if is_frame(X):
         table = to_pandas(X)
+        if schema is not None:
+            reading["target"] = _one_or_all(schema.target_names) if y is None else None
+            reading["columns"] = [feature.name for feature in schema.features]
         X = from_pandas(table, group=group, **reading)
+        if schema is not None:
+            X = replace(X, X=encode_frame(table, schema))
     elif reading:
         raise UsageError(
             f"simulate({next(iter(reading))}=…) says how to read a data frame, "
@@ -183,6 +195,10 @@ def _engine(name: str, source: Source, options: Mapping[str, Any]) -> Any:
                 hint="another one may, such as engine='processes'",
             )
     return engine(source, **given)
+
+
+def _one_or_all(names: tuple[str, ...]) -> Any:
+    return names[0] if len(names) == 1 else list(names) or None
 
 
 def _open(

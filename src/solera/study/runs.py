@@ -22,6 +22,7 @@ from typing import Any
 
 from solera.core.constraints import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
+from solera.core.html import html_table
 from solera.study.exporters import Exporter
 from solera.study.metrics import score_name
 from solera.study.run.folder import Events, read_environment
@@ -54,6 +55,12 @@ class Run:
     last: str
     environment: dict[str, str] = field(repr=False)
     spec: dict[str, Any] = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: what was run, and the mean of every metric."""
+        about = {"data": ", ".join(self.data), "learners": ", ".join(self.learners)}
+        rows = [("cells", self.cells), *about.items(), *self.metrics.items(), ("state", self.last)]
+        return html_table(rows, title=self.name)
 
 
 def find(root: Paths = ROOT) -> Iterator[Run | BadRun]:

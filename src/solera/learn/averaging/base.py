@@ -18,6 +18,7 @@ from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.learn.base import Predictor
 from solera.learn.probabilities import sigmoid, softmax
+from solera.learn.warm_start import continued_model
 
 Entries = Mapping[str, Any]
 """What a model, an ask or a reply holds, by name."""
@@ -31,6 +32,7 @@ class Averaging(Predictor, abstract=True):
     (McMahan et al. 2017).
     """
 
+    can_start = True
     rounds: int
     per_round: int | None
     select: Selector | None
@@ -90,7 +92,16 @@ class Averaging(Predictor, abstract=True):
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""
         self.round_config(0)  # what does not suit the data is named before anything is asked
-        self.set_model(self.first_model(federation.seed))
+        model = self.first_model(federation.seed)
+        if self._start is not None:
+            if not isinstance(self._start, Averaging) or not self._alike(self._start):
+                raise UsageError(f"{type(self).__name__} cannot start from {self._start!r}")
+            model = continued_model(self, model, self._start.get_model())
+        self.set_model(model)
+
+    def _alike(self, start: Averaging) -> bool:
+        """Whether both train the same network, if any."""
+        return bool(getattr(self, "model", None) == getattr(start, "model", None))
 
     def after_round(self, round: Round) -> None:
         """What comes after every round; nothing unless a subclass says so."""

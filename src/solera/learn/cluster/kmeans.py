@@ -20,6 +20,7 @@ from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import cost, silhouette, update
+from solera.learn.warm_start import continued_model
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {
@@ -67,6 +68,8 @@ class FedKMeans(Learner):
     inertia_: float
     counts_: Annotated[IntArray, Shape("k", kind="i", least=0)]
 
+    can_start = True
+
     def __init__(
         self,
         k: Count = 3,
@@ -100,7 +103,7 @@ class FedKMeans(Learner):
 
     def train(self, federation: Federation) -> None:
         order = self._order()
-        self.centroids_ = self._first_centroids(federation)
+        self.centroids_ = self._centroids_to_start(federation)
         rounds = self.each_round(
             federation,
             rounds=self.rounds,
@@ -136,6 +139,14 @@ class FedKMeans(Learner):
 
     def _seeding_asks(self) -> Plan:
         return _SEEDING_ASKS[self.init](self.k) if isinstance(self.init, str) else ()
+
+    def _centroids_to_start(self, federation: Federation) -> FloatArray:
+        if self._start is None:
+            return self._first_centroids(federation)
+        first = {"centroids": np.empty((self.k, self.schema_.width))}
+        known = {"centroids": vars(self._start).get("centroids_")}
+        centroids: FloatArray = continued_model(self, first, known)["centroids"]
+        return centroids
 
     def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""

@@ -134,7 +134,7 @@ def _around(client: Client, centres: FloatArray, known: int) -> dict[str, Sums]:
     place = np.full(len(centres), -1)
     place[many] = np.arange(len(many))
     own = cells(place[label], len(many))
-    return {"rows": own, "sums": Sums(own.right, dense(client.data.X), what="sums of clusters")}
+    return {"rows": own, "sums": Sums(own.right, dense(client.data.X))}
 
 
 def _at_first_centroid(ask: Any, reply: Any) -> dict[str, Any]:

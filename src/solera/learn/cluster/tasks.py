@@ -20,6 +20,7 @@ from solera.core.evidence import Sums, cells, everyone
 from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
+from solera.core.steps import OneStep
 from solera.core.task import group_task, task
 from solera.learn.cluster.assignment import cell_sums, distances, nearest
 from solera.learn.rows import check_shape, dense, not_finite
@@ -45,31 +46,18 @@ class Update(Centroids):
     rate: PositiveFraction
 
 
+def _steps(client: Client, ask: Any) -> int:
+    """How often the centroids move."""
+    rows = len(client.data)
+    return int(ask["epochs"] * -(-rows // (ask["batch_size"] or rows)))
+
+
 def _behind_update(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """The rows of each cluster, what each gave to its ΛΓ, and their d²."""
-    data, centroids = client.alone.data, np.array(ask["centroids"], dtype=np.float64)
-    k, rows = len(centroids), int(data.sizes[0])
-    label, squared = np.zeros(rows, dtype=np.int64), np.zeros(rows)
-    weight = np.zeros((rows, k))
-    counts = np.zeros(k, dtype=np.int64)
-    for _ in range(ask["epochs"]):
-        counts[:] = 0
-        for batch, _ in _batches(data, client.key, ask["batch_size"]):
-            X = data.X[batch]
-            chosen = np.arange(rows) if isinstance(batch, slice) else batch - data.starts[0]
-            label[chosen], squared[chosen] = nearest(X, centroids)
-            here = np.bincount(label[chosen], minlength=k)
-            counts += here
-            step = ask["rate"] * here / np.maximum(counts, 1)
-            means = cell_sums(X, label[chosen], k) / np.maximum(here, 1)[:, None]
-            centroids += step[:, None] * (means - centroids)
-            weight *= 1 - step
-            weight[chosen, label[chosen]] += (step / np.maximum(here, 1))[label[chosen]]
-    return {
-        "counts": cells(label, k),
-        "sums": Sums(weight * counts, dense(data.X[data.index]), what="sums of clusters"),
-        "inertia": _inertia(squared),
-    }
+    """The rows of each cluster, their values, and their d²; ΛΓ after a step has β Σ x in it."""
+    label, squared = nearest(client.data.X, ask["centroids"])
+    own = cells(label, len(ask["centroids"]))
+    sums = Sums(own.right, dense(client.data.X))
+    return {"counts": own, "sums": sums, "inertia": _inertia(squared)}
 
 
 def _inertia(squared: FloatArray) -> Sums:
@@ -91,8 +79,8 @@ def _stay(ask: Any, reply: Any) -> dict[str, Any]:
     like=_like,
     ask=Update,
     release=[
-        Cells("counts", "sums", behind=_behind_update, neutral=_stay),
-        Cells("inertia", behind=_behind_update, neutral=_nothing("inertia")),
+        OneStep("counts", "sums", steps=_steps, behind=_behind_update, neutral=_stay),
+        OneStep("inertia", steps=_steps, behind=_behind_update, neutral=_nothing("inertia")),
     ],
 )
 def update(group: ClientGroup, ask: Any) -> Stacked:

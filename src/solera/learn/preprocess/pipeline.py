@@ -26,6 +26,7 @@ class Pipeline(Predictor):
     """
 
     allows_missing = True
+    can_start = True
     steps_: list[Learner]
 
     def __init__(self, *steps: Learner | tuple[str, Learner]) -> None:
@@ -109,12 +110,16 @@ class Pipeline(Predictor):
 
     def train(self, federation: Federation) -> None:
         callbacks, checkpoint = self._callbacks, self._checkpoint
+        known = [] if self._start is None else self._start.steps_
         self.steps_ = []
-        for step in self.learners[:-1]:
-            self.steps_.append(step.clone().fit(federation))
-            federation = federation.prepared(self.steps_[-1])
+        for i, step in enumerate(self.learners[:-1]):
+            fitted = known[i] if known else step.clone().fit(federation, progress=False)
+            self.steps_.append(fitted)
+            federation = federation.prepared(fitted)
         last = self.learners[-1].clone()
-        self.steps_.append(last.fit(federation, callbacks=callbacks, checkpoint=checkpoint))
+        start = known[-1] if known else None
+        options: dict[str, Any] = {"callbacks": callbacks, "checkpoint": checkpoint, "start": start}
+        self.steps_.append(last.fit(federation, progress=False, **options))
         self.history_ = last.history_
 
     def training_asks(self) -> Plan:
@@ -129,6 +134,14 @@ class Pipeline(Predictor):
                 before.append(step)
                 schema = step.planned_schema(schema)
         return in_turn(*plans)
+
+    def _begin_with(self, start: Any) -> None:
+        """Transformers are taken over as they are, so that the learner meets the same columns."""
+        if not isinstance(start, Pipeline) or start.learners[:-1] != self.learners[:-1]:
+            raise UsageError(
+                "a Pipeline starts from one with the same transformers", hint=f"not from {start!r}"
+            )
+        super()._begin_with(start)
 
     def for_prediction(self) -> Self:
         light = self.with_state(self.get_state())

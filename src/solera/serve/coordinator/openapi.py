@@ -70,7 +70,7 @@ def describe(
         "schemas": {**schemas, "Refusal": _REFUSAL},
     }
     for route in chain(app.routes, ours):
-        if isinstance(route, APIRoute):
+        if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
                 operation = document["paths"][route.path_format][method.lower()]
                 _complete(operation, route, coordinator)

@@ -45,7 +45,7 @@ _RATE, _BURST = 100.0, 400.0
 _COSTS = {
     "/v1/heartbeat": 25.0,
     "/v1/jobs/{job}/contributions": 25.0,
-    "/v1/jobs/{job}/notes": 5.0,
+    "/v1/jobs/{job}/notes": 20.0,
     "/v1/jobs/{job}/asks/{sequence}/problems": 5.0,
     "/v1/federations/{federation}/invites": 5.0,
     "/v1/federations/{federation}/jobs": 2.0,

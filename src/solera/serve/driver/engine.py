@@ -425,7 +425,7 @@ def connect(
         Every ``fit`` and every evaluation is a job of its own, which owners approve by what it will
         ask: the first has this name, the others are ``name.2``, ``name.3``, …
     seed, owner: fix all random draws; say who asks, for the clients' policies and logs.
-    deadline: seconds after which the job as a whole is over.
+    deadline: seconds after which the job as a whole is over, by default a week.
     known_keys: a file of clients' keys, by default ``$SOLERA_KNOWN_KEYS``; see
         :mod:`solera.serve.peers`. Replies count only with the signature of the client's key. Keys
         that are not in the file are believed at first sight and added; without a file they are

@@ -24,15 +24,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from solera.core.rounds import logged
 from solera.study.run.folder import write_text
-from solera.study.run.results import Result, logged
+from solera.study.run.results import Result
 
 Labels = Mapping[str, Any]
 FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
 LAST = ("part", "round", "client", "metric", "value")
 
 
-def numbers(result: Result) -> Iterator[tuple[str, int | None, int | None, str, float]]:
+Line = tuple[str, int | None, int | None, str, float]
+"""Part, round, client, metric, value."""
+
+
+def numbers(result: Result) -> Iterator[Line]:
     """All numbers of a result: part, round, client, metric, value."""
     parts = {
         "test": result.metrics,
@@ -58,15 +63,18 @@ def numbers(result: Result) -> Iterator[tuple[str, int | None, int | None, str, 
 
 def table_text(rows: Sequence[tuple[Labels, Result]]) -> str:
     """The table as CSV."""
-    varying = dict.fromkeys(key for labels, _ in rows for key in labels if key not in FIRST)
+    return lines_text([(labels, line) for labels, result in rows for line in numbers(result)])
+
+
+def lines_text(lines: Sequence[tuple[Labels, Line]]) -> str:
+    """The table of single numbers as CSV."""
+    varying = dict.fromkeys(key for labels, _ in lines for key in labels if key not in FIRST)
     header = [*FIRST, *varying, *LAST]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    for labels, result in rows:
-        start = [labels.get(key) for key in (*FIRST, *varying)]
-        for line in numbers(result):
-            writer.writerow([*start, *line])
+    for labels, line in lines:
+        writer.writerow([*(labels.get(key) for key in (*FIRST, *varying)), *line])
     return text.getvalue()
 
 

@@ -50,12 +50,6 @@ def headline(results: Sequence[Result]) -> list[str]:
     return [name for name in names if name not in ("macro_precision", "macro_recall")]
 
 
-def logged(entry: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of one round that the learner logged, without those of the loop itself."""
-    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "seconds", "time")
-    return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}
-
-
 def finite(metrics: Mapping[K, float]) -> dict[K, float]:
     """JSON has no number for a metric that overflowed; reports show it as missing."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from solera.core.errors import DatasetUnavailable, UsageError
+from solera.core.html import html_table
 from solera.data import datasets
 from solera.green.energy import EnergyOptions, EnergyUse, track_energy
 from solera.green.power import JOULES_PER_KWH, Sampler
@@ -57,6 +58,23 @@ class StudyRun:
     """What this process took to hand cells out to several workers."""
     started: int = 0
     """Cells that this start had to run."""
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the score of every finished cell, and where the report is."""
+        rows = []
+        for cell, result in self.finished:
+            score = result.score
+            value = {**result.client_metrics, **result.validation, **result.metrics}.get(
+                score or ""
+            )
+            shown = "–" if value is None else value
+            rows.append(
+                [cell.variant.method, cell.variant.data.name, cell.title, score or "", shown]
+            )
+        title = (
+            f"{self.study.name}: {len(rows)} of {len(self.cells)} cells, {self.folder}/report.html"
+        )
+        return html_table(rows, ["learner", "data", "cell", "score", ""], title)
 
     @property
     def finished(self) -> list[tuple[Cell, Result]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from solera.core.clients import IntArray, Part
 from solera.core.payload import encoded_size
-from solera.core.rounds import Callback, Round
+from solera.core.rounds import Callback, Round, logged
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
@@ -28,7 +28,7 @@ from solera.simulate.simulation import Simulation, simulate
 from solera.study.files.tables import DataSpec, Scheme
 from solera.study.metrics import score_name
 from solera.study.run.cells import Cell
-from solera.study.run.results import Result, finite, logged
+from solera.study.run.results import Result, finite
 
 MOST_CLASSES = 100
 """Confusion matrices of more classes are not kept."""
@@ -96,7 +96,7 @@ class _Training:
         """The learner, fitted."""
         self.tracked.attach(federation)
         self.tracked.stage(COORDINATOR)
-        return self.cell.variant.learner.clone().fit(federation, **options)
+        return self.cell.variant.learner.clone().fit(federation, progress=False, **options)
 
     def evaluate(self, model: Any, federation: Simulation) -> Result:
         """What a model that all clients share comes to; bytes are left to the scheme."""

@@ -14,7 +14,6 @@ from sqlalchemy import (
     and_,
     delete,
     exists,
-    func,
     or_,
     select,
     union,
@@ -166,11 +165,9 @@ class Members(Base):
             if known is not None and head[0] <= known[0] and list(head) != known:
                 del values["head"]
                 facts = {"head": known, "said": list(head)}
-                noted = select(func.count()).filter_by(
-                    federation=federation, client=id, event=LOG_CUT
-                )
-                lately = noted.select_from(events).where(events.c.time > now - _AGAIN_SECONDS)
-                if not connection.scalar(lately):
+                ours = and_(events.c.federation == federation, events.c.client == id)
+                lately = and_(events.c.event == LOG_CUT, events.c.time > now - _AGAIN_SECONDS)
+                if not count_rows(connection, events, ours, lately):
                     reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
                     note(connection, LOG_CUT, now, federation=federation, client=id,
                          reason=reason, facts=facts)  # fmt: skip
