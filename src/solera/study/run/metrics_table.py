@@ -33,8 +33,8 @@ FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
 LAST = ("part", "round", "client", "metric", "value")
 
 
-def numbers(result: Result) -> Iterator[tuple[str, int | None, int | None, str, float]]:
-    """All numbers of a result: part, round, client, metric, value."""
+def numbers(result: Result) -> Iterator[tuple[str, int | None, int | str | None, str, float]]:
+    """All numbers of a result: part, round, client by name or number, metric, value."""
     parts = {
         "test": result.metrics,
         "clients": result.client_metrics,
@@ -44,7 +44,8 @@ def numbers(result: Result) -> Iterator[tuple[str, int | None, int | None, str, 
         for metric, value in metrics.items():
             yield part, None, None, metric, value
     for client, value in result.clients.items():
-        yield "client", None, client, result.score or "score", value
+        named = result.names[client] if result.names else client
+        yield "client", None, named, result.score or "score", value
     for entry in result.history:
         for metric, value in logged(entry).items():
             yield "round", entry["round"], None, metric, float(value)
