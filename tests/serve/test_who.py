@@ -23,7 +23,8 @@ from test_security import Hand, federation, http, staff  # noqa: E402
 
 from solera.serve import wire  # noqa: E402
 from solera.serve.connection import Connection, CoordinatorError  # noqa: E402
-from solera.serve.driver.engine import ForgedReply, connect  # noqa: E402
+from solera.serve.driver.engine import connect  # noqa: E402
+from solera.serve.driver.signatures import ForgedReply  # noqa: E402
 from solera.serve.identity import Identity, seal_key_message  # noqa: E402
 from solera.serve.peers import KnownKeys, WrongKey, find_peers  # noqa: E402
 

@@ -45,7 +45,7 @@ class ReleaseLimits:
     listed: categories that may be named however rare, by column; ``classes`` under "".
     bounds: the least and largest value of a column that may be told, where extremes are asked.
     numbers: how many numbers may leave per value of the table, over all jobs.
-    trusted: the driver may read rows; updates of any size leave.
+    trusted: the driver may read rows: replies leave as they are.
     encrypted: releases that may only leave encrypted or masked.
     unit: the column that says whose row it is; persons are counted instead of rows.
     """
@@ -126,6 +126,8 @@ class Gate:
         undeclared = leaving.undeclared(task.release)
         if undeclared:
             raise Refusal(f"task {task.name!r} does not declare that {undeclared!r} leaves")
+        if self.limits.trusted:  # who may read rows is told all of a sum, too
+            return reply
         for release in task.release:
             leaving.reply = release.judge(leaving)
         self.outcome = leaving.outcome
