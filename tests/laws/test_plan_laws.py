@@ -24,6 +24,10 @@ FITS = {
     "thesis": so.MLFedAvg(so.nn.mlp(5, 9, 6), rounds=3, batch_size=8),
     "decay": so.FedAvg(so.nn.linear(5, 3), rounds=3, schedule=so.nn.StepDecay(0.5), epochs=2),
     "median": so.Pipeline(so.FedImputer("median"), so.FedBins(4), so.FedID3(max_depth=2)),
+    "columns": so.Pipeline(
+        so.FedColumns(("scaled", so.FedScaler(), ["x0", "x2"]), (so.FedEncoder(), "categorical")),
+        so.FedLinear(rounds=2),
+    ),
     "resources": so.FedLinear(rounds=2, per_round=2, select=so.selectors.FedCS(deadline=1e9)),
     "uploads": so.FedLinear(rounds=2, per_round=4, select=so.selectors.HybridFL(deadline=25.0)),
     "valued": so.FedLinear(
@@ -62,8 +66,17 @@ def received(ask, client):
     """What the client looks at: the task, and every transformer as a task of its own."""
     yield ask.task, ask.version, ask.payload_for(client)
     for step in ask.prepare:
-        made = step.description["made"]
-        yield PREPARE + made["$component"], 1, made["params"]
+        for made in components(step.description["made"]):
+            yield PREPARE + made["$component"], 1, made["params"]
+
+
+def components(description):
+    if isinstance(description, dict):
+        if "$component" in description:
+            yield description
+        description = list(description.values())
+    for inner in description if isinstance(description, list) else ():
+        yield from components(inner)
 
 
 def departures(plan, asks):

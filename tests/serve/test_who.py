@@ -23,7 +23,8 @@ from test_security import Hand, federation, http, staff  # noqa: E402
 
 from solera.serve import wire  # noqa: E402
 from solera.serve.connection import Connection, CoordinatorError  # noqa: E402
-from solera.serve.driver.engine import ForgedReply, connect  # noqa: E402
+from solera.serve.driver.engine import connect  # noqa: E402
+from solera.serve.driver.signatures import ForgedReply  # noqa: E402
 from solera.serve.identity import Identity, seal_key_message  # noqa: E402
 from solera.serve.peers import KnownKeys, WrongKey, find_peers  # noqa: E402
 
@@ -399,7 +400,7 @@ def test_a_packed_or_endless_answer_does_no_harm(monkeypatch):
     connection = Connection(f"http://127.0.0.1:{server.server_port}", lambda *_: {}, patience=0)
     try:
         began = time.monotonic()
-        with pytest.raises(CoordinatorError, match="packed"):
+        with pytest.raises(CoordinatorError, match="is packed"):
             connection.request("GET", "/packed")
         with pytest.raises(CoordinatorError, match="larger than"):
             connection.request("GET", "/endless")

@@ -7,14 +7,14 @@ approve, and their agents compare every ask with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 import msgspec
 
-from solera.core.component import Component, component_name, describe
+from solera.core.component import Component, describe
 from solera.core.constraints import NonNegativeInt
 from solera.core.errors import PayloadError
 from solera.core.ranges import ABSENT, OPEN, Range, hull, range_objection, ranges_of, unplanned
@@ -99,11 +99,29 @@ def objection(
 
 
 def prepared_by(step: Component, plan: Iterable[PlannedTask]) -> Plan:
-    """The plan, and that rows pass through a transformer before each of its tasks."""
+    """The plan, and that rows pass through a transformer before each of its tasks.
+
+    The transformers of which it is made are planned as well, each by its own parameters.
+    """
     asks = tuple(plan)
     most = sum(entry.most for entry in asks if not entry.task.startswith(PREPARE))
-    where = ranges_of(describe(step)["params"])
-    return in_turn(asks, [PlannedTask(PREPARE + component_name(type(step)), 1, most, where)])
+    entries = [
+        (PlannedTask(PREPARE + name, 1, most, ranges_of(params)),)
+        for name, params in _components(describe(step))
+    ]
+    return in_turn(asks, *entries)
+
+
+def _components(described: Any) -> Iterator[tuple[str, Any]]:
+    """Name and parameters of every component in a description."""
+    if isinstance(described, Mapping):
+        if "$component" in described:
+            yield described["$component"], described["params"]
+        for value in described.values():
+            yield from _components(value)
+    elif isinstance(described, list):
+        for value in described:
+            yield from _components(value)
 
 
 def in_turn(*plans: Iterable[PlannedTask]) -> Plan:

@@ -101,11 +101,11 @@ class Learner(Stateful, Component, abstract=True):
         federation = as_federation(federation, y)
         self.forget()
         self.history_ = []
+        bar = [RoundBar()] if is_wanted(progress) else []
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
             self.schema_ = agree(federation, allow_missing=self.allows_missing)
             if start is not None:
                 self._begin_with(start)
-            bar = [RoundBar()] if is_wanted(progress) else []
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
             try:
                 self.train(federation)

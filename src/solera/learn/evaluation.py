@@ -34,7 +34,7 @@ from solera.core.evidence import Sums, cells, everyone
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells
+from solera.core.release import Behind, Cells
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import class_codes
@@ -58,10 +58,13 @@ _ALIKE = {"y": "numbers", "error": "numbers", "y2": "squares", "error2": "square
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """The rows of each cell of a confusion matrix, and what rows gave to the other sums."""
-    part = ask["part"]
+    return rows_behind(build_fitted(ask["model"]), client, ask["part"])
+
+
+def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
+    """The rows behind each of the counts of :func:`count_rows`."""
     rows = client.data.part(part)
-    model = build_fitted(ask["model"])
-    if "confusion" in reply:
+    if model.schema_.target == "classes":
         k = len(model.schema_.classes)
         true, guessed = _codes(model, rows)
         return {"confusion": cells(true * k + guessed, k * k, part=part)}
@@ -83,16 +86,17 @@ def _true_classes(ask: Any) -> IntArray:
     return np.repeat(np.arange(k), k)
 
 
-@group_task(
-    "learner.evaluate",
-    ask=Judge,
-    release=[
-        Cells("confusion", behind=_behind, margins=_true_classes),
-        Cells("true_positive", "false_positive", "false_negative", behind=_behind),
-        Cells("y", "y2", "error2", "error", behind=_behind, neutral=_no_sums),
-        Cells("exact", "rows", behind=_behind),
-    ],
-)
+def counts_of_rows(behind: Behind) -> list[Cells]:
+    """The releases of a reply with the counts of :func:`count_rows`."""
+    return [
+        Cells("confusion", behind=behind, margins=_true_classes),
+        Cells("true_positive", "false_positive", "false_negative", behind=behind),
+        Cells("y", "y2", "error2", "error", behind=behind, neutral=_no_sums),
+        Cells("exact", "rows", behind=behind),
+    ]
+
+
+@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind))
 def _evaluate(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))

@@ -121,6 +121,14 @@ class FedKMeans(Learner):
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
 
+    def _centroids_to_start(self, federation: Federation) -> FloatArray:
+        if self._start is None:
+            return self._first_centroids(federation)
+        first = {"centroids": np.empty((self.k, self.schema_.width))}
+        known = {"centroids": vars(self._start).get("centroids_")}
+        centroids: FloatArray = continued_model(self, first, known)["centroids"]
+        return centroids
+
     def _order(self) -> dict[str, Any]:
         """What clients are told in every round besides the centroids."""
         return {
@@ -139,14 +147,6 @@ class FedKMeans(Learner):
 
     def _seeding_asks(self) -> Plan:
         return _SEEDING_ASKS[self.init](self.k) if isinstance(self.init, str) else ()
-
-    def _centroids_to_start(self, federation: Federation) -> FloatArray:
-        if self._start is None:
-            return self._first_centroids(federation)
-        first = {"centroids": np.empty((self.k, self.schema_.width))}
-        known = {"centroids": vars(self._start).get("centroids_")}
-        centroids: FloatArray = continued_model(self, first, known)["centroids"]
-        return centroids
 
     def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""

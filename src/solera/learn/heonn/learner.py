@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
 from solera.core.clients import FloatArray, IntArray
-from solera.core.constraints import Count, NonNegativeInt
-from solera.core.errors import DataError, UsageError
+from solera.core.constraints import Count, NonNegative, NonNegativeInt
+from solera.core.declared import Shape
+from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
+from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.data.agreement import agree
 from solera.learn.base import Additive, as_federation
@@ -34,6 +36,7 @@ from solera.learn.heonn.algebra import (
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
+from solera.learn.heonn.plan import MOST_HIDDEN
 from solera.learn.heonn.statistics import with_bias, with_ones
 from solera.learn.heonn.tasks import statistics
 from solera.privacy.he.sums import EncryptedSum
@@ -83,10 +86,10 @@ class FedHEONN(Additive):
     statistics_: Any
     agreed_: dict[str, Any]
     sealed_: dict[str, Any]
-    solution_: FloatArray
-    patches_: IntArray
+    solution_: Annotated[FloatArray, Shape("members", "inputs", "outputs")]
+    patches_: Annotated[IntArray, Shape("members", "features", kind="i", least=0)]
     hidden_: dict[str, Any]
-    lam_: float
+    lam_: NonNegative
     lam_errors_: dict[str, float]
 
     def __init__(
@@ -125,6 +128,29 @@ class FedHEONN(Additive):
             raise UsageError.of(self, "lam", self.lam, "must not be negative")
         if self.encrypt is not None and np.ndim(self.lam):
             raise UsageError("FedHEONN(lam=[…]) needs moments in the clear; choose lam beforehand")
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse weights and patches that are not of the layer below, for rows of that schema."""
+        features = schema.width if self.features is None else self.hidden
+        hidden = vars(self).get("hidden_")
+        if (hidden is None) != (self.features is None):
+            raise Refusal("FedHEONN: features and hidden_ belong together")
+        layer = {**self._hidden_layer(), "seed": (hidden or {}).get("seed")}
+        if hidden is not None and (hidden != layer or not isinstance(layer["seed"], int)):
+            raise Refusal(f"FedHEONN: hidden_ is not of the {features} features it is made for")
+        if hidden is not None and features > MOST_HIDDEN:
+            raise Refusal(f"FedHEONN: {features:,} features, at most {MOST_HIDDEN:,}")
+        patches = vars(self).get("patches_")
+        if (patches is None) != (self.ensemble is None):
+            raise Refusal("FedHEONN: ensemble and patches_ belong together")
+        if patches is not None and (not patches.size or patches.max() >= features):
+            raise Refusal(f"FedHEONN: patches_ name features beyond the {features} there are")
+        seen = features if patches is None else patches.shape[1]
+        if "solution_" in vars(self):
+            members = 1 if patches is None else len(patches)
+            wanted = (members, 1 + seen, schema.outputs)
+            if self.solution_.shape != wanted:
+                raise Refusal(f"FedHEONN: solution_ is {self.solution_.shape}, not {wanted}")
 
     # --- learning ---
 

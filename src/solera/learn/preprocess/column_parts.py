@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
 from solera.core.clients import IntArray
-from solera.core.errors import UsageError
+from solera.core.declared import Shape, check_state
+from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
-from solera.core.schema import Schema
+from solera.core.plan import Plan, in_turn, prepared_by
+from solera.core.schema import Feature, Schema
 from solera.data.frames import check_columns
 from solera.learn.base import Transformer
 from solera.learn.named_steps import as_tuples, set_named, with_named
 
 Columns = Sequence[str] | Sequence[int] | str
 """Names or numbers of columns, or a kind: all columns that are ``"numeric"``, say."""
+Positions = Shape("*", kind="i", least=0, longest=100_000)
 _KINDS = ("numeric", "categorical", "date")
 
 
@@ -28,7 +31,7 @@ class FedSelect(Transformer):
     columns of that kind.
     """
 
-    chosen_: IntArray
+    chosen_: Annotated[IntArray, Positions]
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -36,6 +39,16 @@ class FedSelect(Transformer):
     def train(self, federation: Federation) -> None:
         """The columns are in the schema."""
         self.chosen_ = positions(self.columns, self.schema_)
+
+    def training_asks(self) -> Plan:
+        return ()
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse columns that there are not."""
+        _refuse_beyond(self.chosen_, schema)
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        return _planned(self.columns, schema)
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -72,9 +85,9 @@ class FedColumns(Transformer):
     ``get_params`` shall show one. Columns of no part come after the others, or are dropped.
     """
 
-    parts_: list[Any]
-    chosen_: list[IntArray]
-    rest_: IntArray
+    parts_: list[Transformer]
+    chosen_: list[Annotated[IntArray, Positions]]
+    rest_: Annotated[IntArray, Positions]
 
     def __init__(self, *parts: Any, remainder: Literal["passthrough", "drop"] = "passthrough"):
         self.parts = parts
@@ -123,6 +136,33 @@ class FedColumns(Transformer):
         rest = np.setdiff1d(np.arange(self.schema_.width), taken)
         self.rest_ = rest if self.remainder == "passthrough" else rest[:0]
 
+    def training_asks(self) -> Plan:
+        plans: list[Plan] = []
+        for *_, transformer, columns in self.parts:
+            select = FedSelect(columns)
+            asks = transformer.asks(_planned(columns, self.schema_))
+            plans += [select.asks(self.schema_), prepared_by(select, asks)]
+        return in_turn(*plans)
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse parts that are not its own, each for the columns that it takes."""
+        kinds = [type(part[-2]) for part in self.parts]
+        if [type(part) for part in self.parts_] != kinds or len(self.chosen_) != len(kinds):
+            raise Refusal("FedColumns: the fitted parts are not its parts")
+        _refuse_beyond(self.rest_, schema)
+        for part, chosen in zip(self.parts_, self.chosen_, strict=True):
+            _refuse_beyond(chosen, schema)
+            check_state(part, _some(schema, chosen))
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        features: list[Feature] = []
+        for *_, transformer, columns in self.parts:
+            features += transformer.planned_schema(_planned(columns, schema)).features
+        taken = {f.name for part in self.parts for f in _planned(part[-1], schema).features}
+        if self.remainder == "passthrough":
+            features += [f for f in schema.features if f.name not in taken]
+        return replace(schema, features=tuple(features))
+
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
         return self.transform_rows(X, self.schema_)
@@ -147,6 +187,20 @@ def _is_part(part: Any) -> bool:
     if not isinstance(part, tuple | list) or len(part) not in (2, 3):
         return False
     return isinstance(part[-2], Transformer) and (len(part) == 2 or isinstance(part[0], str))
+
+
+def _planned(columns: Columns, schema: Schema) -> Schema:
+    """What chosen columns look like, as far as the schema tells; others pass for numbers."""
+    try:
+        return _some(schema, positions(columns, schema))
+    except (DataError, UsageError):
+        names = [columns] if isinstance(columns, str) else columns
+        return replace(schema, features=tuple(Feature(str(name)) for name in names))
+
+
+def _refuse_beyond(chosen: IntArray, schema: Schema) -> None:
+    if len(chosen) and chosen.max() >= schema.width:
+        raise Refusal(f"there is no column {chosen.max()}, the rows have {schema.width}")
 
 
 def _some(schema: Schema, chosen: IntArray) -> Schema:

@@ -122,6 +122,14 @@ class Pipeline(Predictor):
         self.steps_.append(last.fit(federation, progress=False, **options))
         self.history_ = last.history_
 
+    def _begin_with(self, start: Any) -> None:
+        """Transformers are taken over as they are, so that the learner meets the same columns."""
+        if not isinstance(start, Pipeline) or start.learners[:-1] != self.learners[:-1]:
+            raise UsageError(
+                "a Pipeline starts from one with the same transformers", hint=f"not from {start!r}"
+            )
+        super()._begin_with(start)
+
     def training_asks(self) -> Plan:
         schema = self.schema_
         plans: list[Plan] = []
@@ -134,14 +142,6 @@ class Pipeline(Predictor):
                 before.append(step)
                 schema = step.planned_schema(schema)
         return in_turn(*plans)
-
-    def _begin_with(self, start: Any) -> None:
-        """Transformers are taken over as they are, so that the learner meets the same columns."""
-        if not isinstance(start, Pipeline) or start.learners[:-1] != self.learners[:-1]:
-            raise UsageError(
-                "a Pipeline starts from one with the same transformers", hint=f"not from {start!r}"
-            )
-        super()._begin_with(start)
 
     def for_prediction(self) -> Self:
         light = self.with_state(self.get_state())

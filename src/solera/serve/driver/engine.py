@@ -23,7 +23,7 @@ from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Part
 from solera.core.component import Component
 from solera.core.engine import Ask, Block, PerClient
-from solera.core.errors import PayloadError, SoleraError, UsageError
+from solera.core.errors import PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import decode, encode
 from solera.core.plan import Plan
@@ -36,7 +36,7 @@ from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
 from solera.serve.driver.agreed_rows import AgreedRows
-from solera.serve.identity import ask_digest, reply_message, verify
+from solera.serve.driver.signatures import Signatures
 from solera.serve.peers import KnownKeys
 
 _WAIT = 20
@@ -47,10 +47,6 @@ _LARGE = 64 << 20
 SAVE_SECONDS = 5.0
 """How often the state of a loop is kept at the coordinator."""
 _KINDS: dict[str, FailureKind] = {"refused": "refused", "failed": "failed", "late": "late"}
-
-
-class ForgedReply(SoleraError):
-    """A reply that the client it is said to come from has not signed."""
 
 
 class HttpEngine:
@@ -65,12 +61,10 @@ class HttpEngine:
         self.connection = connection
         self.job = job
         self._sequence = 0
-        self._known = known or KnownKeys()
-        self._keys: dict[int, bytes] = {}
         self._rows = AgreedRows()
         stored = connection.call("GET", f"/v1/jobs/{job}", wire.Job)
-        self._federation = stored.federation
         self.active = stored.clients or []
+        self.signatures = Signatures(connection, stored.federation, job, known or KnownKeys())
 
     @property
     def clients(self) -> int:
@@ -151,54 +145,13 @@ class HttpEngine:
             for client in clients.tolist():
                 reply = fetched.replies.get(self.active[client])
                 if reply is not None and (reply.status == "ok" or reply.signature is not None):
-                    self.check_signed(reply.client, sequence, ask.seed, ask.round, asked, reply)
+                    self.signatures.check(reply.client, sequence, ask.seed, ask.round, asked, reply)
             batch, failures = self._read(clients, fetched.replies)
             batch, failed = self._rows.checked(ask, batch)
             failures += failed
             batch, failed = batch.without([f for f in misfits if f.client in batch.clients])
             failures += failed
             yield validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
-
-    def check_signed(
-        self,
-        client: int,
-        sequence: int,
-        seed: int,
-        round: int,
-        asked: wire.Call | wire.NewAsk,
-        reply: wire.Reply | wire.Queued,
-    ) -> None:
-        """:class:`ForgedReply` unless the client signed this reply to this ask."""
-        payload: Any = asked.payload
-        payload = payload if isinstance(payload, str) else payload[client]
-        ask = ask_digest(asked.task, asked.version, payload, asked.prepare, round, seed)
-        status = "ok" if isinstance(reply, wire.Queued) else reply.status
-        message = reply_message(
-            self._federation,
-            self.job,
-            sequence,
-            str(client),
-            ask,
-            status,
-            reply.digest or "",
-            reply.size,
-        )
-        signature = bytes.fromhex(reply.signature or "")
-        if not verify(self._key(client), message, signature):
-            raise ForgedReply(
-                f"job {self.job!r}: client {client} has not signed the reply to ask {sequence} "
-                f"that the coordinator gives for it",
-                hint="the coordinator has changed it, or asked something else; do not use it",
-            )
-
-    def _key(self, client: int) -> bytes:
-        """The key of a client, the same as ever."""
-        if client not in self._keys:
-            path = f"/v1/federations/{self._federation}"
-            for member in self.connection.call("GET", path, wire.Members).clients:
-                self._known.check(self._federation, member.name, member.sign_key)
-                self._keys.setdefault(member.id, bytes.fromhex(member.sign_key))
-        return self._keys.get(client, b"")
 
     def _post(self, ask: Ask) -> tuple[str, wire.NewAsk]:
         """Store the ask at the coordinator; the same one again is the same ask."""

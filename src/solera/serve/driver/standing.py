@@ -110,7 +110,7 @@ class Standing:
 
     def _folded(self, client: int, answer: wire.Queued) -> Any:
         """The partial of one answer; None if it is not sound, which everyone is then told."""
-        self.engine.check_signed(
+        self.engine.signatures.check(
             client, answer.sequence, self.federation.seed, answer.round, self._call, answer
         )
         clients = np.array([client])

@@ -90,18 +90,6 @@ class FedHistGBDT(Boosted):
             self.progress_ = progress
             r.log(loss=total / rows)
 
-    def training_asks(self) -> Plan:
-        order = {"loss": self.loss()}
-        trees = ["splits", "values"]
-        bins = HistBins(self.bins)
-        growing = in_turn(
-            start_asks(order["loss"]),
-            [planned(histograms, self.rounds * self.max_depth, order, open=[*trees, "wanted"])],
-            [planned(catch_up, self.rounds, order, open=[*trees, "after"], optional=True)],
-            self.loop_asks(self.rounds),
-        )
-        return in_turn(bins.asks(self.schema_), prepared_by(bins, growing))
-
     def _begin_with(self, start: Any) -> None:
         if not isinstance(start, FedHistGBDT):
             raise UsageError(f"FedHistGBDT cannot start from {start!r}")
@@ -115,6 +103,18 @@ class FedHistGBDT(Boosted):
             bound += float(np.abs(start.initial_).max()) + sum(largest)
         behind = list(range(clients))
         self.progress_ = {**start.progress_, "behind": behind, "bound": bound}
+
+    def training_asks(self) -> Plan:
+        order = {"loss": self.loss()}
+        trees = ["splits", "values"]
+        bins = HistBins(self.bins)
+        growing = in_turn(
+            start_asks(order["loss"]),
+            [planned(histograms, self.rounds * self.max_depth, order, open=[*trees, "wanted"])],
+            [planned(catch_up, self.rounds, order, open=[*trees, "after"], optional=True)],
+            self.loop_asks(self.rounds),
+        )
+        return in_turn(bins.asks(self.schema_), prepared_by(bins, growing))
 
     def _round(
         self, r: Round, order: dict[str, Any], units: Units

@@ -44,7 +44,8 @@ from solera.serve.coordinator.store.tables import (
     jobs,
 )
 
-_AGAIN_SECONDS = 24 * 3600.0
+_DAY = 24 * 3600.0
+_MOST_CUTS = 10
 LOG_CUT = "log cut"
 """The event of a client whose audit log has lost lines that it had."""
 
@@ -156,8 +157,8 @@ class Members(Base):
     ) -> None:
         """The client says what it does and where its audit log ends.
 
-        A log only grows: one that goes back, or ends otherwise at the same line, is noted, once a
-        day, and the head that it had stays, to convict it.
+        A log only grows: one that goes back, or ends otherwise at the same line, is noted,
+        some times a day, and the head that it had stays, to convict it.
         """
         values: dict[str, object] = {"seen": now, "doing": plain(doing), "head": list(head)}
         with self._write() as connection:
@@ -165,9 +166,11 @@ class Members(Base):
             if known is not None and head[0] <= known[0] and list(head) != known:
                 del values["head"]
                 facts = {"head": known, "said": list(head)}
-                ours = and_(events.c.federation == federation, events.c.client == id)
-                lately = and_(events.c.event == LOG_CUT, events.c.time > now - _AGAIN_SECONDS)
-                if not count_rows(connection, events, ours, lately):
+                noted = select(events.c.facts).filter_by(
+                    federation=federation, client=id, event=LOG_CUT
+                )
+                lately = connection.scalars(noted.where(events.c.time > now - _DAY)).all()
+                if facts not in lately and len(lately) < _MOST_CUTS:
                     reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
                     note(connection, LOG_CUT, now, federation=federation, client=id,
                          reason=reason, facts=facts)  # fmt: skip
