@@ -88,6 +88,8 @@ class Bins(Release):
             absolute, squares = (np.concatenate([t[i] for t in told]) for i in (0, 1))
             leaves[mine] = merge(numbers[mine], absolute, squares, runs, least)
         for k in range(len(leaves)):
+            again, told_before = memory.told(_one(sums, k, what[k]))
+            leaves[again.nonzero()[0] + k] = told_before[again]
             fresh = memory.keep(_one(sums, k, what[k]), leaves[[k]])
             width = leaving.client.data.schema.width
             memory.spend(fresh, leaving.limits.numbers * max(1, len(sums.right) * width))

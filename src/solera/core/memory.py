@@ -72,8 +72,24 @@ class Memory:
             n = sums.effective_of(difference, persons)
             for j in np.flatnonzero((n < least).any(axis=0)):
                 conflict[k, j] = True
-                instead[k, j] = released[np.argmin(n[:, j]), j]
+                instead[k, j] = released[np.argmax(n[:, j] < least), j]  # the first, for good
         return conflict, instead
+
+    def told(self, sums: Sums) -> tuple[BoolArray, FloatArray]:
+        """Which of the cells were asked before, and what was told then.
+
+        They get the same again, whatever left since: an ask that is tried or asked once more, in
+        this job or another, has the same reply to the bit.
+        """
+        right, released = self.known(sums)
+        places = {digest: place for place, digest in enumerate(_column_digests(right))}
+        again = np.zeros(sums.shape[0], dtype=bool)
+        told = np.zeros(sums.shape)
+        for k, digest in enumerate(_column_digests(sums.right.astype(right.dtype))):
+            if digest in places:
+                again[k] = True
+                told[k] = released[places[digest]]
+        return again, told
 
     def known(self, sums: Sums) -> tuple[Array, FloatArray]:
         """What rows gave to earlier numbers of the same kind, and these numbers."""

@@ -253,7 +253,9 @@ def release_numbers(
     conflict, earlier = leaving.memory.earlier(sums, persons, least)
     if stands:
         withheld = withheld | conflict
+    again, told = leaving.memory.told(sums)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
+    leaves = np.where(again[:, None], told, leaves)
     leaving.outcome[entry] = np.where(withheld, 1, np.where(conflict, 2, 0))
     new = ~(withheld | conflict).all(axis=1)
     fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])
