@@ -16,7 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.errors import Refusal
-from solera.core.evidence import Left, OneHot, Persons, Sums
+from solera.core.evidence import Left, Persons, Sums
 
 _WEIGHTS = 0x9E3779B97F4A7C15
 
@@ -206,7 +206,6 @@ def left_digest(left: Left) -> str:
     """What tells one view of the rows from another."""
     if left is None:
         return "1"
-    array = left.index if isinstance(left, OneHot) else left
-    told = blake2b(np.ascontiguousarray(array).tobytes(), digest_size=12)
-    told.update(repr(array.shape).encode())
+    told = blake2b(np.ascontiguousarray(left).tobytes(), digest_size=12)
+    told.update(repr(left.shape).encode())
     return told.hexdigest()

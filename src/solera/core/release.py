@@ -113,8 +113,7 @@ class Cells(Release):
     A cell with fewer than ``min_count`` persons is withheld in all its entries, and so is a number
     that rests on fewer effective rows. What is withheld becomes ``neutral`` (0 by default). Within
     each of the ``margins`` (all cells, by default) never fewer than ``min_count`` rows are
-    withheld, so that a total does not give them back. Ordered cells are
-    :class:`~solera.core.bins.Bins`.
+    withheld, so that a total does not give them back.
 
     Parameters
     ----------
