@@ -20,11 +20,10 @@ from solera.core.constraints import names_checked
 from solera.core.engine import CheckpointStore
 from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
 from solera.core.federation import Federation
-from solera.core.html import html_table
 from solera.core.payload import Limits, decode, encode, is_finite
 from solera.core.plan import Plan, in_turn, one_of
 from solera.core.private_files import write_file
-from solera.core.rounds import Callback, Round, Rounds, logged
+from solera.core.rounds import Callback, Round, Rounds
 from solera.core.schema import Feature, Kind, Schema, Target, class_codes, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
@@ -33,9 +32,10 @@ from solera.data.agreement import AGREEMENT, agree
 from solera.data.dataset import Dataset
 from solera.data.federated import as_numbers
 from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
-from solera.learn.history import plot_history
+from solera.learn.history import learner_html, plot_history
 from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
+from solera.learn.sklearn_tags import tags_of
 from solera.learn.warm_start import continued_schema
 from solera.simulate.simulation import simulate
 
@@ -281,40 +281,8 @@ class Learner(Stateful, Component, abstract=True):
         return np.array([feature.name for feature in features], dtype=object)
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn's tools ask of an estimator.
-
-        Many learners predict classes as well as numbers, and are classifiers or regressors once
-        they are fitted.
-        """
-        from sklearn.utils import (
-            ClassifierTags,
-            InputTags,
-            RegressorTags,
-            Tags,
-            TargetTags,
-            TransformerTags,
-        )
-
-        schema = vars(self).get("schema_")
-        target = None if schema is None else schema.target
-        kind = self._estimator_type_for(target)
-        return Tags(
-            estimator_type=kind,
-            target_tags=TargetTags(required=self.predicts, multi_output=target == "labels"),
-            classifier_tags=ClassifierTags() if hasattr(self, "predict_proba") else None,
-            regressor_tags=RegressorTags() if kind == "regressor" else None,
-            transformer_tags=TransformerTags() if hasattr(self, "transform") else None,
-            input_tags=InputTags(sparse=self.allows_sparse, allow_nan=self.allows_missing),
-            requires_fit=True,
-            non_deterministic=False,
-        )
-
-    def _estimator_type_for(self, target: str | None) -> str | None:
-        """What scikit-learn calls a learner of such a target; None before it is known."""
-        if not self.predicts:
-            return "transformer" if hasattr(self, "transform") else "clusterer"
-        kinds = {"classes": "classifier", "labels": "classifier", "numbers": "regressor"}
-        return None if target is None else kinds.get(target)
+        """What scikit-learn's tools ask of an estimator."""
+        return tags_of(self)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "schema_" in vars(self)
@@ -359,17 +327,7 @@ class Learner(Stateful, Component, abstract=True):
 
     def _repr_html_(self) -> str:
         """What notebooks show: parameters and, once it is fitted, what it was fitted on."""
-        rows: list[tuple[str, Any]] = list(self.get_params(deep=False).items())
-        if "schema_" in vars(self):
-            schema = self.schema_
-            rows.append(("fitted on", f"{schema.width:,} columns"))
-            if schema.target == "classes":
-                rows.append(("classes", ", ".join(map(str, schema.classes.tolist()[:20]))))
-            if self.history_:
-                last = logged(self.history_[-1])
-                rows.append(("rounds", len(self.history_)))
-                rows += [(f"last {name}", value) for name, value in last.items()]
-        return html_table(rows, title=type(self).__name__)
+        return learner_html(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""

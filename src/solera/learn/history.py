@@ -1,4 +1,4 @@
-"""Pictures of what a learner logged, round by round."""
+"""What a learner is and what it logged, as notebooks show it: a table, and a picture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from solera.core.constraints import nearest
 from solera.core.errors import UsageError
+from solera.core.html import html_table
 from solera.core.pictures import new_figure
 from solera.core.rounds import logged
 
@@ -30,3 +31,18 @@ def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         axes.grid(axis="y", alpha=0.25)
     axes.set_xlabel("round")
     return figure
+
+
+def learner_html(learner: Any) -> str:
+    """The parameters and, once it is fitted, columns, classes and the last numbers logged."""
+    rows: list[tuple[str, Any]] = list(learner.get_params(deep=False).items())
+    schema = vars(learner).get("schema_")
+    if schema is not None:
+        rows.append(("fitted on", f"{schema.width:,} columns"))
+        if schema.target == "classes":
+            rows.append(("classes", ", ".join(map(str, schema.classes.tolist()[:20]))))
+        if learner.history_:
+            rows.append(("rounds", len(learner.history_)))
+            last = logged(learner.history_[-1])
+            rows += [(f"last {name}", value) for name, value in last.items()]
+    return html_table(rows, title=type(learner).__name__)
