@@ -43,8 +43,14 @@ from sizes import sized
 from solera.core.aggregation import Sum
 from solera.core.payload import encode
 from solera.serve.connection import CHUNK
-from solera.serve.identity import Identity, reply_message, seal_key_message, sign_request
-from solera.serve.wire import INLINE
+from solera.serve.identity import (
+    Identity,
+    ask_digest,
+    reply_message,
+    seal_key_message,
+    sign_request,
+)
+from solera.serve.wire import INLINE, NO_START
 
 MB = 1 << 20
 DEADLINE = 900.0
@@ -147,6 +153,7 @@ class Swarm:
     def __init__(self, network: Network, agents: int, size: int) -> None:
         self.network, self.agents, self.size = network, agents, size
         self.errors: list[str] = []
+        self._start = NO_START
         self._ready = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -214,18 +221,21 @@ class Swarm:
     ) -> Any:  # fmt: skip
         data = body if content is None else json.dumps(content).encode()
         digest, federation = hashlib.sha256(data).hexdigest(), self.network.federation
-        signed = sign_request(identity, federation, method, path, digest, time.time())
         kind = "application/octet-stream" if content is None else "application/json"
-        headers = {**signed, "Content-Type": kind}
         for pause in (0.1, 0.4, 1.6, None):  # as an agent does when a connection was closed
+            sent = (identity, federation, method, path, digest, time.time(), self._start)
+            headers = {**sign_request(*sent), "Content-Type": kind}
             try:
                 response = await http.request(method, path, content=data, headers=headers)
-                break
             except httpx.TransportError:
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
-                headers |= sign_request(identity, federation, method, path, digest, time.time())
+                continue
+            if response.status_code == 401 and "start" in response.json():
+                self._start = response.json()["start"]
+                continue
+            break
         if response.status_code != 200:
             raise RuntimeError(f"{method} {path}: {response.status_code} {response.text[:200]}")
         return response
@@ -251,8 +261,10 @@ class Swarm:
                 await self._send(http, identity, "PUT", path, body=frame[sent : sent + CHUNK])
             await self._send(http, identity, "POST", f"/v1/uploads/{digest}")
         job, sequence = ask["job"], ask["sequence"]
+        names = ("task", "version", "payload", "prepare", "round", "seed")
+        asked = ask_digest(*(ask[name] for name in names))
         message = reply_message(
-            self.network.federation, job, sequence, str(client), "ok", digest, len(frame)
+            self.network.federation, job, sequence, str(client), asked, "ok", digest, len(frame)
         )
         reply = {
             "status": "ok",

@@ -60,8 +60,8 @@ _NAMESPACES = {
     "simulation": simulation,
     "updates": updates,
 }
-_INSIDE = {"Additive", "Averaging", "Predictor", "Transformer", "evaluate", "learn"}
-"""What authors of learners find in ``so.learn``, and what other namespaces show."""
+_INSIDE = {"Additive", "Averaging", "FedSelect", "Predictor", "Transformer", "evaluate", "learn"}
+"""What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
 __all__ = [
     "ActiveSampling",

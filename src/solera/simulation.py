@@ -5,6 +5,7 @@ from solera.simulate import pool as steps
 from solera.simulate.clock import Availability, VirtualClock
 from solera.simulate.durations import Durations
 from solera.simulate.failures import Failures
+from solera.simulate.folds import FoldsInClients, FoldsOverClients
 from solera.simulate.pool import Pool
 from solera.simulate.resources import Resources
 from solera.simulate.simulation import Simulation, simulate
@@ -14,6 +15,8 @@ __all__ = [
     "Custom",
     "Durations",
     "Failures",
+    "FoldsInClients",
+    "FoldsOverClients",
     "Hierarchy",
     "Peers",
     "Pool",

@@ -29,6 +29,7 @@ SHOWS = {
     "million": r"peak memory +\d+ MB",
     "million_averaging": r"peak memory +\d+ MB",
     "overhead": r"processes \(2 workers\), fold.* the loop",
+    "progress_bar": r"bar \d.* ratio \d",
     "selection": r"largest difference of a value \d",
     "simulation": r"W3: (.*\n)*loop +\d",
     "trees": r"FedHistGBDT, .*ratio \d",
@@ -44,6 +45,7 @@ NEEDS = {
     "gpu": ("torch",),
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
+    "progress_bar": ("torch",),
     "selection": ("torch",),
     "simulation": ("torch",),
 }

@@ -125,6 +125,12 @@ def test_tasks() -> None:
     ours = [task for task in listed if task["name"].split(".")[0] in ("data", "linear", "learner")]
     assert all(isinstance(task["version"], int) and task["does"] for task in ours)
     assert "linear.train" in solera_("tasks").stdout
+    one = solera_("tasks", "linear.train").stdout
+    assert "takes     coef: array of columns × outputs" in one
+    assert "takes     lr: float > 0" in one
+    assert "lets out  coef, intercept: parameters of a model after steps over the rows" in one
+    assert "allowed   training" in one
+    assert "did you mean 'linear.train'?" in solera_("tasks", "linear.trian", code=1).stderr
 
 
 def test_run() -> None:

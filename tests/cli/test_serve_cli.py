@@ -29,7 +29,7 @@ SOURCE = str(Path(solera.cli.__file__).parents[2])
 POLICY = """
 [approval]
 mode = "auto"
-approvers = ["ana"]
+approvers = { ana = "abababababababababababababababababababababababababababababababab" }
 [data]
 columns = ["age", "bmi"]
 [[task]]
@@ -237,25 +237,109 @@ def test_tls_init() -> None:
 
 
 def test_policy() -> None:
-    said = solera_("policy", "policy.toml").stdout
-    assert "what is not listed is refused" in said
+    said = solera_("policy", "show", "policy.toml").stdout
+    assert "what is not allowed is refused" in said
     assert "columns: age, bmi" in said
     Path("policy.toml").write_text("[dta]\n")
-    assert "policy.toml:1" in complaint("policy", "policy.toml")
-    assert "absent.toml" in complaint("policy", "absent.toml")
+    assert "policy.toml:1" in complaint("policy", "show", "policy.toml")
+    assert "absent.toml" in complaint("policy", "show", "absent.toml")
+
+
+def test_policy_for_a_job_and_check_against_one() -> None:
+    learner = '[learner]\nkind = "FedLinear"\nrounds = 9\nlr = 0.2\n'
+    job = f'federation = "cardio"\nowner = "vega"\n{learner}'
+    Path("job.toml").write_text(job)
+    needed = solera_("policy", "for", "job.toml").stdout
+    assert 'name = "linear.train"  # at most 9 asks' in needed
+    assert "lr = { min = 0.2, max = 0.2 }" in needed
+    Path("needed.toml").write_text(needed)
+    assert "lr 0.2" in solera_("policy", "show", "needed.toml").stdout
+    lacks = solera_("policy", "check", "policy.toml", "job.toml", code=1)
+    assert "task 'linear.train' is not allowed" in lacks.stdout
+    assert "solera policy for job.toml" in lacks.stderr
+    told = CliRunner().invoke(app, ["policy", "check", "needed.toml", "job.toml"])
+    lines = told.stdout.splitlines()
+    undeclared = [line for line in lines if "does not declare what leaves" in line]
+    assert undeclared or lines == ["needed.toml allows all that job job asks"]
+    assert "linear.train" not in "".join(lines)
+    Path("job.toml").write_text(job.replace("lr", "lt"))
+    assert "job.toml:6" in complaint("policy", "for", "job.toml")
+
+
+def test_explain() -> None:
+    def explain(text: str) -> str:
+        Path("policy.toml").write_text(text)
+        return str(solera_("policy", "explain", "policy.toml").stdout)
+
+    training = explain('policy = "training"\n[output]\nmin_count = 8\n')
+    assert "Counts and sums leave when at least 8 rows stand behind every number" in training
+    assert "Neural networks and anything larger do not leave" in training
+    assert "What remains possible without noise" in training
+    assert "CAN READ ROWS" not in training
+    assert "ROWS LEAVE" not in training
+    assert "THE DRIVER CAN READ ROWS" in explain('policy = "trusted"')
+    assert "ROWS LEAVE" in explain('policy = "vertical"')
+    assert "LETS SINGLE ROWS OUT" in explain('policy = "statistics"\n[output]\nmin_count = 1\n')
+    assert "persons are counted" in explain('policy = "statistics"\n[data]\nunit = "id"\n')
+    narrow = explain('policy = "statistics"\n[[task]]\nname = "linear.*"\n')
+    assert "Task linear.train does not run here: it lets out update." in narrow
+
+
+def test_a_dry_run_says_what_tasks_would_see_and_sends_nothing() -> None:
+    policy = 'policy = "training"\n[data]\ncolumns = ["age", "weight"]\nmin_rows = 40\n'
+    policy += '[columns]\nweight = { from = "bmi", times = 2 }\n'
+    Path("policy.toml").write_text(policy)
+    rows = Path("rows.csv").read_text().splitlines()
+    Path("rows.csv").write_text("\n".join([*rows, "33,30,1,7"]))
+    join = ("join", "https://127.0.0.1:1", "--policy", "policy.toml", "--data", "rows.csv")
+    said = solera_(*join, "--target", "ill", "--test", "0.2", "--dry-run").stdout
+    assert "rows      31 (25 to train, 6 to test)" in said
+    assert "2 kept: age, weight" in said
+    assert "1 dropped: secret" in said
+    assert "7 (1 rows, its name is withheld)" in said
+    assert "fewer rows than min_rows = 40: nothing about them leaves" in said
+    for name in ("statistics", "evaluation", "training", "vertical", "trusted"):
+        assert f"\n{name}" in said
+    assert "THE DRIVER CAN READ ROWS" in said
+    assert not Path("agent").exists()
 
 
 def test_approve() -> None:
-    approve = ("approve", HASH, "--policy", "policy.toml", "--person")
-    assert "no folder" in complaint(*approve, "ana")
-    Path("agent").mkdir(mode=0o700)
-    said = complaint(*approve, "stranger")
-    assert "'stranger' may not approve" in said
+    from solera.serve.agent.approvals import Approvals
+    from solera.serve.identity import Identity
+
+    said = solera_("approver", "new", "ana").stdout
+    public = said.split('"')[1]
+    Path("policy.toml").write_text(POLICY.replace("ab" * 32, public))
+    assert "exists" in complaint("approver", "new", "ana")
+    assert "not a name" in complaint("approver", "new", "a b")
+
+    def decide(command: str, key: str = "ana.key") -> tuple[str, ...]:
+        return (command, HASH, "--policy", "policy.toml", "--key", key)
+
+    assert "no folder" in complaint(*decide("approve"))
+    Identity.create("agent")
+    solera_("approver", "new", "eva")
+    said = complaint(*decide("approve", "eva.key"))
+    assert "'eva' may not approve" in said
     assert "the policy names ana" in said
+    solera_("approver", "new", "ana", "--key", "forged.key")
+    assert "'ana' may not approve with this key" in complaint(*decide("approve", "forged.key"))
     assert not Path("agent/approvals.json").exists()
-    assert "ana approved" in solera_(*approve, "ana").stdout
-    (line,) = Path("agent/approvals.json").read_text().split("\n")[1:-1]
-    assert json.loads(line)["job"] == HASH
+    assert not Path("agent/audit.log").exists()
+    Path("notify.sh").write_text("#!/bin/sh\ncat >> told.json\n")
+    Path("notify.sh").chmod(0o700)
+    with Path("policy.toml").open("a") as file:
+        file.write('[notify]\ncommand = ["./notify.sh"]\n')
+    assert "ana has approved" in solera_(*decide("approve")).stdout
+    approvals = Approvals("agent/approvals.json", {"ana": public})
+    assert approvals.approval(HASH) is not None
+    assert json.loads(Path("told.json").read_text())["event"] == "approved"
+    assert "ana has withdrawn" in solera_(*decide("withdraw")).stdout
+    assert approvals.approval(HASH) is None
+    lines = [json.loads(line) for line in Path("agent/audit.log").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["approved", "withdrawn"]
+    assert {line["facts"]["person"] for line in lines} == {"ana"}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_parameters_nest_and_print():
     assert repr(outer) == "Nested(inner=Nested(size=5))"
     outer.set_params(inner__size=7, size=1)
     assert outer.inner.size == 7
-    with pytest.raises(UsageError, match=r"no parameter 'sise' \(it has inner, size\)"):
+    with pytest.raises(UsageError, match=r"no parameter 'sise' \(did you mean 'size'\?\)"):
         outer.set_params(sise=1)
 
 

@@ -77,10 +77,19 @@ def test_checkpoints_of_other_runs_and_damaged_ones(tmp_path):
     file = tmp_path / "c"
     Remembering().fit(federation(), checkpoint=file)
     with pytest.raises(CheckpointError, match="another run"):
-        Remembering(rounds=5).fit(federation(), checkpoint=file)
+        Remembering(per_round=2).fit(federation(), checkpoint=file)
+    with pytest.raises(CheckpointError, match="4 rounds on, rounds=3 are fewer"):
+        Remembering(rounds=3).fit(federation(), checkpoint=file)
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(CheckpointError, match="damaged"):
         Remembering().fit(federation(), checkpoint=file)
+
+
+def test_a_finished_run_goes_on_with_more_rounds(tmp_path):
+    file = tmp_path / "c"
+    Remembering().fit(federation(), checkpoint=file)
+    more = Remembering(rounds=6).fit(federation(), checkpoint=file)
+    assert learned(more) == learned(Remembering(rounds=6).fit(federation()))
 
 
 def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch):

@@ -104,7 +104,7 @@ def test_class_counts_of_a_label_matrix():
 
 def test_what_cannot_be_summarised_is_refused():
     index, offsets = np.arange(2), np.array([0, 2])
-    with pytest.raises(DataError, match=r"7.* is not among the 2 agreed classes"):
+    with pytest.raises(DataError, match=r"is not among the 2 agreed classes"):
         class_counts(np.array([0, 7]), index, offsets, classes=[0, 1])
     with pytest.raises(DataError, match=r"numbers .*not classes"):
         class_counts(np.array([0.5, 1]), index, offsets)

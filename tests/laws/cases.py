@@ -311,6 +311,14 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("", lambda: so.FedHistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
     ],
     HistBins: [("", lambda: HistBins(16), ("classes",))],
+    so.learn.FedSelect: [("", lambda: so.learn.FedSelect([3, 1]), ("classes",))],
+    so.FedColumns: [
+        (
+            "",
+            lambda: so.FedColumns(("scaled", so.FedScaler(), [0, 2]), (so.FedBins(3), [1])),
+            ("classes",),
+        )
+    ],
     so.Pipeline: [
         (
             "",

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
+from solera.core.release import Facts
 from solera.core.task import task
 
 
-@task("agent.wait")
+class File(TypedDict):
+    file: str
+
+
+class Numbers(TypedDict):
+    numbers: int
+    privacy: NotRequired[dict]
+
+
+class Deaths(TypedDict):
+    folder: str
+    times: int
+
+
+@task("agent.wait", ask=File, release=[Facts("rows")])
 def wait(client, ask):
     """Works as long as a file exists."""
     while Path(ask["file"]).exists():
@@ -18,14 +36,25 @@ def wait(client, ask):
     return {"rows": len(client.data)}
 
 
-@task("agent.count")
+@task("agent.count", ask=Numbers, release=[Facts("times", "numbers")])
 def count(client, ask):
     """How often this client was asked, and as many numbers as are wanted."""
     client.state["times"] = client.state.get("times", 0) + 1
     return {"times": client.state["times"], "numbers": np.arange(float(ask["numbers"]))}
 
 
-@task("agent.rows")
+@task("agent.rows", ask=Numbers | None, release=[Facts("X", "names")])
 def rows(client, ask):
     """What no task of a real federation may do."""
     return {"X": client.data.X, "names": [f.name for f in client.data.schema.features]}
+
+
+@task("agent.die", ask=Deaths, release=[Facts("draw", "secret")])
+def die(client, ask):
+    """Is killed so many times, each of which leaves a file; then answers."""
+    folder = Path(ask["folder"])
+    deaths = len(list(folder.glob("killed-*")))
+    if deaths < ask["times"]:
+        (folder / f"killed-{deaths}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"draw": client.rng.normal(size=3), "secret": client.secret}

@@ -8,6 +8,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from solera.core.payload import encode
+from solera.serve.description import Description
 
 
 def digest(data):
@@ -19,6 +20,7 @@ class Liar:
 
     def __init__(self):
         self.work, self.blobs, self.sizes, self.replies, self.served = b"", {}, {}, [], 0
+        self.missing = set()
         self.beats, self.dead, self.hung = [], False, None
         liar = self
 
@@ -28,6 +30,11 @@ class Liar:
                 if self.path.startswith("/v1/work"):
                     return self.say(liar.work)
                 name = self.path.rpartition("/")[2]
+                if name in liar.missing:
+                    self.send_response(404)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return None
                 data = liar.blobs.get(name, b"")
                 first = int(self.headers["Range"].removeprefix("bytes=").split("-")[0])
                 return self.say(data[first:], size=liar.sizes.get(name, str(len(data))))
@@ -71,11 +78,18 @@ class Liar:
         self.blobs[digest(payload)] = payload
         order = {
             "job": "job", "sequence": len(self.replies), "kind": "driven", "hash": "ab" * 32,
-            "owner": "ana", "seed": 1, "task": "agent.count", "version": 1,
+            "owner": "ana", "seed": 1, "task": "agent.count", "version": 1, "spec": self.describe(),
             "payload": digest(payload), "frame": None, "prepare": None, "round": 0,
         }  # fmt: skip
         order = {k: v for k, v in (order | changes).items() if v is not ...}
         self.work = json.dumps({"asks": [order]}).encode()
+
+    def describe(self, **changes):
+        """The digest of a description of the job, which can be had here."""
+        fields = {"job": "job", "federation": "cardio", "kind": "driven", "owner": "ana", "seed": 1}
+        frame = Description(**{**fields, **changes}).to_bytes()
+        self.blobs[digest(frame)] = frame
+        return digest(frame)
 
     def prepare(self, steps):
         frame = encode(steps)

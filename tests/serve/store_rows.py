@@ -35,9 +35,9 @@ def answer(**fields):
     return wire.NewReply(**({"size": 10, "signature": "ab" * 64} | fields))
 
 
-def reply(store, client, seq=0, now=NOW + 9, **other):
+def reply(store, client, seq=0, now=NOW + 9, federation="cardio", **other):
     values = {"status": "ok", "digest": digest((seq, client))}
-    return store.add_reply("j", seq, client, answer(**(values | other)), now)
+    return store.add_reply("j", seq, federation, client, answer(**(values | other)), now)
 
 
 def checkpoint(store, first, sequence, name):

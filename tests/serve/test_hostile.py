@@ -169,29 +169,30 @@ def test_rows_pass_through_transformers_only(agent, liar):
     assert answered(agent, liar) == ("ok", "")
 
 
-def test_an_approval_does_not_cover_another_hash(liar, worker, tmp_path):
-    policy = '[approval]\nmode = "ask"\napprovers = ["ana"]\n' + ALL
-    agent = agent_of(liar, worker, tmp_path, policy)
-    from datetime import datetime
+def test_an_ask_of_which_a_part_is_missing_fails_and_holds_up_no_other(agent, liar):
+    for field in ("spec", "payload"):
+        liar.ask()
+        work = json.loads(liar.work)
+        broken = {**work["asks"][0], field: "cd" * 32, "sequence": 50}
+        liar.missing = {"cd" * 32}
+        liar.work = json.dumps({"asks": [broken, *work["asks"]]}).encode()
+        before = len(liar.replies)
+        assert agent.step() == 2
+        first, second = liar.replies[before:]
+        assert (first["status"], second["status"]) == ("failed", "ok")
+        assert "does not have cdcdcdcdcdcd…" in first["reason"]
 
-    agent.approvals.approve("ab" * 32, "ana", datetime.now())
-    for changed in ("ab" * 31 + "ac", "00" * 32):
-        liar.ask(hash=changed)
-        assert agent.step() == 0
-        (held,) = agent.held.read()
-        assert held.hash == changed
-        assert "not shown by the coordinator" in held.description
-    spec = encode({"toml": "x = 1"})
-    liar.blobs[digest(spec)] = encode({"toml": "harmless = true"})
-    liar.ask(hash=digest(spec))
-    assert agent.step() == 0
-    assert "harmless" not in agent.held.read()[0].description, "not what the hash names"
-    served = liar.served
-    assert agent.step() == 0
-    assert liar.served == served + 1, "what is held is not downloaded again and again"
-    liar.ask()
+
+def test_an_old_reply_is_not_given_to_another_question_of_the_same_number(agent, liar):
+    liar.ask(sequence=4)
     assert answered(agent, liar) == ("ok", "")
-    assert agent.held.read() == []
+    first = liar.replies[-1]
+    liar.ask(sequence=4)
+    assert answered(agent, liar) == ("ok", "")
+    assert liar.replies[-1] == first, "the same again is answered from the disk"
+    liar.ask(sequence=4, round=1)
+    assert answered(agent, liar) == ("ok", "")
+    assert liar.replies[-1]["digest"] != first["digest"], "the task has run again, and counted"
 
 
 def test_a_reply_is_signed_for_this_client_and_ask_alone(agent, liar):
@@ -199,9 +200,17 @@ def test_a_reply_is_signed_for_this_client_and_ask_alone(agent, liar):
     answered(agent, liar)
     reply = liar.replies[-1]
     key, signature = agent.identity.sign_key, bytes.fromhex(reply["signature"])
-    fields = ("cardio", "job", 7, "3", "ok", reply["digest"], reply["size"])
+    (asked,) = json.loads(liar.work)["asks"]
+    names = ("task", "version", "payload", "prepare", "round", "seed")
+    ask = identity.ask_digest(*(asked[name] for name in names))
+    fields = ("cardio", "job", 7, "3", ask, "ok", reply["digest"], reply["size"])
     assert identity.verify(key, identity.reply_message(*fields), signature)
-    for i, other in [(0, "oncology"), (1, "jobs"), (2, 8), (3, "4"), (4, "failed")]:
+    for name in names:
+        changed = {**asked, name: 5 if isinstance(asked[name], int) else "other"}
+        other = identity.ask_digest(*(changed[name] for name in names))
+        message = identity.reply_message(*fields[:4], other, *fields[5:])
+        assert not identity.verify(key, message, signature), name
+    for i, other in [(0, "oncology"), (1, "jobs"), (2, 8), (3, "4"), (5, "failed")]:
         changed = [*fields[:i], other, *fields[i + 1 :]]
         assert not identity.verify(key, identity.reply_message(*changed), signature)
 
@@ -219,7 +228,13 @@ class Caller:
     def call(self, method, path, content=None, audience=None):
         body = b"" if content is None else json.dumps(content).encode()
         headers = identity.sign_request(
-            self.identity, audience or self.federation, method, path, digest(body), time.time()
+            self.identity,
+            audience or self.federation,
+            method,
+            path,
+            digest(body),
+            time.time(),
+            self.client.app.state.coordinator.start,
         )
         headers["Content-Type"] = "application/json"
         return self.client.request(method, path, content=body, headers=headers)
@@ -333,11 +348,12 @@ def test_a_client_reads_what_is_addressed_to_it_and_nothing_else(service, two, t
 
 def test_replies_to_asks_never_given_and_sizes_that_lie_are_refused(service, two):
     north, south = two
-    start_job(service, {0: {"for": "north"}})
+    _, payloads = start_job(service, {0: {"for": "north"}})
 
     def reply(caller, job, sequence, client, said, frame=b"SOL"):
+        asked = identity.ask_digest("t", 1, payloads["0"], None, 0, 0)
         message = identity.reply_message(
-            "cardio", job, sequence, str(client), "ok", digest(frame), said
+            "cardio", job, sequence, str(client), asked, "ok", digest(frame), said
         )
         content = {
             "status": "ok", "digest": digest(frame), "size": said,
@@ -349,7 +365,8 @@ def test_replies_to_asks_never_given_and_sizes_that_lie_are_refused(service, two
     assert reply(south, "j", 0, 1, 3).status_code == 403, "it was not asked"
     assert reply(north, "j", 1, 0, 3).status_code == 403, "that ask was never given"
     assert reply(north, "none", 0, 0, 3).status_code == 404
-    assert reply(south, "j", 0, 0, 3).status_code == 401, "in the name of another"
+    assert reply(south, "j", 0, 0, 3).status_code == 403, "in the name of another"
+    assert reply(north, "j", 0, 1, 3).status_code == 401, "signed as another"
     for size in (0, 2, 4, 1 << 40):
         answer = reply(north, "j", 0, 0, size)
         assert answer.status_code == 400

@@ -6,6 +6,7 @@ import os
 import pickle
 import stat
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ pytest.importorskip("cryptography", reason="the extra 'serve' (cryptography) is 
 
 from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import encode
-from solera.privacy.sealed import OtherContext, seal
+from solera.privacy.sealed import OtherContext, open_sealed, seal
 from solera.serve import identity as ids
-from solera.serve.identity import Identity, NonceCache, Unauthorised
+from solera.serve.identity import Identity, NonceCache, Unauthorised, WrongSender
 
 posix = pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 NOW = 1_800_000_000.0
@@ -28,6 +29,8 @@ GOOD = {
     "Solera-Key": "ab" * 32,
     "Solera-Time": "1800000000.000",
     "Solera-Nonce": "ab" * 16,
+    "Solera-Start": "00" * 16,
+    "Solera-Digest": "ab" * 32,
     "Solera-Signature": "ab" * 64,
 }
 
@@ -125,10 +128,30 @@ def test_any_bytes_verify_to_false(key: bytes, message: bytes, signature: bytes)
 
 
 def test_sealed_messages_open_with_the_identity(client: Identity) -> None:
-    box = seal(client.seal_key, b"for you", context=b"ask 3")
-    assert client.open(box, context=b"ask 3") == b"for you"
+    box = client.seal(client.seal_key, b"for you", context=b"ask 3")
+    assert client.open(box, context=b"ask 3", sender=client.sign_key) == b"for you"
     with pytest.raises(OtherContext):
-        client.open(box, context=b"ask 4")
+        client.open(box, context=b"ask 4", sender=client.sign_key)
+
+
+def test_a_sealed_message_says_who_made_it(client: Identity, tmp_path: Path) -> None:
+    north, south = (Identity.create(tmp_path / name) for name in ("north", "south"))
+    box = north.seal(client.seal_key, b"mine", context=b"ask 3")
+    assert client.open(box, context=b"ask 3", sender=north.sign_key) == b"mine"
+    with pytest.raises(WrongSender):
+        client.open(box, context=b"ask 3", sender=south.sign_key)
+    inside = open_sealed(client._seal, box, context=b"ask 3")
+    passed_on = seal(south.seal_key, inside, context=b"ask 3")
+    with pytest.raises(WrongSender):
+        south.open(passed_on, context=b"ask 3", sender=north.sign_key)
+    moved = seal(client.seal_key, inside, context=b"ask 4")
+    with pytest.raises(WrongSender):
+        client.open(moved, context=b"ask 4", sender=north.sign_key)
+    for forged in (b"", b"x" * 95, south.sign_key + inside[32:], inside[:-1] + b"!"):
+        with pytest.raises(WrongSender):
+            client.open(
+                seal(client.seal_key, forged, context=b""), context=b"", sender=north.sign_key
+            )
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -144,19 +167,39 @@ def test_a_signed_request_names_its_sender(client: Identity) -> None:
 def test_every_part_of_a_request_is_signed(client: Identity) -> None:
     headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
     method, path, digest = REQUEST
-    for other in [("PUT", path, digest), (method, path + "1", digest), (method, path, "cd" * 32)]:
+    for other in [("PUT", path, digest), (method, path + "1", digest)]:
         assert refused(headers, *other, NOW) == "signature"
+    assert refused(headers, method, path, "cd" * 32, NOW) == "body"
+    changed = headers | {"Solera-Digest": "cd" * 32}
+    assert refused(changed, method, path, "cd" * 32, NOW) == "signature"
+    assert refused(changed, method, path, None, NOW) == "signature"
     for audience in ("", "oncology", "cardio "):
         assert refused(headers, audience=audience) == "signature"
-    shifted = ids.sign_request(client, "cardio", "POST/", "v1", "ab", NOW)
-    assert refused(shifted, "POST", "/v1", "ab", NOW) == "signature"
+    shifted = ids.sign_request(client, "cardio", "POST/", "v1", "ab" * 32, NOW)
+    assert refused(shifted, "POST", "/v1", "ab" * 32, NOW) == "signature"
+
+
+def test_a_request_to_an_earlier_start_is_void(client: Identity) -> None:
+    first, second = ids.new_start(), ids.new_start()
+    headers = ids.sign_request(client, "cardio", *REQUEST, NOW, first)
+    check = partial(ids.check_request, audience="cardio", now=NOW, seen=None)
+    method, path, digest = REQUEST
+    request = {"method": method, "path": path, "body_digest": digest}
+    assert check(headers, **request, start=first) == client.sign_key
+    for wrong in (headers, headers | {"Solera-Start": second}):
+        with pytest.raises(Unauthorised) as caught:
+            check(wrong, **request, start=second)
+        assert caught.value.reason == ("start" if wrong is headers else "signature")
 
 
 def test_every_header_is_signed(client: Identity, tmp_path: Path) -> None:
     headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
-    other = ids.sign_request(Identity.create(tmp_path / "k"), "cardio", *REQUEST, NOW + 1)
+    other = ids.sign_request(
+        Identity.create(tmp_path / "k"), "cardio", *REQUEST[:2], "cd" * 32, NOW + 1, "ab" * 16
+    )
+    wrong = {"Solera-Start": "start", "Solera-Digest": "body"}
     for name in headers:
-        assert refused(headers | {name: other[name]}) == "signature"
+        assert refused(headers | {name: other[name]}) == wrong.get(name, "signature")
 
 
 @pytest.mark.parametrize(
@@ -176,6 +219,8 @@ def test_every_header_is_signed(client: Identity, tmp_path: Path) -> None:
         ("Solera-Time", "١٨٠٠٠٠٠٠٠٠.000"),
         ("Solera-Nonce", "00"),
         ("Solera-Nonce", "ab" * 100_000),
+        ("Solera-Start", "ab"),
+        ("Solera-Digest", "AB" * 32),
         ("Solera-Signature", "zz" * 64),
         ("Solera-Signature", " " + "ab" * 64),
     ],
@@ -190,7 +235,7 @@ def test_odd_headers_are_refused(client: Identity, name: str, value: str) -> Non
 def test_repeated_headers_and_paths_that_are_not_text_are_refused(client: Identity) -> None:
     headers = ids.sign_request(client, "cardio", *REQUEST, NOW)
     assert refused(headers | {"solera-nonce": "ab" * 16}) == "header"
-    assert refused(headers, "GET", "/\udcff", "", NOW) == "header"
+    assert refused(headers, "GET", "/\udcff", None, NOW) == "header"
 
 
 @settings(max_examples=200)
@@ -312,9 +357,10 @@ def test_of_many_threads_one_wins() -> None:
 
 # --- replies and tokens --------------------------------------------------------------------------
 
-REPLY = ("cardio", "job", 3, "north", "ok", "ab" * 32, 1000)
+REPLY = ("cardio", "job", 3, "north", "cd" * 32, "ok", "ab" * 32, 1000)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
-replies = st.tuples(names, names, st.integers(0, 2**40), names, names, names, st.integers(0, 2**40))
+numbers = st.integers(0, 2**40)
+replies = st.tuples(names, names, numbers, names, names, names, names, numbers)
 
 
 @given(replies, replies)
@@ -322,7 +368,7 @@ def test_two_replies_never_share_their_bytes(one: Any, other: Any) -> None:
     assert (ids.reply_message(*one) == ids.reply_message(*other)) == (one == other)
 
 
-@pytest.mark.parametrize("i", range(7))
+@pytest.mark.parametrize("i", range(8))
 def test_a_reply_is_bound_to_job_ask_client_and_content(client: Identity, i: int) -> None:
     signature = client.sign(ids.reply_message(*REPLY))
     changed: list[Any] = list(REPLY)

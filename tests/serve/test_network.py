@@ -12,6 +12,7 @@ import solera as so
 from solera.core.component import describe_fitted
 from solera.core.errors import NotEnoughReplies
 from solera.core.payload import encode
+from solera.core.plan import PlannedTask
 from solera.serve.connection import CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
@@ -117,25 +118,29 @@ def test_a_policy_refuses_and_the_reason_arrives(network):
 def test_a_held_job_runs_once_a_named_person_approves_it(network):
     from datetime import datetime
 
-    from solera.serve.agent.approvals import Approvals
+    from solera.serve.agent.approvals import Approvals, Approver
 
     kill(network.agents["west"])
-    rules = '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n[[task]]\nname = "*"\n'
-    network.give("west", data(), 2, rules)
+    garcia = Approver.create(network.folder / "garcia.key", "garcia")
+    approvers = {"garcia": garcia.public}
+    rules = f'[approval]\nmode = "ask"\napprovers = {{ garcia = "{garcia.public}" }}\n'
+    network.give("west", data(), 2, rules + '[[task]]\nname = "*"\n')
     network.work("west")
-    fed = network.connect("held", seed=4)
-    job = network.driver().request("GET", "/v1/jobs/held").json()
+    hash = network.driven("held", [PlannedTask("data.describe", 1, 1)], seed=4)
+    fed = network.drive("held", seed=4)
     replies = fed.ask("data.describe")
     answered = []
     reader = threading.Thread(target=lambda: answered.extend(replies))
     reader.start()
-    time.sleep(2.0)
+    waiting = network.folder / "west" / "held.json"
+    while not (waiting.exists() and hash in waiting.read_text()):
+        time.sleep(0.05)
     assert reader.is_alive()
-    approvals = Approvals(network.folder / "west" / "approvals.json", ["dr.garcia"])
-    approvals.approve("0" * 64, "dr.garcia", datetime.now())
+    approvals = Approvals(network.folder / "west" / "approvals.json", approvers)
+    approvals.decide("0" * 64, "approved", garcia, datetime.now())
     time.sleep(1.5)
     assert reader.is_alive(), "the approval of another job must not count"
-    approvals.approve(job["hash"], "dr.garcia", datetime.now())
+    approvals.decide(hash, "approved", garcia, datetime.now())
     reader.join(timeout=15)
     assert sorted(r.client for r in answered) == [0, 1, 2]
 

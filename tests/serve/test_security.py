@@ -32,21 +32,24 @@ from solera.core.aggregation import Mean
 from solera.core.component import describe_fitted
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.payload import decode, encode
+from solera.core.plan import PlannedTask
 from solera.serve.connection import Connection, CoordinatorError
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
 import httpx  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: E402
 from network import Network, kill  # noqa: E402
 
 from solera.serve import audit  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
-from solera.serve.agent.approvals import Approvals  # noqa: E402
+from solera.serve.agent.approvals import Approvals, Approver  # noqa: E402
 from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
-from solera.serve.identity import Identity, reply_message, sign_request  # noqa: E402
+from solera.serve.identity import Identity, ask_digest, reply_message, sign_request  # noqa: E402
+from solera.serve.wire import INLINE  # noqa: E402
 
 try:
     import tenseal
@@ -71,11 +74,13 @@ TRAIN = {
     "epochs": 1,
     "batch_size": 8,
 }
+GARCIA = Approver("garcia", Ed25519PrivateKey.generate())
+DESCRIBE = [PlannedTask("data.describe", 1, 5)]
 CAREFUL = {
     "closed": "",
     "few": '[data]\nmin_rows = 1000\n[[task]]\nname = "data.*"\n',
-    "wary": '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n[output]\nmax_bytes = 10\n'
-    '[[task]]\nname = "data.*"\n',
+    "wary": f'[approval]\nmode = "ask"\napprovers = {{ garcia = "{GARCIA.public}" }}\n'
+    '[output]\nmax_bytes = 10\n[[task]]\nname = "data.*"\n',
     "frugal": '[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[[task]]\nname = "data.*"\n',
 }
 
@@ -134,29 +139,42 @@ class Hand:
     """A client moved by hand: it has keys and a place, and sends what it likes."""
 
     def __init__(self, network, name):
-        self.network, self.folder = network, network.folder / name
+        self.network, self.folder, self.digests = network, network.folder / name, {}
         self.identity = Identity.load(self.folder)
         self.number = int(json.loads((self.folder / "place.json").read_text())["client"])
         self.connection = Connection(network.url, self.headers, ca=network.ca, patience=5)
+        self.connection.request("GET", "/v1/peers")  # the coordinator's start is known from here
 
-    def headers(self, method, path, body):
+    def headers(self, method, path, body, start=None):
         digest = hashlib.sha256(body).hexdigest()
         federation = self.network.federation
-        return sign_request(self.identity, federation, method, path, digest, time.time())
+        start = self.connection._start if start is None else start
+        return sign_request(self.identity, federation, method, path, digest, time.time(), start)
 
     def orders(self, wait=5):
         return self.connection.request("GET", f"/v1/work?wait={wait}").json()["asks"]
 
     def reply(self, job, sequence, frame, *, signer=None, **other):
-        """Upload a frame and say that it is the answer."""
-        digest = self.connection.upload(frame)
-        message = reply_message(
-            self.network.federation, job, sequence, str(self.number), "ok", digest, len(frame)
-        )
+        """Say that a frame is the answer."""
+        digest = hashlib.sha256(frame).hexdigest()
+        asked = (job, sequence, str(self.number), self.asked(job, sequence))
+        message = reply_message(self.network.federation, *asked, "ok", digest, len(frame))
         signature = (signer or self.identity).sign(message).hex()
         said = {"status": "ok", "digest": digest, "size": len(frame), "signature": signature}
+        if len(frame) <= INLINE:
+            said["frame"] = base64.b64encode(frame).decode()
+        else:
+            self.connection.upload(frame)
         path = f"/v1/jobs/{job}/asks/{sequence}/reply"
         return self.connection.request("POST", path, json=said | other).json()
+
+    def asked(self, job, sequence):
+        """The digest of what was asked, as far as it is known."""
+        for order in self.orders(wait=0):
+            names = ("task", "version", "payload", "prepare", "round", "seed")
+            digest = ask_digest(*(order[name] for name in names))
+            self.digests[order["job"], order["sequence"]] = digest
+        return self.digests.get((job, sequence), "ab" * 32)
 
     @contextmanager
     def answering(self):
@@ -261,14 +279,14 @@ def test_outbound_only(network):
 
 def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
     sent = []
-    request = httpx.Client.request
+    stream = httpx.Client.stream
 
     def captured(self, method, url, **options):
         sent.append(repr((method, url, options.get("headers"))).encode())
         sent.append(options.get("content") or b"")
-        return request(self, method, url, **options)
+        return stream(self, method, url, **options)
 
-    monkeypatch.setattr(httpx.Client, "request", captured)
+    monkeypatch.setattr(httpx.Client, "stream", captured)
     here = federation(network, "leaving")
     home = here.enrol("east")
     one = so.data.FederatedData(X, Y, np.array([0, len(X)]))
@@ -320,8 +338,8 @@ def reason_of(fed, client, task, payload=None):
 
 
 def approve(network, name, digest):
-    approvals = Approvals(network.folder / name / "approvals.json", ["dr.garcia"])
-    approvals.approve(digest, "dr.garcia", datetime.now())
+    approvals = Approvals(network.folder / name / "approvals.json", {"garcia": GARCIA.public})
+    approvals.decide(digest, "approved", GARCIA, datetime.now())
 
 
 def test_default_deny_and_approval_of_one_exact_job(careful):
@@ -330,12 +348,9 @@ def test_default_deny_and_approval_of_one_exact_job(careful):
         assert f"does not allow task '{task}'" in reason_of(fed, 0, task, payload)
     assert "does not allow task 'linear.train'" in reason_of(fed, 1, "linear.train", TRAIN)
 
-    allowed, changed = careful.connect("allowed", seed=1), careful.connect("changed", seed=2)
-    driver = careful.driver()
-    one, other = (
-        driver.request("GET", f"/v1/jobs/{job_of(f)}").json()["hash"] for f in (allowed, changed)
-    )
+    one, other = careful.driven("allowed", DESCRIBE), careful.driven("changed", DESCRIBE)
     assert one != other
+    allowed, changed = careful.drive("allowed"), careful.drive("changed")
     approve(careful, "wary", one)
     assert "max_bytes" in reason_of(allowed, 2, "data.describe"), "it ran: only its reply was held"
     late = changed.ask("data.describe", to=[2], quorum=0, deadline=2.5)
@@ -344,9 +359,10 @@ def test_default_deny_and_approval_of_one_exact_job(careful):
 
 
 def test_limits_are_enforced_at_the_client(careful):
-    fed = careful.connect("limits")
+    hash = careful.driven("limits", DESCRIBE)
+    fed = careful.drive("limits")
     assert "fewer rows than min_rows = 1,000" in reason_of(fed, 1, "data.describe")
-    approve(careful, "wary", careful.driver().request("GET", "/v1/jobs/limits").json()["hash"])
+    approve(careful, "wary", hash)
     reason = reason_of(fed, 2, "data.describe")
     assert "max_bytes = 10" in reason
     rows = careful.driver().request("GET", "/v1/jobs/limits/asks/1/replies").json()["replies"]
@@ -695,20 +711,27 @@ def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):
     found = [e for e in events(careful) if e.job == job_of(fed)]
     assert [(e.client, e.event, e.reason) for e in found] == [(0, "refused", reason)]
 
-    fed = lab.connect()
-    wrong = TRAIN | {"coef": np.zeros((9, 3))}
-    replies = fed.ask("linear.train", wrong, to=[0], quorum=0, deadline=20)
-    assert list(replies) == []
-    (failure,) = replies.failures
-    assert failure.kind == "failed"
-    found = [e for e in events(lab) if e.job == job_of(fed)]
-    assert [(e.client, e.event, e.reason) for e in found] == [(0, "failed", failure.reason)]
+    for wrong, kind, said in (
+        ({"coef": np.zeros((9, 3))}, "refused", "coef has 9 where the columns are 4"),
+        ({"lr": 1e308, "epochs": 5}, "failed", "data: the rows do not fit the ask"),
+    ):
+        fed = lab.connect()
+        replies = fed.ask("linear.train", TRAIN | wrong, to=[0], quorum=0, deadline=20)
+        assert list(replies) == []
+        (failure,) = replies.failures
+        assert failure.kind == kind
+        assert said in failure.reason
+        found = [e for e in events(lab) if e.job == job_of(fed)]
+        assert [(e.client, e.event, e.reason) for e in found] == [(0, kind, failure.reason)]
 
     with pytest.raises(CoordinatorError, match="401"):
         Connection(lab.url, lambda *_: {"Authorization": "Bearer no"}, ca=lab.ca).request(
             "GET", "/v1/federations/lab"
         )
-    assert any("wrong token" in e.reason for e in events(federation(lab, "")))
+    end = time.monotonic() + 10
+    while not any("wrong token" in e.reason for e in events(federation(lab, ""))):
+        assert time.monotonic() < end, "the first refusal of a kind is written soon"
+        time.sleep(0.1)
 
 
 def test_a_late_client_is_an_event_too(lab):

@@ -9,9 +9,22 @@ import typer
 from typer.core import TyperGroup
 
 from solera import __version__
-from solera.cli import client, compare, data, demo, jobs, run, runs, serve, study
-from solera.cli.data import AsJson
-from solera.cli.output import complain, first_line, interrupted, print_json, print_table
+from solera.cli import (
+    approvals,
+    audit,
+    client,
+    compare,
+    data,
+    demo,
+    jobs,
+    policy,
+    run,
+    runs,
+    serve,
+    study,
+    tasks,
+)
+from solera.cli.output import complain, interrupted
 from solera.core.errors import SoleraError
 
 EPILOG = (
@@ -43,6 +56,10 @@ def _explain(error: Exception) -> tuple[str, str | None]:
         return error.message, error.hint
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}", None
+    refused = getattr(error, "orig", None)  # what SQLAlchemy got from the database's driver
+    if type(error).__module__.startswith("sqlalchemy") and refused is not None:
+        reason = (str(refused).splitlines() or [type(refused).__name__])[0]
+        return f"the database refuses: {reason}", "check the address, user and password in its URL"
     return (
         f"unexpected {type(error).__name__}: {error}",
         "this is a bug in Solera; SOLERA_TRACEBACK=1 shows where",
@@ -63,7 +80,9 @@ GROUPS = {
     "runs": runs.app,
     "tls": serve.tls,
     "job": jobs.job,
-    "audit": client.audit,
+    "audit": audit.audit,
+    "approver": approvals.approver,
+    "policy": policy.app,
 }
 COMMANDS = (
     ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),
@@ -87,10 +106,19 @@ COMMANDS = (
         "Example: solera join https://fl.org:8443 --token … --data a.csv --policy policy.toml",
     ),
     ("contribute", jobs.contribute, "Example: solera contribute readmission --folder agent"),
-    ("approve", client.approve, "Example: solera approve HASH --person ana --policy policy.toml"),
-    ("held", client.held, "Example: solera held --policy policy.toml"),
+    (
+        "approve",
+        approvals.approve,
+        "Example: solera approve HASH --key ana.key --policy policy.toml",
+    ),
+    (
+        "withdraw",
+        approvals.withdraw,
+        "Example: solera withdraw HASH --key ana.key --policy policy.toml",
+    ),
+    ("held", approvals.held, "Example: solera held --policy policy.toml"),
+    ("tasks", tasks.tasks, "Example: solera tasks linear.train"),
     ("leave", client.leave, "Example: solera leave --folder agent --delete"),
-    ("policy", client.policy, "Example: solera policy policy.toml"),
 )
 """The name, the function and the last line of the help of each."""
 
@@ -116,27 +144,6 @@ def solera(
 
     Start with [bold]solera demo[/bold].
     """
-
-
-@app.command(epilog="Example: solera tasks --json")
-def tasks(as_json: AsJson = False) -> None:
-    """The tasks installed here: all that can be asked of a client."""
-    from solera.core.task import installed_tasks
-
-    found = sorted(installed_tasks().values(), key=lambda task: task.name)
-    rows = [
-        {
-            "name": task.name,
-            "version": task.version,
-            "module": task.one.__module__,
-            "does": first_line(task.one),
-        }
-        for task in found
-    ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(["name", ">version", "module", "does"], [list(row.values()) for row in rows])
 
 
 def main() -> None:

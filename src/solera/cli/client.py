@@ -1,11 +1,9 @@
-"""``solera join`` and what the owners of data do: policies, approvals, the audit log, leaving."""
+"""``solera join`` and ``solera leave``: an owner takes part in a federation, and ends it."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import re
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,15 +11,15 @@ import typer
 from msgspec import to_builtins
 
 from solera.cli.data import AsJson
-from solera.cli.output import complain, print_json, print_table
+from solera.cli.output import print_json, print_table
 from solera.cli.serve import Authority, check_ca, check_url, extra
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from solera.data.federated import FederatedData
     from solera.serve.agent.home import Place
     from solera.serve.agent.leaving import Holdings
-
-audit = typer.Typer(no_args_is_help=True, help="Check what a client has written down.")
+    from solera.serve.agent.policy import Policy
 
 Folder = Annotated[Path, typer.Option(help="The client's folder: its keys, state and log.")]
 FOLDER = Path("agent")
@@ -47,8 +45,16 @@ def join(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
     ] = None,
+    test: Annotated[
+        float,
+        typer.Option(min=0, max=0.9, help="Share of the rows that is only ever judged on."),
+    ] = 0.0,
     folder: Folder = FOLDER,
     ca: Authority = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what tasks would see and what could leave; join not."),
+    ] = False,
     once: Annotated[
         bool, typer.Option("--once", help="Look for work once, do it and exit.")
     ] = False,
@@ -67,24 +73,42 @@ def join(
 
         from solera.serve.agent.agent import Agent
         from solera.serve.agent.home import write_place
-        from solera.serve.agent.policy import Policy
+        from solera.serve.agent.policy_file import PolicyFile
         from solera.serve.agent.sources import open_source
         from solera.serve.agent.worker import Worker
+
+    def rows_for(rules: Policy) -> functools.partial[FederatedData]:
+        return functools.partial(
+            open_source,
+            data,
+            target=target,
+            columns=rules.data.columns or None,
+            translate=rules.columns,
+            unit=rules.data.unit,
+            test=test,
+        )
+
     url, authority = check_url(url), check_ca(ca)
+    file = PolicyFile(policy)
+    rules = file.policy
+    if dry_run:
+        from solera.serve.agent.dry_run import dry_run as told
+
+        rows = rows_for(rules)
+        for line in told(lambda columns: rows(columns=columns), rules):
+            typer.echo(line)
+        return
     place = _place(folder, url, token)
-    rules = Policy.read(policy)
-    columns = rules.data.columns or None
     _log_to_stderr()
-    source = functools.partial(open_source, data, target=target, columns=columns)
     # Before the token is used up: data that cannot be read is found out first.
-    worker = Worker(source, begin=place is None)
+    worker = Worker(rows_for(rules), begin=place is None)
     try:
         if place is None:
             place = Agent.join(folder, url, token or "", ca=authority)
         elif authority not in (None, place.ca):  # as when the old one has expired
             place = replace(place, ca=authority)
             write_place(folder, place)
-        agent = Agent(folder, worker, rules)
+        agent = Agent(folder, worker, file, source=rows_for)
     except BaseException:
         worker.close()
         raise
@@ -138,62 +162,6 @@ def _log_to_stderr() -> None:
     log.propagate = False
 
 
-def approve(
-    job: Annotated[str, typer.Argument(metavar="HASH", help="The job's hash, 64 digits.")],
-    person: Annotated[str, typer.Option(help="Who approves, a name from the policy.")],
-    policy: Annotated[Path, typer.Option(metavar="FILE", help="The client's policy.")],
-    folder: Folder = FOLDER,
-) -> None:
-    """Let a job run on the client's data, where the policy has mode = "ask".
-
-    The approval holds for exactly the job of this hash. An agent that runs sees it at once.
-    """
-    from solera.serve.agent.approvals import Approvals
-    from solera.serve.agent.policy import Policy
-
-    rules = Policy.read(policy)
-    _check_folder(folder)
-    approvals = Approvals(folder / "approvals.json", rules.approval.approvers)
-    approvals.approve(job, person, datetime.now().astimezone())
-    typer.echo(f"{person} approved job {job[:12]}")
-
-
-def held(
-    folder: Folder = FOLDER,
-    policy: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Leave out what people it names have approved."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """The jobs that wait for approval here, and what each of them is.
-
-    As of the agent's last look; no connection is needed. The hash is of the description that is
-    shown: [bold]solera approve[/bold] approves exactly that.
-    """
-    with extra("looking at jobs"):
-        from solera.serve.agent.approvals import Approvals
-        from solera.serve.agent.held_jobs import HeldJobs
-        from solera.serve.agent.policy import Policy
-
-    _check_folder(folder)
-    jobs = HeldJobs(folder / "held.json").read()
-    if policy is not None:
-        approvers = Policy.read(policy).approval.approvers
-        approvals = Approvals(folder / "approvals.json", approvers)
-        jobs = [job for job in jobs if not approvals.approved(job.hash)]
-    if as_json:
-        print_json(jobs)
-        return
-    for job in jobs:
-        typer.echo(job.hash)
-        about = f"{job.job}, {job.kind}, of {job.owner}; asks for {job.task}; since {job.since}"
-        for line in (about, *job.description.splitlines()):
-            typer.echo("    " + "".join(c if c.isprintable() else "�" for c in line))
-    if not jobs:
-        typer.echo("no job waits for approval")
-
-
 def leave(
     folder: Folder = FOLDER,
     delete: Annotated[
@@ -244,77 +212,7 @@ def _print_holdings(folder: Path, held: Holdings) -> None:
     print_table(["where", "what", ">bytes"], files)
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
+    """An error unless the folder is there."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="--folder names the client's folder")
-
-
-def policy(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The policy.")],
-) -> None:
-    """Check a policy and say in sentences what it allows."""
-    from solera.serve.agent.policy import Policy
-
-    typer.echo(Policy.read(file).describe())
-
-
-@audit.command("verify", epilog="Example: solera audit verify agent/audit.log --folder agent")
-def audit_verify(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="The log; LOG.head lies beside it.")],
-    folder: Folder = FOLDER,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="HEX", help="The client's public key, instead of its folder."),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N:HASH",
-            help="A line that the log must hold: its number and hash, from whoever remembers them.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check that no line of an audit log was changed, removed or added by others.
-
-    Who cuts off the end of a log and puts back the head of that time is caught by --head: the
-    coordinator keeps what it heard last, see [bold]solera clients --json[/bold]. Exit code 1 says
-    that the log is not what the client wrote.
-    """
-    with extra("checking an audit log"):
-        from solera.serve.audit import verify
-        from solera.serve.identity import Identity
-    anchor = None if head is None else _head(head)
-    signer = Identity.load(folder).sign_key if key is None else _public_key(key)
-    report = verify(log, signer, anchor)
-    if as_json:
-        content = {"lines": report.head.n, "head": report.head.hash, "torn": report.torn}
-        print_json({"ok": report.ok, **content, "problems": report.problems})
-    else:
-        typer.echo(f"{log}: {report.head.n:,} lines, head {report.head.hash}")
-        if report.torn:
-            typer.echo(f"{report.torn:,} bytes of a line that a crash cut short")
-        typer.echo("ok: nothing was changed" if report.ok else "NOT OK")
-    for problem in report.problems:
-        complain(problem)
-    if not report.ok:
-        raise typer.Exit(1)
-
-
-def _public_key(text: str) -> bytes:
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) != 32:
-        raise UsageError(f"--key {text!r} is not a public key: 64 hexadecimal digits")
-    return key
-
-
-def _head(text: str) -> tuple[int, str]:
-    match = re.fullmatch(r"([0-9]{1,15}):([0-9a-f]{64})", text)
-    if match is None:
-        raise UsageError(
-            f"--head {text!r} is no line of a log", hint="write its number, a colon and its hash"
-        )
-    return int(match[1]), match[2]

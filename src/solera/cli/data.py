@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,17 @@ Name = Annotated[
 ]
 
 
+Table = Annotated[
+    str,
+    typer.Argument(
+        help="A data set of [bold]solera data list[/bold], or a table of one's own: a CSV or "
+        "Parquet file, a folder of them, or sql:URL#SELECT ….",
+        autocompletion=complete_data_set,
+    ),
+]
+_SHOWN = 8
+
+
 @app.command("list", epilog="Example: solera data list --json")
 def list_(as_json: AsJson = False) -> None:
     """All data sets: size, target, licence, and whether they need a download."""
@@ -76,13 +88,55 @@ def list_(as_json: AsJson = False) -> None:
     print_table(["name", ">rows", ">features", ">target", "at hand", "title"], rows)
 
 
-@app.command(epilog="Example: solera data show digits")
-def show(name: Name, as_json: AsJson = False) -> None:
-    """One data set: rows, features, classes and where it was read from."""
-    dataset = _load(name)
+@app.command(epilog="Example: solera data show patients.csv --target outcome --group hospital")
+def show(
+    name: Table,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="The column to predict of one's own table; may be repeated."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="The column of one's own table that says whose row it is.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="A column to learn from, of all; may be repeated.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=KIND",
+            help="numeric, categorical or date, for a column that is not what it seems.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One data set, or a table of one's own: rows, columns and classes as they are understood."""
+    from solera.core.errors import UsageError
+    from solera.data.own_tables import is_own, own
+
+    if is_own(name):
+        answers: Any = target[0] if target and len(target) == 1 else target
+        with stderr().status(f"reading {name}"):
+            dataset = own(
+                name,
+                target=answers,
+                group=group,
+                columns=column,
+                kinds=_parameters(kind or []),
+                test=0.0,
+            )
+    elif target or group or column or kind:
+        raise UsageError(
+            f"{name} is a data set that knows its own columns",
+            hint="--target, --group, --column and --kind are for a file, a folder or sql:…",
+        )
+    else:
+        dataset = _load(name)
     schema = dataset.schema
     if not as_json:
         typer.echo(dataset.summary())
+        if is_own(name):
+            print_table(["column", "kind", ">missing", "values"], _columns(dataset))
         return
     print_json(
         {
@@ -92,13 +146,52 @@ def show(name: Name, as_json: AsJson = False) -> None:
             "rows": int(dataset.X.shape[0]),
             "test_rows": int(dataset.X_test.shape[0]),
             "target": schema.target,
+            "target_names": list(dataset.target_names),
             "outputs": schema.outputs,
             "classes": list(dataset.class_names),
+            "groups": {name: _rows_of(values) for name, values in dataset.groups.items()},
             "features": [
                 {"name": f.name, "kind": f.kind, "categories": list(f.categories)}
                 for f in schema.features
             ],
         }
+    )
+
+
+def _columns(dataset: Dataset) -> list[list[str]]:
+    """A line for every column of a table of one's own."""
+    import numpy as np
+
+    lines = []
+    for column, feature in zip(dataset.X.T, dataset.schema.features, strict=True):
+        known = column[np.isfinite(column)]
+        if feature.kind == "categorical":
+            values = _shortened(feature.categories)
+        elif not len(known):
+            values = "none"
+        elif feature.kind == "date":
+            ends = np.floor([known.min(), known.max()]).astype("datetime64[D]")
+            values = f"{ends[0]} to {ends[1]}"
+        else:
+            values = f"{known.min():g} to {known.max():g}"
+        lines.append([feature.name, feature.kind, f"{len(column) - len(known):,}", values])
+    lines += [[name, "target", "0", ""] for name in dataset.target_names]
+    for name, groups in dataset.groups.items():
+        rows = [f"{client}: {count:,}" for client, count in _rows_of(groups).items()]
+        lines.append([name, "group", "0", _shortened(rows)])
+    return lines
+
+
+def _rows_of(groups: Any) -> dict[str, int]:
+    import numpy as np
+
+    names, counts = np.unique(groups, return_counts=True)
+    return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
+
+
+def _shortened(words: Sequence[str]) -> str:
+    return ", ".join(words[:_SHOWN]) + (
+        f" and {len(words) - _SHOWN} more" if words[_SHOWN:] else ""
     )
 
 

@@ -82,7 +82,7 @@ def demo_network(folder: Path) -> None:
         typer.echo(
             f"\neverything is in {folder}\n\n"
             "What to try next\n"
-            f"  solera policy {folder / 'policy.toml'}\n"
+            f"  solera policy show {folder / 'policy.toml'}\n"
             f"  tail -1 {folder / 'north' / 'audit.log'}\n"
             "  solera serve --help"
         )

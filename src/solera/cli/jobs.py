@@ -15,7 +15,7 @@ from solera.cli.output import print_json, print_table
 from solera.cli.serve import FederationName, Reason, check_name, driver_command, extra, moment
 from solera.core.errors import UsageError
 from solera.serve.connection import Connection
-from solera.serve.wire import Event, Job, Kind, Model, NewJob, NewState, StartedJob
+from solera.serve.wire import Event, Job, Model, NewJob, NewState, StartedJob
 
 job = typer.Typer(no_args_is_help=True, help="Start a job at a coordinator, and look after it.")
 
@@ -67,12 +67,11 @@ def start(
     with extra("a job file"):
         from solera.serve.job_spec import read_job
     from solera.core.config import read_text
-    from solera.core.payload import encode
 
     spec = read_job(file)
-    kind: Kind = "standing" if spec.standing else "managed"
-    description = connection.upload(encode({"toml": read_text(file)}))
-    new = NewJob(spec.name, kind, description, spec.seed, spec.owner, spec.deadline)
+    described = spec.describe(read_text(file))
+    blob = connection.upload(described.to_bytes())
+    new = NewJob.of(described, id=described.job, spec=blob)
     started = connection.call("POST", f"/v1/federations/{spec.federation}/jobs", StartedJob, new)
     if as_json:
         print_json(started)

@@ -15,10 +15,9 @@ from rich.progress import (
 from rich.text import Text
 
 from solera.cli.output import stderr
-from solera.core.rounds import Callback, Round
+from solera.core.rounds import Callback, Round, logged
 from solera.study.formatting import size
 from solera.study.run.progress import Progress as StudyProgress
-from solera.study.run.results import logged
 
 
 class Bars(StudyProgress):

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from functools import update_wrapper
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import typer
 
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.core.errors import MissingExtra, UsageError
-from solera.serve.connection import Connection
+from solera.serve.connection import HERE, Connection
+from solera.serve.connection import check_url as check_url
 from solera.serve.wire import NAME, Invite, Members, NewInvite, Why
 
 tls = typer.Typer(no_args_is_help=True, help="Make certificates for a small federation.")
@@ -51,7 +51,6 @@ Authority = Annotated[
         "authorities by default.",
     ),
 ]
-HERE = "https://127.0.0.1:8443"
 
 
 @contextmanager
@@ -63,22 +62,6 @@ def extra(what: str) -> Iterator[None]:
         if isinstance(error, MissingExtra) or (error.name or "").startswith("solera"):
             raise
         raise MissingExtra.of(what, "serve") from None
-
-
-def check_url(url: str) -> str:
-    """An address that tokens may be sent to."""
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise UsageError(f"{url!r} is not an address", hint=f"write it like {HERE}")
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise UsageError(
-            f"{url}: without TLS everyone on the way could read the token", hint="use https://"
-        )
-    return url.rstrip("/")
 
 
 def check_ca(ca: Path | None) -> str | None:

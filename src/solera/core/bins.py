@@ -64,6 +64,7 @@ class Bins(Release):
         else:
             numbers = np.asarray(self.read(leaving.ask, entry, value), dtype=float)
         leaves = self._merged(leaving, sums, numbers)
+        leaving.outcome[entry] = np.where(leaves == numbers, 0, 1)
         if self.write is None:
             after: Any = leaves.reshape(np.shape(value)).astype(np.asarray(value).dtype)
         else:

@@ -6,6 +6,7 @@ group is a set of (start, size) pairs into it. Nothing is copied until a task as
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -144,11 +145,12 @@ class ClientData:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Where the random numbers of one ask come from."""
+    """Where the random numbers of one ask come from; ``secret`` is the client's own."""
 
     seed: int
     purpose: str
     round: int
+    secret: bytes | None = None
 
     def keys(self, clients: ArrayLike) -> random.Bits:
         """One stream key per client; see :func:`solera.core.rng.stream_keys`."""
@@ -161,7 +163,7 @@ class Client:
     ``draws`` are seed, purpose and round of the task's random numbers.
     """
 
-    __slots__ = ("_rng", "data", "draws", "id", "state")
+    __slots__ = ("_rng", "_secret", "data", "draws", "id", "state")
 
     def __init__(
         self, id: int, source: Source, draws: Draws, state: MutableMapping[str, Any]
@@ -171,6 +173,19 @@ class Client:
         self.data = ClientData(source, id)
         self.draws = draws
         self._rng: Generator | None = None
+        self._secret = draws.secret
+
+    @property
+    def secret(self) -> bytes:
+        """32 bytes of the system's randomness for this ask, to draw noise and masks from.
+
+        Nobody else knows them, whoever knows the seed. At an agent they were on disk before the
+        task began and are the same when the ask is tried or asked again, so that no average over
+        several draws takes noise away.
+        """
+        if self._secret is None:
+            self._secret = secrets.token_bytes(32)
+        return self._secret
 
     @property
     def rng(self) -> Generator:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
-from solera.core.constraints import check_values, declared_types, parameters_of
+from solera.core.constraints import (
+    check_names,
+    check_values,
+    declared_types,
+    nearest,
+    parameters_of,
+)
 from solera.core.errors import PayloadError, UsageError
 from solera.core.registry import load_packages, new_registry
 
@@ -25,6 +31,7 @@ class _CheckedOnceMade(type):
     if not TYPE_CHECKING:  # a type checker reads the constructor itself
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            check_names(cls.__name__, cls.parameters(), kwargs)
             component = super().__call__(*args, **kwargs)
             component.check_params()
             return component
@@ -86,7 +93,7 @@ class Component(metaclass=_CheckedOnceMade):
             if name not in self.parameters():
                 raise UsageError(
                     f"{type(self).__name__} has no parameter {name!r}",
-                    hint=f"it has {', '.join(self.parameters()) or 'none'}",
+                    hint=nearest(name, self.parameters()),
                 )
             if inner:
                 getattr(self, name).set_params(**{inner: value})

@@ -11,15 +11,23 @@ import re
 import tomllib
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from solera.core.component import Component, full_name, installed_components
-from solera.core.constraints import declared_types, is_list, is_union, parameters_of, violation
+from solera.core.constraints import (
+    declared_types,
+    is_list,
+    is_union,
+    parameters_of,
+    violation,
+)
+from solera.core.constraints import (
+    nearest as nearest,
+)
 from solera.core.errors import UsageError
 
 T = TypeVar("T")
@@ -178,15 +186,6 @@ def choose(known: Mapping[str, Any], name: Any, what: str, where: Where) -> Any:
         hint = nearest(str(name), known)
         raise Problem(where, f"there is no {what} {name!r}", hint=hint)
     return known[name]
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint: the name that was probably meant, or all of them."""
-    spelled = {known.lower(): known for known in names}
-    near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {spelled[near[0]]!r}?"
-    return f"known: {', '.join(spelled.values())}" if spelled else "it takes none"
 
 
 def _alternatives(hint: Any) -> list[Any]:

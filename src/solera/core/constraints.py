@@ -12,15 +12,28 @@ from __future__ import annotations
 import inspect
 import numbers
 import types
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache, wraps
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 from msgspec import Meta
 
-from solera.core.errors import UsageError
+from solera.core.errors import UnknownArgument, UsageError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Count = Annotated[int, Meta(ge=1)]
 """A whole number of at least one."""
 NonNegativeInt = Annotated[int, Meta(ge=0)]
@@ -87,7 +100,54 @@ def check_values(owner: object, hints: Mapping[str, Any], values: Mapping[str, A
     for name, value in values.items():
         rule = violation(value, hints[name])
         if rule is not None:
-            raise UsageError.of(owner, name, value, rule)
+            raise UsageError.of(owner, name, value, rule, hint=_object_meant(value, hints[name]))
+
+
+def _object_meant(value: Any, hint: Any) -> str | None:
+    """The object to give instead of a component's class, or of its name as text."""
+    if isinstance(value, type) and _is_component(value):
+        return f"that is a class: give an object, {value.__name__}(…)"
+    bases = [
+        part for part in (get_args(hint) if is_union(hint) else (hint,)) if _is_component(part)
+    ]
+    if not isinstance(value, str) or not bases:
+        return None
+    known = {cls.__name__.lower(): cls.__name__ for base in bases for cls in _below(base)}
+    near = get_close_matches(value.lower(), known, n=1, cutoff=0.5)
+    return f"did you mean an object, {known[near[0]]}(…)?" if near else None
+
+
+def _below(cls: type[Any]) -> Iterator[type[Any]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _below(child)
+
+
+def names_checked(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which names the nearest argument when it is given one it does not have."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_names(function.__name__, [p.name for p in parameters_of(function)], kwargs)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def check_names(owner: str, known: Sequence[str], given: Iterable[str]) -> None:
+    """Raise :class:`UnknownArgument` for a name that is not among those that are known."""
+    for name in given:
+        if name not in known:
+            raise UnknownArgument(f"{owner} has no argument {name!r}", hint=nearest(name, known))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint: the name that was probably meant, or all of them."""
+    spelled = {known.lower(): known for known in names}
+    near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {spelled[near[0]]!r}?"
+    return f"known: {', '.join(spelled.values())}" if spelled else "it takes none"
 
 
 def violation(value: Any, hint: Any) -> str | None:
@@ -109,6 +169,13 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in _PLAIN:
         kinds, _ = _PLAIN[hint]
         return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
+    if is_tuple(hint):
+        parts = get_args(hint)
+        return (
+            isinstance(value, tuple | list)
+            and len(value) == len(parts)
+            and all(_fits(v, part) for v, part in zip(value, parts, strict=True))
+        )
     if is_list(hint):
         if isinstance(value, str) or not hasattr(value, "__iter__"):
             return False
@@ -145,6 +212,8 @@ def _words(hint: Any) -> str:
         return "a function"
     if hint in _PLAIN:
         return _PLAIN[hint][1]
+    if is_tuple(hint):
+        return f"({', '.join(map(_words, get_args(hint)))})"
     if is_list(hint):
         return f"a list, each {_words(get_args(hint)[0])}"
     return f"a {hint.__name__}" if _is_component(hint) else "of the right type"
@@ -173,7 +242,12 @@ def is_union(hint: Any) -> bool:
 def is_list(hint: Any) -> bool:
     """Whether it is a type of sequences that says what their elements are."""
     origin = get_origin(hint)
-    return isinstance(origin, type) and issubclass(origin, Sequence)
+    return isinstance(origin, type) and issubclass(origin, Sequence) and not is_tuple(hint)
+
+
+def is_tuple(hint: Any) -> bool:
+    """Whether it is a type of sequences of a length, each element of its own type."""
+    return get_origin(hint) is tuple and Ellipsis not in get_args(hint)
 
 
 def _is_component(hint: Any) -> bool:

@@ -16,7 +16,7 @@ way, in the annotations of their class, and may say more in ``check_state(schema
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import (
@@ -42,11 +42,16 @@ if TYPE_CHECKING:
 
 LONGEST = 100_000
 """The most entries of an axis that nothing else bounds."""
+FREE = "*"
+MOST_CLASSES = 1000
+"""The most classes of a fitted component: a confusion matrix has their square."""
 
 
 @dataclass(frozen=True)
 class Shape:
     """An array of finite numbers with these axes, each between ``least`` and ``most``.
+
+    The axis "*" may have another length wherever it is named, up to ``longest``.
 
     ``kind``: "f" numbers, "i" whole numbers, "b" marks. Numbers of an "f" may be whole.
     """
@@ -83,7 +88,7 @@ class Shape:
             return f"has {value.ndim} axes, {len(self.axes)} are declared"
         for axis, length in zip(self.axes, value.shape, strict=True):
             wanted = axis if isinstance(axis, int) else lengths.setdefault(axis, length)
-            if length != wanted:
+            if axis != FREE and length != wanted:
                 return f"has {length} where the {axis} are {wanted}"
             if length > self.longest and axis not in _OF_SCHEMA:
                 return f"has {length} {axis}, at most {self.longest}"
@@ -124,6 +129,35 @@ class Fitted:
         return None if isinstance(component, self.of) else f"is no {self.of.__name__}"
 
 
+@dataclass(frozen=True)
+class States:
+    """What fitted components as that in the entry ``of`` know otherwise, a table for each."""
+
+    of: str
+
+    def objection(self, value: Any, payload: Mapping[str, Any], schema: Schema) -> str | None:
+        if not isinstance(value, list) or len(value) > LONGEST:
+            return " is no list of states"
+        made, learned = payload[self.of]["made"], payload[self.of]["learned"]
+        for i, state in enumerate(value):
+            if not isinstance(state, Mapping):
+                return f"[{i}] is no table"
+            found = Fitted().objection({"made": made, "learned": {**learned, **state}}, schema)
+            if found is not None:
+                return f"[{i}] {found}"
+        return None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Something that a type does not say; ``by`` tells what is wrong with a value, or None."""
+
+    by: Callable[[Any, Schema], str | None]
+
+    def objection(self, value: Any, schema: Schema) -> str | None:
+        return self.by(value, schema)
+
+
 # --- payloads ---
 
 
@@ -156,9 +190,9 @@ def _objection(value: Any, hint: Any, lengths: dict[str, int], schema: Schema) -
         for rule in rules:
             if isinstance(rule, Shape):
                 found = found or rule.objection(value, lengths)
-            elif isinstance(rule, Classes | Fitted):
+            elif isinstance(rule, Classes | Fitted | Checked):
                 found = found or rule.objection(value, schema)
-        if any(isinstance(rule, Shape | Classes | Fitted) for rule in rules):
+        if any(isinstance(rule, Shape | Classes | Fitted | States | Checked) for rule in rules):
             return None if found is None else f" {found}"
         if is_typeddict(plain):
             return _table_objection(value, plain, lengths, schema)
@@ -201,6 +235,9 @@ def _table_objection(value: Any, hint: Any, lengths: dict[str, int], schema: Sch
                 return f": {name!r} is missing"
             continue
         found = _objection(value[name], inner, lengths, schema)
+        for rule in getattr(inner, "__metadata__", ()):
+            if found is None and isinstance(rule, States):
+                found = rule.objection(value[name], value, schema)
         if found is not None:
             return f": {name}{found}"
     return None
@@ -255,6 +292,8 @@ def check_state(component: Any, schema: Schema) -> None:
     known = getattr(component, "schema_", None)
     if known is not None and (known.width, known.target) != (schema.width, schema.target):
         raise Refusal(f"{own} was fitted on other columns or another target")
+    if known is not None and known.target == "classes" and len(known.classes) > MOST_CLASSES:
+        raise Refusal(f"{own} knows {len(known.classes):,} classes, at most {MOST_CLASSES:,}")
     more = getattr(component, "check_state", None)
     if more is not None:
         more(schema)

@@ -56,6 +56,8 @@ class Ask:
     prepare: tuple[Preparation, ...] = ()
     known_size: int | None = None
     """Encoded size of the payload (the largest of a PerClient), where somebody took it already."""
+    secret: bytes | None = None
+    """What the client draws its protection from, added by its agent; it never travels."""
 
     def payload_for(self, client: int) -> Any:
         if isinstance(self.payload, PerClient):

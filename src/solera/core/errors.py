@@ -37,6 +37,10 @@ class UsageError(SoleraError, ValueError):
         return cls(f"{kind}({name}={value!r}): {name} {rule}", hint=hint)
 
 
+class UnknownArgument(UsageError, TypeError):
+    """A function or a component is given an argument that it does not have."""
+
+
 class DataError(SoleraError, ValueError):
     """Data that a learner, a partition or a task cannot work with."""
 
@@ -103,11 +107,16 @@ class CheckpointError(SoleraError):
     """A checkpoint is damaged or belongs to another run."""
 
 
-class NotFitted(SoleraError):
-    """A learner is used before ``fit``."""
+class NotFitted(SoleraError, ValueError, AttributeError):
+    """A learner is used before ``fit``; it has nothing yet that ``fit`` learns."""
 
     @classmethod
     def of(cls, learner: object) -> NotFitted:
-        return cls(
+        """The error, which is scikit-learn's own, too."""
+        from sklearn.exceptions import NotFittedError
+
+        kind = type(cls.__name__, (cls, NotFittedError), {"__module__": cls.__module__})
+        error: NotFitted = kind(
             f"this {type(learner).__name__} is not fitted yet", hint="call fit(federation) first"
         )
+        return error

@@ -31,6 +31,10 @@ class Persons:
 
     of: IntArray | None = None
 
+    def among(self, rows: IntArray) -> Persons:
+        """The same for some of the rows."""
+        return self if self.of is None else Persons(self.of[rows])
+
     def sums(self, given: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Σ|c| and Σc² over persons, from what every row gave (rows × numbers)."""
         if self.of is not None:
@@ -68,18 +72,22 @@ Left = Array | OneHot | None
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Numbers (k, j) = ``base`` + Σᵢ rightᵢₖ leftᵢⱼ; ``base`` is known to the asker.
+    """Numbers (k, j) = ``base`` + ``scale`` Σᵢ rightᵢₖ leftᵢⱼ; the asker knows base and scale.
 
     ``right``: rows × k, marks or numbers. ``left``: rows × j, a :class:`OneHot`, or None for 1.
     ``part``: which rows these are. ``what`` tells kinds of numbers apart that nobody would
-    subtract, such as gradients and counts.
+    subtract, such as gradients and counts. ``beyond``: rows count by what they give beyond the
+    median of all, too. That is for sums in which the asker can make most rows give the same known
+    number, such as the loss of a model that predicts ½ everywhere but at one row.
     """
 
     right: Array
     left: Left = None
     base: Any = 0.0
+    scale: float = 1.0
     part: Part = "train"
     what: str = ""
+    beyond: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -89,7 +97,15 @@ class Sums:
 
     def effective(self, persons: Persons) -> FloatArray:
         """The effective rows of every number, k × j."""
-        return effective_of(self.right, self.left, persons)
+        return self.effective_of(self.right, persons)
+
+    def effective_of(self, right: Array, persons: Persons) -> FloatArray:
+        """The same where rows gave ``right``, as in the difference of two such sums."""
+        rows = effective_of(right, self.left, persons)
+        if self.beyond and len(right):
+            right = right - np.median(right, axis=0)
+            rows = np.minimum(rows, effective_of(right, self.left, persons))
+        return rows
 
     def counts(self, persons: Persons) -> IntArray:
         """The persons that gave anything to each k."""

@@ -6,7 +6,8 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -19,8 +20,10 @@ from solera.core.component import Component, build_fitted
 from solera.core.constraints import Positive, check_arguments
 from solera.core.engine import Ask, Block, Engine, PerClient, Preparation, payload_size
 from solera.core.errors import NotEnoughReplies, PayloadTooLarge, UsageError
+from solera.core.html import html_table
 from solera.core.meter import Meter, Record, compact, same_for_all
 from solera.core.payload import DEFAULT_LIMITS, Limits, encoded_size, read_only
+from solera.core.plan import Plan
 from solera.core.replies import Failure, Reply
 from solera.core.schema import Schema
 from solera.core.task import Task, find_task
@@ -210,6 +213,8 @@ class Federation:
         self.limits = limits
         self.meter = Meter()
         self.clock: Any = None
+        self.names: tuple[str, ...] = ()
+        """What the clients are called, in their order, where they have names."""
         self._prepare: tuple[Preparation, ...] = ()
 
     def ask(
@@ -236,6 +241,8 @@ class Federation:
         round: which round this is; together with the seed it fixes all random draws.
         """
         installed = task if isinstance(task, Task) else find_task(task)
+        if open_job := getattr(self.engine, "open_job", None):
+            open_job()  # which fixes who takes part
         clients = self._chosen(to)
         size = self._check_payload(payload, clients)
         check_arguments(Federation.ask, deadline=deadline)
@@ -287,9 +294,20 @@ class Federation:
     def prepared(self, transformer: Component) -> Federation:
         """The same clients, who pass their rows through a fitted transformer before every task."""
         view = Federation(self.engine, seed=self.seed, topology=self.topology, limits=self.limits)
-        view.meter, view.clock = self.meter, self.clock
+        view.meter, view.clock, view.names = self.meter, self.clock, self.names
         view._prepare = (*self._prepare, Preparation.by(transformer))
         return view
+
+    @contextmanager
+    def announced(self, learner: Component, plan: Callable[[], Plan]) -> Iterator[None]:
+        """Everything that is asked inside is for this learner and as planned.
+
+        In a real federation it becomes a job whose description says so: owners approve it, and
+        their agents compare every ask with it. What is announced inside is part of the same job.
+        """
+        announce = getattr(self.engine, "announced", None)
+        with nullcontext() if announce is None else announce(learner, plan):
+            yield
 
     def close(self) -> None:
         """Give back the engine's processes and memory."""
@@ -300,6 +318,20 @@ class Federation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: who can be asked, and what their rows look like."""
+        return html_table(self._facts(), title=type(self).__name__)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = [("clients", f"{len(self):,}"), ("engine", type(self.engine).__name__)]
+        if self.names:
+            shown = ", ".join(self.names[:20])
+            facts.append(("names", f"{shown}{', …' if len(self.names) > 20 else ''}"))
+        if (schema := self.schema) is not None:
+            facts.append(("columns", f"{schema.width:,}"))
+            facts.append(("target", f"{schema.outputs} {schema.target}"))
+        return facts
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} clients, {type(self.engine).__name__})"

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, Part
+from solera.core.clients import Client, IntArray, Part, Source
 from solera.core.declared import check_payload
 from solera.core.errors import Refusal, UsageError
 from solera.core.evidence import Persons
+from solera.core.groups import GroupedSource, needs_groups
 from solera.core.memory import Memory
 from solera.core.release import Kind, Leaving
 from solera.core.task import Task
@@ -44,7 +45,7 @@ class ReleaseLimits:
     listed: categories that may be named however rare, by column; ``classes`` under "".
     bounds: the least and largest value of a column that may be told, where extremes are asked.
     numbers: how many numbers may leave per value of the table, over all jobs.
-    trusted: the driver may read rows; updates of any size leave.
+    trusted: the driver may read rows: replies leave as they are.
     encrypted: releases that may only leave encrypted or masked.
     unit: the column that says whose row it is; persons are counted instead of rows.
     """
@@ -88,11 +89,22 @@ def find_limits(policy: str | ReleaseLimits) -> ReleaseLimits:
 
 
 class Gate:
-    """Judges what comes in to the rows of a client and what leaves; ``memory`` is what left."""
+    """Judges what comes in to the rows of a client and what leaves.
+
+    ``memory`` is what left; ``outcome`` what became of the numbers of the last reply.
+    """
 
     def __init__(self, limits: ReleaseLimits, memory: Memory | None = None) -> None:
         self.limits = limits
         self.memory = Memory() if memory is None else memory
+        self.outcome: dict[str, IntArray] = {}
+
+    def source(self, task: Task, source: Source) -> Source:
+        """What a task sees of the rows: themselves, or in groups where it grows or follows trees.
+
+        Transformers come after: ``gate.source(task, source).prepared(steps)``.
+        """
+        return GroupedSource(source, self.limits) if needs_groups(task, self.limits) else source
 
     def admit(self, task: Task, client: Client, payload: Any) -> None:
         """Refuse a task that says not what leaves, and a payload that does not fit the rows."""
@@ -114,8 +126,11 @@ class Gate:
         undeclared = leaving.undeclared(task.release)
         if undeclared:
             raise Refusal(f"task {task.name!r} does not declare that {undeclared!r} leaves")
+        if self.limits.trusted:  # who may read rows is told all of a sum, too
+            return reply
         for release in task.release:
             leaving.reply = release.judge(leaving)
+        self.outcome = leaving.outcome
         return leaving.reply
 
     def persons(self, client: Client, part: Part) -> Persons:

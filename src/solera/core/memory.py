@@ -16,16 +16,21 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.errors import Refusal
-from solera.core.evidence import Left, OneHot, Persons, Sums, effective_of
+from solera.core.evidence import Left, OneHot, Persons, Sums
 
 _WEIGHTS = 0x9E3779B97F4A7C15
 
 
 class Memory:
-    """What left one client's data set: over all jobs, and in one version of its rows."""
+    """What left one client's data set: over all jobs, and in one version of its rows.
+
+    ``grouped``: whether anything left that follows from the table of groups
+    (:mod:`solera.core.groups`), which is counted once, as a whole.
+    """
 
     def __init__(self) -> None:
         self.numbers = 0
+        self.grouped = False
         self.rows: IntArray | None = None
         self.families: dict[str, tuple[Array, FloatArray]] = {}
 
@@ -42,6 +47,7 @@ class Memory:
             if changed < least:
                 raise Refusal(f"fewer than {least} rows have changed since the last answer")
             self.families.clear()
+            self.grouped = False
         self.rows = rows
 
     # --- what left ---
@@ -59,9 +65,11 @@ class Memory:
         right, released = self.known(sums)
         if sums.left is None and persons.of is None and right.dtype == sums.right.dtype == bool:
             return _earlier_counts(sums.right, right, released, least)
+        if not right.shape[1]:
+            return conflict, instead
         for k, now in enumerate(sums.right.T):
             difference = right.astype(float) - now.astype(float)[:, None]
-            n = effective_of(difference, sums.left, persons)
+            n = sums.effective_of(difference, persons)
             for j in np.flatnonzero((n < least).any(axis=0)):
                 conflict[k, j] = True
                 instead[k, j] = released[np.argmin(n[:, j]), j]
@@ -97,6 +105,7 @@ class Memory:
         """The memory as plain data."""
         return {
             "numbers": self.numbers,
+            "grouped": self.grouped,
             "rows": self.rows,
             "families": {name: list(pair) for name, pair in self.families.items()},
         }
@@ -106,6 +115,7 @@ class Memory:
         memory = cls()
         if payload is not None:
             memory.numbers, memory.rows = payload["numbers"], payload["rows"]
+            memory.grouped = payload["grouped"]
             memory.families = {
                 name: (pair[0], pair[1]) for name, pair in payload["families"].items()
             }
@@ -121,19 +131,23 @@ def _earlier_counts(
     everybody knows: cumulative counts are judged by their steps.
     """
     none, everything = np.zeros((len(now), 1), bool), np.ones((len(now), 1), bool)
-    cells = np.concatenate([none, everything, right, now], axis=1)
-    numbers = np.concatenate([[0.0, len(now)], released[:, 0], now.sum(axis=0)])
+    cells = np.concatenate([none, everything, right, now], axis=1).T
+    sizes = cells.sum(axis=1)
     first = 2 + right.shape[1]
-    a, b = now.astype(np.float32), cells.astype(np.float32)
-    apart = a.sum(axis=0)[:, None] + b.sum(axis=0) - 2 * (a.T @ b)
-    near = (apart > 0) & (apart < least)
-    usable = np.arange(len(numbers)) < first  # cells of this ask once they are found sound
+    numbers = np.concatenate([[0.0, len(now)], released[:, 0], sizes[first:]])
+    by_size = np.argsort(sizes, kind="stable")
+    usable = np.arange(len(cells)) < first  # cells of this ask once they are found sound
     conflict = np.zeros(now.shape[1], dtype=bool)
-    for k in range(now.shape[1]):
-        candidates = np.flatnonzero(near[k] & usable)
-        if len(candidates):
+    for k, size in enumerate(sizes[first:].tolist()):
+        # cells that differ in few rows differ in size by as few
+        span = np.searchsorted(sizes, (size - least + 1, size + least), sorter=by_size)
+        candidates = np.sort(by_size[slice(*span)])
+        candidates = candidates[usable[candidates]]
+        apart = (cells[candidates] != cells[first + k]).sum(axis=1)
+        near = candidates[(apart > 0) & (apart < least)]
+        if len(near):
             conflict[k] = True
-            numbers[first + k] = numbers[candidates[0]]
+            numbers[first + k] = numbers[near[0]]
         else:
             usable[first + k] = True
     return conflict[:, None], numbers[first:, None]

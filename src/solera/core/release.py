@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -39,6 +39,8 @@ class Leaving:
     ask: Any
     reply: Any
     gate: Gate
+    outcome: dict[str, IntArray] = field(default_factory=dict)
+    """What became of every number of an entry: sent (0), withheld (1), or an earlier one (2)."""
 
     @property
     def limits(self) -> ReleaseLimits:
@@ -119,7 +121,10 @@ class Cells(Release):
     entries: of the reply; each is as large as its :class:`Sums`, cells first.
     behind: (client, ask, reply) → :class:`Sums` of every entry.
     margins: (ask) → for every cell the total that others know.
-    neutral: (ask, reply) → what stands for a withheld number, by entry.
+    neutral: (ask, reply) → what stands for a withheld number, by entry; the entries before it are
+        as they leave. It stands for a number that is too near to an earlier one, too, and for all
+        numbers of a cell of which another entry could not leave as it is: a mean is a sum over a
+        count of the same rows.
     read, write: (ask, entry, value) → numbers, cells first; and (ask, entry, numbers, value) back;
         for entries that are no arrays with the cells first.
     """
@@ -144,6 +149,8 @@ class Cells(Release):
         self.write = write
 
     def judge(self, leaving: Leaving) -> Any:
+        if not any(map(leaving.holds, self.entries)):
+            return leaving.reply
         found = self.behind(leaving.client, leaving.ask, leaving.reply)
         behind = {
             entry: sums
@@ -153,13 +160,29 @@ class Cells(Release):
         missing = [e for e in self.entries if leaving.holds(e) and e not in behind]
         if missing:
             raise leaving.refuse(f"nothing says which rows are behind {missing[0]!r}")
-        numbers = {e: self._read(leaving, e, sums) - sums.base for e, sums in behind.items()}
+        numbers = {
+            entry: (self._read(leaving, entry, sums) - sums.base) / sums.scale
+            for entry, sums in behind.items()
+        }
         withheld = self._withheld(leaving, behind)
-        neutral = self.neutral(leaving.ask, leaving.reply) if self.neutral is not None else {}
+        changed: BoolArray = np.zeros(len(next(iter(withheld.values()), ())), dtype=bool)
         for entry, sums in behind.items():
-            instead = np.broadcast_to(neutral.get(entry, 0.0), sums.shape)
-            leaves = release_numbers(leaving, sums, numbers[entry], withheld[entry], instead)
-            self._write(leaving, entry, leaves + sums.base)
+            neutral = {} if self.neutral is None else self.neutral(leaving.ask, leaving.reply)
+            stands = entry in neutral
+            instead = np.zeros(sums.shape)
+            if stands:
+                instead = (np.reshape(neutral[entry], sums.shape) - sums.base) / sums.scale
+                withheld[entry] |= changed[:, None]
+            leaves = release_numbers(
+                leaving, entry, sums, numbers[entry], withheld[entry], instead, stands=stands
+            )
+            if not stands and len(leaves) == len(changed):
+                changed |= (leaves != numbers[entry]).any(axis=1)
+            told = sums.base + sums.scale * leaves
+            if stands:  # exactly, since base may follow from what is withheld
+                gone = leaving.outcome[entry] == 1
+                told = np.where(gone, np.reshape(neutral[entry], sums.shape), told)
+            self._write(leaving, entry, told)
         return leaving.reply
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:
@@ -213,13 +236,27 @@ class Cells(Release):
 
 
 def release_numbers(
-    leaving: Leaving, sums: Sums, numbers: FloatArray, withheld: BoolArray, instead: Array
+    leaving: Leaving,
+    entry: str,
+    sums: Sums,
+    numbers: FloatArray,
+    withheld: BoolArray,
+    instead: Array,
+    *,
+    stands: bool = False,
 ) -> FloatArray:
-    """The numbers that leave: none withheld, none whose difference to an earlier one is small."""
+    """The numbers that leave: none withheld, none whose difference to an earlier one is small.
+
+    ``instead`` stands for those withheld, and for those near to an earlier one where it ``stands``.
+    """
     persons, least = leaving.persons(sums), leaving.limits.min_count
     conflict, earlier = leaving.memory.earlier(sums, persons, least)
+    if stands:
+        withheld = withheld | conflict
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
-    fresh = leaving.memory.keep(sums, leaves)
+    leaving.outcome[entry] = np.where(withheld, 1, np.where(conflict, 2, 0))
+    new = ~(withheld | conflict).all(axis=1)
+    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])
     rows, width = len(sums.right), leaving.client.data.schema.width
     leaving.memory.spend(fresh, leaving.limits.numbers * max(1, rows * width))
     return leaves

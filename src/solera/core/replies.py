@@ -138,7 +138,7 @@ class Batch:
             good &= np.fromiter(seen, dtype=bool, count=len(self))
         reason = "the reply holds NaN, infinite or too large numbers"
         wrong = self.clients[~good].tolist()
-        return self._without([Failure(client, "invalid", reason) for client in wrong])
+        return self.without([Failure(client, "invalid", reason) for client in wrong])
 
     def between(self, first: int, last: int) -> Batch:
         """The replies at positions first … last − 1."""
@@ -149,7 +149,7 @@ class Batch:
         sizes = None if self.known_sizes is None else self.known_sizes[first:last]
         return Batch(self.clients[first:last], payloads, sizes)
 
-    def _without(self, failures: list[Failure]) -> Checked:
+    def without(self, failures: list[Failure]) -> Checked:
         """The replies of the other clients, and the failures."""
         if not failures:
             return self, failures
@@ -167,9 +167,35 @@ class Batch:
         for reply in self:
             try:
                 lift(reply)
-            except PayloadError as error:
-                failures.append(Failure(reply.client, "invalid", error.message, error))
-        return self._without(failures)
+            except Exception as error:
+                failures.append(Failure(reply.client, "invalid", _why(error), error))
+        return self.without(failures)
+
+    def combinable(self, lift: Callable[[Reply], Any], merge: Callable[[Any, Any], Any]) -> Checked:
+        """The most replies that an aggregation can merge with one another, and a failure for each
+        of the others, whose client has answered something else than the rest.
+
+        Each reply is tried as the one that the others must fit; of groups of the same size the one
+        around the first client counts. Quadratic in the replies, for when something is wrong.
+        """
+        lifted = [lift(reply) for reply in self]
+        best: dict[int, Exception] = {}
+        for anchor in range(len(lifted)):
+            partial, misfits = lifted[anchor], {}
+            for other in range(len(lifted)):
+                try:
+                    partial = partial if other == anchor else merge(partial, lifted[other])
+                except Exception as error:
+                    misfits[other] = error
+            if anchor == 0 or len(misfits) < len(best):
+                best = misfits
+            if 2 * len(best) < len(lifted):
+                break
+        clients = self.clients.tolist()
+        reason = "the reply does not fit those of the others: "
+        return self.without(
+            [Failure(clients[i], "invalid", reason + _why(e), e) for i, e in best.items()]
+        )
 
     def alike(self, example_for: Callable[[int], Any]) -> Checked:
         """The replies that look like the client's example, and a failure for each other one."""
@@ -178,7 +204,12 @@ class Batch:
             for reply in self
             if (reason := unlike(reply.payload, example_for(reply.client)))
         ]
-        return self._without(failures)
+        return self.without(failures)
+
+
+def _why(error: Exception) -> str:
+    text = error.message if isinstance(error, PayloadError) else f"{type(error).__name__}: {error}"
+    return text[:1000]
 
 
 Checked = tuple[Batch, list[Failure]]

@@ -9,7 +9,7 @@ same bytes as one that was never interrupted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from solera.core.engine import Engine
 from solera.core.errors import CheckpointError, UsageError
 from solera.core.federation import Federation, Replies, Updates
 from solera.core.meter import Total
+from solera.core.plan import Plan
 from solera.core.replies import Failure
 from solera.core.selection import Roster, Selector, Work
 from solera.core.state import Stateful, is_state
@@ -128,6 +129,10 @@ class Callback(Stateful):
 
     def on_end(self, learner: Any) -> None:
         """After the last round, also when it was interrupted."""
+
+    def asks(self, learner: Component, rounds: int) -> Plan:
+        """What is asked while so many rounds are watched; nothing by default."""
+        return ()
 
 
 class EarlyStopping(Callback, Component):
@@ -335,7 +340,13 @@ class Rounds:
         self.history[:] = content["history"]
         self.learner.history_ = self.history
         self.federation.engine.restore(dict(content["clients"]))
-        return int(content["next"])
+        done = int(content["next"])
+        if done > self.rounds:
+            raise CheckpointError(
+                f"the checkpoint is {done} rounds on, rounds={self.rounds} are fewer",
+                hint="ask for as many or more, or use another file",
+            )
+        return done
 
     def _restore_watchers(self, saved: list[tuple[str, Any]]) -> None:
         """Give each selector and callback its state; those without any may come and go."""
@@ -355,3 +366,9 @@ class Rounds:
                 f"{', '.join(missing) or 'none'} and adds {', '.join(new) or 'none'}",
                 hint="resume with the callbacks the run was started with",
             )
+
+
+def logged(entry: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of one round that the learner logged, without those of the loop itself."""
+    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "seconds", "time")
+    return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}

@@ -11,17 +11,35 @@ from numpy.typing import NDArray
 
 from solera.core.errors import DataError
 
-Kind = Literal["numeric", "categorical"]
+Kind = Literal["numeric", "categorical", "date"]
+_MANY = 5  # categories that a condition does not list any more
+_MOST_DAYS = 3_000_000  # about the year 10,000
+Unknown = Literal["error", "other"]
 Target = Literal["classes", "labels", "numbers", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One column. A categorical column holds codes 0, 1, … into ``categories``; NaN is missing."""
+    """One column.
+
+    A categorical column holds codes 0, 1, … into ``categories``, a date the days since 1970-01-01;
+    NaN is missing.
+    """
 
     name: str
     kind: Kind = "numeric"
     categories: tuple[str, ...] = ()
+
+    def text(self, value: float) -> str:
+        """A value of the column in words: a date as such, a number in six digits."""
+        if self.kind == "date" and abs(value) < _MOST_DAYS:
+            return str(np.datetime64(int(np.floor(value)), "D"))
+        return f"{value:.6g}"
+
+    def names_between(self, low: float, high: float) -> list[str]:
+        """The few categories with codes above ``low`` and up to ``high``, if these are not all."""
+        names = [name for code, name in enumerate(self.categories) if low < code <= high]
+        return names if len(names) < min(len(self.categories), _MANY) else []
 
 
 def numbered(width: int) -> tuple[Feature, ...]:
@@ -35,13 +53,18 @@ class Schema:
 
     ``target`` says how to read y: ``classes`` (one label per row, ``classes`` lists the values in
     the order of the model's outputs), ``labels`` (a 0/1 matrix, one column per name in
-    ``classes``), ``numbers`` (regression, ``outputs`` columns) or ``none``.
+    ``classes``), ``numbers`` (regression, ``outputs`` columns) or ``none``. ``target_names`` are
+    the columns of a frame that y was read from, where it was. ``unknown`` says what a category
+    that is not among those of its feature does in a frame: raise an ``error``, or count as an
+    ``other`` one, which is to say as missing.
     """
 
     features: tuple[Feature, ...]
     target: Target = "none"
     classes: NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     outputs: int = 0
+    target_names: tuple[str, ...] = ()
+    unknown: Unknown = "error"
 
     @property
     def width(self) -> int:
@@ -49,37 +72,51 @@ class Schema:
 
     def to_payload(self) -> dict[str, Any]:
         """The schema as plain data."""
-        return {
+        payload: dict[str, Any] = {
             "features": [[f.name, f.kind, list(f.categories)] for f in self.features],
             "target": self.target,
             "classes": self.classes,
             "outputs": self.outputs,
         }
+        if self.target_names:
+            payload["target_names"] = list(self.target_names)
+        if self.unknown != "error":
+            payload["unknown"] = self.unknown
+        return payload
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> Self:
         features = tuple(Feature(n, k, tuple(c)) for n, k, c in payload["features"])
-        return cls(features, payload["target"], np.asarray(payload["classes"]), payload["outputs"])
+        return cls(
+            features,
+            payload["target"],
+            np.asarray(payload["classes"]),
+            payload["outputs"],
+            tuple(payload.get("target_names", ())),
+            payload.get("unknown", "error"),
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
             return NotImplemented
-        return (
-            (self.features, self.target, self.outputs)
-            == (other.features, other.target, other.outputs)
-        ) and np.array_equal(self.classes, other.classes)
+        return self._plain() == other._plain() and np.array_equal(self.classes, other.classes)
+
+    def _plain(self) -> tuple[Any, ...]:
+        return self.features, self.target, self.outputs, self.target_names, self.unknown
 
     __hash__ = None  # type: ignore[assignment]
 
 
 def class_codes(labels: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Positions of labels in the agreed, sorted list of classes; an unknown label is an error."""
+    """Positions of labels in the agreed, sorted list of classes; an unknown label is an error.
+
+    The error does not say which label it is: the labels may be a client's own, and errors travel.
+    """
     labels = np.asarray(labels)
     codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    unknown = classes[codes] != labels
-    if unknown.any():
+    if len(labels) and (not len(classes) or (classes[codes] != labels).any()):
         raise DataError(
-            f"class {labels[unknown][0]!r} is not among the {len(classes)} agreed classes",
+            f"a class of some row is not among the {len(classes)} agreed classes",
             hint="classes are agreed before training: fit all clients, or name them in a schema",
         )
     return np.asarray(codes, dtype=np.int64)

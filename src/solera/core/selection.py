@@ -14,6 +14,7 @@ from solera.core.component import Component
 from solera.core.engine import Engine
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan
 from solera.core.replies import Failure, Reply
 from solera.core.state import Stateful
 from solera.core.task import Task
@@ -69,6 +70,10 @@ class Selector(Stateful, Component, abstract=True):
 
     def observe(self, round: Round) -> None:
         """Learn from what the chosen clients reported."""
+
+    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
+        """What is asked to choose clients for so many rounds of a learner; nothing by default."""
+        return ()
 
 
 class Uniform(Selector):

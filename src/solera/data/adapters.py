@@ -2,35 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray
-from solera.core.constraints import Count, check_arguments
+from solera.core.constraints import Count, check_arguments, check_values, names_checked
 from solera.core.errors import DataError, UsageError
-from solera.core.schema import Feature, Target, infer_target, numbered
+from solera.core.schema import Feature, Kind, Target, Unknown, infer_target, numbered
 from solera.data.dataset import Dataset, make_schema
 from solera.data.files import require_pandas
+from solera.data.frames import (
+    check_columns,
+    is_frame,
+    is_whole,
+    read_column,
+    read_frame,
+    target_array,
+    to_pandas,
+)
 
 _SHOW_PROGRESS = 10_000  # rows read one by one
-_FREE_TEXT = 100  # different texts a short column may have
 
 
-def from_pandas(frame: Any, *, target: str | Sequence[str] | None = None) -> Dataset:
-    """A pandas frame as a :class:`Dataset` without test rows.
+@names_checked
+def from_pandas(
+    frame: Any,
+    *,
+    target: str | Sequence[str] | None = None,
+    group: str | None = None,
+    columns: Sequence[str] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    unknown: Unknown = "error",
+) -> Dataset:
+    """A frame of pandas, polars, pyarrow or DuckDB as a :class:`Dataset` without test rows.
 
     Text, booleans and categories become codes, in alphabetical order or that of the category
-    dtype; use the latter where several owners must agree on codes. Missing values become NaN.
-    A target of text, booleans, categories or integers holds classes, one of floats holds numbers;
-    several target columns hold labels (0/1) or numbers.
+    dtype; use the latter where several owners must agree on codes. Dates become days since
+    1970-01-01, missing values NaN. A target of text, booleans, categories or integers holds
+    classes, one of floats holds numbers; several target columns hold labels (0/1) or numbers.
+
+    Parameters
+    ----------
+    target: the column, or columns, to predict.
+    group: the column that says whose row it is; it is no feature, but in ``groups``.
+    columns: the features, in this order; all other columns by default.
+    kinds: ``"numeric"``, ``"categorical"`` or ``"date"`` for columns that are not what they seem,
+        such as numbers that are codes.
+    unknown: what a category that is not in this frame does in a later one: raise an ``"error"``,
+        or count as an ``"other"`` one, which is to say as missing.
     """
-    pandas = require_pandas("from_pandas")
-    if not isinstance(frame, pandas.DataFrame):
-        raise UsageError(f"from_pandas needs a pandas DataFrame, not {type(frame).__name__}")
-    return _from_frame("pandas", frame, target)
+    require_pandas("from_pandas")
+    if not is_frame(frame):
+        raise UsageError(
+            f"from_pandas needs a pandas DataFrame or another data frame, "
+            f"not {type(frame).__name__}"
+        )
+    check_arguments(from_pandas, unknown=unknown)
+    check_values("from_pandas", dict.fromkeys(kinds or {}, Kind), kinds or {})
+    return _from_frame("pandas", to_pandas(frame), target, group, columns, kinds or {}, unknown)
 
 
 def from_torch(dataset: Any, *, limit: Count | None = None, flat: bool = True) -> Dataset:
@@ -94,7 +127,7 @@ def from_huggingface(
     known = dataset.features
     answers = _listed(target)
     chosen = [n for n in known if n not in answers] if features is None else list(features)
-    _check_names([*chosen, *answers], known)
+    check_columns([*chosen, *answers], list(known))
     parts = {name: _part(pandas, dataset, name) for name in [*chosen, *answers]}
     if isinstance(target, str) and target in parts[target].columns:
         wanted: str | list[str] = target
@@ -117,90 +150,51 @@ def _part(pandas: Any, dataset: Any, name: str) -> Any:
     return frame
 
 
-def _from_frame(origin: str, frame: Any, target: str | Sequence[str] | None) -> Dataset:
-    if not frame.columns.is_unique:
-        raise DataError("the frame has several columns of one name")
+def _from_frame(
+    origin: str,
+    frame: Any,
+    target: str | Sequence[str] | None,
+    group: str | None = None,
+    columns: Sequence[str] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    unknown: Unknown = "error",
+) -> Dataset:
     answers = _listed(target)
-    _check_names(answers, frame.columns)
-    columns = [_column(frame[name]) for name in frame.columns if name not in answers]
-    if not columns:
+    aside = {*answers, *_listed(group)}
+    kinds = kinds or {}
+    check_columns([*answers, *_listed(group), *(columns or ()), *kinds], frame.columns)
+    chosen = [c for c in (columns or frame.columns) if c not in aside]
+    if not chosen:
         raise DataError("there is no column to learn from besides the target")
-    X = np.column_stack([values for values, _ in columns])
-    features = tuple(feature for _, feature in columns)
-    if not answers:
-        return _whole(origin, X, None, features, "none", 0, ())
+    X, features = read_frame(frame, chosen, kinds)
+    y: NDArray[Any] | None = None
+    kind: Target = "none"
+    class_names: tuple[str, ...] = ()
     if isinstance(target, str):
-        y, kind, class_names = _one_answer(frame[target])
-    else:
+        y, kind, class_names = _one_answer(frame[target], kinds.get(target))
+    elif answers:
         y, kind, class_names = _answers([frame[name] for name in answers])
-    outputs = len(class_names) or (y.shape[1] if y.ndim == 2 else 1)
-    return _whole(origin, X, y, features, kind, outputs, class_names)
+    outputs = 0 if y is None else len(class_names) or (y.shape[1] if y.ndim == 2 else 1)
+    whole = _whole(origin, X, y, features, kind, outputs, class_names)
+    groups = {} if group is None else {group: target_array(frame[group], f"column {group!r}")}
+    schema = dataclasses.replace(whole.schema, unknown=unknown)
+    return dataclasses.replace(whole, groups=groups, target_names=tuple(answers), schema=schema)
 
 
-def _column(series: Any) -> tuple[FloatArray, Feature]:
-    """A column as numbers or codes, NaN where missing."""
-    from pandas import CategoricalDtype
-    from pandas.api import types
-
-    name, series = str(series.name), _typed(series)
-    if types.is_bool_dtype(series.dtype):
-        codes = series.astype("boolean").to_numpy(dtype=np.float64, na_value=np.nan)
-        return codes, Feature(name, "categorical", ("False", "True"))
-    if types.is_numeric_dtype(series.dtype) and not types.is_complex_dtype(series.dtype):
-        return series.to_numpy(dtype=np.float64, na_value=np.nan), Feature(name)
-    if not isinstance(series.dtype, CategoricalDtype):
-        series = _categories(name, series)
-    codes = series.cat.codes.to_numpy().astype(np.float64)
-    codes[codes < 0] = np.nan
-    categories = tuple(str(category) for category in series.cat.categories)
-    return codes, Feature(name, "categorical", categories)
-
-
-def _typed(series: Any) -> Any:
-    """A column of Python objects with the type its values share, if they do."""
-    series = series.infer_objects()
-    return series.convert_dtypes() if series.dtype == object else series
-
-
-def _categories(name: str, series: Any) -> Any:
-    from pandas.api import types
-
-    what = types.infer_dtype(series)
-    if what not in ("string", "empty"):
-        hint = "leave it out, or turn it into numbers, text or a category first"
-        if what.startswith(("date", "time", "period")):
-            hint = "turn dates into numbers first, such as days since a fixed day"
-        raise DataError(f"column {name!r} holds {what} values", hint=hint)
-    series = series.astype("category")
-    if len(series.cat.categories) > max(_FREE_TEXT, len(series) // 2):
-        raise DataError(
-            f"column {name!r} holds {len(series.cat.categories):,} different texts in "
-            f"{len(series):,} rows",
-            hint="leave free text and identifiers out, or make it a category dtype",
-        )
-    return series
-
-
-def _one_answer(series: Any) -> tuple[NDArray[Any], Target, tuple[str, ...]]:
-    from pandas.api import types
-
-    values, feature = _complete(series)
+def _one_answer(series: Any, declared: Kind | None) -> tuple[NDArray[Any], Target, tuple[str, ...]]:
+    values, feature = _complete(series, declared)
     if feature.kind == "categorical":
         return values.astype(np.int64), "classes", feature.categories
-    if not types.is_integer_dtype(_typed(series).dtype):
+    if declared is not None or not is_whole(series):
         return values, "numbers", ()
     distinct, codes = np.unique(values, return_inverse=True)
     return codes.astype(np.int64), "classes", tuple(f"{value:.0f}" for value in distinct)
 
 
 def _answers(columns: Sequence[Any]) -> tuple[NDArray[Any], Target, tuple[str, ...]]:
-    from pandas.api import types
-
     read = [_complete(series) for series in columns]
     y = np.column_stack([values for values, _ in read])
-    dtypes = [_typed(series).dtype for series in columns]
-    whole = all(types.is_bool_dtype(d) or types.is_integer_dtype(d) for d in dtypes)
-    if whole and np.isin(y, (0, 1)).all():
+    if all(map(is_whole, columns)) and np.isin(y, (0, 1)).all():
         return y.astype(np.uint8), "labels", tuple(feature.name for _, feature in read)
     for _, feature in read:
         if feature.kind == "categorical":
@@ -208,8 +202,8 @@ def _answers(columns: Sequence[Any]) -> tuple[NDArray[Any], Target, tuple[str, .
     return y, "numbers", ()
 
 
-def _complete(series: Any) -> tuple[FloatArray, Feature]:
-    values, feature = _column(series)
+def _complete(series: Any, declared: Kind | None = None) -> tuple[FloatArray, Feature]:
+    values, feature = read_column(series, declared)
     missing = int(np.isnan(values).sum())
     if missing:
         raise DataError(
@@ -246,14 +240,6 @@ def _tracked(rows: range) -> Iterable[int]:
 
 def _listed(names: str | Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
-
-
-def _check_names(wanted: Iterable[str], known: Iterable[Any]) -> None:
-    names = list(known)
-    for name in wanted:
-        if name not in names:
-            shown = ", ".join(map(str, names[:20]))
-            raise DataError(f"there is no column {name!r}", hint=f"there are {shown}")
 
 
 def _whole(

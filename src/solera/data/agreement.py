@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Fields, Union
-from solera.core.clients import Client, ClientGroup, Rows
+from solera.core.clients import Array, BoolArray, Client, ClientGroup, Rows
 from solera.core.errors import DataError, SchemaError
+from solera.core.evidence import Sums, everyone
 from solera.core.federation import Federation
-from solera.core.release import Facts
+from solera.core.plan import Plan, planned
+from solera.core.release import Categories, Cells, Facts, Leaving
 from solera.core.replies import Reply
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
@@ -19,11 +22,73 @@ SMALLEST_COUNT = 5
 """Counts below this are not sent."""
 
 
-@task("data.describe")
+Common = Callable[[str, Any], list[Any]]
+"""(column, its values) → those that may be named."""
+
+
+def _keep_common(leaving: Leaving, common: Common) -> None:
+    """Name the categories and classes that are common, and the columns that often miss values."""
+    rows, schema = leaving.client.data.part("train"), leaving.client.data.schema
+    features = []
+    for column, feature in enumerate(schema.features):
+        named: list[Any] = []
+        if feature.kind == "categorical":
+            held = common(feature.name, _category_of(rows.X[:, column], feature.categories))
+            named = [name for name in feature.categories if name in held]
+            named += [name for name in held if name not in feature.categories and name]
+        features.append([feature.name, feature.kind, named])
+    leaving.put("features", features)
+    if schema.target == "classes" and rows.y is not None:
+        classes = common("", rows.y)
+        leaving.put("classes", np.unique(classes) if classes else np.unique(rows.y)[:0])
+        leaving.put("outputs", len(classes))
+    leaving.put("gaps", _common_gaps(leaving, common))
+
+
+def _category_of(codes: Array, categories: tuple[str, ...]) -> Array:
+    """The name of every row's category, "" where it is missing."""
+    names = np.array([*categories, ""], dtype=object)
+    return names[np.where(np.isfinite(codes), codes, -1).astype(np.int64)]
+
+
+def _common_gaps(leaving: Leaving, common: Common) -> list[int]:
+    """Columns in which as many values miss as a category must have to be named."""
+    rows, schema = leaving.client.data.part("train"), leaving.client.data.schema
+    missing = _missing(rows)
+    return [
+        int(column)
+        for column in np.flatnonzero(missing.any(axis=0))
+        if "missing" in common(schema.features[column].name, _words(missing[:, column]))
+    ]
+
+
+def _words(missing: BoolArray) -> Array:
+    return np.where(missing, "missing", "known")
+
+
+def _number(ask: Any, entry: str, value: Any, before: Any = 0) -> Any:
+    """A number of rows, 0 in the place of none."""
+    return 0 if value is None else value
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    return {"rows": everyone(len(client.data))}
+
+
+@task(
+    "data.describe",
+    release=[
+        Facts("target", "empty"),
+        Categories("features", "classes", "outputs", "gaps", keep=_keep_common),
+        Cells("rows", behind=_behind, read=_number),
+    ],
+)
 def describe(client: Client, ask: Any) -> dict[str, Any]:
     """Names, kinds and categories of the columns, the classes, and which columns miss values.
 
-    The number of rows is sent only when it is not small; nothing else is counted.
+    The number of rows is sent only when it is not small. Behind a gate, so are the categories,
+    classes and columns that miss values: those of at least ``min_count`` rows are named, and what
+    the owner lists.
     """
     rows = client.data.part("train")
     described = client.data.schema.to_payload()
@@ -35,15 +100,27 @@ def describe(client: Client, ask: Any) -> dict[str, Any]:
     return described
 
 
+AGREEMENT: Plan = (planned(describe, 1),)
+"""What :func:`agree` asks where the schema is not known beforehand."""
+
+
 def _missing_columns(rows: Rows) -> list[int]:
     """Columns with values that are missing or infinite."""
     values = rows.X.data if hasattr(rows.X, "indptr") else rows.X
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return []
-    if hasattr(rows.X, "indptr"):
-        return [int(column) for column in np.unique(rows.X.indices[~np.isfinite(values)])]
-    columns = ~np.isfinite(rows.X.reshape(len(rows), -1)).all(axis=0)
-    return [int(column) for column in np.flatnonzero(columns)]
+    return [int(column) for column in np.flatnonzero(_missing(rows).any(axis=0))]
+
+
+def _missing(rows: Rows) -> BoolArray:
+    """Which values are missing or infinite, rows × columns."""
+    X = rows.X
+    if hasattr(X, "indptr"):
+        marks = np.zeros(X.shape, dtype=bool)
+        lines = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        marks[lines, X.indices] = ~np.isfinite(X.data)
+        return marks
+    return np.asarray(~np.isfinite(X.reshape(len(rows), -1)))
 
 
 class SchemaAgreement(Aggregation):
@@ -114,9 +191,23 @@ def _find_missing_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
     return [find_missing(client, ask) for client in group]
 
 
-@task("data.flaws", many=_find_missing_many, ask=None, release=[Facts("gaps", "empty")])
+def _keep_common_gaps(leaving: Leaving, common: Common) -> None:
+    schema = leaving.client.data.schema
+    names = [schema.features[column].name for column in _common_gaps(leaving, common)[:1]]
+    leaving.put("gaps", _missing_reply(leaving.client.id, names, 1)["gaps"])
+
+
+@task(
+    "data.flaws",
+    many=_find_missing_many,
+    release=[Facts("empty"), Categories("gaps", keep=_keep_common_gaps)],
+)
 def find_missing(client: Client, ask: Any) -> dict[str, Any]:
-    """Whether this client has no rows, and the first column in which values are missing."""
+    """Whether this client has no rows, and the first column in which values are missing.
+
+    Behind a gate it is the first in which at least ``min_count`` values are missing. Where only a
+    few are, the task that meets them fails.
+    """
     rows = client.data.part("train")
     names = [client.data.schema.features[column].name for column in _missing_columns(rows)[:1]]
     return _missing_reply(client.id, names, len(rows))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from solera.core import rng
 from solera.core.clients import BoolArray
 from solera.core.constraints import ProperFraction, check_values
 from solera.core.errors import UsageError
-from solera.core.schema import Feature, Schema, Target, infer_target
+from solera.core.schema import Feature, Schema, Target, class_codes, infer_target
 from solera.data.files import DatasetInfo
 
 _SHOWN = 6
@@ -29,6 +30,7 @@ class Dataset:
     is None where there is no target. ``source`` says where the rows were read from. ``groups``
     names what every training row belongs to, for example ``groups["course"]``, and
     ``groups_test`` the same for the test rows; :class:`ByGroup` makes clients of them.
+    ``target_names`` are the columns of a frame that y was read from.
     """
 
     X: Any
@@ -42,6 +44,7 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     groups_test: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    target_names: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.X, self.y, self.X_test, self.y_test))
@@ -55,6 +58,23 @@ class Dataset:
         from scipy import sparse
 
         return sparse.vstack([self.X, self.X_test], format="csr"), y
+
+    def with_class_names(self) -> Dataset:
+        """The same rows, with the classes' own values in y instead of codes.
+
+        Names that are all whole numbers, or all truth values, become such.
+        """
+        if self.schema.target != "classes" or not self.class_names:
+            return self
+        values = _class_values(self.class_names)
+        classes = np.unique(values)
+        return replace(
+            self,
+            y=values[self.y],
+            y_test=values[self.y_test],
+            schema=replace(self.schema, classes=classes),
+            class_names=tuple(str(value) for value in classes.tolist()),
+        )
 
     def summary(self) -> str:
         """What the data set is, in a few lines."""
@@ -94,13 +114,21 @@ class Dataset:
         if not self.class_names:
             return text
         if self.schema.target == "classes":
-            counts = np.bincount(self.y, minlength=len(self.class_names))
+            codes = class_codes(self.y, self.schema.classes)
+            counts = np.bincount(codes, minlength=len(self.class_names))
         else:
             counts = self.y.sum(axis=0, dtype=np.int64)
         shares = counts / max(1, len(self.y))
         shown = [f"{n} {s:.1%}" for n, s in zip(self.class_names[:_SHOWN], shares, strict=False)]
         more = ["…"] if len(self.class_names) > _SHOWN else []
         return f"{text}: {', '.join(shown + more)}"
+
+
+def _class_values(names: tuple[str, ...]) -> NDArray[Any]:
+    if {*names} <= {"False", "True"}:
+        return np.array([name == "True" for name in names])
+    whole = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", name) for name in names)
+    return np.array(names, dtype=np.int64 if whole else np.str_)
 
 
 def _outputs(schema: Schema) -> str:

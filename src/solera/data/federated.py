@@ -14,6 +14,7 @@ from solera.core.constraints import Count, ProperFraction, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import is_finite
 from solera.core.schema import Feature, Schema, infer
+from solera.data.frames import is_frame, target_array
 
 if TYPE_CHECKING:
     from solera.data.summary import Summary
@@ -26,6 +27,8 @@ class Assignment:
     index: IntArray
     offsets: IntArray
     left_over: int = 0
+    names: tuple[str, ...] = ()
+    """What the clients are called, where the rule knows."""
 
     @property
     def clients(self) -> int:
@@ -60,6 +63,7 @@ class FederatedData:
         schema: Schema | None = None,
         held_out: HeldOut | None = None,
         left_over: int = 0,
+        names: tuple[str, ...] = (),
     ) -> None:
         self.X = X
         self.y = y
@@ -71,7 +75,10 @@ class FederatedData:
             )
         self.schema = infer(X, y) if schema is None else schema
         self.left_over = left_over
+        self.names = names
         self.resources: Any = None
+        self.persons: IntArray | None = None
+        """Whose row each row is, as codes 0, 1, …; None where every row is somebody else's."""
         self._held_out = held_out
 
     @classmethod
@@ -88,12 +95,20 @@ class FederatedData:
         X, y = check_rows(X, y)
         if schema is None:
             schema = infer(X, y, features=features)
-        if schema.width != int(np.prod(X.shape[1:])):
-            raise DataError(f"{schema.width} features are named, the data has {X.shape[1]} columns")
+        width = int(np.prod(X.shape[1:]))
+        if schema.width != width:
+            raise DataError(f"{schema.width} features are named, the data has {width} columns")
         index = assignment.index
         if not (len(index) == X.shape[0] and np.array_equal(index, np.arange(len(index)))):
             X, y = X[index], None if y is None else y[index]
-        return cls(X, y, assignment.offsets, schema=schema, left_over=assignment.left_over)
+        return cls(
+            X,
+            y,
+            assignment.offsets,
+            schema=schema,
+            left_over=assignment.left_over,
+            names=assignment.names,
+        )
 
     @property
     def clients(self) -> int:
@@ -111,6 +126,13 @@ class FederatedData:
     def segments(self, clients: IntArray, part: Part = "train") -> Segments:
         starts, sizes = self._bounds(clients, part)
         return Segments(self.X, self.y, starts, sizes)
+
+    def units(self, client: int, part: Part) -> IntArray | None:
+        """Whose rows those of a client are, where that is known."""
+        if self.persons is None:
+            return None
+        start, size = self._bounds(client, part)
+        return self.persons[start : start + size]
 
     def _bounds(self, clients: Any, part: Part) -> tuple[IntArray, IntArray]:
         starts, ends = self.offsets[:-1][clients], self.offsets[1:][clients]
@@ -174,7 +196,9 @@ class FederatedData:
         return owner, within, rng.random_bits(keys[owner], within)
 
     def _ordered(self, order: IntArray, held_out: HeldOut) -> FederatedData:
-        return self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
+        view = self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
+        view.persons = None if self.persons is None else self.persons[order]
+        return view
 
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
         X, schema = self.X, self.schema
@@ -182,6 +206,7 @@ class FederatedData:
             X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
         view = self._replaced(Rows(X, self.y), schema, self._held_out)
         view.resources = self.resources
+        view.persons = self.persons
         return view
 
     def _replaced(self, rows: Rows, schema: Schema, held_out: HeldOut | None) -> FederatedData:
@@ -193,7 +218,25 @@ class FederatedData:
             schema=schema,
             held_out=held_out,
             left_over=self.left_over,
+            names=self.names,
         )
+
+    def some_rows(self, rows: IntArray) -> FederatedData:
+        """Some training rows, by their numbers client after client; clients without any are gone.
+
+        Rows stay with their clients, in the order of the clients, and so do the clients' names.
+        """
+        starts, sizes = self._bounds(slice(None), "train")
+        rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.sort(rows)
+        if not len(rows):
+            raise DataError("no row is chosen")
+        owner = np.searchsorted(np.cumsum(sizes), rows, side="right")
+        kept, counts = np.unique(owner, return_counts=True)
+        place = starts[owner] + rows - (np.cumsum(sizes) - sizes)[owner]
+        chosen = take_rows(self.X, self.y, place)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        names = tuple(self.names[k] for k in kept) if self.names else ()
+        return FederatedData(chosen.X, chosen.y, offsets, schema=self.schema, names=names)
 
     def only(self, client: int) -> FederatedData:
         """One client on its own, with the rows it has set aside."""
@@ -204,7 +247,16 @@ class FederatedData:
             validation, test = self._held_out
             held_out = (validation[client : client + 1], test[client : client + 1])
         offsets = np.array([0, len(rows)])
-        return FederatedData(rows.X, rows.y, offsets, schema=self.schema, held_out=held_out)
+        view = FederatedData(
+            rows.X,
+            rows.y,
+            offsets,
+            schema=self.schema,
+            held_out=held_out,
+            names=self.names[client : client + 1],
+        )
+        view.persons = None if self.persons is None else self.persons[start:end]
+        return view
 
     def class_counts(self) -> IntArray | None:
         """Rows of each class (or positive labels) per client, or None without classes."""
@@ -219,13 +271,19 @@ class FederatedData:
         """Sizes, label entropy and distance from IID."""
         from solera.data.summary import summarise
 
-        return summarise(np.diff(self.offsets), self.class_counts(), left_over=self.left_over)
+        return summarise(
+            np.diff(self.offsets), self.class_counts(), self.left_over, self._class_names()
+        )
 
     def plot(self, **options: Any) -> Any:
         """The client × class heat map, as a matplotlib figure."""
         from solera.data.summary import plot_counts
 
-        return plot_counts(np.diff(self.offsets), self.class_counts(), **options)
+        known = {"class_names": self._class_names(), "client_names": self.names}
+        return plot_counts(np.diff(self.offsets), self.class_counts(), **{**known, **options})
+
+    def _class_names(self) -> Sequence[Any] | None:
+        return self.schema.classes.tolist() if self.schema.target == "classes" else None
 
     def __repr__(self) -> str:
         return f"FederatedData({self.clients:,} clients, {self.offsets[-1]:,} rows)"
@@ -297,23 +355,41 @@ class LazyData:
 
 def check_rows(X: Any, y: Any = None) -> tuple[Any, Any]:
     """X and y as arrays (or a CSR matrix) of the same number of rows, or an error that says why."""
-    if hasattr(X, "iloc"):
-        raise DataError("the data is a pandas frame", hint="convert it with so.from_pandas(frame)")
+    if is_frame(X):
+        raise DataError("the data is a data frame", hint="convert it with so.from_pandas(frame)")
     if hasattr(X, "tocsr"):
         X = X.tocsr()
     else:
-        X = np.asarray(X)
+        X = as_numbers(np.asarray(X))
+        if X.dtype.kind == "c":
+            raise DataError("Complex data not supported: X holds complex numbers")
         if X.dtype.kind not in "biuf":
             raise DataError(
                 f"X holds values of type {X.dtype}, not numbers",
                 hint="encode categories as codes, for example with so.from_pandas(frame)",
             )
     if X.ndim < 2:
-        raise DataError(f"X has {X.ndim} dimension, rows and columns are needed")
+        raise DataError(
+            f"X has {X.ndim} dimension, rows and columns are needed",
+            hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
+        )
+    if not all(X.shape[1:]):
+        raise DataError(
+            f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required",
+            hint="give rows at least one column",
+        )
     if y is not None:
-        y = np.asarray(y)
-        if y.dtype.kind == "O":
-            y = y.astype(str)
+        y = target_array(y)
         if y.shape[0] != X.shape[0]:
             raise DataError(f"X has {X.shape[0]:,} rows, y has {y.shape[0]:,}")
     return X, y
+
+
+def as_numbers(X: Any) -> Any:
+    """Objects that are all numbers as such, as an array of a mixed frame holds them."""
+    if X.dtype.kind != "O":
+        return X
+    try:
+        return X.astype(np.float64)
+    except (TypeError, ValueError):
+        return X

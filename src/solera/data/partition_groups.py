@@ -21,6 +21,8 @@ from solera.data.partition import Partition, encode
 class ByGroup(Partition):
     """One client per distinct value, in sorted order: the hospital, the writer, the device.
 
+    Clients are called by their value.
+
     ``groups`` holds a value for every row, or names a column of X by number or, for a data frame,
     by name.
     """
@@ -33,7 +35,8 @@ class ByGroup(Partition):
         codes, found = encode(self, "groups", values, rows)
         count = self._count(clients, len(found), "groups")
         order = rng.permutation(rows)
-        return Assignment(*group(order, codes[order], count))
+        names = tuple(str(value) for value in found.tolist())
+        return Assignment(*group(order, codes[order], count), names=names)
 
     def _column(self, X: Any) -> Any:
         name: Any = self.groups

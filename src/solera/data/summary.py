@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solera.core.clients import IntArray
 from solera.core.errors import DataError
+from solera.core.pictures import new_figure
 from solera.core.rng import generator
 from solera.core.schema import class_codes
 
@@ -136,18 +137,17 @@ def plot_counts(
     *,
     ax: Any = None,
     class_names: Sequence[Any] | None = None,
+    client_names: Sequence[str] = (),
     max_clients: int = 60,
 ) -> Any:
     """A matplotlib figure: the clients × classes heat map with sizes, or sizes alone.
 
     Of more than ``max_clients`` clients an evenly spaced sample is shown; the title says so.
     """
-    from matplotlib.figure import Figure
-
     sizes = np.asarray(sizes)
     shown = _sample(len(sizes), max_clients)
     if ax is None:
-        figure = Figure(figsize=(7, 2 + 0.16 * max(len(shown), 8)), layout="constrained")
+        figure = new_figure(figsize=(7, 2 + 0.16 * max(len(shown), 8)))
         ax = figure.add_subplot()
     title = f"{len(sizes):,} clients"
     if len(shown) < len(sizes):
@@ -155,7 +155,7 @@ def plot_counts(
     ax.set_title(title)
     ax.set_ylabel("client")
     if counts is None:
-        _bars(ax, sizes[shown], shown)
+        _bars(ax, sizes[shown], shown, client_names)
         ax.invert_yaxis()
         return ax.figure
 
@@ -166,16 +166,17 @@ def plot_counts(
     ticks = _ticks(len(names))
     ax.set_xticks(ticks, [names[i] for i in ticks], rotation=45 if max(map(len, names)) > 3 else 0)
     side = ax.inset_axes((1.03, 0, 0.25, 1), sharey=ax)
-    _bars(side, sizes[shown], shown)
+    _bars(side, sizes[shown], shown, client_names)
     side.tick_params(labelleft=False)
     ax.figure.colorbar(image, ax=ax, label="rows of the class")
     return ax.figure
 
 
-def _bars(ax: Any, sizes: NDArray[Any], clients: IntArray) -> None:
+def _bars(ax: Any, sizes: NDArray[Any], clients: IntArray, names: Sequence[str]) -> None:
     ax.barh(np.arange(len(sizes)), sizes, height=0.8, color="0.45")
     ticks = _ticks(len(clients))
-    ax.set_yticks(ticks, clients[ticks])
+    shown = clients[ticks]
+    ax.set_yticks(ticks, [names[client] for client in shown] if names else shown)
     ax.set_xlabel("rows")
 
 

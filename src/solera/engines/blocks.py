@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from solera.core.declared import check_state
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.gate import Gate, ReleaseLimits
+from solera.core.groups import GroupedSource, needs_groups
 from solera.core.memory import Memory, row_digests
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
@@ -224,20 +226,31 @@ class Runner:
         return self._digests[client]
 
     def _source_for(self, ask: Ask) -> Source:
+        """What the task of an ask sees of the rows, prepared as the ask says."""
+        source, kind = self.source, "rows"
+        if self.limits is not None:
+            task = find_task(ask.task, ask.version)
+            if needs_groups(task, self.limits):
+                source, kind = self._grouped, "groups"
         if not ask.prepare:
-            return self.source
-        key = "/".join(step.digest for step in ask.prepare)
+            return source
+        key = "/".join([kind, *(step.digest for step in ask.prepare)])
         if key not in self._prepared:
             steps = []
-            schema = self.source.schema
+            schema = source.schema
             for step in ask.prepare:
                 transformer = build_fitted(step.description)
                 if self.limits is not None:
                     check_state(transformer, schema)
                     schema = transformer.transform_schema(schema)
                 steps.append(transformer)
-            self._prepared[key] = self.source.prepared(steps)
+            self._prepared[key] = source.prepared(steps)
         return self._prepared[key]
+
+    @cached_property
+    def _grouped(self) -> Source:
+        assert self.limits is not None
+        return GroupedSource(self.source, self.limits)
 
     def _runs(self, costs: IntArray) -> Iterator[slice]:
         """Positions, one after the other, whose costs fit the memory together; at least one."""
@@ -334,7 +347,10 @@ def validate_and_fold(
     virtual: float,
     aggregation: Aggregation | None,
 ) -> Block:
-    """What the coordinator does with the replies of a block: turn the unsound away, and fold."""
+    """What the coordinator does with the replies of a block: turn the unsound away, and fold.
+
+    Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
+    """
     if task.like is not None and not isinstance(batch.payloads, Stacked):
         like = task.like
         batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
@@ -343,8 +359,10 @@ def validate_and_fold(
     if aggregation is not None:
         try:
             partial = aggregation.fold(batch)
-        except PayloadError:
+        except Exception:
             batch, failed = batch.liftable(aggregation.lift)
+            failures += failed
+            batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
             failures += failed
             partial = aggregation.fold(batch)
     if task.finite and (aggregation is None or not is_finite(partial)):
@@ -391,7 +409,7 @@ def _release(
 
 
 def _draws(ask: Ask) -> Draws:
-    return Draws(ask.seed, ask.task, ask.round)
+    return Draws(ask.seed, ask.task, ask.round, ask.secret)
 
 
 def _state_of(states: States, client: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Learners, and what one's own learner builds on."""
 
+from solera.core.plan import in_turn, planned
 from solera.learn.averaging import nn
 from solera.learn.averaging.base import Averaging
 from solera.learn.averaging.buffered import FedBuff
@@ -24,6 +25,7 @@ from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
 from solera.learn.peers import PeerToPeer
+from solera.learn.preprocess.column_parts import FedColumns, FedSelect
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
@@ -44,6 +46,7 @@ __all__ = [
     "FedBN",
     "FedBins",
     "FedBuff",
+    "FedColumns",
     "FedEncoder",
     "FedForest",
     "FedHEONN",
@@ -58,6 +61,7 @@ __all__ = [
     "FedRep",
     "FedSGD",
     "FedScaler",
+    "FedSelect",
     "FedYogi",
     "FederatedTree",
     "Learner",
@@ -70,6 +74,8 @@ __all__ = [
     "SimFL",
     "Transformer",
     "evaluate",
+    "in_turn",
     "load",
     "nn",
+    "planned",
 ]

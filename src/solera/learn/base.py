@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,20 +16,33 @@ from solera.core.aggregation import Aggregation
 from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
 from solera.core.clients import Array, FloatArray
 from solera.core.component import Component, build_fitted, describe, describe_fitted
+from solera.core.constraints import names_checked
 from solera.core.engine import CheckpointStore
-from solera.core.errors import DataError, NotFitted, PayloadError, UsageError
+from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
 from solera.core.federation import Federation
-from solera.core.payload import Limits, decode, encode
+from solera.core.html import html_table
+from solera.core.payload import Limits, decode, encode, is_finite
+from solera.core.plan import Plan, in_turn, one_of
 from solera.core.private_files import write_file
-from solera.core.rounds import Callback, Round, Rounds
-from solera.core.schema import Schema, class_codes
+from solera.core.rounds import Callback, Round, Rounds, logged
+from solera.core.schema import Feature, Kind, Schema, Target, class_codes, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
 from solera.core.task import Task
-from solera.data.agreement import agree
+from solera.data.agreement import AGREEMENT, agree
+from solera.data.dataset import Dataset
+from solera.data.federated import as_numbers
+from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
+from solera.learn.history import plot_history
+from solera.learn.progress import RoundBar, is_wanted
+from solera.learn.rows import dense
+from solera.learn.warm_start import continued_schema
+from solera.simulate.simulation import simulate
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
+_MOST_COLUMNS = 10_000
+"""A plan that is made before clients have agreed on their columns allows for so many."""
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
 _FORMAT = 1
 """What a saved learner looks like; 1 holds parameters of networks in PyTorch's order."""
@@ -44,6 +58,10 @@ class Learner(Stateful, Component, abstract=True):
 
     allows_missing: ClassVar[bool] = False
     """Whether rows with missing values can be learned from."""
+    allows_sparse: ClassVar[bool] = True
+    """Whether sparse rows can be learned from."""
+    can_start: ClassVar[bool] = False
+    """Whether ``fit`` can start from a model."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
@@ -51,42 +69,99 @@ class Learner(Stateful, Component, abstract=True):
     _callbacks: Sequence[Callback] = ()
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
+    _start: Any = None
 
+    @names_checked
     def fit(
         self,
-        federation: Federation,
+        federation: Any,
+        y: Any = None,
         *,
         callbacks: Sequence[Callback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
+        start: Learner | None = None,
+        progress: bool | None = None,
     ) -> Self:
         """Learn from the clients of a federation.
 
+        Rows of one's own (arrays or a frame with their target ``y``, or a :class:`Dataset`) are
+        taken for those of one client.
+
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
-        coordinator keeps the state of named jobs by itself.
+        coordinator keeps the state of named jobs by itself; with more ``rounds`` than before, a
+        finished run goes on as well. ``start`` is a fitted model to begin with instead of from
+        nothing: of the same columns, and for averaging of the same shape. ``progress`` shows a
+        bar of the rounds: by default in terminals and notebooks, once they take longer than a
+        second.
         """
-        if not isinstance(federation, Federation):
-            raise UsageError(
-                f"fit needs a federation, not {type(federation).__name__}",
-                hint="for example so.simulate(X, y, clients=10)",
-            )
         self.check_params()
+        if not self.allows_sparse and hasattr(federation, "tocsr"):
+            raise DataError(f"{type(self).__name__} needs dense rows, X is sparse")
+        federation = as_federation(federation, y)
         self.forget()
         self.history_ = []
-        self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self._callbacks, self._checkpoint = callbacks, checkpoint
-        try:
-            self.train(federation)
-        finally:
-            if self._loop is not None:
-                self._loop.close()  # callbacks hear of the end before an error goes on
-            for name in ("_callbacks", "_checkpoint", "_loop"):
-                vars(self).pop(name, None)
+        bar = [RoundBar()] if is_wanted(progress) else []
+        with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            if start is not None:
+                self._begin_with(start)
+            self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
+            try:
+                self.train(federation)
+            finally:
+                if self._loop is not None:
+                    self._loop.close()  # callbacks hear of the end before an error goes on
+                for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
+                    vars(self).pop(name, None)
         return self
+
+    def _begin_with(self, start: Any) -> None:
+        """Make sure that learning can begin with this model."""
+        kind = type(self).__name__
+        if not self.can_start:
+            raise UsageError(
+                f"{kind} cannot start from a model",
+                hint="learners of many rounds can; FedHEONN.partial_fit adds to what is known",
+            )
+        if not isinstance(start, Learner):
+            raise UsageError(f"fit(start=…) needs a fitted learner, not {type(start).__name__}")
+        start.check_fitted()
+        self.schema_ = continued_schema(self.schema_, start.schema_)
+        self._start = start
 
     @abstractmethod
     def train(self, federation: Federation) -> None:
         """Learn; ``schema_`` is known already."""
+
+    # --- what will be asked ---
+
+    def asks(self, schema: Schema | None, *, callbacks: Sequence[Callback] = ()) -> Plan:
+        """What :meth:`fit` asks clients with such rows: tasks, ranges, and the most asks of each.
+
+        Without a schema the plan holds for all rows that this learner can learn from; what depends
+        on them is left open.
+        """
+        self.check_params()
+        if schema is None:
+            return _plan_for_any_rows(self, callbacks)
+        learner = self.clone()
+        learner.schema_, learner._callbacks = schema, callbacks
+        return in_turn(AGREEMENT, learner.training_asks())
+
+    def training_asks(self) -> Plan:
+        """What :meth:`train` asks; ``schema_`` is known already, and nothing else."""
+        raise UsageError(
+            f"{type(self).__name__} does not say what it asks",
+            hint="write its method training_asks, see docs/how-to/add-a-learner.md",
+        )
+
+    def loop_asks(
+        self, rounds: int, per_round: int | None = None, select: Selector | None = None
+    ) -> Plan:
+        """What :meth:`each_round` asks besides the learner: for its selector and callbacks."""
+        selection = () if select is None else select.asks(self, rounds, per_round)
+        return in_turn(selection, *(c.asks(self, rounds) for c in self._callbacks))
 
     @property
     def predicts(self) -> bool:
@@ -124,7 +199,7 @@ class Learner(Stateful, Component, abstract=True):
         if store is not None:
             sizes = federation.engine.sizes("train")
             seed, clients = federation.seed, len(federation)
-            run = fingerprint(describe(self), seed, clients, self.schema_.to_payload(), sizes)
+            run = fingerprint(_identity(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(store, run)
         self._selector = selector.clone()
         self._loop = iter(
@@ -157,6 +232,11 @@ class Learner(Stateful, Component, abstract=True):
         """The loss of every row under the current model, for selectors that look at it."""
         raise UsageError(f"{type(self).__name__} does not say the loss of a row")
 
+    def plot_history(self, *names: str) -> Any:
+        """A matplotlib figure of what was logged in every round, or of the metrics named."""
+        self.check_fitted()
+        return plot_history(self.history_, names)
+
     def for_prediction(self) -> Self:
         """The model without what only further training needs; this is what clients receive."""
         return self
@@ -185,21 +265,111 @@ class Learner(Stateful, Component, abstract=True):
         if "schema_" not in vars(self):
             raise NotFitted.of(self)
 
-    def check_rows(self, X: Any) -> Any:
-        """X as rows of the width the learner was fitted on."""
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns the learner was fitted on."""
         self.check_fitted()
-        X = X if hasattr(X, "tocsr") else np.asarray(X)
+        return self.schema_.width
+
+    @property
+    def feature_names_in_(self) -> Array:
+        """The names of the columns it was fitted on; arrays have none."""
+        self.check_fitted()
+        features = self.schema_.features
+        if features == numbered(len(features)):
+            raise AttributeError(f"{type(self).__name__} was fitted on columns without names")
+        return np.array([feature.name for feature in features], dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's tools ask of an estimator.
+
+        Many learners predict classes as well as numbers, and are classifiers or regressors once
+        they are fitted.
+        """
+        from sklearn.utils import (
+            ClassifierTags,
+            InputTags,
+            RegressorTags,
+            Tags,
+            TargetTags,
+            TransformerTags,
+        )
+
+        schema = vars(self).get("schema_")
+        target = None if schema is None else schema.target
+        kind = self._estimator_type_for(target)
+        return Tags(
+            estimator_type=kind,
+            target_tags=TargetTags(required=self.predicts, multi_output=target == "labels"),
+            classifier_tags=ClassifierTags() if hasattr(self, "predict_proba") else None,
+            regressor_tags=RegressorTags() if kind == "regressor" else None,
+            transformer_tags=TransformerTags() if hasattr(self, "transform") else None,
+            input_tags=InputTags(sparse=self.allows_sparse, allow_nan=self.allows_missing),
+            requires_fit=True,
+            non_deterministic=False,
+        )
+
+    def _estimator_type_for(self, target: str | None) -> str | None:
+        """What scikit-learn calls a learner of such a target; None before it is known."""
+        if not self.predicts:
+            return "transformer" if hasattr(self, "transform") else "clusterer"
+        kinds = {"classes": "classifier", "labels": "classifier", "numbers": "regressor"}
+        return None if target is None else kinds.get(target)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "schema_" in vars(self)
+
+    def check_rows(self, X: Any) -> Any:
+        """X as rows of the columns the learner was fitted on; a frame's by their names."""
+        self.check_fitted()
+        if is_frame(X):
+            X = encode_frame(X, self.schema_)
+        X = X.tocsr() if hasattr(X, "tocsr") else as_numbers(np.asarray(X))
         if X.ndim < 2:
             raise DataError(
                 f"X has {X.ndim} dimension, rows and columns are needed",
-                hint="X.reshape(1, -1) makes one row of a vector",
+                hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
             )
-        width = int(np.prod(X.shape[1:]))
+        self.check_width(int(np.prod(X.shape[1:])))
+        return self._check_complete(X)
+
+    def check_width(self, width: int) -> None:
+        """Raise :class:`DataError` for rows of more or fewer columns than it was fitted on."""
         if width != self.schema_.width:
             raise DataError(
-                f"X has {width} columns, {type(self).__name__} was fitted on {self.schema_.width}"
+                f"X has {width} features, but {type(self).__name__} is expecting "
+                f"{self.schema_.width} features as input",
+                hint="give it the columns that it was fitted on",
             )
-        return X
+
+    def _check_complete(self, X: Any) -> Any:
+        """X, or an error that names the first column in which a value is missing."""
+        values = X.data if hasattr(X, "tocsr") else X
+        if self.allows_missing or values.dtype.kind != "f" or is_finite(values):
+            return X
+        finite = np.isfinite(dense(X)).all(axis=0)
+        names = [
+            f.name for f, whole in zip(self.schema_.features, finite, strict=True) if not whole
+        ]
+        raise DataError(
+            f"X has missing or infinite values in {', '.join(names[:5])}"
+            f"{' …' if len(names) > 5 else ''}, {type(self).__name__} needs them all",
+            hint="so.Pipeline(so.FedImputer(), …) learns to fill them",
+        )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: parameters and, once it is fitted, what it was fitted on."""
+        rows: list[tuple[str, Any]] = list(self.get_params(deep=False).items())
+        if "schema_" in vars(self):
+            schema = self.schema_
+            rows.append(("fitted on", f"{schema.width:,} columns"))
+            if schema.target == "classes":
+                rows.append(("classes", ", ".join(map(str, schema.classes.tolist()[:20]))))
+            if self.history_:
+                last = logged(self.history_[-1])
+                rows.append(("rounds", len(self.history_)))
+                rows += [(f"last {name}", value) for name, value in last.items()]
+        return html_table(rows, title=type(self).__name__)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write parameters and everything learned to a file; :func:`load` reads it."""
@@ -225,9 +395,24 @@ class Predictor(Learner, abstract=True):
     def predict(self, X: Any) -> Array:
         """The predicted class, labels or numbers of every row."""
 
-    def score(self, X: Any, y: Any) -> float:
-        """Accuracy for classes, subset accuracy for labels, R² for numbers."""
-        y = np.asarray(y)
+    @property
+    def classes_(self) -> Array:
+        """The classes, in the order of the columns of ``predict_proba``."""
+        self.check_fitted()
+        if self.schema_.target != "classes":
+            raise AttributeError(f"{type(self).__name__} was fitted to {self.schema_.target}")
+        return self.schema_.classes
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Accuracy for classes, subset accuracy for labels, R² for numbers.
+
+        A frame may bring its target along. X may also be a federation: then over all rows of its
+        clients, which are counted where they are.
+        """
+        self.check_fitted()
+        if isinstance(X, Federation):
+            return self._score_clients(X)
+        y = encode_target(self._target_of(X) if y is None else y, self.schema_)
         predicted = self.predict(X)
         if len(y) != len(predicted):
             raise DataError(f"X has {len(predicted):,} rows, y has {len(y):,}")
@@ -240,9 +425,23 @@ class Predictor(Learner, abstract=True):
         hits = predicted == y
         return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
 
+    def _target_of(self, X: Any) -> Any:
+        """The target in a frame that brings it along."""
+        names = self.schema_.target_names
+        if not is_frame(X) or not names:
+            raise UsageError("X does not come with its target: give y as well")
+        frame = to_pandas(X)
+        check_columns(names, frame.columns)
+        return frame[names[0]] if len(names) == 1 else frame[[*names]]
+
+    def _score_clients(self, federation: Federation) -> float:
+        from solera.learn.evaluation import evaluate_all
+
+        return float(next(iter(evaluate_all(self, federation).metrics.values())))
+
     def losses(self, X: Any, y: Any) -> FloatArray:
         """−log p of the class, the mean of −log p over labels, or half the squared error."""
-        y = np.asarray(y)
+        y = encode_target(y, self.schema_)
         if self.schema_.target == "numbers":
             error = np.asarray(self.predict(X), dtype=float) - y
             return np.asarray(0.5 * (error**2).reshape(len(y), -1).sum(axis=1))
@@ -257,12 +456,19 @@ class Predictor(Learner, abstract=True):
         return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
 
     def evaluate(
-        self, federation: Federation, part: str = "test", *, per_client: bool = True
+        self, federation: Any, part: str = "test", *, y: Any = None, per_client: bool = True
     ) -> Any:
-        """Metrics over the rows that every client keeps; see :func:`solera.evaluate`."""
-        from solera.learn.evaluation import evaluate
+        """Metrics over the rows that every client keeps; see :func:`solera.learn.evaluate`.
 
-        return evaluate(self, federation, part, per_client=per_client)
+        Rows of one's own may take the place of the federation: a frame with its target, or any
+        rows and their ``y``.
+        """
+        from solera.learn.evaluation import evaluate, evaluate_rows
+
+        if isinstance(federation, Federation):
+            return evaluate(self, federation, part, per_client=per_client)
+        self.check_fitted()
+        return evaluate_rows(self, federation, self._target_of(federation) if y is None else y)
 
 
 class Additive(Predictor, abstract=True):
@@ -271,6 +477,9 @@ class Additive(Predictor, abstract=True):
     Who comes when does not matter, so clients may also contribute to it one by one, as in the
     standing jobs of a coordinator.
     """
+
+    contribution: ClassVar[Task]
+    """The task of :meth:`question`."""
 
     @abstractmethod
     def prepare(self, federation: Federation, clients: ArrayLike | None = None) -> None:
@@ -298,6 +507,10 @@ class Transformer(Learner, abstract=True):
     def transform(self, X: Any) -> Any:
         """The transformed rows."""
 
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Learn from rows of one's own and transform these; those of a federation stay there."""
+        return self.fit(X, y).transform(X)
+
     def transform_rows(self, X: Any, schema: Schema) -> Any:
         """The transformed rows of a client that describes them by a schema of its own."""
         return self.transform(X)
@@ -305,6 +518,64 @@ class Transformer(Learner, abstract=True):
     def transform_schema(self, schema: Schema) -> Schema:
         """What transformed rows look like."""
         return schema
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """What transformed rows will look like, as far as that is known before ``fit``."""
+        step = self.clone()
+        step.schema_ = schema
+        return step.transform_schema(schema)
+
+
+def _plan_for_any_rows(learner: Learner, callbacks: Sequence[Callback]) -> Plan:
+    plans, problems = [], []
+    for schema in _possible_schemas():
+        try:
+            plans.append(learner.asks(schema, callbacks=callbacks))
+        except (DataError, SchemaError) as problem:  # rows that it cannot learn from
+            problems.append(problem)
+    if not plans:
+        raise problems[0]
+    return one_of(*plans)
+
+
+def _possible_schemas() -> Iterator[Schema]:
+    """Rows of all kinds, no two of the same width and outputs, and wide ones."""
+    targets: list[tuple[Target, int]] = [
+        ("classes", 2), ("classes", 3), ("labels", 4), ("labels", 5), ("numbers", 1), ("numbers", 6)
+    ]  # fmt: skip
+    kinds: tuple[Kind, ...] = ("numeric", "categorical")
+    for i, (kind, (target, outputs)) in enumerate(product(kinds, [*targets, ("none", 0)])):
+        width = _MOST_COLUMNS if target == "classes" and outputs == 2 else 2 + i
+        categories = () if kind == "numeric" else ("a", "b")
+        features = (Feature("x", kind, categories),) * width
+        classes = np.arange(outputs if target in ("classes", "labels") else 0)
+        yield Schema(features, target, classes, outputs)
+
+
+def _identity(learner: Learner) -> Any:
+    """What a checkpoint belongs to: the learner, whatever the number of rounds.
+
+    A schedule counts the rounds to come, so with one their number matters.
+    """
+    described = describe(learner)
+    if described["params"].get("schedule") is None:
+        described["params"].pop("rounds", None)
+    return described
+
+
+def as_federation(given: Any, y: Any) -> Federation:
+    """The federation, or one client who has these rows."""
+    if isinstance(given, Federation):
+        if y is not None:
+            raise UsageError("fit(federation, y): the clients of a federation have their own y")
+        return given
+    if y is None and not isinstance(given, Dataset):
+        raise UsageError(
+            f"fit needs a federation, not {type(given).__name__}; of rows it requires y to be "
+            "passed, but the target y is None",
+            hint="for example so.simulate(X, y, clients=10)",
+        )
+    return simulate(given, y, clients=1)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

@@ -8,24 +8,95 @@ are summed before the ratio is taken). No prediction and no row leaves a client.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation, Sum
-from solera.core.clients import Array, BoolArray, ClientGroup, FloatArray, IntArray, Part, Segments
-from solera.core.component import Component, build_fitted, describe_fitted
+from solera.core.clients import (
+    PARTS,
+    Array,
+    BoolArray,
+    Client,
+    ClientGroup,
+    FloatArray,
+    IntArray,
+    Part,
+    Rows,
+    Segments,
+)
+from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, check_values
+from solera.core.declared import Fitted
 from solera.core.errors import DataError, UsageError
+from solera.core.evidence import Sums, cells, everyone
 from solera.core.federation import Federation
+from solera.core.html import html_table
+from solera.core.plan import Plan, planned
+from solera.core.release import Behind, Cells
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
-from solera.core.schema import Schema, class_codes
+from solera.core.schema import class_codes
 from solera.core.task import group_task
+from solera.data.frames import encode_target
+from solera.learn.base import Predictor
+
+_MOST_SHOWN = 20  # clients in a notebook's table
 
 
-@group_task("learner.evaluate")
+class Judge(TypedDict):
+    """What ``learner.evaluate`` takes: a fitted model, and the part of the rows."""
+
+    model: Annotated[dict[str, Any], Fitted(Predictor)]
+    part: Part
+
+
+_ALIKE = {"y": "numbers", "error": "numbers", "y2": "squares", "error2": "squares"}
+"""Sums that a model can make equal but for a few rows: where it predicts 0, the error is y."""
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """The rows of each cell of a confusion matrix, and what rows gave to the other sums."""
+    return rows_behind(build_fitted(ask["model"]), client, ask["part"])
+
+
+def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
+    """The rows behind each of the counts of :func:`count_rows`."""
+    rows = client.data.part(part)
+    if model.schema_.target == "classes":
+        k = len(model.schema_.classes)
+        true, guessed = _codes(model, rows)
+        return {"confusion": cells(true * k + guessed, k * k, part=part)}
+    behind = {"rows": everyone(len(rows), part=part)}
+    for name, value in _given(model, rows).items():
+        given = value.reshape(len(rows), -1)
+        is_sum = name in _ALIKE
+        behind[name] = Sums(given, part=part, what=_ALIKE.get(name, ""), beyond=is_sum)
+    return behind
+
+
+def _no_sums(ask: Any, reply: Any) -> dict[str, Any]:
+    return {name: np.zeros_like(reply[name]) for name in _ALIKE}
+
+
+def _true_classes(ask: Any) -> IntArray:
+    """The true class of every cell of a confusion matrix: how many rows have it is known."""
+    k = len(build_fitted(ask["model"]).schema_.classes)
+    return np.repeat(np.arange(k), k)
+
+
+def counts_of_rows(behind: Behind) -> list[Cells]:
+    """The releases of a reply with the counts of :func:`count_rows`."""
+    return [
+        Cells("confusion", behind=behind, margins=_true_classes),
+        Cells("true_positive", "false_positive", "false_negative", behind=behind),
+        Cells("y", "y2", "error2", "error", behind=behind, neutral=_no_sums),
+        Cells("exact", "rows", behind=behind),
+    ]
+
+
+@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind))
 def _evaluate(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
@@ -36,29 +107,42 @@ def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
     joined = rows.joined()
     if joined.y is None:
         raise DataError("rows without a target cannot be evaluated")
-    schema: Schema = model.schema_
     owners = rows.owners
-    predicted = model.predict(joined.X) if len(joined) else joined.y
-    if schema.target == "classes":
-        k = len(schema.classes)
-        true, guessed = (class_codes(y, schema.classes) for y in (joined.y, predicted))
-        cells = (owners * k + true) * k + guessed
-        counts = np.bincount(cells, minlength=len(rows) * k * k)
+    if model.schema_.target == "classes":
+        k = len(model.schema_.classes)
+        true, guessed = _codes(model, joined)
+        confused = (owners * k + true) * k + guessed
+        counts = np.bincount(confused, minlength=len(rows) * k * k)
         return {"confusion": counts.reshape(len(rows), k, k)}
-    truth, guess = _matrix(joined.y), _matrix(predicted)
-    if schema.target == "labels":
+    given = _given(model, joined)
+    sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
+    return {**sums, "rows": rows.sizes}
+
+
+def _predicted(model: Any, rows: Rows) -> Array:
+    predicted: Array = model.predict(rows.X) if len(rows) else rows.y
+    return predicted
+
+
+def _codes(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
+    """The true and the predicted class of every row, as codes."""
+    classes = model.schema_.classes
+    return class_codes(rows.y, classes), class_codes(_predicted(model, rows), classes)
+
+
+def _given(model: Any, rows: Rows) -> dict[str, Array]:
+    """What every row adds to each sum, for labels and numbers."""
+    truth, guess = _matrix(rows.y), _matrix(_predicted(model, rows))
+    if model.schema_.target == "labels":
         truth, guess = truth.astype(bool), guess.astype(bool)
-        values = {
+        return {
             "true_positive": truth & guess,
             "false_positive": ~truth & guess,
             "false_negative": truth & ~guess,
             "exact": (truth == guess).all(axis=1),
         }
-    else:
-        error = truth - guess
-        values = {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
-    sums = {name: _sums(value, owners, len(rows)) for name, value in values.items()}
-    return {**sums, "rows": rows.sizes}
+    error = truth - guess
+    return {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
 
 
 def _matrix(y: Array) -> Array:
@@ -79,15 +163,28 @@ def _sums(values: Array, owners: IntArray, clients: int) -> Array:
 class Evaluation:
     """Metrics of a federation, and of each client in ``clients``.
 
-    ``counts`` are the folded counts they come from.
+    ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
+    have names.
     """
 
     metrics: dict[str, float]
     clients: dict[int, dict[str, float]]
     counts: dict[str, Any]
+    names: dict[int, str] = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the metrics of all, then those of each client by its name."""
+        rows = [["all", *self.metrics.values()]]
+        rows += [
+            [self.names.get(client, f"client {client}"), *(each.get(m, "") for m in self.metrics)]
+            for client, each in list(self.clients.items())[:_MOST_SHOWN]
+        ]
+        more = len(self.clients) - _MOST_SHOWN
+        title = f"and {more:,} clients more" if more > 0 else ""
+        return html_table(rows, ["", *self.metrics], title)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
@@ -113,19 +210,43 @@ def evaluate(
             hint="compare clusters with so.metrics.jaccard or model.silhouette",
         )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
-    replies = federation.ask(_evaluate, ask)
     each: dict[int, dict[str, float]] = {}
-    if per_client:
-        ids, counts = replies.fold(Gather())
-        total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
-        each = _by_client(ids, counts)
-    else:
-        total = replies.fold(Sum())
+    with federation.announced(model, lambda: evaluation_asks(model, part)):
+        replies = federation.ask(_evaluate, ask)
+        if per_client:
+            ids, counts = replies.fold(Gather())
+            total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
+            each = _by_client(ids, counts)
+        else:
+            total = replies.fold(Sum())
     if not rows_counted(total):
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
         )
-    return Evaluation(metrics(total), each, total)
+    names = dict(enumerate(federation.names)) if per_client else {}
+    return Evaluation(metrics(total), each, total, names)
+
+
+def evaluate_all(model: Any, federation: Federation) -> Evaluation:
+    """Metrics over all rows of the clients, whatever they are set aside for."""
+    sizes = {part: federation.engine.sizes(part) for part in PARTS}
+    parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
+    found = [evaluate(model, federation, part, per_client=False).counts for part in parts]
+    total = summed(found)
+    return Evaluation(metrics(total), {}, total)
+
+
+def evaluate_rows(model: Any, X: Any, y: Any) -> Evaluation:
+    """Metrics over rows at hand, counted as a client counts its own."""
+    y = encode_target(y, model.schema_)
+    X = model.check_rows(X)
+    if len(y) != X.shape[0]:
+        raise DataError(f"X has {X.shape[0]:,} rows, y has {len(y):,}")
+    if not len(y):
+        raise DataError("there are no rows to evaluate")
+    counts = count_rows(model, Segments(X, y, np.zeros(1, np.int64), np.array([len(y)])))
+    total = map_leaves(lambda leaf: leaf[0], counts)
+    return Evaluation(metrics(total), {}, total)
 
 
 def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, float]]:
@@ -137,6 +258,12 @@ def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, flo
         client: dict(zip(found, values, strict=True))
         for client, values in zip(ids[some].tolist(), columns, strict=True)
     }
+
+
+def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
+    """What so many calls of :func:`evaluate` ask."""
+    judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
+    return (planned(_evaluate, most, judged, open=["model"]),)
 
 
 class Gather(Aggregation):
@@ -269,6 +396,10 @@ class Evaluate(Callback, Component):
         super().check_params()
         if (self.X is None) != (self.y is None):
             raise UsageError("Evaluate needs rows and their target, or neither")
+
+    def asks(self, learner: Component, rounds: int) -> Plan:
+        times = rounds // self.every
+        return evaluation_asks(learner, self.part, times) if self.X is None and times else ()
 
     def on_round(self, learner: Any, round: Round) -> None:
         if (round.index + 1) % self.every:

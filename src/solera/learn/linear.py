@@ -93,12 +93,16 @@ class Train(TypedDict):
 
 
 def _descend(
-    client: Client, ask: Any, given: FloatArray | None = None, losses: FloatArray | None = None
+    client: Client,
+    ask: Any,
+    given: FloatArray | None = None,
+    direct: FloatArray | None = None,
+    losses: FloatArray | None = None,
 ) -> tuple[Array, Array, float]:
     """Weights, intercepts and the sum of losses after all steps.
 
-    ``given`` and ``losses`` take up what every row gave: W and b end at their start, W shrunk by
-    l2, minus Σᵢ xᵢ givenᵢᵀ and Σᵢ givenᵢ.
+    The last three take up what every row gave: W ends at its start, shrunk by l2, minus
+    η Σᵢ xᵢ givenᵢᵀ, and b at its start minus η Σᵢ directᵢ.
     """
     rows = client.data.part("train")
     targets = targets_of(rows.y, ask["loss"], ask["classes"], ask["coef"].dtype)
@@ -115,8 +119,10 @@ def _descend(
             W = W - ask["lr"] * (x.T @ (error / len(take)) + ask["l2"] * W)
             b = b - ask["lr"] * (error / len(take)).sum(axis=0)
             loss += float(row_losses.sum())
-            if given is not None and losses is not None:
-                given[take] = (1 - ask["lr"] * ask["l2"]) * given[take] + error / len(take)
+            if given is not None and direct is not None and losses is not None:
+                given *= 1 - ask["lr"] * ask["l2"]
+                given[take] += error / len(take)
+                direct[take] += error / len(take)
                 losses[take] += row_losses
     return W, b, loss
 
@@ -125,12 +131,16 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """What every row gave to the weights, the intercepts and the loss."""
     rows = client.data.part("train")
     given = np.zeros((len(rows), ask["coef"].shape[1]))
-    losses = np.zeros(len(rows))
-    _descend(client, ask, given, losses)
+    direct, losses = np.zeros_like(given), np.zeros(len(rows))
+    _descend(client, ask, given, direct, losses)
+    steps = ask["epochs"] * -(-len(rows) // (ask["batch_size"] or len(rows)))
+    kept = (1 - ask["lr"] * ask["l2"]) ** steps
+    start, passes = ask["coef"].T, ask["epochs"] * len(rows)
+    lr = -ask["lr"]
     return {
-        "coef": Sums(given, dense(rows.X), base=ask["coef"].T, what="weights"),
-        "intercept": Sums(given, base=ask["intercept"][:, None], what="intercepts"),
-        "loss": Sums(losses[:, None], what="loss"),
+        "coef": Sums(given, dense(rows.X), base=kept * start, scale=lr, what="weights"),
+        "intercept": Sums(direct, base=ask["intercept"][:, None], scale=lr, what="intercepts"),
+        "loss": Sums(losses[:, None], scale=1 / passes, what="loss"),
         "rows": everyone(len(rows)),
     }
 

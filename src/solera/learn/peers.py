@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from solera.core.clients import Array
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import MOST_CLIENTS, Plan, in_turn
 from solera.core.rng import generator
 from solera.core.rounds import Round
 from solera.core.topology import Peers
@@ -47,6 +49,13 @@ class PeerToPeer(Predictor):
                 raise NotEnoughReplies(f"no peer replied in round {r.index}", r.failures)
             copies = len(federation) - 1 if topology.exchange == "parallel" else 1
             r.log(loss=float(np.mean(known)), messages=len(federation) * copies)
+
+    def training_asks(self) -> Plan:
+        learner = self.learner.clone()
+        learner.schema_ = self.schema_
+        hops = MOST_CLIENTS // 2  # of a random exchange: a model does not stay where it is
+        walk = [replace(entry, most=entry.most * hops) for entry in learner.update_asks()]
+        return in_turn(walk, self.loop_asks(self.learner.rounds))
 
     def _step(self, r: Round, clients: Any) -> float | None:
         """Train at these peers at once and keep the mean; a peer that fails is passed over."""

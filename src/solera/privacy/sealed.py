@@ -12,8 +12,8 @@ secret; they let the recipient tell a message for another key or another context
 one, and tell the relay nothing.
 
 ``context`` says what the message is for (federation, job, sequence, sender, recipient): a sealed
-message that the relay moves elsewhere does not open there. A seal does not say who made it; a
-recipient that must know checks the sender's signature of the sealed bytes.
+message that the relay moves elsewhere does not open there. A seal by itself does not say who made
+it: :meth:`solera.serve.identity.Identity.seal` puts the sender's key and signature inside.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import solera.published as named
-from solera.core.config import nearest
+from solera.core.constraints import nearest
 from solera.core.errors import UsageError
 from solera.published.theses import Cell
 from solera.study.report.blocks import Block, Paragraph, Section, Table

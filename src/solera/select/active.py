@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
 from numpy.random import Generator
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.component import Component
 from solera.core.constraints import Count, Fraction, NonNegative
 from solera.core.errors import NotFitted
+from solera.core.plan import Plan, planned
 from solera.core.selection import Roster, Selector
 from solera.select.draw import by_weight, highest, uniformly
-from solera.select.reports import ask_values, rows, with_default
+from solera.select.reports import ask_values, rows, value_asks, with_default
+
+_MEAN = 1.0
+"""The power of the rows by which a sum is their mean."""
 
 _ROUNDING = 1e-9
 """0.3 of ten clients are three."""
@@ -73,6 +79,13 @@ class ActiveSampling(Selector):
             self._refresh(roster, fresh, round)
         return chosen
 
+    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
+        return (value_asks(learner, rounds + 1, self._power),)
+
+    @property
+    def _power(self) -> float:
+        return 1.5 if self.mean else 0.5
+
     def draw(self, values: FloatArray, count: int, rng: Generator) -> IntArray:
         """Positions of ``count`` clients with these valuations; NaN where none is known."""
         values = with_default(np.asarray(values, dtype=float))
@@ -107,8 +120,7 @@ class ActiveSampling(Selector):
     def _refresh(self, roster: Roster, clients: IntArray, round: int) -> None:
         assert self.values_ is not None
         assert self.asked_ is not None
-        power = 1.5 if self.mean else 0.5
-        who, reported = ask_values(roster, clients, round, power)
+        who, reported = ask_values(roster, clients, round, self._power)
         self.values_, self.asked_ = self.values_.copy(), self.asked_.copy()
         self.values_[who] = reported
         self.asked_[clients] = True
@@ -134,10 +146,15 @@ class PowerOfChoice(Selector):
         candidates = self.draw(roster, count, round, rng)
         if len(candidates) <= roster.budget:
             return candidates
-        who, reported = ask_values(roster, candidates, round, 1.0)
+        who, reported = ask_values(roster, candidates, round, _MEAN)
         losses = np.full(roster.clients, np.nan)
         losses[who] = reported
         return candidates[highest(with_default(losses[candidates]), roster.budget, rng)]
+
+    def asks(self, learner: Component, rounds: int, per_round: int | None) -> Plan:
+        """Losses are asked of more candidates than are chosen, rows where they are not known."""
+        values = replace(value_asks(learner, rounds, _MEAN), optional=True)
+        return values, planned(rows, 1, optional=True)
 
     def draw(self, roster: Roster, count: int, round: int, rng: Generator) -> IntArray:
         """Candidates with probability ∝ rows."""

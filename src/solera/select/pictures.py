@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.errors import DataError
+from solera.core.pictures import new_figure
 from solera.select.metrics import History, curve
 
 Runs = Mapping[str, Sequence[History]]
@@ -94,9 +95,7 @@ def _checked(runs: Runs) -> Runs:
 
 
 def _axes(x: str, y: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = new_figure(figsize=(7, 4))
     ax = figure.add_subplot()
     ax.set_xlabel(x)
     ax.set_ylabel(y)

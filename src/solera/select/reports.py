@@ -10,16 +10,31 @@ import os
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
-from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
-from solera.core.component import build_fitted, describe_fitted
+from solera.core.clients import (
+    Array,
+    Client,
+    ClientGroup,
+    FloatArray,
+    IntArray,
+    Rows,
+    Segments,
+)
+from solera.core.component import Component, build_fitted, component_name, describe_fitted
+from solera.core.declared import Classes, Fitted
 from solera.core.errors import DataError, Refusal
+from solera.core.evidence import Sums, cells, everyone
+from solera.core.plan import PlannedTask, planned
+from solera.core.release import Cells, Facts
 from solera.core.replies import Stacked
+from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task
+from solera.learn.base import Learner
 
 VARIABLE = "SOLERA_RESOURCES"
 
@@ -30,17 +45,35 @@ def _value_many(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked(_values(group.data, ask))
 
 
-@task("select.value", many=_value_many)
+class Value(TypedDict):
+    """What ``select.value`` takes."""
+
+    model: Annotated[dict[str, Any], Fitted(Learner)]
+    power: Annotated[float, Meta(ge=0, le=2)]
+
+
+def _behind_value(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    losses = losses_of(build_fitted(ask["model"]), client.data.part("train"))
+    scale = len(losses) ** -float(ask["power"])
+    return {"value": Sums(losses[:, None], scale=scale, what="losses", beyond=True)}
+
+
+@task("select.value", many=_value_many, ask=Value, release=[Cells("value", behind=_behind_value)])
 def value(client: Client, ask: Any) -> dict[str, Any]:
     """The sum of the losses of the client's rows under a model over n^power, n the rows."""
     return _value_many(client.alone, ask)[0]
 
 
+def losses_of(model: Any, rows: Rows) -> FloatArray:
+    """The loss of every row."""
+    losses: FloatArray = model.losses(rows.X, rows.y)
+    return losses
+
+
 def _values(rows: Segments, ask: Any) -> dict[str, Any]:
     if not rows.sizes.min():
         raise Refusal("a client without rows has no loss")
-    joined = rows.joined()
-    losses = build_fitted(ask["model"]).losses(joined.X, joined.y)
+    losses = losses_of(build_fitted(ask["model"]), rows.joined())
     sums = np.add.reduceat(losses, np.cumsum(rows.sizes) - rows.sizes)
     return {"value": np.asarray(sums / rows.sizes ** float(ask["power"]), dtype=np.float64)}
 
@@ -57,6 +90,12 @@ def ask_values(
     return clients[known], values[known]
 
 
+def value_asks(learner: Component, most: int, power: float) -> PlannedTask:
+    """What so many calls of :func:`ask_values` ask."""
+    model = {"made": {"$component": component_name(type(learner))}}
+    return planned(value, most, {"model": model, "power": power}, open=["model"])
+
+
 def with_default(values: FloatArray) -> FloatArray:
     """Values where NaN, no report, is replaced by the median of the others, or by 0."""
     known = values[~np.isnan(values)]
@@ -66,7 +105,11 @@ def with_default(values: FloatArray) -> FloatArray:
 # --- rows ---
 
 
-@task("select.rows")
+def _everyone(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    return {"rows": everyone(len(client.data))}
+
+
+@task("select.rows", release=[Cells("rows", behind=_everyone)])
 def rows(client: Client, ask: Any) -> dict[str, Any]:
     """How many rows the client trains on."""
     return {"rows": len(client.data)}
@@ -102,7 +145,27 @@ def own_resources(client: Client) -> Mapping[str, Any]:
     return _stated(path)
 
 
-@task("select.resources")
+class AskResources(TypedDict):
+    """What ``select.resources`` takes: the agreed classes, none where the target is no class."""
+
+    classes: Annotated[Array, Classes()]
+
+
+def _behind_counts(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    classes = ask["classes"]
+    codes = _codes(client, classes) if len(classes) else np.full(len(client.data), -1)
+    return {"counts": cells(codes, len(classes))}
+
+
+@task(
+    "select.resources",
+    ask=AskResources,
+    release=[
+        Facts("speed", "link", "upload", "row_bits"),
+        Cells("rows", behind=_everyone),
+        Cells("counts", behind=_behind_counts),
+    ],
+)
 def resources(client: Client, ask: Any) -> dict[str, Any]:
     """Speed, link, whether rows may be sent, bits of a row, rows, and rows of each class."""
     X = client.data.X
@@ -118,5 +181,11 @@ def class_counts(client: Client, classes: Any) -> IntArray:
     """Rows of each class; empty where the target is no class."""
     if not len(classes):
         return np.zeros(0, dtype=np.int64)
-    codes = np.searchsorted(classes, client.data.y)
-    return np.bincount(np.minimum(codes, len(classes) - 1), minlength=len(classes)).astype(np.int64)
+    return np.bincount(_codes(client, classes), minlength=len(classes)).astype(np.int64)
+
+
+def _codes(client: Client, classes: Any) -> IntArray:
+    """The class of every row, as a code; a target that is no class has none."""
+    if client.data.schema.target != "classes":
+        raise Refusal("the target of this client is no class")
+    return class_codes(client.data.y, classes)

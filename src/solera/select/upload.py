@@ -7,13 +7,15 @@ drawn that do, a real client does only if its owner wrote so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.declared import Classes, Shape
 from solera.core.engine import PerClient
 from solera.core.errors import Refusal
+from solera.core.release import RowsOut
 from solera.core.schema import class_codes
 from solera.core.selection import Roster
 from solera.core.task import task
@@ -22,7 +24,15 @@ from solera.engines.local import LocalEngine
 from solera.select.reports import own_resources
 
 
-@task("select.upload")
+class Upload(TypedDict):
+    """What ``select.upload`` takes: from which row of each class on, and how many."""
+
+    classes: Annotated[Array, Classes()]
+    first: Annotated[IntArray, Shape("named", kind="i", least=0)]
+    take: Annotated[IntArray, Shape("named", kind="i", least=0)]
+
+
+@task("select.upload", ask=Upload, release=[RowsOut("X", "y")])
 def upload(client: Client, ask: Any) -> dict[str, Any]:
     """Rows ``first`` … ``first + take`` − 1 of each class, where the client allows it."""
     if not own_resources(client)["upload"]:

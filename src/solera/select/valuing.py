@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import BoolArray, Client, FloatArray, IntArray
-from solera.core.component import build_fitted, describe_fitted
+from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Part
+from solera.core.component import Component, build_fitted, component_name, describe_fitted
+from solera.core.declared import Fitted, States
 from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.evidence import Sums, everyone
+from solera.core.plan import PlannedTask, planned
+from solera.core.release import Cells
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.base import Averaging
+from solera.learn.base import Learner
 
 
-@task("select.losses")
+class Losses(TypedDict):
+    """What ``select.losses`` takes: a fitted learner, and what it knows otherwise."""
+
+    learner: Annotated[dict[str, Any], Fitted(Learner)]
+    states: Annotated[list[dict[str, Any]], States("learner")]
+    part: Part
+
+
+def _of_every_state(client: Client, ask: Any) -> Iterator[FloatArray]:
+    """The losses of the client's rows under each of the models."""
+    rows = client.data.part(ask["part"])
+    learner = build_fitted(ask["learner"])
+    for state in ask["states"]:
+        learner.set_state({**ask["learner"]["learned"], **state})
+        yield learner.losses(rows.X, rows.y)
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    given = np.stack(list(_of_every_state(client, ask)), axis=1)
+    return {"sums": Sums(given, part=ask["part"], what="losses", beyond=True)}
+
+
+def _everyone(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    return {"rows": everyone(len(client.data.part(ask["part"])), part=ask["part"])}
+
+
+@task(
+    "select.losses",
+    ask=Losses,
+    release=[Cells("sums", behind=_behind), Cells("rows", behind=_everyone)],
+)
 def losses(client: Client, ask: Any) -> dict[str, Any]:
     """Sums of the losses of several models over rows the client keeps, and their number."""
     rows = client.data.part(ask["part"])
     if not len(rows):
         raise Refusal(f"this client has no {ask['part']} rows")
-    learner = build_fitted(ask["learner"])
-    sums = []
-    for state in ask["states"]:
-        learner.set_state({**ask["learner"]["learned"], **state})
-        sums.append(learner.losses(rows.X, rows.y).sum())
+    sums = [given.sum() for given in _of_every_state(client, ask)]
     return {"sums": np.array(sums), "rows": len(rows)}
+
+
+def losses_asks(learner: Component, part: str, most: int) -> PlannedTask:
+    """What so many evaluations of :class:`RoundUtility` at the clients ask."""
+    made = {"$component": component_name(type(learner))}
+    asked = {"learner": {"made": made}, "part": part}
+    return planned(losses, most, asked, open=["learner", "states"])
 
 
 class RoundUtility:

@@ -219,6 +219,24 @@ def verify(path: str | Path, sign_key: bytes, head: tuple[int, str] | None = Non
     return Report(last, torn.size, problems)
 
 
+class Entry(NamedTuple):
+    """One line of a log, for people: its number, when, what, and the facts."""
+
+    n: int
+    time: str
+    event: str
+    facts: dict[str, Any]
+
+
+def entries(path: str | Path, sign_key: bytes) -> Iterator[Entry]:
+    """The lines that this key signed, in order; :func:`verify` tells whether they are all."""
+    with open(path, "rb") as file:
+        while line := file.readline(_LONGEST):
+            entry = _parse(line, sign_key)
+            if entry is not None:
+                yield Entry(entry.n, json.loads(line)["time"], entry.event, entry.facts)
+
+
 class _Line(NamedTuple):
     n: int
     event: str

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
-from solera.core.errors import MissingExtra, PayloadError, SoleraError
+from solera.core.errors import MissingExtra, PayloadError, SoleraError, UsageError
 from solera.core.payload import DEFAULT_LIMITS
 from solera.serve import wire
 
 T = TypeVar("T")
 CHUNK = 1 << 20
 _PATIENCE = 60.0
+_LARGEST_ANSWER = 64 << 20
+"""Bytes: far more than the replies of ten thousand clients with what travels inside them."""
+_ANSWER_SECONDS = 300.0
+_MOST_STARTS = 3
+_LATER = (408, 429)
+"""Answers that say: not now."""
+HERE = "https://127.0.0.1:8443"
 TOKEN, PIN = "SOLERA_DRIVER_TOKEN", "SOLERA_DRIVER_PIN"
 """Environment variables by which a driver that a coordinator starts gets its token and ``pin``."""
 
 
 class CoordinatorError(SoleraError):
-    """The coordinator refused a request, or cannot be reached."""
+    """The coordinator refused a request with a status, or cannot be reached."""
+
+    status: int | None = None
 
 
 class Connection:
-    """HTTPS to one coordinator. ``headers(method, path, body)`` authenticates every request.
+    """HTTPS to one coordinator; plain HTTP only to this machine itself.
+
+    ``headers(method, path, body, start)`` authenticates every request; ``start`` is the number that
+    the coordinator drew when it started, which it tells who does not know it.
 
     ``ca`` is a file of authorities to trust; ``pin`` is the file of the one certificate that the
     coordinator must show, under whatever name it is reached.
@@ -38,7 +53,7 @@ class Connection:
     def __init__(
         self,
         url: str,
-        headers: Callable[[str, str, bytes], Mapping[str, str]],
+        headers: Callable[[str, str, bytes, str], Mapping[str, str]],
         *,
         ca: str | None = None,
         pin: str | None = None,
@@ -49,10 +64,12 @@ class Connection:
         except ImportError as error:
             raise MissingExtra.of("a network connection", "serve") from error
         self._http = httpx.Client(
-            base_url=url, verify=_verify(ca, pin), timeout=httpx.Timeout(60.0)
+            base_url=check_url(url), verify=_verify(ca, pin), timeout=httpx.Timeout(60.0)
         )
+        self._make = httpx.Response
         self._lost = (httpx.RequestError,)
         self._headers = headers
+        self._start = wire.NO_START
         self.patience = patience
 
     def request(
@@ -70,19 +87,19 @@ class Connection:
         """
         content = body if json is None else msgspec.json.encode(json)
         kind = "application/octet-stream" if json is None else "application/json"
-        headers = {"Content-Type": kind, **(headers or {})}
+        headers = {"Content-Type": kind, "Accept-Encoding": "identity", **(headers or {})}
         deadline = time.monotonic() + self.patience
-        pause = 0.05
+        pause, starts = 0.05, 0
         while True:
             try:
-                signed = self._headers(method, path, content)
-                response = self._http.request(
-                    method, path, content=content, headers={**headers, **signed}
-                )
+                response = self._exchange(method, path, content, headers)
             except self._lost as error:
                 problem: str = f"{type(error).__name__}: {error}"
             else:
-                if response.status_code < 500:
+                if starts < _MOST_STARTS and self._started(response):
+                    starts += 1
+                    continue
+                if response.status_code < 500 and response.status_code not in _LATER:
                     return self._checked(response, method, path)
                 problem = f"status {response.status_code}"
             if time.monotonic() + pause > deadline:
@@ -92,6 +109,41 @@ class Connection:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
+
+    def _exchange(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> Any:
+        """One request and its whole answer, as it came: never unpacked, and not too long.
+
+        A few megabytes of compressed zeros are gigabytes.
+        """
+        signed = self._headers(method, path, content, self._start)
+        asked = self._http.stream(method, path, content=content, headers={**headers, **signed})
+        end = time.monotonic() + _ANSWER_SECONDS
+        with asked as response:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise CoordinatorError(f"{method} {path}: the answer is packed, as nobody asked")
+            received = bytearray()
+            for piece in response.iter_raw():
+                received += piece
+                if len(received) > _LARGEST_ANSWER or time.monotonic() > end:
+                    raise CoordinatorError(
+                        f"{method} {path}: the answer is larger than {_LARGEST_ANSWER:,} bytes, "
+                        f"or takes longer than {_ANSWER_SECONDS:g} s"
+                    )
+            status, headers = response.status_code, response.headers
+            return self._make(status, headers=headers, content=bytes(received))
+
+    def _started(self, refusal: Any) -> bool:
+        """Whether a refusal says that the coordinator has started anew; the next request knows."""
+        if refusal.status_code != 401:
+            return False
+        try:
+            start = refusal.json().get("start")
+        except (ValueError, AttributeError):
+            return False
+        if not isinstance(start, str) or not re.fullmatch("[0-9a-f]{32}", start):
+            return False
+        known, self._start = self._start, start
+        return start != known
 
     def call(self, method: str, path: str, answer: type[T], json: Any = None) -> T:
         """Send a message and read the answer, which is one too."""
@@ -108,10 +160,12 @@ class Connection:
         if response.status_code < 400:
             return response
         try:
-            detail = response.json()["detail"]
+            detail = str(response.json()["detail"])[:2000]
         except (ValueError, KeyError, TypeError):
             detail = response.text[:200]
-        raise CoordinatorError(f"{method} {path}: {detail} (status {response.status_code})")
+        error = CoordinatorError(f"{method} {path}: {detail} (status {response.status_code})")
+        error.status = response.status_code
+        raise error
 
     def upload(self, frame: bytes) -> str:
         """Store bytes under their digest; large ones go on where they stopped."""
@@ -153,6 +207,29 @@ class Connection:
 
     def close(self) -> None:
         self._http.close()
+
+
+def check_url(url: str) -> str:
+    """An address that what is secret may be sent to: https, or http on this machine itself."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(f"{url!r} is not an address", hint=f"write it like {HERE}")
+    if parts.scheme == "http" and not _is_here(parts.hostname or ""):
+        raise UsageError(
+            f"{url}: without TLS everyone on the way could read the token", hint="use https://"
+        )
+    return url.rstrip("/")
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _verify(ca: str | None, pin: str | None) -> Any:

@@ -22,7 +22,8 @@ from typing import Final
 from solera.core.errors import MissingExtra, PayloadError, SoleraError, UsageError
 from solera.core.payload import decode, encode
 from solera.core.private_files import read_private, refuse_open, write_file
-from solera.privacy.sealed import open_sealed
+from solera.privacy.sealed import SealError, open_sealed, seal
+from solera.serve.wire import NO_START
 
 try:
     from cryptography.exceptions import InvalidSignature
@@ -42,13 +43,17 @@ UNKNOWN_KEY: Final = "unknown key"
 class Unauthorised(SoleraError):
     """A request that does not prove who sent it.
 
-    ``reason`` is one word for logs and counters: ``header``, ``time``, ``replay``, ``signature``
-    or ``busy``.
+    ``reason`` is one word for logs and counters: ``header``, ``time``, ``start``, ``replay``,
+    ``body``, ``signature`` or ``busy``.
     """
 
     def __init__(self, reason: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
+
+
+class WrongSender(SealError):
+    """A sealed message that somebody else made than it should come from."""
 
 
 class Identity:
@@ -107,9 +112,24 @@ class Identity:
         """64 bytes that only this client can make for this message."""
         return self._sign.sign(message)
 
-    def open(self, data: bytes, *, context: bytes) -> bytes:
-        """What another client sealed to :attr:`seal_key`; see :mod:`solera.privacy.sealed`."""
-        return open_sealed(self._seal, data, context=context)
+    def seal(self, seal_key: bytes, data: bytes, *, context: bytes) -> bytes:
+        """``data`` for the owner of ``seal_key`` alone, signed inside: it says who made it."""
+        signature = self.sign(_sealed_message(seal_key, context, data))
+        return seal(seal_key, self.sign_key + signature + data, context=context)
+
+    def open(self, data: bytes, *, context: bytes, sender: bytes) -> bytes:
+        """What the owner of the key ``sender`` sealed to :attr:`seal_key`.
+
+        The signature is for this recipient and context: who receives a message cannot seal it to
+        somebody else as if it came from its maker. See :mod:`solera.privacy.sealed`.
+        """
+        content = open_sealed(self._seal, data, context=context)
+        made_by, signature, inside = content[:32], content[32:96], content[96:]
+        if made_by != sender:
+            raise WrongSender(f"the message says that key {made_by.hex()[:16]}… made it")
+        if not verify(sender, _sealed_message(self.seal_key, context, inside), signature):
+            raise WrongSender(f"key {sender.hex()[:16]}… did not make this message")
+        return inside
 
 
 def verify(sign_key: bytes, message: bytes, signature: bytes) -> bool:
@@ -126,20 +146,33 @@ def signed_message(purpose: str, *parts: str | int | bytes) -> bytes:
     return encode([f"solera {purpose} 1", *parts])
 
 
+def ask_digest(
+    task: str, version: int, payload: str, prepare: str | None, round: int, seed: int
+) -> str:
+    """SHA-256 of what a client is asked, by which its reply names it."""
+    parts = (task, version, payload, prepare or "", round, seed)
+    return hashlib.sha256(signed_message("ask", *parts)).hexdigest()
+
+
 def reply_message(
-    federation: str, job: str, seq: int, client: str, status: str, digest: str, size: int
+    federation: str, job: str, seq: int, client: str, ask: str, status: str, digest: str, size: int
 ) -> bytes:
     """What a client signs with a reply.
 
-    It names the ask and the client beside the content, so that a reply cannot be moved to another
-    job, ask or client, turned from a refusal into an answer, or given other bytes.
+    It names the ask (and by ``ask``, its digest, what was asked) and the client beside the content,
+    so that a reply cannot be moved to another job, ask or client, given to another question, turned
+    from a refusal into an answer, or given other bytes.
     """
-    return signed_message("reply", federation, job, seq, client, status, digest, size)
+    return signed_message("reply", federation, job, seq, client, ask, status, digest, size)
 
 
 def seal_key_message(federation: str, seal_key: bytes) -> bytes:
     """What a client signs when it joins: messages for it in this federation go to this key."""
     return signed_message("seal key", federation, seal_key)
+
+
+def _sealed_message(seal_key: bytes, context: bytes, data: bytes) -> bytes:
+    return signed_message("sealed", seal_key, context, hashlib.sha256(data).digest())
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -148,22 +181,37 @@ _HEADERS: Final = {
     "Solera-Key": re.compile(r"[0-9a-f]{64}"),
     "Solera-Time": re.compile(r"[0-9]{1,12}\.[0-9]{3}"),
     "Solera-Nonce": re.compile(r"[0-9a-f]{32}"),
+    "Solera-Start": re.compile(r"[0-9a-f]{32}"),
+    "Solera-Digest": re.compile(r"[0-9a-f]{64}"),
     "Solera-Signature": re.compile(r"[0-9a-f]{128}"),
 }
 """Each value has one spelling, so a signed request cannot be sent again in another."""
 
 
+def new_start() -> str:
+    """A number that a coordinator draws when it starts; see :func:`check_request`."""
+    return secrets.token_hex(16)
+
+
 def sign_request(
-    identity: Identity, audience: str, method: str, path: str, body_digest: str, now: float
+    identity: Identity,
+    audience: str,
+    method: str,
+    path: str,
+    body_digest: str,
+    now: float,
+    start: str = NO_START,
 ) -> dict[str, str]:
     """Headers that prove who sends this request, for about two minutes and for one use.
 
     ``path`` includes the query. ``audience`` names the federation: without it, a coordinator could
-    pass the request on to another one that has enrolled the same key.
+    pass the request on to another one that has enrolled the same key. ``start`` is the number that
+    the coordinator drew when it started.
     """
     time, nonce = f"{now:.3f}", secrets.token_hex(16)
-    message = signed_message("request", audience, method, path, body_digest, time, nonce)
-    values = identity.sign_key.hex(), time, nonce, identity.sign(message).hex()
+    message = signed_message("request", audience, method, path, body_digest, time, nonce, start)
+    signature = identity.sign(message).hex()
+    values = identity.sign_key.hex(), time, nonce, start, body_digest, signature
     return dict(zip(_HEADERS, values, strict=True))
 
 
@@ -180,18 +228,25 @@ def check_request(
     audience: str,
     method: str,
     path: str,
-    body_digest: str,
+    body_digest: str | None,
     now: float,
     seen: NonceCache | None,
     window: float = 120,
+    start: str = NO_START,
 ) -> bytes:
     """The public key that signed this request, or :class:`Unauthorised`.
 
-    ``body_digest`` is of the body that arrived. A nonce counts as used only after the signature
-    holds, so nobody can use up another's. ``seen`` is None where a repeated request does no harm.
+    ``body_digest`` is of the body that arrived, None before it has: who sends may be checked first.
+    A nonce counts as used only after the signature holds, so nobody can use up another's. ``seen``
+    is None where a repeated request does no harm. What was sent to an earlier start of the
+    coordinator is void: it may have been taken, and that is no longer remembered.
     """
-    key_hex, time, nonce, signature = _parse(headers)
+    key_hex, time, nonce, for_start, digest, signature = _parse(headers)
     key, sent = bytes.fromhex(key_hex), float(time)
+    if for_start != start:
+        raise Unauthorised("start", "the request is for an earlier start of this coordinator")
+    if body_digest is not None and digest != body_digest:
+        raise Unauthorised("body", "the body is not the one that was signed")
     if not abs(now - sent) <= window:
         raise Unauthorised(
             "time",
@@ -200,7 +255,7 @@ def check_request(
             hint="set the clocks of client and coordinator by NTP",
         )
     try:
-        message = signed_message("request", audience, method, path, body_digest, time, nonce)
+        message = signed_message("request", audience, method, path, digest, time, nonce, start)
     except PayloadError:
         raise Unauthorised("header", "the request's path is not text") from None
     if not verify(key, message, bytes.fromhex(signature)):
@@ -211,7 +266,7 @@ def check_request(
 
 
 def _parse(headers: Mapping[str, str]) -> list[str]:
-    """The four values; each exactly once and in its one spelling."""
+    """The values; each exactly once and in its one spelling."""
     values = []
     for name, pattern in _HEADERS.items():
         sent = [value for given, value in headers.items() if given.lower() == name.lower()]
@@ -242,8 +297,8 @@ class NonceCache:
 
     A client with more than ``per_client`` requests in the window gets a shorter window: the oldest
     is forgotten and everything as old is refused. It can so hurt no one but itself, and a full
-    cache never lets a replay through. It lives in memory: after a restart, what makes a repeated
-    request harmless is that asks and replies are stored under their (job, sequence) keys.
+    cache never lets a replay through. It lives in memory: what was signed for an earlier start of
+    the coordinator is refused for that.
     """
 
     def __init__(self, clients: int = 10_000, per_client: int = 1024) -> None:

@@ -5,7 +5,7 @@ federation = "cardio"
 owner = "dr. vega"       # who asks, for the clients' policies and logs
 seed = 0
 clients = 3              # begin once that many have joined
-deadline = 86400         # seconds until the job as a whole is over; none by default
+deadline = 86400         # seconds until the job as a whole is over; a week by default
 standing = false         # true: clients contribute at any time, until the job is cancelled
 evaluate = "test"        # judge the model on what clients keep apart; "" for no judgement
 
@@ -20,14 +20,20 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from solera.core.config import Problem, check_call, component, errors_located, read_text
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
-from solera.learn.base import Additive, Learner
+from solera.core.plan import Plan, in_turn
+from solera.learn.base import Additive, Learner, Predictor
+from solera.learn.evaluation import evaluation_asks
+from solera.serve.description import Description, learner_table
 from solera.serve.wire import NAME
+
+MOST_CONTRIBUTIONS = 1000
+"""How often one client contributes to a standing job, at most; then it is started again."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,39 @@ class JobSpec:
     deadline: NonNegative | None = None
     standing: bool = False
     evaluate: Literal["", "train", "test"] = ""
+
+    def plan(self) -> Plan:
+        """What the job asks, whatever rows its clients turn out to have."""
+        asks = self.learner.asks(None)
+        if self.standing and isinstance(self.learner, Additive):
+            asks = tuple(
+                replace(entry, most=MOST_CONTRIBUTIONS)
+                if entry.task == self.learner.contribution.name
+                else entry
+                for entry in asks
+            )
+        if self.evaluates:
+            asks = in_turn(asks, evaluation_asks(self.learner, self.evaluate))
+        return asks
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether clients judge the model at the end."""
+        return bool(self.evaluate) and not self.standing and isinstance(self.learner, Predictor)
+
+    def describe(self, toml: str) -> Description:
+        """What owners approve; ``toml`` is the file that declares the job."""
+        return Description(
+            job=self.name,
+            federation=self.federation,
+            kind="standing" if self.standing else "managed",
+            owner=self.owner,
+            seed=self.seed,
+            learner=learner_table(self.learner),
+            plan=self.plan(),
+            seconds=self.deadline or None,
+            toml=toml,
+        )
 
 
 def read_job(path: str | os.PathLike[str]) -> JobSpec:

@@ -23,6 +23,8 @@ from solera.core.errors import PayloadError
 INLINE = 1 << 16
 """Blobs up to this size travel inside the message that names them, which spares a request."""
 
+NO_START = "0" * 32
+"""What a client takes for the coordinator's start before it has heard of one."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = r"^[0-9a-f]{64}$"
 _SIGNATURE = r"^[0-9a-f]{128}$"
@@ -42,6 +44,7 @@ Size = Annotated[int, Meta(ge=0, lt=2**50, examples=[81920])]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, examples=[7])]
 Seconds = Annotated[float, Meta(gt=0, examples=[3600.0])]
 TaskName = Annotated[str, Meta(max_length=200, examples=["linear.train"])]
+FactName = Annotated[str, Meta(max_length=50, examples=["loss"])]
 Person = Annotated[str, Meta(max_length=200, examples=["ana@example.org"])]
 Reason = Annotated[str, Meta(max_length=2000, examples=["too few rows"])]
 Frame = Annotated[str, Meta(max_length=2 * INLINE, examples=["U09MAQ=="])]
@@ -104,12 +107,16 @@ class NewAsk(Call, kw_only=True):
 
 
 class PendingAsk(Call, kw_only=True):
-    """An ask as an agent sees it. ``hash`` is of the job's description, which people approve."""
+    """An ask as an agent sees it. ``spec`` names the blob of the job's description.
+
+    ``hash`` is of both the job and its description; agents work it out themselves.
+    """
 
     prepare: Digest | None
     job: Name
     sequence: Number
     kind: TaskName
+    spec: Digest
     hash: Digest
     owner: Person
     seed: Seed
@@ -145,9 +152,10 @@ class NewReply(Answer, kw_only=True):
 
 
 class Reply(Answer, kw_only=True):
-    """A reply as the driver sees it."""
+    """A reply as the driver sees it; what the coordinator itself says has no ``signature``."""
 
     client: int
+    signature: Signature | None = None
     frame: str | None = None
 
 
@@ -271,7 +279,7 @@ class NewNote(Message):
     """What a learner has to say of itself."""
 
     event: Literal["round", "evaluated"]
-    facts: Annotated[dict[str, float], Meta(max_length=100, examples=[{"loss": 0.41}])]
+    facts: Annotated[dict[FactName, float], Meta(max_length=40, examples=[{"loss": 0.41}])]
 
 
 # --- standing jobs -------------------------------------------------------------------------------
@@ -287,10 +295,13 @@ class Contribution(Message):
 
 
 class Queued(Message):
-    """The latest answer of a client to a standing job."""
+    """The latest answer of a client to a standing job, signed by it."""
 
     sequence: int
     digest: Digest
+    size: int
+    round: int
+    signature: Signature
 
 
 class Queue(Message):
@@ -334,7 +345,7 @@ class Join(Message):
     sign_key: Digest
     seal_key: Digest
     seal_signature: Signature
-    tasks: Annotated[dict[str, int], Meta(max_length=1000, examples=[{"data.describe": 1}])]
+    tasks: Annotated[dict[TaskName, Number], Meta(max_length=1000, examples=[{"data.describe": 1}])]
 
 
 class Enrolled(Message):
@@ -355,10 +366,14 @@ class Heartbeat(Message, kw_only=True):
 
 
 class Member(Message):
-    """A client, as drivers see it; ``head`` is the end of its audit log, as it said last."""
+    """A client, as drivers see it; ``head`` is the end of its audit log, as it said last.
+
+    ``sign_key`` is its public key, by which its replies are known.
+    """
 
     id: int
     name: str
+    sign_key: Digest
     status: str
     seen: float | None
     doing: str
@@ -371,6 +386,25 @@ class Members(Message):
 
     name: str
     clients: list[Member]
+
+
+class Peer(Message):
+    """A client, as the others of its federation see it: who it is, and how to seal to it.
+
+    ``seal_signature`` is its own, over the key to seal to.
+    """
+
+    id: int
+    name: Name
+    sign_key: Digest
+    seal_key: Digest
+    seal_signature: Signature
+
+
+class Peers(Message):
+    """Everyone who takes part in a client's federation, itself included."""
+
+    peers: list[Peer]
 
 
 class Why(Message):

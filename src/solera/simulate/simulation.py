@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from solera.core.clients import Source
-from solera.core.constraints import Count, check_arguments
+from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.gate import ReleaseLimits, find_limits
 from solera.core.payload import DEFAULT_LIMITS, Limits
-from solera.core.schema import Feature, Schema
+from solera.core.schema import Feature, Kind, Schema, Unknown, infer, infer_target
 from solera.core.topology import Topology
 from solera.data.adapters import from_pandas
+from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData, check_rows
+from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
+from solera.data.partition_groups import ByGroup
 from solera.simulate.clock import VirtualClock
 from solera.simulate.failures import Failures
 
 
 class Simulation(Federation):
-    """A federation whose clients live on this machine; ``data`` is what they hold."""
+    """A federation whose clients live on this machine; ``data`` is what they hold.
+
+    To scikit-learn's cross-validation it is a matrix of all rows that clients train on, client
+    after client: some of them are again a federation, of the clients that hold one.
+    """
 
     data: Any
+    _remade: Callable[[FederatedData], Simulation]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        summary = getattr(self.data, "summary", None)
+        lines = [] if summary is None else str(summary()).splitlines()
+        about = [(name, text.strip()) for name, _, text in (line.partition(":") for line in lines)]
+        return super()._facts() + [fact for fact in about if fact[0] != "clients"]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows that clients train on, and columns."""
+        sizes = self.data.sizes("train")
+        if sizes is None:
+            raise AttributeError("rows that are generated lazily have no number")
+        return int(sizes.sum()), self.data.schema.width
+
+    def __getitem__(self, rows: Any) -> Simulation:
+        chosen = rows[0] if isinstance(rows, tuple) else rows
+        return self._remade(self.data.some_rows(np.asarray(chosen)))
 
 
+@names_checked
 def simulate(
     X: Any,
     y: Any = None,
@@ -46,6 +75,11 @@ def simulate(
     failures: Failures | None = None,
     clock: VirtualClock | None = None,
     topology: Topology | None = None,
+    target: str | Sequence[str] | None = None,
+    group: str | None = None,
+    columns: Sequence[str] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    unknown: Unknown | None = None,
     features: Sequence[Feature | str] | None = None,
     schema: Schema | None = None,
     memory: Count | None = None,
@@ -56,8 +90,10 @@ def simulate(
 
     Parameters
     ----------
-    X, y: the rows to deal out (arrays, a CSR matrix or a pandas frame), or, as ``X`` alone, a
-        :class:`FederatedData` or :class:`LazyData`.
+    X, y: the rows to deal out (arrays, a CSR matrix or a data frame), or, as ``X`` alone, a frame
+        with its target, a :class:`Dataset`, a list of pairs (X, y), one for each client, a
+        :class:`FederatedData` or :class:`LazyData`. Of a data set the training rows are dealt
+        out, with its classes by their names.
     clients: how many, unless the partition says so itself; 10 by default for :class:`IID`.
     partition: who gets which rows; :class:`IID` by default.
     validation, test: fractions of every client's rows to set aside.
@@ -68,14 +104,49 @@ def simulate(
     failures: what goes wrong.
     clock: virtual time, and what clients can do in it.
     topology: the shape of the federation; a star by default.
-    features, schema: names and kinds of the columns, or the whole schema.
+    target, columns, kinds, unknown: how to read a frame; see :func:`solera.from_pandas`.
+    group: the column of a frame, or the groups of a data set, that say whose row it is: every
+        value becomes a client of that name.
+    features, schema: names and kinds of the columns, or the whole schema. A frame is read by the
+        schema that is given, such as that of a model to go on with.
     memory: bytes that the clients of one ``many=`` call may hold together.
     limits: the largest payload that may be sent.
     policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
         one's own. Every ask and reply then passes the gate that stands at real clients.
     """
-    check_arguments(simulate, engine=engine, workers=workers, memory=memory)
-    source = _source(X, y, clients, partition, features, schema, seed)
+    check_arguments(simulate, engine=engine, workers=workers, memory=memory, partition=partition)
+    reading: dict[str, Any] = {
+        "target": target,
+        "columns": columns,
+        "kinds": kinds,
+        "unknown": unknown,
+    }
+    reading = {name: value for name, value in reading.items() if value is not None}
+    if _are_pairs(X):
+        X = _from_pairs(X, y, clients, partition)
+    table = X
+    if is_frame(X):
+        table = to_pandas(X)
+        if schema is not None:
+            reading["target"] = _one_or_all(schema.target_names) if y is None else None
+            reading["columns"] = [feature.name for feature in schema.features]
+        X = from_pandas(table, group=group, **reading)
+        if schema is not None:
+            X = replace(X, X=encode_frame(table, schema))
+    elif reading:
+        raise UsageError(
+            f"simulate({next(iter(reading))}=…) says how to read a data frame, "
+            f"X is {type(X).__name__}"
+        )
+    if isinstance(X, Dataset):
+        table = X.X if table is X else table
+        X, y, schema, partition = _open(X, y, schema, partition, group)
+    elif group is not None:
+        raise UsageError(
+            f"simulate(group={group!r}) names a column of a data frame, X is {type(X).__name__}",
+            hint="partition=so.partitions.ByGroup(…) takes a value for every row",
+        )
+    source = _source(X, y, clients, partition, features, schema, seed, table)
     if validation or test:
         if not isinstance(source, FederatedData):
             raise UsageError("validation and test parts need rows that are not generated lazily")
@@ -94,6 +165,19 @@ def simulate(
     carrier = _engine(engine, source, {**options, **(engine_options or {})})
     federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
     federation.data, federation.clock = source, clock
+    federation.names = getattr(source, "names", ())
+    federation._remade = partial(
+        simulate,
+        seed=seed,
+        engine=engine,
+        workers=workers,
+        engine_options=engine_options,
+        failures=failures,
+        clock=clock,
+        topology=topology,
+        memory=memory,
+        limits=limits,
+    )
     return federation
 
 
@@ -113,6 +197,62 @@ def _engine(name: str, source: Source, options: Mapping[str, Any]) -> Any:
     return engine(source, **given)
 
 
+def _one_or_all(names: tuple[str, ...]) -> Any:
+    return names[0] if len(names) == 1 else list(names) or None
+
+
+def _open(
+    dataset: Dataset, y: Any, schema: Schema | None, partition: Partition | None, group: str | None
+) -> tuple[Any, Any, Schema, Partition | None]:
+    """Rows, target, schema and partition of a data set; its classes by their names."""
+    if group is not None:
+        if partition is not None:
+            raise UsageError(f"simulate(group={group!r}): a group is a partition already")
+        if group not in dataset.groups:
+            known = ", ".join(dataset.groups) or "none"
+            raise UsageError(
+                f"simulate(group={group!r}): the data has no such group", hint=f"it has {known}"
+            )
+        partition = ByGroup(dataset.groups[group])
+    if y is not None:
+        if dataset.y is not None:
+            raise UsageError("simulate: the data has a target already, leave y out")
+        column = getattr(y, "name", None)
+        names = (column,) if isinstance(column, str) else ()
+        y = target_array(y)
+        target, classes, outputs = infer_target(y)
+        agreed = Schema(dataset.schema.features, target, classes, outputs, names)
+        agreed = replace(agreed, unknown=dataset.schema.unknown)
+        return dataset.X, y, schema or agreed, partition
+    named = dataset.with_class_names()
+    agreed = replace(named.schema, target_names=dataset.target_names)
+    return named.X, named.y, schema or agreed, partition
+
+
+def _are_pairs(X: Any) -> bool:
+    """Whether it is a list of the rows and targets of clients."""
+    return (
+        isinstance(X, list | tuple)
+        and bool(X)
+        and all(isinstance(pair, tuple) and len(pair) == 2 for pair in X)
+        and all(hasattr(rows, "shape") and np.ndim(rows) >= 2 for rows, _ in X)
+    )
+
+
+def _from_pairs(X: Any, y: Any, clients: Any, partition: Any) -> FederatedData:
+    """Every pair (X, y) is a client's."""
+    if any(option is not None for option in (y, clients, partition)):
+        raise UsageError("simulate: a list of pairs (X, y) has its clients already")
+    pairs = [check_rows(*pair) for pair in X]
+    for client, (rows, _) in enumerate(pairs):
+        if rows.shape[1:] != pairs[0][0].shape[1:]:
+            raise DataError(f"client {client} has rows of shape {rows.shape[1:]}, others differ")
+    sizes = [len(rows) for rows, _ in pairs]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    X, y = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    return FederatedData(X, y, offsets)
+
+
 def _source(
     X: Any,
     y: Any,
@@ -121,18 +261,16 @@ def _source(
     features: Sequence[Feature | str] | None,
     schema: Schema | None,
     seed: int,
+    table: Any,
 ) -> Source:
     if hasattr(X, "segments"):
         if any(option is not None for option in (y, clients, partition, features, schema)):
             raise UsageError("simulate: data that has its clients already takes no partition")
         source: Source = X
         return source
-    table = X
-    if hasattr(X, "iloc"):
-        frame = from_pandas(X)
-        features = frame.schema.features if features is None else features
-        X = frame.X
     X, y = check_rows(X, y)
+    if features is not None and schema is not None:
+        schema = replace(schema, features=infer(X, features=features).features)
     if partition is None:
         partition = IID()
     if clients is None and isinstance(partition, IID):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from solera.core.clients import FloatArray
-from solera.core.config import nearest
+from solera.core.constraints import nearest
 from solera.core.errors import SoleraError, UsageError
 from solera.study import runs
 from solera.study.metrics import sign
+from solera.study.names import chain_of_text, short_names
 from solera.study.run.metrics_table import LAST
 from solera.study.statistics import (
     FriedmanResult,
@@ -106,10 +106,14 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
 
     ``by`` is a label: learner, partition, data, scheme, run, or a parameter such as ``learner.lr``.
     A row of the table is what the other labels have in common: a data set, a partition, a seed.
+    Methods that train alone, federated and centralised are never taken for one: where there are
+    several schemes, each is a method of its own.
     """
     known = sorted({label for score in scores for label in score.labels})
     if by not in known:
         raise UsageError(f"runs do not differ in {by!r}", hint=nearest(by, known))
+    if by != "scheme":
+        scores = _apart(scores, by)
     cells: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for score in scores:
         row = tuple(sorted(_shared(score.labels, by).items()))
@@ -152,6 +156,32 @@ def compare(scores: Sequence[Score], by: str, metric: str, alpha: float = 0.05) 
     )
 
 
+def where(scores: Sequence[Score], conditions: Mapping[str, str]) -> list[Score]:
+    """The scores whose labels have these values, such as ``scheme`` that is ``federated``."""
+    for label, value in conditions.items():
+        known = {score.labels[label] for score in scores if label in score.labels}
+        if not known:
+            labels = {name for score in scores for name in score.labels}
+            raise UsageError(f"runs have no {label!r}", hint=nearest(label, sorted(labels)))
+        if value not in known:
+            raise UsageError(f"no run has {label} {value!r}", hint=nearest(value, sorted(known)))
+    return [s for s in scores if all(s.labels.get(k) == v for k, v in conditions.items())]
+
+
+def _apart(scores: Sequence[Score], by: str) -> Sequence[Score]:
+    """Scores whose methods say how they were trained, where that is not the same for all."""
+    schemes = {score.labels.get("scheme", "") for score in scores}
+    if len(schemes) < 2:
+        return scores
+    return [Score(_with_scheme(score.labels, by), score.value) for score in scores]
+
+
+def _with_scheme(labels: Mapping[str, str], by: str) -> dict[str, str]:
+    rest = {name: value for name, value in labels.items() if name != "scheme"}
+    scheme = labels.get("scheme", "")
+    return rest if scheme == "federated" else {**rest, by: f"{rest.get(by, '')}, {scheme}"}
+
+
 def _shared(labels: dict[str, str], by: str) -> dict[str, str]:
     """The labels that a row of the table has in common."""
     outer = by.partition(".")[0]
@@ -164,7 +194,7 @@ def _shared(labels: dict[str, str], by: str) -> dict[str, str]:
 
 def _short(names: Sequence[str]) -> tuple[str, ...]:
     """``FedLinear(rounds=6)`` as ``FedLinear`` where that is enough to tell methods apart."""
-    short = [re.sub(r"^(\w+)\(.*\)$", r"\1", name) for name in names]
+    short = short_names([chain_of_text(name) for name in names])
     return tuple(short if len(set(short)) == len(names) else names)
 
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from solera.core.config import nearest
+from solera.core.constraints import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
+from solera.core.html import html_table
 from solera.study.exporters import Exporter
 from solera.study.metrics import score_name
 from solera.study.run.folder import Events, read_environment
@@ -54,6 +55,12 @@ class Run:
     last: str
     environment: dict[str, str] = field(repr=False)
     spec: dict[str, Any] = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: what was run, and the mean of every metric."""
+        about = {"data": ", ".join(self.data), "learners": ", ".join(self.learners)}
+        rows = [("cells", self.cells), *about.items(), *self.metrics.items(), ("state", self.last)]
+        return html_table(rows, title=self.name)
 
 
 def find(root: Paths = ROOT) -> Iterator[Run | BadRun]:
@@ -107,6 +114,8 @@ def rows(folder: Path) -> list[dict[str, str]]:
                     problem = f"line {reader.line_num} of {path.name} is no line of metrics"
                     raise BadRun(f"{folder} cannot be read: {problem}", hint=_HINT)
                 lines.append(line)
+    except FileNotFoundError:
+        raise BadRun(f"there is no run in {folder}", hint="name the folder of a run") from None
     except (OSError, ValueError, csv.Error) as error:
         raise BadRun(f"{folder} cannot be read: {error}", hint=_HINT) from error
     return lines
@@ -126,7 +135,8 @@ def resolve(name: Paths, root: Paths = ROOT) -> Path:
         if (path / "environment.json").exists():
             return path
     known = [folder.name for folder in _folders(root)]
-    raise UsageError(f"there is no run {str(name)!r}", hint=nearest(str(name), known))
+    hint = nearest(str(name), known) if known else f"there are no runs in {root} yet"
+    raise UsageError(f"there is no run {str(name)!r}", hint=hint)
 
 
 def _folders(root: Paths) -> list[Path]:

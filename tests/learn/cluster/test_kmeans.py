@@ -195,7 +195,8 @@ def test_seeding_sends_no_row(init):
         replies = original(task, payload, **options)
         name = getattr(task, "name", task)
         if name in ("kmeans.candidates", "kmeans.local_seeds"):
-            sent.extend(reply["means"] for reply in original(task, payload, **options).collect())
+            answers = original(task, payload, **options).collect()
+            sent.extend(answer["sums"] / answer["rows"][:, None] for answer in answers)
         return replies
 
     fed.ask = ask

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import json
 import resource
 import shutil
 import signal
@@ -21,6 +22,8 @@ import pytest
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import encode
+from solera.core.plan import PlannedTask
+from solera.core.ranges import Range
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "pandas"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -31,10 +34,12 @@ from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
+from solera.serve.agent.approvals import Approver  # noqa: E402
 from solera.serve.agent.held_jobs import HeldJobs, describe  # noqa: E402
 from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.agent.sources import open_source  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
+from solera.serve.description import Description  # noqa: E402
 
 PROGRAM = f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[1])!r})\n" + (
     "import agent_tasks\n" + AGENT
@@ -226,6 +231,17 @@ def test_sigterm_ends_an_agent_in_the_middle_of_a_task_and_nothing_is_lost(netwo
     assert heard == [{"rows": 60}]
 
 
+def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_ask_has_failed(network, tmp_path):
+    with working(hire(network)):
+        (reply,) = answer(network, "agent.die", {"folder": str(tmp_path), "times": 2})
+        assert reply["draw"].shape == (3,)
+        (failure,) = answer(network, "agent.die", {"folder": str(tmp_path), "times": 99})
+        assert failure.kind == "failed"
+        assert failure.reason.startswith("crashed: ")
+        assert len(list(tmp_path.glob("killed-*"))) == 2 + 3
+        assert answer(network, "agent.count", {"numbers": 0})[0]["times"] == 1, "it works on"
+
+
 # --- a machine with faults -----------------------------------------------------------------------
 
 
@@ -253,7 +269,7 @@ def test_a_damaged_memory_is_named(network, damage):
 
 
 @contextmanager
-def full_disk(size=16 << 10):
+def full_disk(size=512 << 10):
     """No file of this process may grow beyond so many bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -265,7 +281,7 @@ def full_disk(size=16 << 10):
 
 def test_what_the_disk_does_not_keep_does_not_leave(network):
     agent = hire(network)
-    large = ("agent.count", {"numbers": 10_000})
+    large = ("agent.count", {"numbers": 100_000})
     with working(agent):
         with full_disk():
             (failure,) = answer(network, *large)
@@ -300,7 +316,7 @@ def test_an_agent_whose_rows_are_away_says_so_and_waits(network, tmp_path):
     flag = tmp_path / "flag"
     agent = hire(network, rows=functools.partial(read_when_there, flag), begin=False)
     with working(agent):
-        until(lambda: told(network)["doing"] == "cannot work: the database is away")
+        until(lambda: told(network)["doing"] == "cannot work: the rows cannot be read")
         with asking(network.connect(), "agent.count", {"numbers": 0}) as heard:
             flag.touch()
         assert heard[0]["times"] == 1
@@ -309,43 +325,62 @@ def test_an_agent_whose_rows_are_away_says_so_and_waits(network, tmp_path):
 
 # --- held jobs -----------------------------------------------------------------------------------
 
-CAREFUL = '[approval]\nmode = "ask"\napprovers = ["dr.garcia"]\n' + ALL
-
 
 def test_held_jobs_are_listed_with_their_description_and_run_once_approved(network, tmp_path):
+    key = tmp_path / "ana.key"
+    public = Approver.create(key, "ana").public
     policy = tmp_path / "policy.toml"
-    policy.write_text(CAREFUL)
-    agent = hire(network, CAREFUL)
+    policy.write_text(f'[approval]\nmode = "ask"\napprovers = {{ ana = "{public}" }}\n' + ALL)
+    agent = hire(network, policy.read_text())
 
     def solera(*arguments):
         result = CliRunner().invoke(app, [*arguments, "--folder", str(agent.folder)])
         assert result.exit_code == 0, result.output
         return result.stdout
 
+    def decide(command, code=0):
+        order = [command, hash, "--key", str(key), "--policy", str(policy)]
+        solera(*order)
+
     assert solera("held") == "no job waits for approval\n"
-    fed = network.connect("studied", seed=77)
-    job = network.driver().request("GET", f"/v1/jobs/{fed.engine.job}").json()
+    plan = [PlannedTask("agent.count", 1, 9, {"numbers": Range(0, 0)})]
+    hash = network.driven("studied", plan, owner="dr. vega", seed=77)
     with working(agent):
-        with asking(fed, "agent.count", {"numbers": 0}) as heard:
-            said = until(lambda: solera("held") if agent.held.path.exists() else "")
-            assert job["hash"] in said
-            assert f"{job['id']}, driven, of {job['owner']}; asks for agent.count; since 20" in said
-            assert '"seed": 77' in said
-            until(lambda: agent.held.read())
-            time.sleep(1.5)
-            assert heard == []
-            solera("approve", job["hash"], "--person", "dr.garcia", "--policy", str(policy))
-            assert solera("held", "--policy", str(policy)) == "no job waits for approval\n"
-        assert heard[0]["times"] == 1
+        network.put_ask("studied", 0, "agent.count", {"numbers": 0})
+        said = until(lambda: agent.held.read() and solera("held"))
+        assert hash in said
+        assert "studied, driven, of dr. vega; asks for agent.count; since 20" in said
+        assert "seed 77" in said
+        assert "asks agent.count version 1, at most 9 times" in said
+        assert network.replies("studied", 0) == []
+        decide("approve")
+        assert solera("held", "--policy", str(policy)) == "no job waits for approval\n"
+        until(lambda: network.replies("studied", 0))
         until(lambda: agent.held.read() == [])
+        decide("withdraw")
+        network.put_ask("studied", 1, "agent.count", {"numbers": 0})
+        until(lambda: agent.held.read())
+        assert network.replies("studied", 1) == []
+        decide("approve")
+        until(lambda: network.replies("studied", 1))
+    events = [json.loads(line) for line in (agent.folder / "audit.log").read_text().splitlines()]
+    told = [event["event"] for event in events]
+    assert told == ["approved", "reply", "withdrawn", "approved", "reply"]
+    assert events[0]["facts"]["person"] == "ana"
+    assert events[0]["facts"]["job"] == hash
 
 
 def test_a_description_is_told_in_words_and_not_at_any_length():
-    assert describe(encode({"toml": 'name = "a"'})) == 'name = "a"'
-    assert '"seed": 3' in describe(encode({"seed": 3, "x": np.zeros(4), "b": b"12"}))
-    assert "array float64 (4,)" in describe(encode({"x": np.zeros(4)}))
-    assert len(describe(encode({"toml": "a" * 100_000}))) < 21_000
-    assert describe(encode([1])) == "[\n  1\n]"
+    def job(**changes):
+        fields = {"job": "j", "federation": "f", "kind": "managed", "owner": "o", "seed": 3}
+        return describe(Description(**{**fields, **changes}))
+
+    assert job(toml='name = "a"').endswith('name = "a"')
+    assert "managed job j of o, seed 3" in job()
+    assert "array float64 (4,)" in job(learner={"kind": "FedX", "start": np.zeros(4)})
+    assert "2 bytes" in job(learner={"kind": "FedX", "start": b"12"})
+    assert len(job(toml="a" * 100_000)) < 21_000
+    assert "24.0 hours at most" in job(seconds=86400.0)
 
 
 def test_what_is_shown_cannot_write_to_the_terminal(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 import solera as so
 from solera.core.errors import DataError, UsageError
+from solera.serve.agent.policy_rules import Column
 from solera.serve.agent.sources import open_source
 
 pd = pytest.importorskip("pandas")
@@ -225,3 +226,90 @@ def test_a_query_changes_nothing_and_tells_no_password(places):
     with pytest.raises(DataError) as error:
         open_source(f"{base}?key=hush#SELECT x FROM visits", target="ill")
     assert "hush" not in str(error.value)
+
+
+# --- columns of other names, units and categories ------------------------------------------------
+
+TRANSLATE = {
+    "weight": Column("peso_lb", times=0.4536),
+    "temperature": Column("temp_f", plus=-32.0, times=5 / 9),
+    "sex": Column("sexo", categories={"H": "male", "M": "female"}),
+    "smoker": Column("fuma", categories={"1": "yes", "0": "no"}),
+}
+
+
+def spanish(tmp_path, rows="100,212,H,1,si\n200,32,M,,no\n150,50,X,0,si\n"):
+    path = tmp_path / "filas.csv"
+    path.write_text("peso_lb,temp_f,sexo,fuma,enfermo\n" + rows)
+    return str(path)
+
+
+def test_columns_are_translated_before_anything_sees_them(tmp_path):
+    ill = {"ill": Column("enfermo", categories={"si": "yes", "no": "no"})}
+    data = open_source(spanish(tmp_path), target="ill", translate={**TRANSLATE, **ill})
+    assert [f.name for f in data.schema.features] == ["weight", "temperature", "sex", "smoker"]
+    assert data.X[:, 0].tolist() == pytest.approx([45.36, 90.72, 68.04])
+    assert data.X[:, 1].tolist() == pytest.approx([100, 0, 10])
+    assert data.schema.features[2].categories == ("male", "female")
+    assert data.X[:2, 2].tolist() == [0, 1]
+    assert np.isnan(data.X[2, 2]), "a category that is not listed is missing"
+    assert data.schema.features[3].categories == ("yes", "no")
+    assert np.isnan(data.X[1, 3])
+    assert data.X[[0, 2], 3].tolist() == [0, 1]
+    assert data.y.tolist() == ["yes", "no", "yes"]
+
+
+def test_categories_that_no_row_has_keep_their_code(tmp_path):
+    path = spanish(tmp_path, "100,212,M,1,si\n")
+    data = open_source(path, target="enfermo", translate=TRANSLATE, columns=["sex"])
+    assert data.schema.features[0].categories == ("male", "female")
+    assert data.X.tolist() == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "message"),
+    [
+        ("weight", Column("peso"), "there is no column 'peso'"),
+        ("weight", Column("sexo", times=2.0), "column 'sexo' holds text, which has no unit"),
+        ("temp_f", Column("peso_lb"), "the data has a column of that name already"),
+    ],
+)
+def test_a_translation_that_makes_no_sense_is_named(tmp_path, name, column, message):
+    with pytest.raises(DataError, match=message):
+        open_source(spanish(tmp_path), target="enfermo", translate={name: column})
+
+
+def test_whose_rows_they_are_is_known_and_not_shown(tmp_path):
+    path = tmp_path / "visits.csv"
+    lines = [f"P{i // 3},{i},{i % 2}" for i in range(30)]
+    path.write_text("\n".join(["patient,age,ill", *lines]))
+    data = open_source(str(path), target="ill", unit="patient", columns=["age"], test=0.2)
+    assert [f.name for f in data.schema.features] == ["age"]
+    assert data.X.shape == (30, 1)
+    for part, size in (("train", 24), ("test", 6)):
+        rows = data.segments(np.array([0]), part)[0]
+        whose = data.units(0, part)
+        assert len(rows) == len(whose) == size
+        by_person = {int(code): set() for code in whose}
+        for code, age in zip(whose.tolist(), rows.X[:, 0].tolist(), strict=True):
+            by_person[code].add(int(age) // 3)
+        assert all(len(people) == 1 for people in by_person.values())
+    assert open_source(str(path), target="ill").units(0, "train") is None
+    path.write_text("patient,age,ill\nP1,3,0\n,4,1\n")
+    with pytest.raises(DataError, match="column 'patient' is missing in some rows"):
+        open_source(str(path), target="ill", unit="patient")
+    with pytest.raises(DataError, match="there is no column 'person'"):
+        open_source(str(path), target="ill", unit="person")
+
+
+def own_rows():
+    return np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 6.0]]), np.array([0, 1, 0])
+
+
+def test_rows_of_a_function_can_say_whose_they_are():
+    name = f"python:{__name__}:own_rows"
+    data = open_source(name, target=None, unit="x1")
+    assert data.X.tolist() == [[1], [2], [3]]
+    assert data.units(0, "train").tolist() == [0, 0, 1]
+    with pytest.raises(UsageError, match="returns its columns itself"):
+        open_source(name, target=None, translate=TRANSLATE)

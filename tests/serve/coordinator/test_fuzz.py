@@ -28,7 +28,13 @@ from solera.serve.coordinator.app import create_app  # noqa: E402
 from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.driver.engine import connect  # noqa: E402
-from solera.serve.identity import Identity, sign_request, token_hash  # noqa: E402
+from solera.serve.identity import (  # noqa: E402
+    Identity,
+    ask_digest,
+    reply_message,
+    sign_request,
+    token_hash,
+)
 from solera.serve.wire import Call  # noqa: E402
 
 TOKEN = "token"
@@ -46,10 +52,10 @@ REAL = {
 """Names and numbers that exist, and some that do not: pure chance would hardly ever hit one."""
 
 
-def _signed(identity):
+def _signed(identity, start):
     def headers(method, path, body):
         digest = hashlib.sha256(body).hexdigest()
-        return sign_request(identity, "cardio", method, path, digest, time.time())
+        return sign_request(identity, "cardio", method, path, digest, time.time(), start)
 
     return headers
 
@@ -127,7 +133,9 @@ class World:
         self.store.add_federation("cardio")
         keys = self.identity.sign_key, self.identity.seal_key
         self.store.enrol("cardio", "north", *keys, {"data.describe": 1})
-        self.store.enrol("cardio", "south", b"s", b"s", {})
+        self.other = Identity.create(folder / "other")
+        keys = self.other.sign_key, self.other.seal_key
+        self.store.enrol("cardio", "south", *keys, {})
         add_job(self.store, spec=DIGEST)
         add_job(self.store, "standing", kind="standing", spec=DIGEST)
         for job in ("j", "standing"):
@@ -157,7 +165,11 @@ def test_no_request_makes_the_service_fail(who, examples, tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         world = World(folder)
-        headers = {"driver": _shown, "client": _signed(world.identity), "nobody": lambda *_: {}}
+        headers = {
+            "driver": _shown,
+            "client": _signed(world.identity, world.app.state.coordinator.start),
+            "nobody": lambda *_: {},
+        }
         speaker = Speaker(world.app, headers[who], document)
         schema = schemathesis.openapi.from_asgi("/openapi.json", speaker)
         for method in document["paths"][path]:
@@ -239,7 +251,7 @@ class Answered(Connection):
     """A driver's connection to a coordinator whose clients answer at once, with given frames."""
 
     def __init__(self, world):
-        super().__init__("http://testserver", _shown)
+        super().__init__("http://127.0.0.1", _shown)
         self._http.close()
         self._http = TestClient(world.app, raise_server_exceptions=False)
         self.world, self.frames = world, {}
@@ -250,8 +262,15 @@ class Answered(Connection):
             job, sequence = path.split("/")[3], int(path.split("/")[5])
             for client, frame in self.frames.items():
                 digest = self.upload(frame)
-                reply = answer(status="ok", digest=digest, size=len(frame))
-                self.world.store.add_reply(job, sequence, client, reply, time.time())
+                asked = self.world.store.asked(job, sequence, "cardio", client)
+                ask = ask_digest(
+                    asked.task, asked.version, asked.payload, asked.prepare, asked.round, 0
+                )
+                what = (job, sequence, str(client), ask, "ok", digest, len(frame))
+                identity = (self.world.identity, self.world.other)[client]
+                signature = identity.sign(reply_message("cardio", *what)).hex()
+                reply = answer(status="ok", digest=digest, size=len(frame), signature=signature)
+                self.world.store.add_reply(job, sequence, "cardio", client, reply, time.time())
         return response
 
 
@@ -269,7 +288,7 @@ def test_odd_replies_never_reach_an_aggregate(tmp_path, monkeypatch):
     world = World(tmp_path)
     connection = Answered(world)
     monkeypatch.setattr("solera.serve.driver.engine.Connection", lambda *_, **__: connection)
-    federation = connect("http://testserver", federation="cardio", token=TOKEN, job="fuzz")
+    federation = connect("http://127.0.0.1", federation="cardio", token=TOKEN, job="fuzz")
     connection.frames = {0: HONEST}
     alone = encode(federation.ask("linear.train", ASKED, to=[0]).fold(Mean("rows")))
     counted = []

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from solera.core.payload import encode  # noqa: E402
 from solera.serve.connection import Connection  # noqa: E402
 from solera.serve.coordinator.run import driver_token  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
-from solera.serve.identity import Identity, reply_message, sign_request  # noqa: E402
+from solera.serve.identity import Identity, ask_digest, reply_message, sign_request  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc")
 
@@ -51,14 +52,20 @@ class Simulated:
 
     def __init__(self, http: httpx.AsyncClient, identity: Identity, number: int) -> None:
         self.http, self.identity, self.number = http, identity, number
+        self.start = "0" * 32
         self.frame = encode(np.random.default_rng(number).bytes(MEGABYTE - 100))
         self.digest = hashlib.sha256(self.frame).hexdigest()
 
     async def send(self, method: str, path: str, body: bytes = b"", **options):
         digest = hashlib.sha256(body).hexdigest()
-        signed = sign_request(self.identity, "cardio", method, path, digest, time.time())
         kind = {"Content-Type": "application/json"} if path.endswith("/reply") else {}
-        answer = await self.http.request(method, path, content=body, headers=signed | kind)
+        for _ in range(2):
+            now = time.time()
+            signed = sign_request(self.identity, "cardio", method, path, digest, now, self.start)
+            answer = await self.http.request(method, path, content=body, headers=signed | kind)
+            if answer.status_code != 401 or "start" not in answer.json():
+                break
+            self.start = answer.json()["start"]
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -69,10 +76,13 @@ class Simulated:
             orders = (await self.send("GET", "/v1/work?wait=20"))["asks"]
         await self.send("POST", "/v1/blobs", self.frame)
         for order in orders:
-            await self.send("POST", *self.reply(order["job"], order["sequence"]))
+            await self.send("POST", *self.reply(order))
 
-    def reply(self, job: str, sequence: int) -> tuple[str, bytes]:
-        what = (job, sequence, str(self.number), "ok", self.digest, len(self.frame))
+    def reply(self, order: dict[str, Any]) -> tuple[str, bytes]:
+        job, sequence = order["job"], order["sequence"]
+        names = ("task", "version", "payload", "prepare", "round", "seed")
+        ask = ask_digest(*(order[name] for name in names))
+        what = (job, sequence, str(self.number), ask, "ok", self.digest, len(self.frame))
         signature = self.identity.sign(reply_message("cardio", *what)).hex()
         said = {"status": "ok", "digest": self.digest, "size": len(self.frame)}
         body = json.dumps(said | {"signature": signature}).encode()

@@ -21,9 +21,11 @@ from network import Network, kill  # noqa: E402
 from solera.serve import wire  # noqa: E402
 from solera.serve.agent.home import connect_to, read_place  # noqa: E402
 from solera.serve.audit import verify  # noqa: E402
+from solera.serve.connection import CoordinatorError  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
+from solera.serve.description import Description  # noqa: E402
 from solera.serve.driver import engine as http  # noqa: E402
-from solera.serve.identity import Identity, reply_message  # noqa: E402
+from solera.serve.identity import Identity, ask_digest, reply_message  # noqa: E402
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(160, 4))
@@ -46,6 +48,7 @@ rounds = {rounds}
 STANDING = """
 name = "{name}"
 federation = "cardio"
+seed = 3
 clients = 2
 standing = true
 
@@ -72,8 +75,9 @@ def join(network, *names):
 
 def start(network, text, name, kind="managed"):
     driver = network.driver()
-    new = {"id": name, "kind": kind, "spec": driver.upload(encode({"toml": text}))}
-    new |= {"seed": 3, "owner": "dr. vega"}
+    who = {"seed": 3, "owner": "dr. vega", "kind": kind}
+    described = Description(job=name, federation="cardio", toml=text, **who)
+    new = {"id": name, "spec": driver.upload(described.to_bytes()), **who}
     told = driver.request("POST", "/v1/federations/cardio/jobs", json=new).json()
     driver.close()
     return told
@@ -93,7 +97,7 @@ def until(network, job, ready, seconds=60):
         told = get(network, f"/v1/jobs/{job}")
         if ready(told):
             return told
-        assert told["state"] not in ("failed", "expired"), told
+        assert told["state"] not in ("failed", "expired"), told["reason"]
         time.sleep(0.1)
     raise TimeoutError(told)
 
@@ -245,7 +249,8 @@ def test_an_unsound_contribution_to_a_standing_job_is_turned_away_and_named(netw
 
     def answer(ask, frame):
         digest = connection.upload(frame)
-        signed = reply_message("cardio", "s", ask.sequence, "0", "ok", digest, len(frame))
+        asked = ask_digest(ask.task, ask.version, ask.payload, ask.prepare, ask.round, ask.seed)
+        signed = reply_message("cardio", "s", ask.sequence, "0", asked, "ok", digest, len(frame))
         signature = identity.sign(signed).hex()
         new = wire.NewReply(status="ok", digest=digest, size=len(frame), signature=signature)
         connection.request("POST", f"/v1/jobs/s/asks/{ask.sequence}/reply", json=new)
@@ -335,3 +340,23 @@ def test_the_coordinator_signs_what_was_asked_and_what_came_back(network):
                 for row in store.replies(job, ask["seq"]):
                     assert told.pop((ask["seq"], row.client)) == row.digest
             assert not told
+
+
+def test_nobody_asks_in_a_job_that_the_coordinator_runs(network):
+    """``PUT /asks/100000`` into an approved managed job ran."""
+    join(network, *NAMES[:3])
+    start(network, MANAGED.format(name="m", rounds=2), "m")
+    for path in ("asks/100000", "question", "checkpoint", "model", "notes"):
+        method = "POST" if path == "notes" else "PUT"
+        bodies = {
+            "notes": wire.NewNote("round", {"loss": 0.0}),
+            "model": wire.NewModel("ab" * 32),
+            "checkpoint": wire.NewCheckpoint(0, 1, "ab" * 32),
+            "question": wire.Call(task="data.describe", version=1, payload="ab" * 32),
+        }
+        ask = wire.NewAsk(task="data.describe", version=1, payload="ab" * 32, round=0, clients=[0])
+        driver = network.driver()
+        with pytest.raises(CoordinatorError, match="run by the coordinator, which alone asks"):
+            driver.request(method, f"/v1/jobs/m/{path}", json=bodies.get(path, ask))
+        driver.close()
+    until(network, "m", lambda job: job["state"] == "finished")

@@ -137,7 +137,9 @@ def test_one_file_with_words_tables_and_pictures(render: Render, study: Study) -
     assert "over seeds" in parsed.text
     assert "worst" in parsed.text
     assert '<th scope="col">to clients</th><th scope="col">from clients</th>' in html
-    assert "<td>2 kB</td><td>1.6 kB</td>" in html
+    assert (
+        '<td data-column="to clients">2 kB</td><td data-column="from clients">1.6 kB</td>' in html
+    )
     assert ": to clients" in parsed.text
     assert ": from clients" in parsed.text
     assert "Dirichlet(alpha=1.0)" in parsed.text

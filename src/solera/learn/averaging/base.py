@@ -12,11 +12,13 @@ from solera.core.aggregation import Aggregation, Mean
 from solera.core.clients import Array, FloatArray
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
 from solera.learn.base import Predictor
 from solera.learn.probabilities import sigmoid, softmax
+from solera.learn.warm_start import continued_model
 
 Entries = Mapping[str, Any]
 """What a model, an ask or a reply holds, by name."""
@@ -30,6 +32,7 @@ class Averaging(Predictor, abstract=True):
     (McMahan et al. 2017).
     """
 
+    can_start = True
     rounds: int
     per_round: int | None
     select: Selector | None
@@ -77,10 +80,28 @@ class Averaging(Predictor, abstract=True):
         self.set_model(current)
         return np.array(means)
 
+    def update_asks(self) -> Plan:
+        """What clients are asked for their updates, over all rounds."""
+        configs = [self.round_config(round) for round in range(self.rounds)]
+        return (planned(self.update, self.rounds, *configs),)
+
+    def training_asks(self) -> Plan:
+        loop = self.loop_asks(self.rounds, self.per_round, self.select)
+        return in_turn(self.update_asks(), loop)
+
     def begin(self, federation: Federation) -> None:
         """What comes before the first round."""
         self.round_config(0)  # what does not suit the data is named before anything is asked
-        self.set_model(self.first_model(federation.seed))
+        model = self.first_model(federation.seed)
+        if self._start is not None:
+            if not isinstance(self._start, Averaging) or not self._alike(self._start):
+                raise UsageError(f"{type(self).__name__} cannot start from {self._start!r}")
+            model = continued_model(self, model, self._start.get_model())
+        self.set_model(model)
+
+    def _alike(self, start: Averaging) -> bool:
+        """Whether both train the same network, if any."""
+        return bool(getattr(self, "model", None) == getattr(start, "model", None))
 
     def after_round(self, round: Round) -> None:
         """What comes after every round; nothing unless a subclass says so."""
@@ -134,7 +155,7 @@ class ScoreAveraging(Averaging, abstract=True):
             )
         if target == "classes" and len(classes) < 2:
             raise DataError(
-                f"all rows of all clients have the class {classes.tolist()}",
+                f"all rows of all clients are of one class, {classes.tolist()}",
                 hint="a classifier needs at least two classes",
             )
         return {"classes": "softmax", "labels": "sigmoid", "numbers": "squared"}[target]

@@ -7,6 +7,17 @@ import numpy as np
 from solera.core.clients import Array, BoolArray, FloatArray
 from solera.learn.evaluation import ratio
 
+SCORES = (
+    "subset_accuracy",
+    "macro_f1",
+    "macro_f1_harmonic",
+    "micro_f1",
+    "hamming_loss",
+    "ranking_loss",
+    "argmax_accuracy",
+    "loss",
+)
+
 
 def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dict[str, float]:
     """Scores of outputs z (before the sigmoid) against labels 0 and 1.
@@ -33,6 +44,34 @@ def label_scores(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dic
         "argmax_accuracy": float((z.argmax(axis=1) == positive.argmax(axis=1)).mean()),
         "loss": float((np.maximum(z, 0) - z * positive + np.log1p(np.exp(-np.abs(z)))).mean()),
     }
+
+
+def score_changes(z: Array, truth: Array, thresholds: Array | float = 0.0) -> dict[str, FloatArray]:
+    """By how much each of :func:`label_scores` changes when a row is left out, row by row."""
+    positive = truth > 0
+    predicted = z > thresholds
+    hit, wrong = predicted & positive, predicted != positive
+    rest = [x.sum(axis=0) - x for x in (hit, predicted, positive)]  # without the row
+    hits, guessed, present = (x.astype(float) for x in rest)
+    precision, recall = ratio(hits, guessed).mean(axis=1), ratio(hits, present).mean(axis=1)
+    both = (guessed + present).sum(axis=1)
+    left = {
+        "macro_f1": ratio(2 * hits, guessed + present).mean(axis=1),
+        "macro_f1_harmonic": ratio(2 * precision * recall, precision + recall),
+        "micro_f1": ratio(2 * hits.sum(axis=1), both),
+    }
+    losses = np.maximum(z, 0) - z * positive + np.log1p(np.exp(-np.abs(z)))
+    each = {
+        "subset_accuracy": (~wrong).all(axis=1),
+        "hamming_loss": wrong.mean(axis=1),
+        "ranking_loss": np.array([ranking_loss(z[[i]], positive[[i]]) for i in range(len(z))]),
+        "argmax_accuracy": z.argmax(axis=1) == positive.argmax(axis=1),
+        "loss": losses.mean(axis=1),
+    }
+    now = label_scores(z, truth, thresholds)
+    changes = {name: now[name] - value for name, value in left.items()}
+    others = max(len(z) - 1, 1)
+    return changes | {name: (value - value.mean()) / others for name, value in each.items()}
 
 
 def ranking_loss(z: Array, positive: BoolArray) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
@@ -18,14 +18,17 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, BoolArray, FloatArray
 from solera.core.component import describe
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
+from solera.core.declared import Shape
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
+from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.learn.averaging.base import Entries, ScoreAveraging
 from solera.learn.averaging.models import Model, described, described_loss
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
+from solera.learn.averaging.training.asked import MOST_PARAMETERS
 from solera.learn.averaging.training.batched_models import forward
 from solera.learn.averaging.training.devices import find_device, torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
@@ -76,7 +79,7 @@ class FedAvg(ScoreAveraging):
     """
 
     update = train_and_send
-    weights_: Array
+    weights_: Annotated[Array, Shape("parameters", longest=MOST_PARAMETERS)]
 
     def __init__(
         self,
@@ -219,6 +222,11 @@ class FedAvg(ScoreAveraging):
             "model": described(self.model),
             "loss": described_loss(self.loss),
         }
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse a model whose network does not take these rows, or with other parameters."""
+        self._architecture.check(schema.width, schema.outputs)
+        self._architecture.check_weights(self.weights_)
 
     def check_params(self) -> None:
         super().check_params()

@@ -9,22 +9,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
+from msgspec import Meta
 
 from solera.core.aggregation import Aggregation, Collect
-from solera.core.clients import Array, Client, Rows
+from solera.core.clients import Array, Client, FloatArray, IntArray, Part, Rows
 from solera.core.constraints import Count, NonNegativeInt, Positive
+from solera.core.declared import Shape
 from solera.core.errors import DataError, UsageError
+from solera.core.evidence import Sums, everyone
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
+from solera.core.release import Cells, Facts, Leaving
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.task import task
 from solera.learn.averaging.base import Entries
-from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
+from solera.learn.averaging.label_metrics import (
+    SCORES,
+    label_scores,
+    score_changes,
+    tune_thresholds,
+)
 from solera.learn.averaging.learner import FedAvg, outputs_of
 from solera.learn.averaging.models import Layered, register_loss
+from solera.learn.averaging.training.asked import Train
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer
 from solera.learn.averaging.training.local_training import (
@@ -35,6 +46,7 @@ from solera.learn.averaging.training.local_training import (
 )
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
+_VALIDATION = {"part": "validation"}
 _LEAST = 10
 """The program of the thesis never stops before its eleventh round."""
 
@@ -87,7 +99,30 @@ register_loss("labels/balanced", _balanced)
 # --- the client's side ---
 
 
-@training_task("multilabel.train")
+class TrainCore(Train):
+    """What ``multilabel.train`` takes."""
+
+    weight: Literal["uniform", "samples", "samples_labels"]
+    remember: bool
+
+
+class Finish(TrainCore):
+    """What ``multilabel.finish`` takes."""
+
+    restore: bool
+    fine_tune: Annotated[int, Meta(ge=0, le=10_000)]
+    thresholds: bool
+
+
+class JudgeLabels(TrainCore):
+    """What ``multilabel.judge`` takes: the model and a part of the rows, or rows."""
+
+    part: Part
+    X: NotRequired[Annotated[FloatArray, Shape("sent", "columns", finite=False)]]
+    y: NotRequired[Annotated[IntArray, Shape("sent", "outputs", kind="i", least=-1, most=1)]]
+
+
+@training_task("multilabel.train", ask=TrainCore)
 def train_core(local: LocalTraining) -> Stacked:
     """One round of training; what is sent is the core alone."""
     if local.ask["remember"]:
@@ -100,7 +135,7 @@ def train_core(local: LocalTraining) -> Stacked:
     return local.reply(changes, losses, rows=local.sizes * local.labels_known())
 
 
-@task("multilabel.finish")
+@task("multilabel.finish", ask=Finish, release=[Facts("done")])
 def _finish(client: Client, ask: Any) -> Entries:
     """Take the best head back, fit it to the final core, choose thresholds on validation rows."""
     if ask["restore"] and _BEST in client.state:
@@ -121,19 +156,51 @@ def _finish(client: Client, ask: Any) -> Entries:
     return {"done": 1}
 
 
-@task("multilabel.judge")
-def _score_labels(client: Client, ask: Any) -> Entries:
-    """Scores of this client's model on rows it keeps, or on rows that were sent."""
+class _Scores(Cells):
+    """Scores on rows of the client. On rows that were sent they tell of the client's own model."""
+
+    def judge(self, leaving: Leaving) -> Any:
+        if leaving.limits.trusted:
+            return leaving.reply
+        if "X" in leaving.ask:
+            raise leaving.refuse("scores on rows that were sent need the policy 'trusted'")
+        return super().judge(leaving)
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """How each row changes the scores."""
+    part: Part = ask["part"]
+    behind = {"rows": everyone(len(client.data.part(part)), part=part)}
+    if reply["rows"]:
+        changes = score_changes(*_judged(client, ask))
+        behind |= {n: Sums(c[:, None], part=part, what=n) for n, c in changes.items()}
+    return behind
+
+
+def _judged(client: Client, ask: Any) -> tuple[Array, Array, Array]:
+    """Outputs, labels and thresholds of the rows that are looked at."""
     rows = Rows(ask["X"], ask["y"]) if "X" in ask else client.data.part(ask["part"])
     own = np.flatnonzero((np.asarray(client.data.part("train").y) >= 0).any(axis=0))
     truth = np.asarray(rows.y)[:, own]
     kept = (truth > 0).any(axis=1) if "X" in ask else np.ones(len(truth), dtype=bool)
-    if not kept.any():
-        return {"rows": 0.0}
-    z = _outputs(client, ask, rows.X[kept])[:, own]
+    z = _outputs(client, ask, rows.X[kept])[:, own] if kept.any() else np.empty((0, len(own)))
     thresholds = client.state.get(_THRESHOLDS)
-    cut = np.zeros(len(own)) if thresholds is None else thresholds[own]
-    return {"rows": float(kept.sum()), **label_scores(z, truth[kept], cut)}
+    return z, truth[kept], np.zeros(len(own)) if thresholds is None else thresholds[own]
+
+
+@task(
+    "multilabel.judge",
+    ask=JudgeLabels,
+    release=[
+        _Scores("rows", *SCORES, behind=_behind),
+    ],
+)
+def _score_labels(client: Client, ask: Any) -> Entries:
+    """Scores of this client's model on rows it keeps, or on rows that were sent."""
+    z, truth, cut = _judged(client, ask)
+    if not len(z):
+        return {"rows": 0.0}
+    return {"rows": float(len(z)), **label_scores(z, truth, cut)}
 
 
 def _outputs(client: Client, ask: Any, X: Any) -> Array:
@@ -196,9 +263,12 @@ class MLFedAvg(FedAvg):
         self.thresholds = thresholds
         self.share = share
 
-    def begin(self, federation: Federation) -> None:
+    def _check_target(self) -> None:
         if self.schema_.target != "labels":
             raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+
+    def begin(self, federation: Federation) -> None:
+        self._check_target()
         super().begin(federation)
         self.watched_, self.best_ = [], self.weights_
 
@@ -207,20 +277,38 @@ class MLFedAvg(FedAvg):
         self.rounds_ = len(self.history_)
         if self.stop == "patience":
             self.weights_ = self.best_
-        if self.stop == "patience" or self.fine_tune or self.thresholds:
-            last = {
-                **self.round_ask(self.rounds - 1),
-                "restore": self.stop == "patience" and not self._latest_is_best(),
-                "fine_tune": self.fine_tune,
-                "thresholds": self.thresholds,
-            }
+        if self._finishes:
+            restore = self.stop == "patience" and not self._latest_is_best()
+            last = {**self.round_ask(self.rounds - 1), **self._last_config(restore)}
             federation.ask(_finish, last, round=self.rounds).fold(Collect())
+
+    @property
+    def _finishes(self) -> bool:
+        """Whether clients have something to do after the last round."""
+        return self.stop == "patience" or self.fine_tune > 0 or self.thresholds
+
+    def _last_config(self, restore: bool) -> Entries:
+        return {"restore": restore, "fine_tune": self.fine_tune, "thresholds": self.thresholds}
+
+    def update_asks(self) -> Plan:
+        self._check_target()
+        self.watched_ = []  # as before the first round
+        plain = [self.round_config(round) for round in range(self.rounds)]
+        best = [{**config, "remember": True} for config in plain if self.stop == "patience"]
+        asks = [planned(self.update, self.rounds, *plain, *best)]
+        if self.stop is not None:
+            asks.append(planned(_score_labels, self.rounds, {**plain[0], **_VALIDATION}))
+        if self._finishes:
+            ends = [self._last_config(restore) for restore in {False, self.stop == "patience"}]
+            last = [{**config, **end} for config in [*plain[-1:], *best[-1:]] for end in ends]
+            asks.append(planned(_finish, 1, *last))
+        return tuple(asks)
 
     def after_round(self, round: Round) -> None:
         """Judge the new model on the clients' validation rows, and stop if it is time."""
         if self.stop is None:
             return
-        scores = self._scores(round.federation, {"part": "validation"})
+        scores = self._scores(round.federation, _VALIDATION)
         if not scores:
             raise DataError(
                 "no client has validation rows to stop by",
@@ -261,7 +349,8 @@ class MLFedAvg(FedAvg):
 
     def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
-        scores = federation.ask(_score_labels, ask).fold(Collect())
+        with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
+            scores = federation.ask(_score_labels, ask).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> Entries:

@@ -8,27 +8,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from solera.core.aggregation import Collect
-from solera.core.clients import PARTS, Client, Segments
-from solera.core.component import build_fitted, describe_fitted
+from solera.core.clients import PARTS, Client, Part, Segments
+from solera.core.component import build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, NonNegative
+from solera.core.declared import Fitted
 from solera.core.errors import DataError, UsageError
+from solera.core.evidence import Sums
 from solera.core.federation import Federation
+from solera.core.plan import planned
 from solera.core.replies import Stacked
 from solera.core.task import task
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
+from solera.learn.averaging.training.asked import Epochs, Train
 from solera.learn.averaging.training.local_training import (
     PRIVATE,
     LocalTraining,
     training_task,
 )
-from solera.learn.evaluation import Evaluation, count_rows, evaluation_of, rows_counted
+from solera.learn.evaluation import (
+    Evaluation,
+    count_rows,
+    counts_of_rows,
+    evaluation_of,
+    rows_behind,
+    rows_counted,
+)
 
 _OWN = "own_model"
 
@@ -47,16 +58,26 @@ class Personal(FedAvg, abstract=True):
             raise UsageError.of("evaluate_personal", "part", part, f"must be one of {PARTS}")
         model = describe_fitted(self.for_prediction())
         ask = {"model": model, "part": part, "private": self._private}
-        answers = federation.ask(_evaluate, ask).fold(Collect())
+        judged = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
+        judging = planned(_evaluate, 1, {**ask, **judged}, open=["model"])
+        with federation.announced(self, lambda: (judging,)):
+            answers = federation.ask(_evaluate, ask).fold(Collect())
         evaluation = evaluation_of({c: n for c, n in answers.items() if rows_counted(n)})
         if evaluation is None:
             raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")
         return evaluation
 
 
-@task("averaging.evaluate_personal")
-def _evaluate(client: Client, ask: Any) -> Entries:
-    """Counts of this client's rows by its own model."""
+class JudgeOwn(TypedDict):
+    """What ``averaging.evaluate_personal`` takes."""
+
+    model: Annotated[dict[str, Any], Fitted(Personal)]
+    part: Part
+    private: list[str]
+
+
+def _own_model(client: Client, ask: Any) -> Any:
+    """The model of the ask with what this client keeps of it."""
     model = build_fitted(ask["model"])
     if _OWN in client.state:
         model.weights_ = client.state[_OWN]
@@ -65,7 +86,17 @@ def _evaluate(client: Client, ask: Any) -> Entries:
         own = model.weights_.copy()
         own[mask] = client.state[PRIVATE]
         model.weights_ = own
-    rows = client.data.part(ask["part"])
+    return model
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    return rows_behind(_own_model(client, ask), client, ask["part"])
+
+
+@task("averaging.evaluate_personal", ask=JudgeOwn, release=counts_of_rows(_behind))
+def _evaluate(client: Client, ask: Any) -> Entries:
+    """Counts of this client's rows by its own model."""
+    model, rows = _own_model(client, ask), client.data.part(ask["part"])
     one = Segments(rows.X, rows.y, np.zeros(1, np.int64), np.array([len(rows)]))
     return {name: value[0] for name, value in count_rows(model, one).items()}
 
@@ -109,7 +140,13 @@ class FedBN(FedPer):
         return model.normalisation()
 
 
-@training_task("averaging.rep")
+class TrainHead(Train):
+    """What ``averaging.rep`` takes."""
+
+    head_epochs: Epochs
+
+
+@training_task("averaging.rep", ask=TrainHead)
 def train_head_then_body(local: LocalTraining) -> Stacked:
     """First the private head with the body fixed, then the body with the head fixed."""
     assert local.private is not None
@@ -138,7 +175,13 @@ class FedRep(FedPer):
         return {**super().round_config(round), "head_epochs": self.head_epochs}
 
 
-@training_task("averaging.ditto")
+class TrainOwn(Train):
+    """What ``averaging.ditto`` takes."""
+
+    pull: NonNegative
+
+
+@training_task("averaging.ditto", ask=TrainOwn)
 def train_both(local: LocalTraining) -> Stacked:
     """The shared model as in FedAvg, and a model of one's own that is pulled towards it."""
     changes, losses, _ = local.changes()

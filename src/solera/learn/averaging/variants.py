@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, FloatArray
 from solera.core.constraints import NonNegative, Positive, ProperFraction
-from solera.core.errors import UsageError
+from solera.core.declared import Shape
+from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
+from solera.learn.averaging.training.asked import MOST_PARAMETERS, Train
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
@@ -129,10 +131,18 @@ class FedAdagrad(AdaptiveServer):
 # --- corrections at the clients ---
 
 
-@training_task("averaging.scaffold")
+class TrainWithControl(Train):
+    """What ``averaging.scaffold`` takes."""
+
+    control: Annotated[Array, Shape("trained", longest=MOST_PARAMETERS)]
+
+
+@training_task("averaging.scaffold", ask=TrainWithControl, more=["control"])
 def train_with_control(local: LocalTraining) -> Stacked:
     """Every step follows ∇L_k − c_k + c; afterwards c_k ← c_k − c + (w − w_k)/(τ η)."""
     trained = local.architecture.layout.trained
+    if np.shape(local.ask["control"]) != (trained,):
+        raise Refusal(f"the control variate has not the {trained:,} trained parameters")
     common = local.received("control")
     own = local.recall(_CONTROL, torch().zeros_like(common[None]))
     changes, losses, steps = local.changes(offset=common - own)
@@ -179,7 +189,7 @@ class Scaffold(FedAvg):
             raise UsageError("Scaffold corrects plain gradient descent", hint="optimiser='sgd'")
 
 
-@training_task("averaging.nova")
+@training_task("averaging.nova", more=["length"])
 def train_and_normalise(local: LocalTraining) -> Stacked:
     """Send the change divided by the length of the way, so that long ways do not weigh more."""
     changes, losses, steps = local.changes(anchor=local.weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,20 +10,28 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
+from solera.core.declared import Shape
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.selection import Selector
-from solera.data.agreement import agree
+from solera.data.agreement import AGREEMENT, agree
 from solera.learn.base import Learner
 from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import cost, silhouette, update
+from solera.learn.warm_start import continued_model
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {
     "k-means||": seeding.parallel,
     "k-means++": seeding.plus_plus,
     "random": seeding.random_start,
+}
+_SEEDING_ASKS = {
+    "k-means||": seeding.parallel_asks,
+    "k-means++": seeding.plus_plus_asks,
+    "random": seeding.random_asks,
 }
 
 
@@ -56,9 +64,11 @@ class FedKMeans(Learner):
     counts_: rows of each cluster.
     """
 
-    centroids_: FloatArray
+    centroids_: Annotated[FloatArray, Shape("k", "columns", longest=10_000)]
     inertia_: float
-    counts_: IntArray
+    counts_: Annotated[IntArray, Shape("k", kind="i", least=0)]
+
+    can_start = True
 
     def __init__(
         self,
@@ -92,12 +102,8 @@ class FedKMeans(Learner):
             raise UsageError.of(self, "init", self.init, f"must be {names} or k centroids")
 
     def train(self, federation: Federation) -> None:
-        order = {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "rate": float(self.client_rate),
-        }
-        self.centroids_ = self._first_centroids(federation)
+        order = self._order()
+        self.centroids_ = self._centroids_to_start(federation)
         rounds = self.each_round(
             federation,
             rounds=self.rounds,
@@ -115,6 +121,33 @@ class FedKMeans(Learner):
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
 
+    def _centroids_to_start(self, federation: Federation) -> FloatArray:
+        if self._start is None:
+            return self._first_centroids(federation)
+        first = {"centroids": np.empty((self.k, self.schema_.width))}
+        known = {"centroids": vars(self._start).get("centroids_")}
+        centroids: FloatArray = continued_model(self, first, known)["centroids"]
+        return centroids
+
+    def _order(self) -> dict[str, Any]:
+        """What clients are told in every round besides the centroids."""
+        return {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "rate": float(self.client_rate),
+        }
+
+    def training_asks(self) -> Plan:
+        budget = self.per_round if isinstance(self.per_round, int) else None
+        return in_turn(
+            self._seeding_asks(),
+            [planned(update, self.rounds, self._order()), planned(cost, 1)],
+            self.loop_asks(self.rounds, budget, self.select),
+        )
+
+    def _seeding_asks(self) -> Plan:
+        return _SEEDING_ASKS[self.init](self.k) if isinstance(self.init, str) else ()
+
     def apply_update(self, total: Any) -> None:
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
         counts = total["counts"][:, None]
@@ -130,8 +163,10 @@ class FedKMeans(Learner):
         """The centroids that ``fit`` would start from, to give several learners the same ones."""
         learner = self.clone()
         learner.check_params()
-        learner.schema_ = agree(federation)
-        return learner._first_centroids(federation)
+        seeding = in_turn(AGREEMENT, learner._seeding_asks())
+        with federation.announced(self, lambda: seeding):
+            learner.schema_ = agree(federation)
+            return learner._first_centroids(federation)
 
     def predict(self, X: Any) -> IntArray:
         """The number of the nearest centroid of every row."""
@@ -147,7 +182,8 @@ class FedKMeans(Learner):
         self.check_fitted()
         if len(self.centroids_) < 2:
             raise UsageError("a silhouette needs at least two clusters")
-        total = federation.ask(silhouette, {"centroids": self.centroids_}).fold(Sum())
+        with federation.announced(self, lambda: (planned(silhouette, 1),)):
+            total = federation.ask(silhouette, {"centroids": self.centroids_}).fold(Sum())
         return float(total["total"] / total["rows"])
 
     def plot(self, *, shape: tuple[int, int] | None = None) -> Any:

@@ -1,22 +1,29 @@
 """The client's side of federated k-means: move centroids, count, judge.
 
 A reply holds sums and numbers of rows per cluster. A cluster in which a client has a single row
-tells that row; clients with few rows are best given a policy that says so.
+tells that row, and so do two replies whose clusters differ in one; behind a gate a cluster of few
+rows, or one that differs in few from an earlier one, leaves as if its rows were at the centroid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
-from solera.core.clients import Client, ClientGroup, IntArray, Segments
+from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
+from solera.core.constraints import Count, PositiveFraction
+from solera.core.declared import Shape
+from solera.core.evidence import Sums, cells, everyone
+from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
+from solera.core.steps import OneStep
 from solera.core.task import group_task, task
 from solera.learn.cluster.assignment import cell_sums, distances, nearest
-from solera.learn.rows import check_shape, not_finite
+from solera.learn.rows import check_shape, dense, not_finite
 
 
 def _like(ask: Any) -> dict[str, Any]:
@@ -25,7 +32,57 @@ def _like(ask: Any) -> dict[str, Any]:
     return {"sums": ask["centroids"], "counts": counts, "inertia": 0.0}
 
 
-@group_task("kmeans.update", like=_like)
+class Centroids(TypedDict):
+    """What ``kmeans.cost`` takes."""
+
+    centroids: Annotated[FloatArray, Shape("k", "columns", longest=10_000)]
+
+
+class Update(Centroids):
+    """What ``kmeans.update`` takes."""
+
+    epochs: Annotated[int, Meta(ge=1, le=1000)]
+    batch_size: Count | None
+    rate: PositiveFraction
+
+
+def _steps(client: Client, ask: Any) -> int:
+    """How often the centroids move."""
+    rows = len(client.data)
+    return int(ask["epochs"] * -(-rows // (ask["batch_size"] or rows)))
+
+
+def _behind_update(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """The rows of each cluster, their values, and their d²; ΛΓ after a step has β Σ x in it."""
+    label, squared = nearest(client.data.X, ask["centroids"])
+    own = cells(label, len(ask["centroids"]))
+    sums = Sums(own.right, dense(client.data.X))
+    return {"counts": own, "sums": sums, "inertia": _inertia(squared)}
+
+
+def _inertia(squared: FloatArray) -> Sums:
+    return Sums(squared[:, None], what="distances")
+
+
+def _nothing(entry: str) -> Callable[[Any, Any], dict[str, Any]]:
+    """A total that may not leave is 0; an earlier one would be that of other centroids."""
+    return lambda ask, reply: {entry: 0.0}
+
+
+def _stay(ask: Any, reply: Any) -> dict[str, Any]:
+    """Rows that may not tell where they are stand for rows at their centroid: it does not move."""
+    return {"sums": reply["counts"][:, None] * ask["centroids"]}
+
+
+@group_task(
+    "kmeans.update",
+    like=_like,
+    ask=Update,
+    release=[
+        OneStep("counts", "sums", steps=_steps, behind=_behind_update, neutral=_stay),
+        OneStep("inertia", steps=_steps, behind=_behind_update, neutral=_nothing("inertia")),
+    ],
+)
 def update(group: ClientGroup, ask: Any) -> Stacked:
     """Mini-batch k-means over the rows of each client, as in Kumar et al. (2020).
 
@@ -81,7 +138,19 @@ def _batches(data: Segments, keys: Bits, size: int | None) -> Iterator[tuple[Any
         yield rows[chosen], owners[chosen]
 
 
-@group_task("kmeans.cost")
+def _behind_cost(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    label, squared = nearest(client.data.X, ask["centroids"])
+    return {"counts": cells(label, len(ask["centroids"])), "inertia": _inertia(squared)}
+
+
+@group_task(
+    "kmeans.cost",
+    ask=Centroids,
+    release=[
+        Cells("counts", behind=_behind_cost),
+        Cells("inertia", behind=_behind_cost, neutral=_nothing("inertia")),
+    ],
+)
 def cost(group: ClientGroup, ask: Any) -> Stacked:
     """Σ d² of each client's rows to their nearest centroids, and the rows of each cluster."""
     data, centroids = group.data, np.asarray(ask["centroids"])
@@ -92,11 +161,28 @@ def cost(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked({"inertia": inertia, "counts": counts})
 
 
-@task("kmeans.silhouette")
-def silhouette(client: Client, ask: Any) -> dict[str, Any]:
-    """Σ (b − a) / max(a, b) with a and b the distances to the nearest two centroids."""
-    total = 0.0
+def _widths(client: Client, ask: Any) -> Iterator[FloatArray]:
+    """(b − a) / max(a, b) of every row, a chunk of rows at a time."""
     for _, squared in distances(client.data.X, np.asarray(ask["centroids"])):
         a, b = np.sqrt(np.partition(squared, 1, axis=1)[:, :2]).T
-        total += float(np.divide(b - a, b, out=np.zeros_like(b), where=b > 0).sum())
+        yield np.divide(b - a, b, out=np.zeros_like(b), where=b > 0)
+
+
+def _behind_silhouette(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    widths = np.concatenate(list(_widths(client, ask)))[:, None]
+    total = Sums(widths, what="silhouettes", beyond=True)
+    return {"total": total, "rows": everyone(len(widths))}
+
+
+@task(
+    "kmeans.silhouette",
+    ask=Centroids,
+    release=[
+        Cells("total", behind=_behind_silhouette, neutral=_nothing("total")),
+        Cells("rows", behind=_behind_silhouette),
+    ],
+)
+def silhouette(client: Client, ask: Any) -> dict[str, Any]:
+    """Σ (b − a) / max(a, b) with a and b the distances to the nearest two centroids."""
+    total = sum(float(part.sum()) for part in _widths(client, ask))
     return {"total": total, "rows": client.data.X.shape[0]}

@@ -15,6 +15,7 @@ from solera.learn.probabilities import sigmoid
 Map = Callable[[FloatArray], FloatArray]
 
 Name = Literal["logistic", "softplus", "relu", "linear"]
+Layout = Literal["shared", "classes", "labels", "outputs"]
 LOW, HIGH = 0.05, 0.95
 """Targets of a class or label that is absent and present."""
 _MARGIN = 1e-6
@@ -73,3 +74,13 @@ def levels(f: Activation) -> tuple[Any, Any]:
     d = np.array([LOW, HIGH])
     weight = f.slope(d) ** 2
     return weight, weight * f.inverse(d)
+
+
+def layout_of(target: str, name: str, derivative: str) -> Layout:
+    """How many different Gram matrices there are; see :mod:`.statistics`."""
+    weight, _ = levels(activation(name, derivative))
+    if target == "numbers":
+        return "shared" if name == "linear" else "outputs"
+    if weight[0] == weight[1] or np.isclose(weight[0], weight[1], rtol=1e-12):
+        return "shared"
+    return "classes" if target == "classes" else "labels"

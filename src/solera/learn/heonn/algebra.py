@@ -11,9 +11,8 @@ from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import FloatArray
 from solera.core.errors import PayloadError
 from solera.core.replies import Reply
+from solera.learn.heonn.activations import Layout
 from solera.learn.heonn.statistics import pack, triangle, unpack
-
-Layout = Literal["shared", "classes", "labels", "outputs"]
 
 
 class Grams(Aggregation):

@@ -5,24 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
 from solera.core.clients import FloatArray, IntArray
-from solera.core.constraints import Count, NonNegativeInt
-from solera.core.errors import DataError, UsageError
+from solera.core.constraints import Count, NonNegative, NonNegativeInt
+from solera.core.declared import Shape
+from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.rng import generator
+from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.learn.base import Additive
-from solera.learn.heonn.activations import HIGH, LOW, Name, activation, levels
+from solera.learn.base import Additive, as_federation
+from solera.learn.heonn.activations import HIGH, LOW, Layout, Name, activation, layout_of, levels
 from solera.learn.heonn.algebra import (
     Grams,
-    Layout,
     SumOf,
     gram_of,
     per_output,
@@ -34,7 +36,9 @@ from solera.learn.heonn.algebra import (
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
-from solera.learn.heonn.statistics import statistics, with_bias, with_ones
+from solera.learn.heonn.plan import MOST_HIDDEN
+from solera.learn.heonn.statistics import with_bias, with_ones
+from solera.learn.heonn.tasks import statistics
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
@@ -70,7 +74,7 @@ class FedHEONN(Additive):
         smaller of the two. With λ < 1e-8, "auto" and "svd" also solve from the factor, which
         is better for nearly collinear columns.
     encrypt: None, or :class:`Encryption` of the moments.
-    min_rows: clients with fewer rows refuse; see :func:`.statistics.statistics` for why.
+    min_rows: clients with fewer rows refuse; see :func:`.tasks.statistics` for why.
 
     Attributes
     ----------
@@ -78,13 +82,14 @@ class FedHEONN(Additive):
     lam_: the λ in use. lam_errors_: error of each λ that was tried.
     """
 
+    contribution = statistics
     statistics_: Any
     agreed_: dict[str, Any]
     sealed_: dict[str, Any]
-    solution_: FloatArray
-    patches_: IntArray
+    solution_: Annotated[FloatArray, Shape("members", "inputs", "outputs")]
+    patches_: Annotated[IntArray, Shape("members", "features", kind="i", least=0)]
     hidden_: dict[str, Any]
-    lam_: float
+    lam_: NonNegative
     lam_errors_: dict[str, float]
 
     def __init__(
@@ -124,23 +129,52 @@ class FedHEONN(Additive):
         if self.encrypt is not None and np.ndim(self.lam):
             raise UsageError("FedHEONN(lam=[…]) needs moments in the clear; choose lam beforehand")
 
+    def check_state(self, schema: Schema) -> None:
+        """Refuse weights and patches that are not of the layer below, for rows of that schema."""
+        features = schema.width if self.features is None else self.hidden
+        hidden = vars(self).get("hidden_")
+        if (hidden is None) != (self.features is None):
+            raise Refusal("FedHEONN: features and hidden_ belong together")
+        layer = {**self._hidden_layer(), "seed": (hidden or {}).get("seed")}
+        if hidden is not None and (hidden != layer or not isinstance(layer["seed"], int)):
+            raise Refusal(f"FedHEONN: hidden_ is not of the {features} features it is made for")
+        if hidden is not None and features > MOST_HIDDEN:
+            raise Refusal(f"FedHEONN: {features:,} features, at most {MOST_HIDDEN:,}")
+        patches = vars(self).get("patches_")
+        if (patches is None) != (self.ensemble is None):
+            raise Refusal("FedHEONN: ensemble and patches_ belong together")
+        if patches is not None and (not patches.size or patches.max() >= features):
+            raise Refusal(f"FedHEONN: patches_ name features beyond the {features} there are")
+        seen = features if patches is None else patches.shape[1]
+        if "solution_" in vars(self):
+            members = 1 if patches is None else len(patches)
+            wanted = (members, 1 + seen, schema.outputs)
+            if self.solution_.shape != wanted:
+                raise Refusal(f"FedHEONN: solution_ is {self.solution_.shape}, not {wanted}")
+
     # --- learning ---
 
-    def partial_fit(self, federation: Federation, *, clients: ArrayLike | None = None) -> Self:
+    def partial_fit(
+        self, federation: Any, y: Any = None, *, clients: ArrayLike | None = None
+    ) -> Self:
         """Add what these clients have to tell (all of the federation by default).
 
         For clients that come late and for new rows of known ones; the result is that of a fit on
         all of them. A class that appears only later must be in the schema from the start.
         """
-        if "statistics_" in vars(self):
-            aggregation = self.aggregation()
-            more = self._ask(federation, clients, aggregation)
-            self.conclude(aggregation.merge(self.statistics_, more))
-            return self
-        self.forget()
-        self.history_ = []
-        self.schema_ = agree(federation, allow_missing=self.allows_missing)
-        self.train(federation, clients)
+        federation = as_federation(federation, y)
+        with federation.announced(self, lambda: self.asks(None)):
+            if "statistics_" in vars(self):
+                if federation.schema is not None:
+                    self.check_width(federation.schema.width)
+                aggregation = self.aggregation()
+                more = self._ask(federation, clients, aggregation)
+                self.conclude(aggregation.merge(self.statistics_, more))
+                return self
+            self.forget()
+            self.history_ = []
+            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self.train(federation, clients)
         return self
 
     def train(self, federation: Federation, clients: ArrayLike | None = None) -> None:
@@ -161,17 +195,29 @@ class FedHEONN(Additive):
         if not np.ndim(self.lam):
             self.lam_ = float(self.lam)  # type: ignore[arg-type]
         if self.features is not None:
-            self.hidden_ = {
-                "kind": self.features,
-                "width": self.hidden,
-                "scale": float(self.scale),
-                "seed": federation.seed,
-            }
+            self.hidden_ = {**self._hidden_layer(), "seed": federation.seed}
         if self.ensemble is not None:
             draw = generator(federation.seed, "heonn.patches")
             self.patches_ = self.ensemble.draw(self._columns - 1, draw)
         if self.encrypt is not None:
             self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
+
+    def _hidden_layer(self) -> dict[str, Any]:
+        return {"kind": self.features, "width": self.hidden, "scale": float(self.scale)}
+
+    def training_asks(self) -> Plan:
+        self._check_target()
+        if self.features is not None:
+            self.hidden_ = self._hidden_layer()
+        if self.ensemble is not None:
+            self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
+        asked = self._plan()
+        drawn = [] if self.features is None else ["hidden.seed"]
+        if self.encrypt is None:
+            return (planned(statistics, 1, asked, open=drawn),)
+        sealed = {**asked, "encrypt": {"key": self.encrypt.key}}
+        encrypted = planned(statistics, 1, sealed, open=[*drawn, "encrypt"])
+        return in_turn(self.encrypt.asks(asked, drawn), [encrypted])
 
     def question(self) -> tuple[Task, dict[str, Any]]:
         if np.ndim(self.lam):
@@ -179,7 +225,7 @@ class FedHEONN(Additive):
                 "FedHEONN(lam=[…]) chooses λ from all clients at once",
                 hint="give one λ where clients contribute one by one",
             )
-        return statistics, self._plan()
+        return self.contribution, self._plan()
 
     def conclude(self, total: Any) -> None:
         self.statistics_ = total
@@ -204,12 +250,7 @@ class FedHEONN(Additive):
 
     @property
     def _layout(self) -> Layout:
-        weight, _ = levels(activation(self.activation, self.derivative))
-        if self.schema_.target == "numbers":
-            return "shared" if self.activation == "linear" else "outputs"
-        if weight[0] == weight[1] or np.isclose(weight[0], weight[1], rtol=1e-12):
-            return "shared"
-        return "classes" if self.schema_.target == "classes" else "labels"
+        return layout_of(self.schema_.target, self.activation, self.derivative)
 
     def _plan(self) -> dict[str, Any]:
         """What clients are asked."""
@@ -363,6 +404,7 @@ class FedHEONN(Additive):
 
     def predict_proba(self, X: Any) -> Any:
         """Mean output of the members, scaled to add up to 1 for classes."""
+        self.check_fitted()
         if self.schema_.target == "numbers":
             raise UsageError("FedHEONN was fitted to numbers, which have no probabilities")
         y = np.clip(self.outputs(X).mean(axis=0), 0, 1)
@@ -374,7 +416,7 @@ class FedHEONN(Additive):
         if self.schema_.target == "none":
             raise DataError("FedHEONN needs a target", hint="pass y to so.simulate(X, y)")
         if self.schema_.target == "classes" and len(self.schema_.classes) < 2:
-            raise DataError("FedHEONN needs at least two classes")
+            raise DataError("FedHEONN needs at least two classes, all rows are of one class")
         if self.encrypt is not None and self._layout in ("classes", "labels"):
             raise UsageError(
                 f"FedHEONN(encrypt=…) hides nothing with activation={self.activation!r} and "

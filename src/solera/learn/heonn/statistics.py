@@ -29,14 +29,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Rows
-from solera.core.errors import DataError, Refusal, UsageError
+from solera.core.errors import Refusal
+from solera.core.rng import generator
 from solera.core.schema import class_codes
-from solera.core.task import task
 from solera.learn.heonn.activations import activation, levels
 from solera.learn.heonn.hidden import hidden
-from solera.learn.rows import check_shape, dense, not_finite
-from solera.privacy import he
-from solera.privacy.he import keys
+from solera.learn.heonn.plan import check_plan
+from solera.learn.rows import check_shape, not_finite
 
 _CHUNK = 1 << 24
 """Numbers held at once while rows are turned into features."""
@@ -44,71 +43,10 @@ _PAYS = 3 * 10**8
 _PARTS = 8
 
 
-@task("heonn.statistics")
-def statistics(client: Client, ask: Any) -> dict[str, Any]:
-    """Gram matrices (or a factor of them, where that is smaller), moments and the number of rows.
-
-    The coordinator sees G. With fewer rows than columns G tells the rows up to a rotation, and with
-    a single row the row itself: ``min_rows`` in the ask, or the client's policy, refuses then.
-    """
-    rows = client.data.part("train")
-    check(client, rows, ask)
-    summary = summarise(client, rows, ask)
-    if ask["encrypt"] is not None:
-        del summary["squares"]
-        summary["moments"] = seal_moments(summary["moments"], ask["encrypt"])
-    return summary
-
-
-def seal_moments(moments: FloatArray, agreed: Mapping[str, Any]) -> dict[str, Any]:
-    """Moments, T × d × C, encrypted with the key of this client's store."""
-    pair = keys.find(agreed["key"])
-    if pair.fingerprint != agreed["fingerprint"]:
-        raise keys.WrongKey(f"key {agreed['key']!r} here is not the one the clients agreed on")
-    systems = moments.swapaxes(1, 2)[:, : agreed["outputs"]].reshape(agreed["shape"])
-    try:
-        sealed = he.encrypt(pair, systems, magnitude=agreed["exponent"], layout=agreed["layout"])
-    except UsageError as error:
-        raise DataError(
-            f"the moments are larger than the first clients agreed on: {error.message}",
-            hint="fit again with all clients, or leave more room with Encryption(spare_bits=…)",
-        ) from error
-    return sealed.to_payload()
-
-
-@task("heonn.agree_key")
-def agree_key(client: Client, ask: Any) -> dict[str, Any]:
-    """Which key pair this client holds, and powers of two above the moments of every column.
-
-    |m_j| ≤ n · max|z_j| · max|f′² d̄|, rounded up to a power of two, is all that is said of them.
-    """
-    rows = client.data.part("train")
-    check(client, rows, ask)
-    pair = keys.find(ask["key"])
-    if ask["hidden"] is None:
-        largest = np.abs(dense(rows.X)).max(axis=0)
-    else:
-        largest = np.ones(ask["hidden"]["width"])
-    moment = np.abs(Targets.of(rows.y, ask).moment).max()
-    bound = np.concatenate([[1.0], largest]) * (len(rows) * moment)
-    return {
-        "fingerprint": [pair.fingerprint.hex()],
-        "parameters": [repr(pair.parameters.to_list())],
-        "exponent": np.frexp(bound)[1].astype(np.int64),
-    }
-
-
-@task("heonn.rotation_keys")
-def rotation_keys(client: Client, ask: Any) -> dict[str, Any]:
-    """What a coordinator needs to multiply ciphertexts of that shape; it cannot decrypt with it."""
-    from solera.privacy.he.products import rotations_for
-
-    return {"rotations": rotations_for(keys.find(ask["key"]), ask["shape"]).to_bytes()}
-
-
 def check(client: Client, rows: Rows, ask: Mapping[str, Any]) -> None:
     """Refuse too few rows, rows of another width, and rows with missing values."""
     check_shape(client.id, len(rows), rows.X, ask["width"])
+    check_plan(ask, client.data.schema)
     least = ask["min_rows"]
     if len(rows) < least:
         raise Refusal(f"client {client.id} has {len(rows)} rows, at least {least} are needed")
@@ -279,14 +217,21 @@ def draw_rows(
     return np.argsort(rng.random((members, rows)), axis=1)[:, :count]
 
 
+def rows_of_members(client: Client, rows: int, ask: Mapping[str, Any]) -> IntArray:
+    """The rows this client draws for every member, the same each time."""
+    d = client.draws
+    rng = generator(d.seed, d.purpose, d.round, client.id)
+    count = max(1, round(ask["row_share"] * rows))
+    return draw_rows(rng, len(ask["patches"]), rows, count, ask["row_replacement"])
+
+
 def _over_patches(
     client: Client, Z: FloatArray, targets: Targets, ask: Mapping[str, Any]
 ) -> dict[str, FloatArray]:
     """Statistics of T estimators, each on rows this client draws and features all clients share."""
     features = with_bias(ask["patches"])
-    count = max(1, round(ask["row_share"] * len(Z)))
-    drawn = draw_rows(client.rng, len(features), len(Z), count, ask["row_replacement"])
-    columns = features.shape[1]
+    drawn = rows_of_members(client, len(Z), ask)
+    count, columns = drawn.shape[1], features.shape[1]
     factor = wants_factor(ask["representation"], count, columns)
 
     def members(start: int) -> dict[str, FloatArray]:

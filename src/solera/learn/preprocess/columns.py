@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, FloatArray
-from solera.core.declared import Shape
-from solera.core.errors import DataError
+from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.declared import LONGEST, Shape
+from solera.core.errors import DataError, Refusal
+from solera.core.evidence import Sums
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
+from solera.core.release import Cells
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.preprocess.quantiles import quantiles
+from solera.learn.preprocess.quantiles import quantile_asks, quantiles
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 
@@ -35,11 +38,14 @@ class FedScaler(Transformer):
 
     def train(self, federation: Federation) -> None:
         moments = federation.ask(column_moments).fold(Moments())
-        numeric = np.array([f.kind == "numeric" for f in self.schema_.features])
+        numeric = np.array([f.kind != "categorical" for f in self.schema_.features])
         spread = np.sqrt(moments["variance"])
         tiny = spread <= 1e-12 * np.maximum(np.abs(moments["mean"]), 1)
         self.mean_ = np.where(numeric, moments["mean"], 0.0)
         self.scale_ = np.where(numeric & ~tiny, spread, 1.0)
+
+    def training_asks(self) -> Plan:
+        return (planned(column_moments, 1),)
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -57,7 +63,8 @@ class FedImputer(Transformer):
     A column in which no client has a value is filled with 0.
     """
 
-    fill_: FloatArray
+    allows_sparse = False
+    fill_: Annotated[FloatArray, Shape("columns")]
 
     def __init__(self, strategy: Literal["mean", "median"] = "mean") -> None:
         self.strategy = strategy
@@ -67,12 +74,20 @@ class FedImputer(Transformer):
             fill = federation.ask(column_moments).fold(Moments())["mean"]
         else:
             fill = quantiles(federation, 0.5, self.schema_.width)[:, 0]
-        sizes = [len(f.categories) for f in self.schema_.features]
-        if any(sizes):
+        if any(sizes := self._sizes):
             counts = federation.ask(count_categories, {"sizes": sizes}).fold(Sum())
             commonest = [float(np.argmax(c)) if len(c) else np.nan for c in counts]
             fill = np.where(np.isnan(commonest), fill, commonest)
         self.fill_ = np.nan_to_num(fill)
+
+    def training_asks(self) -> Plan:
+        fill = (planned(column_moments, 1),) if self.strategy == "mean" else quantile_asks()
+        sizes = self._sizes
+        return in_turn(fill, [planned(count_categories, 1, {"sizes": sizes})] if any(sizes) else [])
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(feature.categories) for feature in self.schema_.features]
 
     def transform(self, X: Any) -> Any:
         X = self.check_rows(X)
@@ -83,7 +98,37 @@ class FedImputer(Transformer):
         return np.where(np.isfinite(X), X, self.fill_.astype(X.dtype).reshape(X.shape[1:]))
 
 
-@task("preprocess.count_categories")
+class CountCategories(TypedDict):
+    """What ``preprocess.count_categories`` takes: how many categories every column has."""
+
+    sizes: list[Annotated[int, Meta(ge=0, le=LONGEST)]]
+
+
+def _columns(ask: Any) -> IntArray:
+    """The column of every category."""
+    return np.repeat(np.arange(len(ask["sizes"])), ask["sizes"])
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    columns = _columns(ask)
+    first = np.cumsum(ask["sizes"]) - ask["sizes"]
+    return {"": Sums(client.data.X[:, columns] == np.arange(len(columns)) - first[columns])}
+
+
+def _joined(ask: Any, entry: str, counts: Any) -> Array:
+    return np.concatenate([*counts, np.empty(0, np.int64)])
+
+
+def _by_column(ask: Any, entry: str, counts: Array, value: Any) -> list[Array]:
+    ends = np.cumsum(ask["sizes"])
+    return np.split(counts.reshape(-1).astype(np.int64), ends[:-1])
+
+
+@task(
+    "preprocess.count_categories",
+    ask=CountCategories,
+    release=[Cells("", behind=_behind, margins=_columns, read=_joined, write=_by_column)],
+)
 def count_categories(client: Client, ask: Any) -> list[Any]:
     """Rows of each category of each categorical column."""
     counts = []
@@ -96,7 +141,14 @@ def count_categories(client: Client, ask: Any) -> list[Any]:
 def _dense_rows(step: Transformer, X: Any) -> Any:
     X = step.check_rows(X)
     if hasattr(X, "tocsr"):
-        raise DataError(f"{type(step).__name__} needs dense rows", hint="use X.toarray()")
+        raise DataError(
+            f"{type(step).__name__} needs dense rows, X is sparse", hint="use X.toarray()"
+        )
+    if X.ndim > 2:
+        raise DataError(
+            f"{type(step).__name__} needs columns, X has {X.ndim} dimensions",
+            hint="X.reshape(len(X), -1) makes a row of every element",
+        )
     return X
 
 
@@ -107,11 +159,24 @@ class FedEncoder(Transformer):
     ("onehot") or NaN ("ordinal").
     """
 
+    allows_sparse = False
+
     def __init__(self, kind: Literal["onehot", "ordinal"] = "onehot") -> None:
         self.kind = kind
 
+    def check_state(self, schema: Schema) -> None:
+        """Refuse an encoder of other columns, or of more categories than anybody has."""
+        columns = [(feature.name, feature.kind) for feature in self.schema_.features]
+        if columns != [(feature.name, feature.kind) for feature in schema.features]:
+            raise Refusal("FedEncoder was fitted on other columns")
+        if sum(len(feature.categories) for feature in self.schema_.features) > LONGEST:
+            raise Refusal(f"FedEncoder knows more than {LONGEST:,} categories")
+
     def train(self, federation: Federation) -> None:
         """The categories are in the schema."""
+
+    def training_asks(self) -> Plan:
+        return ()
 
     def transform(self, X: Any) -> Any:
         self.check_fitted()
@@ -155,31 +220,51 @@ class FedBins(Transformer):
     falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
     """
 
-    edges_: list[FloatArray]
+    allows_sparse = False
+    edges_: list[Annotated[FloatArray, Shape("*", longest=65536)]]
 
     def __init__(self, bins: Bins = 32) -> None:
         self.bins = bins
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse edges that are not those of the columns, in order."""
+        if len(self.edges_) != schema.width:
+            raise Refusal(f"FedBins has edges of {len(self.edges_)} columns, not {schema.width}")
+        if any((np.diff(edges) <= 0).any() for edges in self.edges_):
+            raise Refusal("FedBins: the edges of a column are not in order")
 
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
         found = quantiles(federation, levels, self.schema_.width)
         self.edges_ = [
-            np.unique(edges[np.isfinite(edges)]) if feature.kind == "numeric" else np.empty(0)
+            np.unique(edges[np.isfinite(edges)]) if feature.kind != "categorical" else np.empty(0)
             for feature, edges in zip(self.schema_.features, found, strict=True)
         ]
+
+    def training_asks(self) -> Plan:
+        return quantile_asks()
+
+    def planned_schema(self, schema: Schema) -> Schema:
+        """With all bins in every numeric column; where values repeat there will be fewer."""
+        bins = tuple(map(str, range(self.bins)))
+        features = [
+            Feature(f.name, "categorical", bins) if f.kind == "numeric" else f
+            for f in schema.features
+        ]
+        return replace(schema, features=tuple(features))
 
     def transform(self, X: Any) -> Any:
         X = _dense_rows(self, X)
         binned = np.array(X, dtype=X.dtype if X.dtype.kind == "f" else np.float64)
         for j, (feature, edges) in enumerate(zip(self.schema_.features, self.edges_, strict=True)):
-            if feature.kind == "numeric":
+            if feature.kind != "categorical":
                 known = np.isfinite(binned[:, j])
                 binned[known, j] = np.searchsorted(edges, binned[known, j], side="left")
         return binned
 
     def transform_schema(self, schema: Schema) -> Schema:
         features = [
-            Feature(f.name, "categorical", _intervals(edges)) if f.kind == "numeric" else f
+            Feature(f.name, "categorical", _intervals(edges)) if f.kind != "categorical" else f
             for f, edges in zip(self.schema_.features, self.edges_, strict=True)
         ]
         return replace(schema, features=tuple(features))

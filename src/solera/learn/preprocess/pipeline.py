@@ -2,63 +2,165 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Self
 
-from solera.core.errors import UsageError
+from solera.core.declared import check_state
+from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, prepared_by
+from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
+from solera.learn.named_steps import as_tuples, automatic_names, set_named, with_named
 
 
 class Pipeline(Predictor):
     """Transformers, then a learner: ``Pipeline(FedScaler(), FedLinear())``.
+
+    A step may have a name, ``Pipeline(("scale", FedScaler()), ("model", FedLinear()))``, and is
+    called ``fedscaler`` otherwise; ``set_params(model__rounds=5)`` reaches into it.
 
     Each transformer is fitted on what the ones before it make of the clients' rows. The whole fits,
     predicts, saves and loads as one learner.
     """
 
     allows_missing = True
-    steps_: list[Any]
+    can_start = True
+    steps_: list[Learner]
 
-    def __init__(self, *steps: Learner) -> None:
+    def __init__(self, *steps: Learner | tuple[str, Learner]) -> None:
         self.steps = steps
+
+    @classmethod
+    def make(cls, params: Mapping[str, Any]) -> Self:
+        return super().make({**params, "steps": as_tuples(params["steps"])})
+
+    @property
+    def learners(self) -> list[Learner]:
+        """The steps without their names."""
+        return [step if isinstance(step, Learner) else step[1] for step in self.steps]
+
+    @property
+    def named_steps(self) -> dict[str, Learner]:
+        """The steps by name; fitted ones, once they are."""
+        fitted = vars(self).get("steps_", ())
+        steps = fitted if len(fitted) == len(self.steps) else self.learners
+        return dict(zip(self._names(), steps, strict=True))
+
+    def _names(self) -> list[str]:
+        automatic = automatic_names(self.learners)
+        return [
+            name if isinstance(step, Learner) else step[0]
+            for step, name in zip(self.steps, automatic, strict=True)
+        ]
 
     @property
     def predicts(self) -> bool:
-        return self.steps[-1].predicts
+        return self.learners[-1].predicts
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.learners[-1].allows_missing
+        tags.input_tags.sparse = all(learner.allows_sparse for learner in self.learners)
+        return tags
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        params = super().get_params(deep=False)
+        return with_named(params, self._unfitted()) if deep else params
+
+    def set_params(self, **params: Any) -> Self:
+        if "steps" in params:
+            super().set_params(steps=params.pop("steps"))
+        return super().set_params(**set_named(self._unfitted(), params, self._replace))
+
+    def _unfitted(self) -> dict[str, Learner]:
+        return dict(zip(self._names(), self.learners, strict=True))
+
+    def _replace(self, name: str, learner: Learner) -> None:
+        place = self._names().index(name)
+        self.steps = tuple(
+            (name, learner) if i == place else step for i, step in enumerate(self.steps)
+        )
 
     def check_params(self) -> None:
         super().check_params()
         if not self.steps:
             raise UsageError("Pipeline() has no steps")
-        for step in self.steps[:-1]:
+        for step in self.learners[:-1]:
             if not isinstance(step, Transformer):
                 raise UsageError(f"Pipeline: {step!r} is not a transformer and must come last")
+        names = self._names()
+        for name in names:
+            if "__" in name or name in self.parameters():
+                raise UsageError(f"Pipeline: a step cannot be called {name!r}")
+        if len(set(names)) < len(names):
+            raise UsageError("Pipeline: two steps have the same name")
+        for step in self.learners:
+            step.check_params()
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse steps that are not the pipeline's, each for what the one before it gives."""
+        if [type(step) for step in self.steps_] != [type(step) for step in self.learners]:
+            raise Refusal("Pipeline: the fitted steps are not its steps")
+        for step in self.steps_:
+            check_state(step, schema)
+            if isinstance(step, Transformer):
+                schema = step.transform_schema(schema)
 
     def train(self, federation: Federation) -> None:
         callbacks, checkpoint = self._callbacks, self._checkpoint
+        known = [] if self._start is None else self._start.steps_
         self.steps_ = []
-        for step in self.steps[:-1]:
-            self.steps_.append(step.clone().fit(federation))
-            federation = federation.prepared(self.steps_[-1])
-        last = self.steps[-1].clone()
-        self.steps_.append(last.fit(federation, callbacks=callbacks, checkpoint=checkpoint))
+        for i, step in enumerate(self.learners[:-1]):
+            fitted = known[i] if known else step.clone().fit(federation, progress=False)
+            self.steps_.append(fitted)
+            federation = federation.prepared(fitted)
+        last = self.learners[-1].clone()
+        start = known[-1] if known else None
+        options: dict[str, Any] = {"callbacks": callbacks, "checkpoint": checkpoint, "start": start}
+        self.steps_.append(last.fit(federation, progress=False, **options))
         self.history_ = last.history_
+
+    def _begin_with(self, start: Any) -> None:
+        """Transformers are taken over as they are, so that the learner meets the same columns."""
+        if not isinstance(start, Pipeline) or start.learners[:-1] != self.learners[:-1]:
+            raise UsageError(
+                "a Pipeline starts from one with the same transformers", hint=f"not from {start!r}"
+            )
+        super()._begin_with(start)
+
+    def training_asks(self) -> Plan:
+        schema = self.schema_
+        plans: list[Plan] = []
+        before: list[Transformer] = []
+        for place, step in enumerate(self.learners, start=1):
+            watched = self._callbacks if place == len(self.steps) else ()
+            plan = step.asks(schema, callbacks=watched)
+            plans.append(reduce(lambda asks, by: prepared_by(by, asks), before, plan))
+            if isinstance(step, Transformer):
+                before.append(step)
+                schema = step.planned_schema(schema)
+        return in_turn(*plans)
 
     def for_prediction(self) -> Self:
         light = self.with_state(self.get_state())
         light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]
         return light
 
-    def _prepared(self, X: Any) -> Any:
-        self.check_fitted()
-        for step in self.steps_[:-1]:
+    def _prepared(self, X: Any) -> tuple[Any, Any]:
+        """The last step, and the rows as those before it make them."""
+        X = self.check_rows(X)
+        *transformers, last = self.steps_
+        for step in transformers:
+            assert isinstance(step, Transformer)
             X = step.transform(X)
-        return X
+        return last, X
 
     def predict(self, X: Any) -> Any:
-        X = self._prepared(X)
-        return self.steps_[-1].predict(X)
+        last, X = self._prepared(X)
+        return last.predict(X)
 
     def predict_proba(self, X: Any) -> Any:
-        X = self._prepared(X)
-        return self.steps_[-1].predict_proba(X)
+        last, X = self._prepared(X)
+        return last.predict_proba(X)

@@ -1,22 +1,28 @@
 """Quantiles of columns from counts alone.
 
 Clients count how many values lie between given edges; the counts are summed, the edges around each
-quantile are drawn closer, and after a few rounds its place is known to a millionth of its size. No
-value leaves a client, not even a smallest or largest one, and the sums can be masked or noised like
-any others.
+quantile are drawn closer, and after a few rounds its place is known to a millionth of its size. The
+sums can be masked or noised like any others. Behind a gate values count in intervals of at least
+``min_count`` rows (:mod:`solera.core.cumulative`), so that no value leaves a client, not even a
+smallest or largest one, whatever edges are asked for.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.cumulative import Cumulative
+from solera.core.declared import Shape
 from solera.core.errors import DataError, UsageError
+from solera.core.evidence import Sums
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
+from solera.core.release import Cells
 from solera.core.task import task
 from solera.learn.rows import dense
 
@@ -26,7 +32,28 @@ _CUTS = 16
 _ROUNDS = 5
 
 
-@task("preprocess.count")
+class Count(TypedDict):
+    """What ``preprocess.count`` takes: edges of every column, in any number."""
+
+    edges: (
+        Annotated[FloatArray, Shape("columns", "edges")]
+        | Annotated[FloatArray, Shape("columns", "levels", "cuts")]
+    )
+
+
+def _values(client: Client, ask: Any) -> tuple[FloatArray, FloatArray]:
+    return dense(client.data.X), ask["edges"]
+
+
+def _known(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    return {"rows": Sums(np.isfinite(dense(client.data.X)))}
+
+
+@task(
+    "preprocess.count",
+    ask=Count,
+    release=[Cumulative("below", values=_values), Cells("rows", behind=_known)],
+)
 def count(client: Client, ask: Any) -> dict[str, Any]:
     """How many known values of each column are at most each of its edges."""
     X = dense(client.data.X)
@@ -47,6 +74,16 @@ def first_counts(federation: Federation, columns: int) -> Any:
     """How many values of every column are at most each power of two, of either sign."""
     edges = np.broadcast_to(_FIRST[1:-1], (columns, len(_FIRST) - 2))
     return federation.ask(count, {"edges": edges}).fold(Sum())
+
+
+FIRST_COUNTS: Plan = (planned(count, 1),)
+"""What :func:`first_counts` asks."""
+
+
+def quantile_asks(rounds: int = _ROUNDS, *, first: bool = True) -> Plan:
+    """What :func:`quantiles` asks; ``first`` says whether the first counts are yet to be asked."""
+    narrowing = (planned(count, rounds),)
+    return in_turn(FIRST_COUNTS, narrowing) if first else narrowing
 
 
 def quantiles(

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import Array, FloatArray, IntArray
-from solera.core.errors import DataError
+from solera.core.errors import DataError, Refusal
 
 Cells = NDArray[np.int32]
 _MOST = np.iinfo(np.int32).max
+MOST_SUMS = 1 << 28
+"""The most sums by node and cell that a client makes for one ask."""
 
 
 def move(cells: Cells, at: IntArray, splits: IntArray, starts: IntArray) -> IntArray:
@@ -46,6 +48,8 @@ def _next_nodes(splits: IntArray, starts: IntArray) -> tuple[IntArray, IntArray,
     inner = feature >= 0
     column = np.where(inner, feature, 0)
     first, after = starts.take(column), starts.take(column + 1)
+    if (after - first).sum() > MOST_SUMS:
+        raise Refusal(f"{len(column):,} splits over these cells are too many for one ask")
     ends = (after - first).cumsum()
     offset = ends - after
     node = np.arange(len(column)).repeat(after - first)
@@ -86,6 +90,8 @@ def add_up(
     ``values`` are rows × k, client after client of these ``sizes``; there are ``total`` cells. It
     is the product with the sparse matrix that has a one wherever a row is in a cell.
     """
+    if len(wanted) * total * values.shape[1] > MOST_SUMS:
+        raise Refusal(f"{len(wanted):,} nodes by {total:,} cells are too many for one ask")
     shape = (len(sizes), len(wanted), total, values.shape[1])
     height, width = shape[0] * shape[1] * total, cells.shape[1]
     kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, Positive
+from solera.core.declared import LONGEST, Classes, Shape
+from solera.core.errors import Refusal
 from solera.core.federation import Federation
+from solera.core.groups import Trees
+from solera.core.plan import Plan, planned
 from solera.core.task import task
 from solera.learn.trees.client_trees import rows_and_codes
 from solera.learn.trees.id3 import category_sizes, cell_starts, codes_of, count_rows, grow
 from solera.learn.trees.single_tree import SingleTree
-from solera.learn.trees.tree import Tree
+from solera.learn.trees.tree import ClassTree, Tree
 
 
 def _counts_like(ask: Any) -> dict[str, Any]:
@@ -22,7 +26,18 @@ def _counts_like(ask: Any) -> dict[str, Any]:
     return {"counts": np.zeros((len(ask["nodes"]), cells, len(ask["classes"])))}
 
 
-@task("trees.count", like=_counts_like)
+class CountAtNodes(TypedDict):
+    """What ``trees.count`` takes."""
+
+    tree: ClassTree
+    nodes: Annotated[IntArray, Shape("nodes", kind="i", least=0, most=LONGEST)]
+    sizes: Annotated[IntArray, Shape("columns", kind="i", least=0, most=LONGEST)]
+    width: Count
+    classes: Annotated[Array, Classes()]
+    epsilon: Positive | None
+
+
+@task("trees.count", like=_counts_like, ask=CountAtNodes, release=[Trees("counts")])
 def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     """Rows by open node, category of every column and class; noised here where the ask says so.
 
@@ -32,6 +47,8 @@ def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
     sizes, classes = ask["sizes"], len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
+    if (ask["nodes"] >= len(tree)).any():
+        raise Refusal(f"the ask names nodes that its tree of {len(tree):,} nodes does not have")
     codes = codes_of(X, sizes)
     counts = count_rows(codes, labels, tree.apply(X), ask["nodes"], sizes, classes)
     if ask["epsilon"] is not None:
@@ -62,22 +79,32 @@ class FedID3(SingleTree):
 
     def train(self, federation: Federation) -> None:
         self.check_target()
-        sizes = category_sizes(self.schema_)
-        depth = max(1, self.schema_.width // 2) if self.max_depth is None else self.max_depth
+        order = self._order()
+        sizes = order["sizes"]
         level = 0
 
         def count(tree: Tree, nodes: IntArray) -> FloatArray:
             nonlocal level
-            ask = {
-                "tree": tree.to_payload(),
-                "nodes": nodes,
-                "sizes": sizes,
-                "width": self.schema_.width,
-                "classes": self.schema_.classes,
-                "epsilon": None if self.epsilon is None else self.epsilon / (depth + 1),
-            }
+            ask = {"tree": tree.to_payload(), "nodes": nodes, **order}
             total = federation.ask(count_at_nodes, ask, round=level).fold(Sum())["counts"]
             level += 1
             return np.asarray(np.maximum(total, 0.0))
 
-        self.tree_ = grow(count, sizes, len(self.schema_.classes), depth)
+        self.tree_ = grow(count, sizes, len(self.schema_.classes), self._depth)
+
+    @property
+    def _depth(self) -> int:
+        return max(1, self.schema_.width // 2) if self.max_depth is None else self.max_depth
+
+    def _order(self) -> dict[str, Any]:
+        """What clients are told at every level."""
+        return {
+            "sizes": category_sizes(self.schema_),
+            "width": self.schema_.width,
+            "classes": self.schema_.classes,
+            "epsilon": None if self.epsilon is None else self.epsilon / (self._depth + 1),
+        }
+
+    def training_asks(self) -> Plan:
+        self.check_target()
+        return (planned(count_at_nodes, self._depth + 1, self._order()),)

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
-from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count
-from solera.core.errors import UsageError
+from solera.core.declared import Classes, Shape
+from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
+from solera.core.groups import Trees
+from solera.core.plan import Plan, planned
 from solera.core.rng import generator
-from solera.core.schema import class_codes
+from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.learn.rows import dense
 from solera.learn.trees.client_trees import CollectTrees, checked_rows
 from solera.learn.trees.predictor import TreePredictor
-from solera.learn.trees.tree import Tree
+from solera.learn.trees.tree import Tree, check_trees
 
 
-@task("trees.forest")
+class Forest(TypedDict):
+    """What ``trees.forest`` takes."""
+
+    trees: Annotated[int, Meta(ge=1, le=10_000)]
+    max_depth: Count | None
+    min_rows: Count
+    width: Count
+    classes: Annotated[Array, Classes()] | None
+
+
+@task("trees.forest", ask=Forest, release=[Trees("trees", "rows")])
 def grow_forest(client: Client, ask: Any) -> dict[str, Any]:
     """Trees of a random forest of this client's rows (Breiman 2001), by scikit-learn."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -66,7 +80,7 @@ class FedForest(TreePredictor):
     """
 
     trees_: list[Tree]
-    owners_: IntArray
+    owners_: Annotated[IntArray, Shape("trees", kind="i")]
 
     def __init__(
         self,
@@ -92,15 +106,8 @@ class FedForest(TreePredictor):
 
     def train(self, federation: Federation) -> None:
         self.check_target()
-        classes = self.schema_.classes if self.schema_.target == "classes" else None
-        ask = {
-            "trees": self.trees,
-            "max_depth": self.max_depth,
-            "min_rows": self.min_rows,
-            "width": self.schema_.width,
-            "classes": classes,
-        }
-        outputs = 1 if classes is None else len(classes)
+        ask = self._ask()
+        outputs = 1 if ask["classes"] is None else len(ask["classes"])
         forests = federation.ask(grow_forest, ask).fold(CollectTrees(self.schema_.width, outputs))
         self.trees_ = []
         owners: list[int] = []
@@ -111,6 +118,25 @@ class FedForest(TreePredictor):
             self.trees_ += [trees[i] for i in drawn]
             owners += [client] * count
         self.owners_ = np.array(owners, dtype=np.int64)
+
+    def _ask(self) -> dict[str, Any]:
+        return {
+            "trees": self.trees,
+            "max_depth": self.max_depth,
+            "min_rows": self.min_rows,
+            "width": self.schema_.width,
+            "classes": self.schema_.classes if self.schema_.target == "classes" else None,
+        }
+
+    def training_asks(self) -> Plan:
+        self.check_target()
+        return (planned(grow_forest, 1, self._ask()),)
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse trees that are not sound for rows of that schema, and a forest without trees."""
+        if not self.trees_:
+            raise Refusal("the forest has no trees")
+        check_trees(self.trees_, schema, schema.outputs)
 
     def outputs(self, X: Any) -> FloatArray:
         """Votes, mean probabilities or mean numbers: rows × outputs."""

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import BoolArray, FloatArray
+from solera.core.pictures import new_figure
 from solera.core.schema import Schema
 from solera.learn.trees.export import branch_text, leaf_text, node_colour, split_text
 from solera.learn.trees.tree import Tree
 
 
 def _axes(ax: Any, size: tuple[float, float]) -> Any:
-    from matplotlib.figure import Figure
-
     if ax is None:
-        ax = Figure(figsize=size, layout="constrained").add_subplot()
+        ax = new_figure(figsize=size).add_subplot()
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from solera.core.clients import FloatArray
 from solera.core.errors import DataError
+from solera.core.schema import Schema
 from solera.learn.rows import dense
 from solera.learn.trees import export
 from solera.learn.trees.explanation import Comparison, Explanation, explain
 from solera.learn.trees.predictor import TreePredictor
-from solera.learn.trees.tree import Tree
+from solera.learn.trees.tree import Tree, check_trees
 
 
 class SingleTree(TreePredictor, abstract=True):
@@ -30,6 +31,10 @@ class SingleTree(TreePredictor, abstract=True):
                 f"{type(self).__name__} predicts classes, the target is {target}",
                 hint="FedHistGBDT and FedForest predict numbers too",
             )
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse a tree that is not sound for rows of that schema."""
+        check_trees([self.tree_], schema, len(schema.classes))
 
     @property
     def feature_importances_(self) -> FloatArray:

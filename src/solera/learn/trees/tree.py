@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.component import Component
-from solera.core.errors import PayloadError
+from solera.core.declared import LONGEST, Checked
+from solera.core.errors import PayloadError, Refusal
+from solera.core.schema import Schema
 from solera.learn.rows import dense
 
 LEAF = -1
+_DEEPEST = 1000
+"""The most levels of a tree that somebody else sent."""
 _DTYPES: dict[str, Any] = {
     "feature": np.int64,
     "threshold": np.float64,
@@ -181,12 +185,13 @@ class Tree(Arrays):
         """A tree somebody else sent, or an error when its arrays make no tree."""
         try:
             tree = cls(**payload)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise PayloadError(f"this is no tree: {error}") from None
-        tree._check(width, outputs)
+        tree.check(width, outputs)
         return tree
 
-    def _check(self, width: int, outputs: int) -> None:
+    def check(self, width: int, outputs: int) -> None:
+        """Raise :class:`PayloadError` unless these arrays make a tree for so many columns."""
         nodes = len(self.feature) if self.feature.ndim == 1 else 0
         for name, array in vars(self).items():
             kind = np.dtype(_DTYPES.get(name, np.int64)).kind
@@ -207,6 +212,7 @@ class Tree(Arrays):
             and (self.arity[~inner] == 0).all()
             and (self.arity[inner] >= 1).all()
             and self.branches.ndim == 1
+            and (self.arity <= len(self.branches)).all()
             and ends[-1] == len(self.branches)
             and np.array_equal(self.start, ends - self.arity)
         )
@@ -217,6 +223,50 @@ class Tree(Arrays):
             raise PayloadError("this is no tree: nodes and branches do not fit together")
         if (self.branches[np.repeat(inner & ~self.categorical, self.arity)] < 0).any():
             raise PayloadError("this is no tree: a numeric split lacks a branch")
+        if nodes > LONGEST or (nodes > _DEEPEST and self._deeper_than(_DEEPEST)):
+            raise PayloadError(f"this tree has more than {LONGEST:,} nodes or {_DEEPEST:,} levels")
+
+    def _deeper_than(self, most: int) -> bool:
+        """Whether some leaf is more than so many splits away from the root."""
+        parent, _ = self.parents
+        above = parent
+        for _ in range(most):
+            if (above < 0).all():
+                return False
+            above = np.where(above >= 0, parent[above], -1)
+        return True
+
+
+def _tree_objection(payload: Any, width: int, outputs: int) -> str | None:
+    if not isinstance(payload, dict) or not all(
+        isinstance(v, np.ndarray) for v in payload.values()
+    ):
+        return "is no tree"
+    try:
+        Tree.from_payload(payload, width, outputs)
+    except PayloadError as error:
+        return f"is not sound: {error.message}"
+    return None
+
+
+ClassTree = Annotated[
+    dict[str, Any],
+    Checked(lambda tree, schema: _tree_objection(tree, schema.width, schema.outputs)),
+]
+"""The arrays of a tree over the client's columns, whose values are weights of its classes."""
+NumberTree = Annotated[
+    dict[str, Any], Checked(lambda tree, schema: _tree_objection(tree, schema.width, 1))
+]
+"""The arrays of a tree over the client's columns, whose values are numbers."""
+
+
+def check_trees(trees: Sequence[Tree], schema: Schema, outputs: int) -> None:
+    """Refuse trees of a model that are not sound for rows of that schema."""
+    try:
+        for tree in trees:
+            tree.check(schema.width, outputs)
+    except PayloadError as error:
+        raise Refusal(error.message) from None
 
 
 def starts_of(sizes: Any) -> IntArray:

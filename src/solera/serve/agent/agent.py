@@ -1,106 +1,132 @@
 """The client's agent: connects outwards, runs what its policy allows, and remembers what it did.
 
-One ask at a time: look for work, check the policy, run the task in the worker process, write state
-and reply to disk in one step, log what leaves, send it. Whatever dies in between, the ask is still
-pending at the coordinator afterwards; an ask whose reply is on disk is answered from there, so that
-a task never counts twice.
+One ask at a time: look for work, compare the ask with the job's description and with the policy,
+run the task in the worker process, write state and reply to disk in one step, log what leaves, send
+it. Whatever dies in between, the ask is still pending at the coordinator afterwards; an ask whose
+reply is on disk is answered from there, so that a task never counts twice.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import logging
 import signal
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from solera.core.engine import Ask, Preparation
 from solera.core.errors import (
     DataError,
     PayloadError,
     Refusal,
-    SoleraError,
     UsageError,
     WorkerDied,
 )
 from solera.core.payload import decode, encode
-from solera.core.private_files import write_file
 from solera.core.task import installed_tasks
 from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
+from solera.serve.agent.attempts import AskKey, Attempts
+from solera.serve.agent.copies import Copies
+from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
+from solera.serve.agent.memory import NOTHING, Memory, digest_of
+from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
-from solera.serve.agent.worker import Worker
+from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
+from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
+from solera.serve.description import Description, job_hash
 from solera.serve.identity import Identity, reply_message, seal_key_message
 
 log = logging.getLogger("solera.agent")
 
 _HELD_SECONDS = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_TROUBLE = (DataError, WorkerDied, OSError)
+_TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 """What keeps a client from working and may pass: rows that are away, a disk that is full."""
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """The last reply, and what this client keeps of every job from task to task."""
-
-    job: str | None
-    sequence: int | None
-    status: wire.Status
-    reason: str
-    frame: bytes
-    states: dict[str, Any]
-
-    def answers(self, ask: wire.PendingAsk) -> bool:
-        """Whether the reply is to this ask."""
-        return (self.job, self.sequence) == (ask.job, ask.sequence)
-
-
-_NOTHING = Memory(None, None, "ok", "", b"", {})
+_LONGEST_REASON = 500
+_NOT_FOUND = 404
+_MOST_DESCRIPTIONS = 16
 
 
 class Agent:
-    """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`."""
+    """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`.
+
+    The policy of a :class:`PolicyFile` is read again when the file changes; ``source`` says which
+    rows the worker reads under the policy it is given.
+    """
 
     def __init__(
         self,
         folder: str | Path,
         worker: Worker,
-        policy: Policy,
+        policy: Policy | PolicyFile,
         *,
+        source: Callable[[Policy], Rows] | None = None,
         patience: float = 60.0,
     ) -> None:
         self.folder = Path(folder)
         self.worker = worker
-        self.policy = policy
+        self._policy_file = policy if isinstance(policy, PolicyFile) else None
+        self.policy = policy.policy if isinstance(policy, PolicyFile) else policy
+        self._source = source
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
+        self._secret = home.read_secret(self.folder)
         self._memory()  # a damaged one is found out now
-        self.approvals = Approvals(self.folder / home.APPROVALS, policy.approval.approvers)
         self.audit = AuditLog(self.folder / home.LOG, self.identity)
         self._lock = home.Lock(self.folder)
         self.head = self.audit.head()
         self.held = HeldJobs(self.folder / home.HELD)
+        self.attempts = Attempts(self.folder / home.ATTEMPTS)
         self.connection = home.connect_to(self.place, self.identity, patience)
         self.stop = threading.Event()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
         self._listed: set[str] | None = None
+        self._descriptions: dict[str, Description] = {}
+        self._guard()
+
+    @property
+    def approvals(self) -> Approvals:
+        """What people decided, as far as the policy of now lets them."""
+        return Approvals(self.folder / home.APPROVALS, self.policy.approval.approvers)
+
+    def _guard(self) -> None:
+        """Stand the policy's gate around the rows, and keep copies if it says so."""
+        key = self.policy.output.keep_copies
+        self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
+        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+
+    def _refresh(self) -> None:
+        """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
+        if self._policy_file is None or not self._policy_file.refresh():
+            return
+        before, self.policy = self.policy, self._policy_file.policy
+        self.head = self.audit.append("policy", before=before.hash(), now=self.policy.hash())
+        log.info("the policy has changed: %s", self.policy.hash()[:12])
+        try:
+            self._guard()
+        except UsageError as error:
+            raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
+        if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
+            self.worker.read(self._source(self.policy))
 
     # --- joining ---
 
@@ -153,8 +179,7 @@ class Agent:
             except (CoordinatorError, *_TROUBLE) as error:
                 log.warning("%s", error)
                 if not isinstance(error, CoordinatorError):
-                    why = error.strerror if isinstance(error, OSError) else error
-                    self.doing = f"cannot work: {why}"
+                    self.doing = f"cannot work: {_in_short(error)}"
                 self.stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -163,6 +188,7 @@ class Agent:
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""
+        self._refresh()
         self.worker.begin()
         self.doing = ""
         asks = self.connection.call("GET", f"/v1/work?wait={wait:g}", wire.Work).asks
@@ -174,7 +200,8 @@ class Agent:
 
     def _answer(self, pending: wire.PendingAsk) -> bool:
         """Do what is asked and send the reply; False if it must wait for an approval."""
-        if pending in self._held and not self.approvals.approved(pending.hash):
+        self._refresh()
+        if pending in self._held and not self._approved(pending):
             return False
         memory = self._memory()
         if not memory.answers(pending):
@@ -184,76 +211,154 @@ class Agent:
                 log.info("held: %s", error)
                 return False
             memory = self._remember(memory)
+            self.attempts.end(_key(pending))
         self._send(pending, memory)
         return True
 
     def _work(self, pending: wire.PendingAsk, states: dict[str, Any]) -> Memory:
-        """What this client answers, and what it keeps for every job."""
-        done = replace(_NOTHING, job=pending.job, sequence=pending.sequence, states=states)
+        """What this client answers, and what it keeps for every job.
+
+        The attempt is on disk before anything of the ask is looked at.
+        """
+        whose = {"job": pending.job, "sequence": pending.sequence, "ask": digest_of(pending)}
+        done = replace(NOTHING, states=states, **whose)
+        key = _key(pending)
         try:
-            ask = self._ask(pending)
-            job = JobFacts(pending.hash, pending.owner, pending.kind)
-            approved = self.approvals.approved(pending.hash)
-            client = self.place.client
-            if pending.kind == "standing":  # it is told when the rows have changed
-                self.worker.close()
-                self.worker.begin()
-            self.policy.check_ask(
-                job, ask, client, self.worker.rows, datetime.now(), approved=approved
-            )
-            self.doing = pending.task
-            outcome = self.worker.run(ask, client, states.get(pending.job, {}))
-            self.doing = ""
-            if outcome.kind == "refused":
-                raise Refusal(outcome.reason)
-            if outcome.reply is None:
-                failed = outcome.kind == "failed"
-                reason = outcome.reason if failed else f"{outcome.kind}: {outcome.reason}"
-                raise PayloadError(reason)
-            reply = self.policy.suppress(ask.task, decode(outcome.reply))
-            frame = encode(reply)
-            self.policy.check_reply(ask.task, len(frame), reply)
-            others = [(job, state) for job, state in states.items() if job != pending.job]
+            if self.attempts.begin(key).hopeless:
+                raise PayloadError("crashed: the ask ended the process that worked on it")
+            frame, outcome = self._run(pending, states.get(pending.job, {}))
+            others = [(job, kept) for job, kept in states.items() if job != pending.job]
             kept = dict([*others[1 - _MOST_STATES :], (pending.job, outcome.state)])
-            return replace(done, frame=frame, states=kept)
+            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
         except NeedsApproval:
+            self.attempts.undo(key)
             raise
         except Refusal as error:
-            return replace(done, status="refused", reason=str(error))
+            return replace(done, status="refused", reason=str(error)[:_LONGEST_REASON])
         except PayloadError as error:
-            return replace(done, status="failed", reason=str(error))
+            return replace(done, status="failed", reason=str(error)[:_LONGEST_REASON])
+        except (CoordinatorError, *_TROUBLE, KeyboardInterrupt, _Terminated):
+            self.attempts.undo(key)  # no fault of the ask, which will be done later
+            raise
+        except Exception as error:
+            log.exception("ask %d of job %s", pending.sequence, pending.job, exc_info=error)
+            return replace(done, status="failed", reason="error: the agent failed")
+
+    def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, Outcome]:
+        """The reply as a frame, and what became of the task, if job, policy and gate allow it."""
+        client = self.place.client
+        description = self._description(pending)
+        check_said(pending, description, self.place.federation)
+        ask = self._ask(pending)
+        if description.plan:
+            most = check_planned(ask, client, description.plan)
+        if pending.kind == "standing":  # it is told when the rows have changed
+            self.worker.close()
+            self.worker.begin()
+        approved = self._approved(pending)
+        facts = JobFacts(self._hash(pending), description.owner, description.kind)
+        now = datetime.now()
+        self.policy.check_ask(facts, ask, client, now, approved=approved)
+        if description.plan:
+            key = _key(pending)
+            self.attempts.count(key, facts.hash, ask.task, most, approved=approved)
+        elif self.policy.approval.mode == "ask":
+            raise Refusal("the job's description does not say what it asks")
+        outcome = self._run_task(pending, ask, state)
+        if outcome.kind == "refused":
+            raise Refusal(outcome.reason)
+        if outcome.reply is None:
+            failed = outcome.kind == "failed"
+            reason = outcome.reason if failed else f"{outcome.kind}: {outcome.reason}"
+            raise PayloadError(reason)
+        if approved and not self._approved(pending):
+            raise NeedsApproval("the approval was withdrawn while the task ran")
+        self.policy.check_reply(ask.task, len(outcome.reply))
+        return outcome.reply, outcome
+
+    def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
+        """What became of the task; one whose process dies is tried again, twice."""
+        self.doing = pending.task
+        key = _key(pending)
+        while True:
+            outcome = self.worker.run(ask, self.place.client, state)
+            if outcome.kind != "crashed":
+                break
+            log.warning("task %s: %s", pending.task, outcome.reason)
+            self.attempts.crashed(key)
+            if self.attempts.begin(key).hopeless:
+                break
+        self.doing = ""
+        return outcome
+
+    def _hash(self, pending: wire.PendingAsk) -> str:
+        """What people approve of this ask's job, whatever hash the coordinator names."""
+        return job_hash(self.place.federation, pending.job, pending.spec)
+
+    def _approved(self, pending: wire.PendingAsk) -> bool:
+        """Whether a person whom the policy names has approved this ask's job, not too long ago."""
+        hash = self._hash(pending)
+        approval = self.approvals.approval(hash)
+        if approval is None:
+            return False
+        seconds = self._description(pending).seconds
+        return datetime.now(UTC) < approval.at + self.policy.approval.lasts(seconds)
+
+    def _description(self, pending: wire.PendingAsk) -> Description:
+        """What the job of this ask is; the bytes are those that the hash covers."""
+        known = self._descriptions.get(pending.spec)
+        if known is None:
+            known = Description.from_bytes(self._download(pending.spec))
+            if len(self._descriptions) >= _MOST_DESCRIPTIONS:
+                self._descriptions.clear()
+            self._descriptions[pending.spec] = known
+        return known
 
     def _ask(self, pending: wire.PendingAsk) -> Ask:
         """The ask with its payload and the preparation of the rows."""
-        download = self.connection.download
-        steps = decode(download(pending.prepare)) if pending.prepare else []
+        steps = decode(self._download(pending.prepare)) if pending.prepare else []
         if not isinstance(steps, list):
             raise PayloadError("the preparation is not a list of transformers")
         prepare = [Preparation(step, hashlib.sha256(encode(step)).hexdigest()) for step in steps]
         return Ask(
             pending.task,
             pending.version,
-            decode(download(pending.payload, pending.frame)),
+            decode(self._download(pending.payload, pending.frame)),
             np.array([self.place.client], dtype=np.int64),
             pending.seed,
             pending.round,
             prepare=tuple(prepare),
+            secret=hmac.digest(self._secret, encode(list(_key(pending))), "sha256"),
         )
+
+    def _download(self, digest: str, inline: str | None = None) -> bytes:
+        """A blob that an ask names; one that is not there fails this ask, and holds up no other."""
+        try:
+            return self.connection.download(digest, inline)
+        except CoordinatorError as error:
+            if error.status == _NOT_FOUND:
+                raise PayloadError(f"the coordinator does not have {digest[:12]}…") from None
+            raise
 
     def _send(self, pending: wire.PendingAsk, done: Memory) -> None:
         """Log what leaves, and let it leave."""
         frame, answered = done.frame, done.status == "ok"
         digest = hashlib.sha256(frame).hexdigest() if answered else ""
+        if answered and self._copies is not None:
+            names = (self.place.federation, pending.job, pending.sequence, pending.task)
+            self._copies.keep(*names, frame)
         self.head = self.audit.append(
             "reply",
             job=pending.job,
             sequence=pending.sequence,
-            hash=pending.hash,
+            hash=self._hash(pending),
             owner=pending.owner,
             task=pending.task,
             status=done.status,
             digest=digest,
             bytes=len(frame),
+            numbers=_numbers_in(decode(frame)) if answered else 0,
+            new=done.new_numbers,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE
@@ -264,6 +369,7 @@ class Agent:
             pending.job,
             pending.sequence,
             str(self.place.client),
+            digest_of(pending),
             done.status,
             digest,
             len(frame),
@@ -273,7 +379,7 @@ class Agent:
             digest=digest or None,
             size=len(frame),
             frame=b64encode(frame).decode() if answered and small else None,
-            reason=done.reason[:2000],
+            reason=done.reason,
             signature=self.identity.sign(message).hex(),
         )
         path = f"/v1/jobs/{pending.job}/asks/{pending.sequence}/reply"
@@ -282,44 +388,36 @@ class Agent:
     # --- holding ---
 
     def _hold(self, asks: list[wire.PendingAsk]) -> None:
-        """Write down which jobs wait for an approval, when that has changed."""
+        """Write down which jobs wait for an approval, when that has changed, and tell people."""
         self._held = asks
-        jobs = {ask.hash: ask for ask in asks}
+        jobs = {self._hash(ask): ask for ask in asks}
         if jobs.keys() == self._listed:
             return
         known = {job.hash: job for job in self.held.read()}
-        self.held.write([known.get(hash) or self._described(ask) for hash, ask in jobs.items()])
+        held = [known.get(hash) or self._held_job(hash, ask) for hash, ask in jobs.items()]
+        self.held.write(held)
         self._listed = set(jobs)
+        for job in held:
+            if job.hash not in known:
+                notify(self.policy.notify, "held", **msgspec.to_builtins(job))
 
-    def _described(self, ask: wire.PendingAsk) -> HeldJob:
-        try:
-            text = describe(self.connection.download(ask.hash))
-        except SoleraError as error:
-            text = f"not shown by the coordinator: {error}"
+    def _held_job(self, hash: str, ask: wire.PendingAsk) -> HeldJob:
         since = datetime.now().astimezone().isoformat(timespec="seconds")
-        return HeldJob(ask.hash, ask.job, ask.owner, ask.kind, ask.task, since, text)
+        text = describe(self._description(ask))
+        return HeldJob(hash, ask.job, ask.owner, ask.kind, ask.task, since, text)
 
     # --- remembering ---
 
     def _memory(self) -> Memory:
-        path = self.folder / home.MEMORY
-        try:
-            return msgspec.convert(decode(path.read_bytes()), Memory)
-        except FileNotFoundError:
-            return _NOTHING
-        except (PayloadError, msgspec.ValidationError):
-            raise UsageError(
-                f"{path} is damaged, which holds what this client keeps from task to task",
-                hint="restore it from a copy, or delete it to begin without",
-            ) from None
+        return Memory.read(self.folder / home.MEMORY)
 
     def _remember(self, memory: Memory) -> Memory:
-        """State and reply in one file, replaced in one step; what may be sent afterwards.
+        """State and reply in one file; what may be sent afterwards.
 
         What cannot be written does not leave: it could not be told again.
         """
         try:
-            write_file(self.folder / home.MEMORY, encode(asdict(memory)), 0o600, overwrite=True)
+            memory.write(self.folder / home.MEMORY)
         except OSError as error:
             reason = f"the client cannot keep its reply: {error.strerror}"
             log.error("%s: %s", reason, self.folder)
@@ -330,7 +428,34 @@ class Agent:
         self.stop.set()
         self.worker.close()
         self.connection.close()
+        self.attempts.close()
         self._lock.release()
+
+
+def _key(pending: wire.PendingAsk) -> AskKey:
+    said = msgspec.json.encode(replace(pending, frame=None, deadline=None))
+    return AskKey(pending.job, pending.sequence, hashlib.sha256(said).hexdigest())
+
+
+def _in_short(error: BaseException) -> str:
+    """What the coordinator hears: the text of an error about rows may quote one."""
+    if isinstance(error, OSError):
+        return error.strerror or "the disk"
+    return "its policy" if isinstance(error, PolicyBroken) else "the rows cannot be read"
+
+
+def _numbers_in(tree: Any) -> int:
+    """How many numbers a reply holds; bytes, such as ciphertexts, hold none that can be read."""
+    if isinstance(tree, dict):
+        return sum(map(_numbers_in, tree.values()))
+    if isinstance(tree, list | tuple):
+        return sum(map(_numbers_in, tree))
+    return int(np.size(tree)) if not isinstance(tree, str | bytes | None.__class__) else 0
+
+
+def _what_is_read(policy: Policy) -> tuple[Any, ...]:
+    """What of a policy decides which rows and columns the worker reads."""
+    return policy.data.columns, policy.data.unit, policy.columns
 
 
 class _Terminated(BaseException):

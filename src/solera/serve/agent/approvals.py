@@ -1,58 +1,136 @@
-"""Which jobs people at the client have approved."""
+"""Which jobs people at the client have approved, each signed with the approver's own key.
+
+An approver makes a key once (``solera approver new ana``) and keeps it; the policy names the public
+half. A decision, to approve or to withdraw, is one line of JSON with the approver's signature. Who
+can write to the file can so delete decisions, which holds jobs back, but make none.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from solera.core.errors import UsageError
+from solera.core.payload import decode, encode
+from solera.core.private_files import read_private, write_file
+from solera.serve.identity import signed_message, verify
+
+_KIND = "solera approver 1"
+Verdict = Literal["approved", "withdrawn"]
+
+
+class Approver:
+    """A person who may decide: a name and a key to sign with, which stays with the person."""
+
+    def __init__(self, name: str, key: Ed25519PrivateKey) -> None:
+        self.name = name
+        self._key = key
+        self.public = key.public_key().public_bytes_raw().hex()
+
+    @classmethod
+    def create(cls, path: Path, name: str) -> Approver:
+        """A new key in a file for its owner alone; one that exists is never replaced."""
+        approver = cls(name, Ed25519PrivateKey.generate())
+        fields = {"kind": _KIND, "name": name, "sign": approver._key.private_bytes_raw()}
+        write_file(path, encode(fields), 0o600, overwrite=False)
+        return approver
+
+    @classmethod
+    def load(cls, path: Path) -> Approver:
+        """The approver whose key is in a file; refused when others can read it."""
+        data = read_private(path)
+        try:
+            fields = decode(data)
+            if fields["kind"] == _KIND:
+                return cls(fields["name"], Ed25519PrivateKey.from_private_bytes(fields["sign"]))
+        except (LookupError, TypeError, ValueError):
+            pass
+        raise UsageError(f"{path} is not an approver's key", hint="solera approver new NAME")
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes that only this person can make for this message."""
+        return self._key.sign(message)
+
+
+class Decision(NamedTuple):
+    """What a person decided about a job, and when."""
+
+    verdict: Verdict
+    person: str
+    at: datetime
 
 
 class Approvals:
-    """The jobs that people approved, one line of JSON each; a line nobody can read counts not."""
+    """The decisions in a file; ``approvers`` are the public keys, in hex, of those who count."""
 
-    def __init__(self, path: str | os.PathLike[str], approvers: Sequence[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], approvers: Mapping[str, str]) -> None:
         self.path = Path(path)
-        self.approvers = tuple(approvers)
+        self.approvers = dict(approvers)
 
-    def approve(self, job_hash: str, person: str, now: datetime) -> None:
-        """Write down that this person approves the job of this hash."""
-        if person not in self.approvers:
+    def check(self, job: str, approver: Approver) -> None:
+        """An error unless this person may decide about the job of this hash."""
+        if self.approvers.get(approver.name) != approver.public:
             names = ", ".join(self.approvers) or "no one"
-            raise UsageError(f"{person!r} may not approve jobs", hint=f"the policy names {names}")
-        if not re.fullmatch(r"[0-9a-f]{64}", job_hash):
-            raise UsageError(f"{job_hash!r} is not the hash of a job: 64 hexadecimal digits")
-        line = json.dumps({"job": job_hash, "person": person, "at": now.isoformat()})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+            why = "with this key" if approver.name in self.approvers else "jobs"
+            raise UsageError(
+                f"{approver.name!r} may not approve {why}", hint=f"the policy names {names}"
+            )
+        if not re.fullmatch(r"[0-9a-f]{64}", job):
+            raise UsageError(f"{job!r} is not the hash of a job: 64 hexadecimal digits")
+
+    def decide(self, job: str, verdict: Verdict, approver: Approver, now: datetime) -> Decision:
+        """Write down what this person decides about the job of this hash."""
+        self.check(job, approver)
+        tick = timedelta(microseconds=1)  # a clock that was set back reverses no decision
+        at = max([now.astimezone(UTC), *(d.at + tick for d in self.decisions(job))])
+        stamp = at.isoformat()
+        signature = approver.sign(_message(verdict, job, approver.name, stamp)).hex()
+        entry = {"job": job, "verdict": verdict, "person": approver.name, "at": stamp}
+        line = json.dumps({**entry, "signature": signature})
         with open(self.path, "a", encoding="utf-8", opener=_private) as file:
             file.write(f"\n{line}\n")  # the first end of line closes a line that was cut short
             file.flush()
             os.fsync(file.fileno())
+        return Decision(verdict, approver.name, at)
 
-    def approved(self, job_hash: str) -> bool:
-        """Whether someone who may has approved exactly this job."""
-        return any(
-            entry.get("job") == job_hash and entry.get("person") in self.approvers
-            for entry in self._entries()
-        )
+    def approval(self, job: str) -> Decision | None:
+        """The approval of exactly this job, unless one who may has withdrawn it since."""
+        last = max(self.decisions(job), key=lambda decision: decision.at, default=None)
+        return last if last is not None and last.verdict == "approved" else None
 
-    def _entries(self) -> list[dict[str, Any]]:
-        if not self.path.exists():
-            return []
-        entries = []
-        for line in self.path.read_bytes().splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict):
-                entries.append(entry)
-        return entries
+    def decisions(self, job: str) -> Iterator[Decision]:
+        """What people whom the policy names have signed about a job; other lines count not."""
+        try:
+            lines = self.path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return
+        for line in lines:
+            if job.encode() in line and (decision := self._read(job, line)):
+                yield decision
+
+    def _read(self, job: str, line: bytes) -> Decision | None:
+        try:
+            entry = json.loads(line)
+            verdict, person, stamp = entry["verdict"], entry["person"], entry["at"]
+            message = _message(verdict, job, person, stamp)
+            key = bytes.fromhex(self.approvers[person])
+            signature = bytes.fromhex(entry["signature"])
+            if entry["job"] == job and verify(key, message, signature):
+                return Decision(verdict, person, datetime.fromisoformat(stamp))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            pass
+        return None
+
+
+def _message(verdict: str, job: str, person: str, at: str) -> bytes:
+    return signed_message("approval", verdict, job, person, at)
 
 
 def _private(path: str, flags: int) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from solera.core.errors import UsageError
-from solera.core.payload import decode
 from solera.core.private_files import write_file
+from solera.serve.description import Description
 
 _LONGEST = 20_000
 
@@ -50,11 +50,18 @@ class HeldJobs:
         write_file(self.path, msgspec.json.encode(list(jobs)), 0o600, overwrite=True)
 
 
-def describe(spec: bytes) -> str:
-    """The description of a job in words: its TOML if it has one, else its fields."""
-    content = decode(spec)
-    toml = content.get("toml") if isinstance(content, Mapping) else None
-    text = toml if isinstance(toml, str) else json.dumps(content, indent=2, default=_in_short)
+def describe(job: Description) -> str:
+    """A job in words: who asks, what is learned, every task with its ranges and most asks."""
+    learner = json.dumps(job.learner, default=_in_short)
+    lasts = "" if job.seconds is None else f", {job.seconds / 3600:,.1f} hours at most"
+    lines = [
+        f"{job.kind} job {job.job} of {job.owner or 'nobody named'}, seed {job.seed}{lasts}",
+        f"learner {learner}" if job.learner else "learner not named",
+        *(f"asks {task}" for task in job.plan),
+    ]
+    if not job.plan:
+        lines.append("asks not named: it cannot be approved")
+    text = "\n".join([*lines, *job.toml.splitlines()])
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… {len(text):,} characters"
 
 

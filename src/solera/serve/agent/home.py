@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 import time
 from pathlib import Path
 
 import msgspec
 
 from solera.core.errors import UsageError
-from solera.core.private_files import write_file
+from solera.core.private_files import read_private, write_file
 from solera.serve.connection import Connection
 from solera.serve.identity import Identity, sign_request
 
@@ -19,6 +20,10 @@ PLACE = "place.json"
 MEMORY = "memory.sol"
 APPROVALS = "approvals.json"
 HELD = "held.json"
+ATTEMPTS = "attempts.sqlite"
+RELEASES = "releases.sqlite"
+COPIES = "copies"
+SECRET = "secret.key"
 LOCK = "agent.lock"
 LOG = "audit.log"
 
@@ -62,9 +67,9 @@ def connect(
 ) -> Connection:
     """A connection whose requests are signed by the client, for one federation."""
 
-    def headers(method: str, path: str, body: bytes) -> dict[str, str]:
+    def headers(method: str, path: str, body: bytes, start: str) -> dict[str, str]:
         digest = hashlib.sha256(body).hexdigest()
-        return sign_request(identity, federation, method, path, digest, time.time())
+        return sign_request(identity, federation, method, path, digest, time.time(), start)
 
     return Connection(url, headers, ca=ca, patience=patience)
 
@@ -72,6 +77,17 @@ def connect(
 def connect_to(place: Place, identity: Identity, patience: float) -> Connection:
     """A connection to where the client has joined."""
     return connect(identity, place.url, place.ca, place.federation, patience)
+
+
+def read_secret(folder: Path) -> bytes:
+    """32 bytes that all that protects this client's rows is drawn from; made once, and kept."""
+    path = folder / SECRET
+    if not path.exists():
+        write_file(path, secrets.token_bytes(32), 0o600, overwrite=False)
+    secret = read_private(path)
+    if len(secret) != 32:
+        raise UsageError(f"{path} is damaged", hint="restore it from a copy")
+    return secret
 
 
 class Lock:

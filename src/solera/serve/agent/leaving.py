@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,9 +15,21 @@ from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
 
-_OURS = (home.MEMORY, home.APPROVALS, home.HELD, home.LOCK, home.PLACE, FILE)
+_DATABASE = ("-wal", "-shm", "")
+_ATTEMPTS = tuple(f"{home.ATTEMPTS}{end}" for end in _DATABASE)
+_OURS = (
+    home.MEMORY,
+    *_ATTEMPTS,
+    home.APPROVALS,
+    home.HELD,
+    home.SECRET,
+    home.LOCK,
+    home.PLACE,
+    FILE,
+)
 """In the order in which they go: without the keys nothing more could be asked."""
-_LOGS = (home.LOG, f"{home.LOG}.head")
+_LOGS = (home.LOG, f"{home.LOG}.head", *(f"{home.RELEASES}{end}" for end in _DATABASE))
+"""What has left: proof of it, and what keeps it from leaving in other words."""
 _PATIENCE = 5.0
 T = TypeVar("T")
 
@@ -39,6 +52,8 @@ class Holdings:
 def holdings(folder: Path) -> Holdings:
     """Everything held for the client of this folder; nothing is changed."""
     files = {path.name: path.stat().st_size for path in _files(folder, (*_OURS, *_LOGS))}
+    if copies := list((folder / home.COPIES).glob("*")):
+        files[f"{home.COPIES}/"] = sum(path.stat().st_size for path in copies)
     if not files:
         raise UsageError(f"no client lives in {folder}", hint="--folder names its folder")
     place = home.find_place(folder)
@@ -51,7 +66,8 @@ def holdings(folder: Path) -> Holdings:
 def leave(folder: Path, *, log: bool) -> None:
     """Delete it all: at the coordinator first, for which the keys are needed, then here.
 
-    The audit log stays, with a last line that says so, unless ``log``. A command that was cut
+    The audit log stays, with a last line that says so, and so do copies and the record of what
+    left, unless ``log``. A command that was cut
     short can be given again.
     """
     place = home.find_place(folder)
@@ -64,6 +80,8 @@ def leave(folder: Path, *, log: bool) -> None:
             _ask(place, folder, "POST", "/v1/leave", wire.Left)
         for path in _files(folder, (*_LOGS, *_OURS) if log else _OURS):
             path.unlink()
+        if log:
+            shutil.rmtree(folder / home.COPIES, ignore_errors=True)
         sync_folder(folder)
         if not any(folder.iterdir()):
             folder.rmdir()

@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import time
+from datetime import time, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
+
+from solera.core.ranges import Range, range_objection
+from solera.core.release import Kind
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """What one parameter may be; no limits: anything. Limits hold for every element of a list."""
-
-    min: float | None = None
-    max: float | None = None
-    among: tuple[str | int | float | bool, ...] | None = None
-    max_length: Count | None = None
-    optional: bool = False
-
-    def allows(self, value: Any) -> bool:
-        if value is None:
-            return self.optional
-        items = _items(value)
-        length = len(value if isinstance(value, str | bytes | Mapping) else items)
-        if self.max_length is not None and length > self.max_length:
-            return False
-        if self.among is not None:
-            return all(any(_same(item, known) for known in self.among) for item in items)
-        return (self.min is None and self.max is None) or all(map(self._in_range, items))
-
-    def _in_range(self, item: Any) -> bool:
-        if isinstance(item, bool | np.bool_) or not isinstance(item, int | float | np.number):
-            return False
-        if self.min is not None and not item >= self.min:  # NaN is in no range
-            return False
-        return self.max is None or bool(item <= self.max)
-
-    def __str__(self) -> str:
-        said = [
-            None if self.min is None else f"at least {self.min:g}",
-            None if self.max is None else f"at most {self.max:g}",
-            None if self.among is None else f"one of {', '.join(map(repr, self.among))}",
-            None if self.max_length is None else f"no longer than {self.max_length}",
-            "or absent" if self.optional else None,
-        ]
-        return " ".join(filter(None, said)) or "anything"
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+PublicKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Category = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +26,6 @@ class TaskRule:
     name: str
     version: int | None = None
     where: Mapping[str, Range] = field(default_factory=dict)
-    counts: tuple[str, ...] = ()
-    small: Literal["refuse", "zero"] = "refuse"
     only: bool = False
 
     def covers(self, task: str) -> bool:
@@ -72,31 +37,42 @@ class TaskRule:
         """What this entry has against a task, or None."""
         if self.version not in (None, version):
             return f"version {version}, only with version {self.version}"
-        for name, allowed in self.where.items():
-            value = value_at(payload, name)
-            if not allowed.allows(value):
-                return f"{name} = {_short(value)}, which must be {allowed}"
+        if outside := range_objection(self.where, payload):
+            return outside
         given = payload if isinstance(payload, Mapping) else {"payload": payload}
         known = {name.partition(".")[0] for name in self.where}
         if self.only and payload is not None and (others := [n for n in given if n not in known]):
-            return f"{others[0]!r}, which it does not name"
+            return f"{str(others[0])[:80]!r}, which it does not name"
         return None
 
     def __str__(self) -> str:
         version = "" if self.version is None else f" version {self.version}"
         said = [f"{name} {allowed}" for name, allowed in self.where.items()]
         said += ["nothing else"] if self.only else []
-        done = "refused" if self.small == "refuse" else "set to 0"
-        said += [f"small counts in {', '.join(self.counts)} {done}"] if self.counts else []
         return f"{self.name}{version}" + (f": {'; '.join(said)}" if said else "")
 
 
 @dataclass(frozen=True, slots=True)
 class DataRules:
-    """[data]"""
+    """[data]: which columns tasks see, whose rows they are, and how many there must be."""
 
-    min_rows: Count = 0
+    min_rows: Count | None = None
     columns: tuple[str, ...] = ()
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An entry of [columns]: where a column comes from, in which unit and by which names.
+
+    A number becomes (value + ``plus``) × ``times``; a category the name that ``categories`` gives,
+    and what it does not list is missing.
+    """
+
+    source: str
+    plus: float = 0.0
+    times: float = 1.0
+    categories: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +80,21 @@ class ApprovalRules:
     """[approval]"""
 
     mode: Literal["auto", "ask"] = "auto"
-    approvers: tuple[str, ...] = ()
+    approvers: Mapping[str, PublicKey] = field(default_factory=dict)
+    days: Annotated[float, msgspec.Meta(gt=0, le=3650)] = 30.0
+
+    def lasts(self, seconds: float | None) -> timedelta:
+        """How long an approval holds of a job that wants so many seconds."""
+        most = self.days * 86400
+        return timedelta(seconds=most if seconds is None else min(seconds, most))
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRules:
+    """[notify]: whom to tell of what waits for people, a command or a web address."""
+
+    command: tuple[str, ...] = ()
+    webhook: Annotated[str, msgspec.Meta(pattern=r"^(https?://.+)?$")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +115,19 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class OutputRules:
-    """[output]"""
+    """[output]: what is None is as the named policy says, see ``ReleaseLimits``."""
 
     max_bytes: Count | None = None
-    min_count: Count = 0
+    allows: frozenset[Kind] | None = None
+    min_count: Count | None = None
+    parameters: Share | None = None
+    gram_rows: Positive | None = None
+    saturation: Positive | None = None
+    categories: Count | None = None
+    category_share: Share | None = None
+    numbers: Positive | None = None
+    encrypted: frozenset[Kind] | None = None
+    keep_copies: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +138,13 @@ class Budget:
     delta: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
 
-# --- looking at values ---
-
-
-def value_at(tree: Any, name: str, default: Any = None) -> Any:
-    """What lies at ``"a.b"`` in nested tables."""
-    for key in name.split("."):
-        if not isinstance(tree, Mapping) or key not in tree:
-            return default
-        tree = tree[key]
-    return tree
-
-
-def _items(value: Any) -> Sequence[Any]:
-    if isinstance(value, np.ndarray):
-        return list(value.flat)
-    return value if isinstance(value, list | tuple) else (value,)
-
-
-def _same(item: Any, known: Any) -> bool:
-    return isinstance(item, bool | np.bool_) == isinstance(known, bool) and bool(item == known)
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+def components_in(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Every component that a description would build, the nested ones too."""
+    if isinstance(tree, Mapping):
+        if "$component" in tree:
+            yield tree["$component"], tree.get("params")
+        for value in tree.values():
+            yield from components_in(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from components_in(value)

@@ -6,6 +6,7 @@
     python:hospital.loader:rows                         a function that returns (X, y), a Dataset
                                                         or a FederatedData of one client
 
+Columns that have other names, units or categories here than in the federation are translated first.
 Text and categories become codes as in :func:`solera.from_pandas`. A class keeps its own value in y
 rather than a code, so that owners who do not all have every class still mean the same by it.
 """
@@ -14,22 +15,20 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from solera.core.errors import DataError, MissingExtra, UsageError
+from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema, infer
 from solera.data.adapters import from_pandas
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData, check_rows
-
-_ENDINGS = (".csv", ".csv.gz", ".parquet")
-_READ_ONLY = {"sqlite": "PRAGMA query_only = ON", "postgresql": "SET TRANSACTION READ ONLY"}
-_MISSING = ("", "?", "NA", "NaN", "nan", "NULL", "null")
+from solera.data.files import require_pandas
+from solera.data.own_tables import read_table
+from solera.serve.agent.policy_rules import Column
 
 
 def open_source(
@@ -37,6 +36,8 @@ def open_source(
     *,
     target: str | None,
     columns: Sequence[str] | None = None,
+    translate: Mapping[str, Column] | None = None,
+    unit: str | None = None,
     test: float = 0.0,
     validation: float = 0.0,
     seed: int = 0,
@@ -48,104 +49,25 @@ def open_source(
     url: a file, a folder, ``sql:…#SELECT …`` or ``python:module:function``.
     target: the column to predict; a function says so itself.
     columns: the columns to show besides the target, in this order; all by default.
+    translate: columns of other names, units or categories here, by the name they get.
+    unit: the column that says whose row it is; it is not shown.
     test, validation: shares of the rows set aside to judge by, drawn with ``seed``.
     """
     kind, _, rest = url.partition(":")
     if kind == "python":
         if target is not None:
             raise UsageError(f"{url} returns the target itself", hint="leave the target out")
-        data = _only(_select(_from_function(rest), columns or ()))
+        if translate:
+            raise UsageError(f"{url} returns its columns itself", hint="leave [columns] out")
+        found = _from_function(rest)
+        data = _only(_select(found, (*columns, *_named(unit)) if columns else ()))
     else:
-        frame = _from_query(rest) if kind == "sql" else _from_files(Path(url))
-        data = _from_dataset(_from_frame(frame, url, target, columns or ()))
+        frame = read_table(url)
+        frame = _translated(_with_text_names(frame), translate or {})
+        data = _from_dataset(_from_frame(frame, url, target, columns or (), unit))
+    if unit is not None:
+        data = _with_persons(data, unit)
     return data.split(test=test, validation=validation, seed=seed) if test or validation else data
-
-
-# --- files ---
-
-
-def _from_files(path: Path) -> Any:
-    pandas = _pandas()
-    if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.name.endswith(_ENDINGS) and p.is_file())
-        if not files:
-            raise DataError(f"the folder {path} holds no {' or '.join(_ENDINGS)} file")
-    else:
-        files = [path]
-    frames = [_from_file(file) for file in files]
-    for file, frame in zip(files[1:], frames[1:], strict=True):
-        _check_alike(file, frame, files[0], frames[0])
-    return pandas.concat([frame[frames[0].columns] for frame in frames], ignore_index=True)
-
-
-def _from_file(path: Path) -> Any:
-    pandas = _pandas()
-    if not path.is_file():
-        raise DataError(f"there is no file {path}")
-    try:
-        if path.name.endswith(".parquet"):
-            return pandas.read_parquet(path)
-        if path.name.endswith(_ENDINGS):
-            return pandas.read_csv(path, keep_default_na=False, na_values=_MISSING)
-    except ImportError:
-        raise MissingExtra.of(f"reading {path.name}", "serve") from None
-    except Exception as error:  # readers raise errors of many libraries
-        raise DataError(f"{path} cannot be read: {_first_line(error)}") from None
-    raise DataError(f"{path} is none of {', '.join(_ENDINGS)}")
-
-
-def _check_alike(file: Path, frame: Any, first: Path, wanted: Any) -> None:
-    """Same columns, and numbers where the first file has numbers."""
-    from pandas.api.types import is_numeric_dtype
-
-    for name in wanted.columns:
-        if name not in frame.columns:
-            raise DataError(f"{file} has no column {name!r}, {first.name} has")
-        ours, theirs = frame[name], wanted[name]
-        if ours.isna().all() or theirs.isna().all():
-            continue
-        if is_numeric_dtype(ours.dtype) != is_numeric_dtype(theirs.dtype):
-            kinds = ("numbers", "text") if is_numeric_dtype(ours.dtype) else ("text", "numbers")
-            raise DataError(f"{file}: column {name!r} holds {kinds[0]}, {kinds[1]} in {first.name}")
-    for name in frame.columns:
-        if name not in wanted.columns:
-            raise DataError(f"{file} has a column {name!r}, {first.name} has not")
-
-
-# --- a query ---
-
-
-def _from_query(place: str) -> Any:
-    """What a SELECT returns. Nothing it might change is committed."""
-    url, mark, query = place.partition("#")
-    if not re.match(r"\s*(select|with)\b", query, re.IGNORECASE):
-        raise UsageError(f"sql:{'…#' + query if mark else '…'}: a SELECT must follow a #")
-    pandas = _pandas()
-    try:
-        import sqlalchemy
-    except ImportError:
-        raise MissingExtra.of("a data source sql:…", "serve") from None
-    try:
-        engine = sqlalchemy.create_engine(url)
-    except sqlalchemy.exc.ArgumentError:  # its text may hold the password
-        raise DataError("sql:… is not the URL of a database SQLAlchemy knows") from None
-    except ImportError as error:
-        raise DataError(f"the driver of the database is not installed: {error}") from None
-    name = engine.url.database
-    if engine.dialect.name == "sqlite" and name and ":" not in name and not Path(name).is_file():
-        raise DataError(f"there is no database {name}")
-    try:
-        with engine.connect() as connection:  # leaving it rolls back
-            if engine.dialect.name in _READ_ONLY:
-                connection.exec_driver_sql(_READ_ONLY[engine.dialect.name])
-            result = connection.exec_driver_sql(query)
-            rows = result.fetchall()
-            return pandas.DataFrame.from_records(rows, columns=[*result.keys()], coerce_float=True)
-    except sqlalchemy.exc.SQLAlchemyError as error:
-        reason = _first_line(getattr(error, "orig", None) or error)
-        raise DataError(f"the query on database {name!r} failed: {reason}") from None
-    finally:
-        engine.dispose()
 
 
 # --- a function ---
@@ -207,14 +129,76 @@ def _only(data: FederatedData) -> FederatedData:
 # --- what all have in common ---
 
 
-def _from_frame(frame: Any, url: str, target: str | None, columns: Sequence[str]) -> Dataset:
-    known = [str(name) for name in frame.columns]
-    frame = frame.set_axis(known, axis=1)
+def _with_text_names(frame: Any) -> Any:
+    return frame.set_axis([str(name) for name in frame.columns], axis=1)
+
+
+def _translated(frame: Any, translate: Mapping[str, Column]) -> Any:
+    """The frame with columns under the names, units and categories of the federation."""
+    known = list(frame.columns)
+    _check_columns([column.source for column in translate.values()], known)
+    sources = {column.source for column in translate.values()}
+    for name in translate:
+        if name in known and name not in sources:
+            raise DataError(
+                f"[columns] names {name!r}, and the data has a column of that name already",
+                hint=f"write {name} = {{ from = {name!r} }} if that is the one meant",
+            )
+    made = {
+        name: _one_translated(frame[column.source], column) for name, column in translate.items()
+    }
+    return frame.drop(columns=list(sources)).assign(**made)
+
+
+def _one_translated(values: Any, column: Column) -> Any:
+    pandas = require_pandas("a table of columns")
+    if column.categories:
+        names = list(dict.fromkeys(column.categories.values()))
+        text = values.where(values.isna(), values.map(_category)).map(column.categories)
+        return pandas.Series(pandas.Categorical(text, categories=names), index=values.index)
+    if (column.plus, column.times) == (0.0, 1.0):
+        return values
+    if not pandas.api.types.is_numeric_dtype(values.dtype):
+        raise DataError(f"column {column.source!r} holds text, which has no unit to change")
+    return (values + column.plus) * column.times
+
+
+def _category(value: Any) -> str:
+    """The category as a policy writes it: "1" for 1.0, which 1 becomes beside a missing value."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _named(unit: str | None) -> tuple[str, ...]:
+    return () if unit is None else (unit,)
+
+
+def _with_persons(data: FederatedData, unit: str) -> FederatedData:
+    """The data without the column that says whose row it is, and what that column says."""
+    names = [feature.name for feature in data.schema.features]
+    _check_columns([unit], names)
+    codes = data.X[:, names.index(unit)]
+    codes = np.asarray(codes.toarray() if hasattr(codes, "toarray") else codes).reshape(-1)
+    if np.isnan(codes).any():
+        raise DataError(f"column {unit!r} is missing in some rows, which are then nobody's")
+    rest = data.prepared([_Columns([i for i, name in enumerate(names) if name != unit])])
+    rest.persons = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return rest
+
+
+def _from_frame(
+    frame: Any, url: str, target: str | None, columns: Sequence[str], unit: str | None
+) -> Dataset:
+    known = list(frame.columns)
     if target is not None and target not in known:
         raise DataError(f"there is no target column {target!r}", hint=_there_are(known))
+    if unit is not None:
+        _check_columns([unit], known)
+        whose = require_pandas("a table of columns").factorize(frame[unit])[0].astype(float)
+        frame = frame.assign(**{unit: np.where(whose < 0, np.nan, whose)})
     if columns:
         _check_columns(columns, known)
-        frame = frame[[*(c for c in columns if c != target), *([target] if target else [])]]
+        kept = [c for c in columns if c not in (target, unit)]
+        frame = frame[[*kept, *_named(unit), *_named(target)]]
     if not len(frame):
         raise DataError(f"{'the query' if url.startswith('sql:') else url} has no rows")
     return from_pandas(frame, target=target)
@@ -246,15 +230,3 @@ def _check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
 
 def _there_are(names: Sequence[str]) -> str:
     return f"there are {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise MissingExtra.of("a data source", "pandas") from None
-    return pandas

@@ -23,19 +23,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from solera.core.clients import IntArray, Part, Segments
 from solera.core.engine import Ask
-from solera.core.errors import DataError, SoleraError, UsageError, WorkerDied
+from solera.core.errors import DataError, PayloadError, SoleraError, UsageError, WorkerDied
+from solera.core.gate import ReleaseLimits
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
 from solera.core.replies import Failure, FailureKind
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload, ask_to_payload
-from solera.engines.blocks import Runner, States
+from solera.engines.blocks import RELEASED, Runner, States
 from solera.engines.child import Child
+from solera.serve.agent.error_codes import code_of
+from solera.serve.agent.releases import Releases
 
 _LOCAL = Limits(size=4 * DEFAULT_LIMITS.size, structure=4 * DEFAULT_LIMITS.structure, depth=40)
 """A message holds an ask or a reply, each within the limits of its own, and the client's state."""
@@ -66,16 +70,26 @@ class WorkerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """The limits of the gate that stands around the rows, and the file of what has left them."""
+
+    limits: ReleaseLimits
+    releases: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a task: a reply as a frame, or a reason. ``state`` is what the client keeps.
 
-    Without a reply the state is the one the task was given.
+    Without a reply the state is the one the task was given. ``counted`` are the numbers that the
+    gate has counted as told for the first time.
     """
 
     kind: Literal["replied"] | FailureKind
     state: dict[str, Any]
     reply: bytes | None = None
     reason: str = ""
+    counted: int = 0
 
 
 class Worker:
@@ -84,7 +98,8 @@ class Worker:
     ``source`` is the data of one client or, better, a function that reads it. ``start`` is the way
     the process is made: "fork" where the system has it; "spawn" is right in a program with threads
     and needs a ``source`` that can be pickled, such as a ``functools.partial`` of ``open_source``.
-    The rows are read at once, or with ``begin=False`` when they are first needed.
+    The rows are read at once, or with ``begin=False`` when they are first needed. With a ``guard``
+    the gate stands around the rows, in the same process; an agent sets one.
     """
 
     def __init__(
@@ -94,8 +109,10 @@ class Worker:
         *,
         start: Literal["fork", "spawn"] | None = None,
         begin: bool = True,
+        guard: Guard | None = None,
     ) -> None:
         self.limits = limits or WorkerLimits()
+        self.guard = guard
         self.start = start or ("fork" if hasattr(os, "fork") else "spawn")
         self._source = source
         self._turn = threading.Lock()
@@ -103,19 +120,35 @@ class Worker:
         if begin:
             self._begin()
 
+    def change(self, guard: Guard) -> None:
+        """Let the next task find this gate: in a new process, if it is another one."""
+        with self._turn:
+            if guard != self.guard:
+                self._end()
+            self.guard = guard
+
+    def read(self, source: Rows) -> None:
+        """Let the next task find these rows: in a new process."""
+        with self._turn:
+            self._end()
+            self._source = source
+
     def begin(self) -> None:
         """Start the process unless it runs; an error says why it cannot read the rows."""
         with self._turn:
             self._begin()
 
     def run(self, ask: Ask, client_id: int, state: Mapping[str, Any]) -> Outcome:
-        """Run the ask's task for this client; returns within the time limit, whatever it does."""
+        """Run the ask's task for this client; returns within the time limit, whatever it does.
+
+        A :class:`DataError` says that the rows cannot be read now.
+        """
         with self._turn:
             before = dict(state)
             try:
                 self._begin()
-            except SoleraError as error:
-                return Outcome("failed", before, reason=str(error))
+            except WorkerDied as error:
+                return Outcome("crashed", before, reason=error.message)
             seconds = min(self.limits.seconds, ask.deadline or math.inf)
             deadline = time.monotonic() + seconds
             kind: FailureKind = "failed"
@@ -129,7 +162,8 @@ class Worker:
             except (EOFError, OSError):
                 kind, reason = "crashed", self._cause_of_death()
             except SoleraError as error:
-                reason = str(error)
+                log.warning("%s", error)
+                reason = "payload: the ask does not fit into a message"
             except BaseException:  # an answer nobody waited for must not be taken for the next one
                 self._end()
                 raise
@@ -159,7 +193,7 @@ class Worker:
             return
         self._end()
         ends = socket.socketpair()
-        self._child = Child(self.start, ends, _serve, self._source, self.limits)
+        self._child = Child(self.start, ends, _serve, self._source, self.limits, self.guard)
         self._channel = _Channel(ends[0])
         try:
             read = self._channel.receive(time.monotonic() + self.limits.start_seconds)
@@ -236,61 +270,69 @@ class _Channel:
 # --- in the process ---
 
 
-def _serve(end: socket.socket, source: Rows, limits: WorkerLimits) -> None:
+def _serve(end: socket.socket, source: Rows, limits: WorkerLimits, guard: Guard | None) -> None:
     """The life of the process: read the rows, then run one task after the other."""
     channel = _Channel(end)
     try:
         rows = _Owner(source() if callable(source) else source)
+        gate = None if guard is None else (guard.limits, Releases(guard.releases))
     except Exception as error:
-        channel.send({"error": _words(error)})
+        if not isinstance(error, SoleraError):
+            log.warning("the rows cannot be read", exc_info=error)
+        channel.send({"error": str(error)})  # to the owner's own log
         return
     _limit_memory(limits.memory_bytes)
     try:
         channel.send({"rows": rows.count})
-        _serve_asks(channel, rows)
+        _serve_asks(channel, rows, gate)
     except (EOFError, OSError):
         return
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
 
 
-def _serve_asks(channel: _Channel, rows: _Owner) -> None:
-    runner, steps = Runner(rows), list[str]()
+_Gate = tuple[ReleaseLimits, Releases] | None
+
+
+def _serve_asks(channel: _Channel, rows: _Owner, gate: _Gate) -> None:
+    limits, releases = gate or (None, None)
+    runner, steps = Runner(rows, limits=limits), list[str]()
     while True:
         order = channel.receive()
         ask = ask_from_payload(order["ask"])
         if (wanted := [step.digest for step in ask.prepare]) != steps:
-            runner, steps = Runner(rows), wanted  # one prepared copy of the rows at a time
+            runner, steps = Runner(rows, limits=limits), wanted  # one prepared copy at a time
         _alarm(order["seconds"] + _GRACE)
-        channel.send(_answer(runner, ask, order["state"]))
+        channel.send(_answer(runner, ask, order["state"], releases))
         _alarm(0)
 
 
-def _answer(runner: Runner, ask: Ask, state: dict[str, Any]) -> dict[str, Any]:
+def _answer(
+    runner: Runner, ask: Ask, state: dict[str, Any], releases: Releases | None
+) -> dict[str, Any]:
+    """What became of the task; what leaves with its reply is on disk before this returns."""
     client = int(ask.clients[0])
-    states: States = {client: state} if state else {}
+    known = state if releases is None else {**state, RELEASED: releases.kept}
+    states: States = {client: known} if known else {}
     try:
         block = runner.block(ask, ask.clients, states, None)
         if not block.failures:
             assert block.batch is not None
             frame = encode(block.batch.payloads[0])
-            return {"kind": "replied", "reply": frame, "state": states.get(client, {})}
+            after = states.get(client, {})
+            left = after.pop(RELEASED, None)
+            counted = 0 if releases is None else releases.keep(left)
+            return {"kind": "replied", "reply": frame, "state": after, "counted": counted}
         failure = block.failures[0]
     except Exception as caught:
         failure = Failure(client, "failed", "", caught)
     error = failure.error
     if isinstance(error, MemoryError):
         raise error
-    reason = _words(error) if isinstance(error, Exception) else failure.reason
-    return {"kind": failure.kind, "reason": reason, "state": state}
-
-
-def _words(error: Exception) -> str:
-    """What may be said of an error: the text of an unforeseen one could quote a row."""
-    if isinstance(error, SoleraError):
-        return str(error)
-    log.warning("a task failed", exc_info=error)
-    return f"{type(error).__name__} in the task; the client's own log has its text"
+    if error is None:  # a reply that is not what a reply must be: the text is of its shape
+        error = PayloadError(failure.reason)
+    schema = runner.source.schema
+    return {"kind": failure.kind, "reason": code_of(error, ask.task, schema), "state": state}
 
 
 class _Owner:
@@ -310,6 +352,9 @@ class _Owner:
 
     def sizes(self, part: Part) -> None:
         return None
+
+    def units(self, client: int, part: Part) -> IntArray | None:
+        return self.data.units(0, part)
 
     def prepared(self, steps: Sequence[Any]) -> _Owner:
         return _Owner(self.data.prepared(steps))

@@ -5,7 +5,7 @@ is acknowledged before it is stored. Waiting requests hold no thread and no data
 """
 
 import asyncio
-import time
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import cache
@@ -16,22 +16,25 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from solera.core.errors import SoleraError
-from solera.serve.coordinator.metrics import CONTENT_TYPE, Metrics
+from solera.serve.coordinator.metrics import CONTENT_TYPE, Cached, Metrics
 from solera.serve.coordinator.middleware import RequestMiddleware
 from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.openapi import describe
+from solera.serve.coordinator.quotas import DiskFull, TooMany, TooMuch
 from solera.serve.coordinator.routes.asks import asks_of
 from solera.serve.coordinator.routes.blobs import blobs_of
 from solera.serve.coordinator.routes.jobs import jobs_of
 from solera.serve.coordinator.routes.members import members
 from solera.serve.coordinator.routes.work import work_of
-from solera.serve.coordinator.service import Coordinator, Refused
+from solera.serve.coordinator.service import UPLOADS, Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.identity import Unauthorised
 
-_STATUS = {Conflict: 409, Denied: 403, NotFound: 404}
+_CACHED_SECONDS = 0.5
+"""How long an answer that anybody may ask for is given again."""
+_STATUS = {Conflict: 409, Denied: 403, NotFound: 404, TooMuch: 413, DiskFull: 507}
 
 
 def create_app(
@@ -39,12 +42,15 @@ def create_app(
     blobs: Blobs,
     admin: bytes,
     background: Callable[[Coordinator], Coroutine[Any, Any, None]] | None = None,
+    *,
+    uploads: int = UPLOADS,
 ) -> FastAPI:
     """The service over a store; ``admin`` is the hash of the driver's token.
 
-    ``background`` is what the coordinator does beside answering.
+    ``background`` is what the coordinator does beside answering, ``uploads`` the bytes that a
+    client, or drivers, may have uploaded and not used yet.
     """
-    coordinator = Coordinator(store, blobs, admin)
+    coordinator = Coordinator(store, blobs, admin, uploads=uploads)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -60,10 +66,11 @@ def create_app(
         version="1",
         description="Stores and carries asks and replies between a learner and data owners.",
         lifespan=lifespan,
+        openapi_url=None,
     )
     app.state.coordinator = coordinator
     metrics = Metrics(coordinator)
-    app.add_middleware(RequestMiddleware, metrics=metrics, folder=blobs.folder)
+    app.add_middleware(RequestMiddleware, coordinator=coordinator, metrics=metrics)
 
     @app.exception_handler(SoleraError)
     async def named(request: Request, error: SoleraError) -> Response:
@@ -72,10 +79,9 @@ def create_app(
 
     @app.exception_handler(Refused)
     @app.exception_handler(Unauthorised)
-    def refused(request: Request, error: Refused | Unauthorised) -> Response:
-        who = error.who if isinstance(error, Refused) else "client"
-        store.log("refused", time.time(), reason=f"{who}: {error.message}")
-        return JSONResponse({"detail": f"refused: {error.message}"}, status_code=401)
+    @app.exception_handler(TooMany)
+    async def refused(request: Request, error: Refused | Unauthorised | TooMany) -> Response:
+        return coordinator.refusal(error)
 
     @app.exception_handler(RequestValidationError)
     async def unclear(request: Request, error: RequestValidationError) -> Response:
@@ -89,15 +95,18 @@ def create_app(
         """Alive."""
         return {"status": "ok"}
 
+    federations = Cached(lambda: len(store.federations()), _CACHED_SECONDS)
+    text = Cached(metrics.text, _CACHED_SECONDS)
+
     @app.get("/readyz", tags=["health"])
     def ready() -> dict[str, Any]:
         """Alive, and the database answers."""
-        return {"status": "ok", "federations": len(store.federations())}
+        return {"status": "ok", "federations": federations()}
 
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     def numbers() -> Response:
         """Numbers for Prometheus. They name no client, no job and no federation."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
+        return Response(text(), media_type=CONTENT_TYPE)
 
     routers = [
         members(coordinator),
@@ -110,4 +119,10 @@ def create_app(
         app.include_router(router)
     described = cache(lambda: describe(app, coordinator, routers))
     app.openapi = described  # type: ignore[method-assign]
+    document = cache(lambda: json.dumps(described()).encode())
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def openapi() -> Response:
+        return Response(document(), media_type="application/json")
+
     return app

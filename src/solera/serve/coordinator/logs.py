@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -29,8 +30,29 @@ def set_up(style: Format) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # its lines show whole addresses
 
 
+_MOST_LINES = 600
+_MINUTE = 60.0
+_lines: dict[str, int] = {}
+_since = time.monotonic()
+
+
 def log_request(facts: dict[str, Any], error: Exception | None = None) -> None:
-    """One line for one request; an error comes with its traceback."""
+    """One line for one request; an error comes with its traceback.
+
+    Of one client, or of all strangers together, so many in a minute and no more: how many were left
+    out is told. A log that anybody can make grow without end fills the disk.
+    """
+    global _since
+    if time.monotonic() - _since > _MINUTE:
+        left_out = {who: count - _MOST_LINES for who, count in _lines.items()}
+        for who, count in left_out.items():
+            if count > 0:
+                requests.warning("%d requests of %s were not logged", count, who)
+        _lines.clear()
+        _since = time.monotonic()
+    _lines[facts["who"]] = _lines.get(facts["who"], 0) + 1
+    if _lines[facts["who"]] > _MOST_LINES:
+        return
     level = logging.INFO if error is None else logging.ERROR
     requests.log(level, "request", exc_info=error, extra={"facts": facts})
 

@@ -69,8 +69,8 @@ class _State:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self._census = _Cached(lambda: coordinator.store.census(time.time()), _CENSUS_SECONDS)
-        self._disk = _Cached(coordinator.blobs.disk_bytes, _DISK_SECONDS)
+        self._census = Cached(lambda: coordinator.store.census(time.time()), _CENSUS_SECONDS)
+        self._disk = Cached(coordinator.blobs.disk_bytes, _DISK_SECONDS)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         census = self._census()
@@ -100,7 +100,7 @@ def _gauge(
     return family
 
 
-class _Cached(Generic[T]):
+class Cached(Generic[T]):
     """A value that is found out again only when it is older than some seconds."""
 
     def __init__(self, find: Callable[[], T], seconds: float) -> None:

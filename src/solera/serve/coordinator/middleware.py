@@ -1,40 +1,53 @@
 """What every request passes: it is bounded, counted and logged, and no error gets past.
 
-Bodies that are not small wait on the disk until they are complete, and a few at a time are then
-read: a thousand clients that send slowly cost no memory.
+Bodies that are not small are taken from drivers and clients alone, wait on the disk until they are
+complete, and a few at a time are then read: a thousand clients that send slowly cost no memory. A
+body that does not arrive in time ends its request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from solera.serve.coordinator import logs
 from solera.serve.coordinator.metrics import Metrics
+from solera.serve.coordinator.service import Coordinator, Refused
+from solera.serve.identity import Unauthorised
 
 LARGEST_BODY = 8 << 20
 _SMALL = 1 << 16
 _AT_ONCE = 4
 """Bodies in memory, each up to twice: a constant, whatever the number of clients."""
 _PIECE = 1 << 18
+_BODY_SECONDS = 20.0
+_SLOWEST = 20_000.0
+"""Bytes per second: a body has 20 seconds, and one more for each of these."""
 _NO_BODY = ("GET", "HEAD", "OPTIONS", "DELETE")
 _GONE = 499
 """What is counted when nobody was left to answer, as other servers do."""
 
 
+class _Slow(Exception):
+    """A body did not arrive in time."""
+
+
 class RequestMiddleware:
     """Wraps the service; see the module."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, folder: Path) -> None:
+    def __init__(self, app: ASGIApp, coordinator: Coordinator, metrics: Metrics) -> None:
         self.app = app
+        self.coordinator = coordinator
         self.metrics = metrics
-        self.folder = folder
+        self.folder: Path = coordinator.blobs.folder
         """Where bodies wait."""
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -45,13 +58,21 @@ class RequestMiddleware:
         exchange = _Exchange(receive, send)
         try:
             size = _body_size(scope)
+            exchange.expect(size or 0)
             if size is not None and size <= _SMALL:
                 await self.app(scope, exchange.receive, exchange.send)
             elif size is not None:
+                await self.coordinator.admit(Request(scope))
                 await self._read_and_go_on(scope, exchange)
             else:
                 wanted = f"a body of known length, at most {LARGEST_BODY:,} bytes"
                 await _answer(413, f"the request needs {wanted}", scope, exchange)
+        except (Refused, Unauthorised) as error:
+            if isinstance(error, Unauthorised) and error.reason == "start":
+                await exchange.drain()  # an honest client reads the answer when all is sent
+            await self.coordinator.refusal(error)(scope, exchange.receive, exchange.send)
+        except _Slow:
+            await _answer(408, "the body did not arrive in time", scope, exchange)
         except Exception as error:
             exchange.error = error
             if exchange.status is not None:  # half an answer cannot be taken back
@@ -80,8 +101,20 @@ class RequestMiddleware:
                 left -= len(piece)
                 return {"type": "http.request", "body": piece, "more_body": left > 0}
 
-            async with self._turns:
-                await self.app(scope, again, exchange.send)
+            # The turn ends when the answer begins: whoever does not read theirs delays nobody.
+            await self._turns.acquire()
+            turn = [self._turns.release]
+
+            async def send(message: Message) -> None:
+                while turn:
+                    turn.pop()()
+                await exchange.send(message)
+
+            try:
+                await self.app(scope, again, send)
+            finally:
+                while turn:
+                    turn.pop()()
 
     def _record(self, scope: Scope, exchange: _Exchange) -> None:
         route = getattr(scope.get("route"), "path", "none")
@@ -111,15 +144,38 @@ class _Exchange:
         self.received = self.sent = 0
         self.status: int | None = None
         self.error: Exception | None = None
+        self._due: float | None = None
+        self._unread = False
+
+    def expect(self, size: int) -> None:
+        """A body of so many bytes shall come."""
+        if size:
+            self._unread = True
+            self._due = asyncio.get_running_loop().time() + _BODY_SECONDS + size / _SLOWEST
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        try:
+            async with asyncio.timeout_at(self._due):
+                message = await self._receive()
+        except TimeoutError:
+            self._due = None
+            raise _Slow from None
         self.received += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            self._due, self._unread = None, False
         return message
+
+    async def drain(self) -> None:
+        """Receive the body for nothing."""
+        with suppress(_Slow):
+            while self._unread:
+                await self.receive()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self._unread:  # what is still to come of the body is of no use
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         self.sent += len(message.get("body", b""))
         await self._send(message)
 
@@ -134,7 +190,9 @@ def _body_size(scope: Scope) -> int | None:
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return None
-    length = headers.get(b"content-length", b"0" if scope["method"] in _NO_BODY else b"")
-    if not length.isdigit() or len(length) > 20 or int(length) > LARGEST_BODY:
+    bodiless = scope["method"] in _NO_BODY
+    length = headers.get(b"content-length", b"0" if bodiless else b"")
+    most = _SMALL if bodiless else LARGEST_BODY
+    if not length.isdigit() or len(length) > 20 or int(length) > most:
         return None
     return int(length)

@@ -70,7 +70,7 @@ def describe(
         "schemas": {**schemas, "Refusal": _REFUSAL},
     }
     for route in chain(app.routes, ours):
-        if isinstance(route, APIRoute):
+        if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
                 operation = document["paths"][route.path_format][method.lower()]
                 _complete(operation, route, coordinator)
@@ -112,7 +112,7 @@ def _add_messages(operation: dict[str, Any], route: MessageRoute, messages: Any)
 
 def _complete(operation: dict[str, Any], route: APIRoute, coordinator: Coordinator) -> None:
     asked = [dependency.call for dependency in route.dependant.dependencies]
-    if coordinator.driver in asked:
+    if coordinator.driver in asked or coordinator.asker in asked:
         operation["security"] = [{"driver": []}]
     elif coordinator.client in asked or route.path == "/v1/join":
         operation["security"] = [{"client": []}]

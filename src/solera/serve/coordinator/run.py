@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio.selector_events
 import asyncio.sslproto
 import logging
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from solera.core.private_files import read_private, write_file
 from solera.serve.audit import AuditLog
 from solera.serve.coordinator import logs
 from solera.serve.coordinator.app import create_app
-from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.connections import Connection, allow_many
+from solera.serve.coordinator.service import UPLOADS, Coordinator
+from solera.serve.coordinator.sole import Sole
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.supervisor import Supervisor
@@ -29,6 +33,8 @@ def coordinator_app(
     database: str | None = None,
     url: str | None = None,
     certificate: str | None = None,
+    *,
+    uploads: int = UPLOADS,
 ) -> Any:
     """The service over a folder (0700): database, blobs, signed log and the driver's token.
 
@@ -36,18 +42,32 @@ def coordinator_app(
     address at which the service reaches itself, it also runs the learners of jobs.
     """
     folder = Path(folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = Store(database or f"sqlite:///{folder / 'coordinator.sqlite'}")
+    make_private(folder)
+    store = Store(database_of(folder, database))
     blobs = Blobs(folder / "blobs")
     token = driver_token(folder)
 
     async def supervise(coordinator: Coordinator) -> None:
         assert url is not None
         audit = AuditLog(folder / "audit.log", _identity(folder / "identity"))
-        await Supervisor(coordinator, url, token, folder / "jobs", audit, certificate).run()
+        await Supervisor(coordinator, url, folder / "jobs", audit, certificate).run()
 
     background = None if url is None else supervise
-    return create_app(store, blobs, token_hash(token), background)
+    return create_app(store, blobs, token_hash(token), background, uploads=uploads)
+
+
+def database_of(folder: Path, database: str | None) -> str:
+    """The database of a coordinator: an SQLite file in its folder, unless it is told."""
+    return database or f"sqlite:///{folder / 'coordinator.sqlite'}"
+
+
+def make_private(folder: Path) -> None:
+    """The folder and all in it for its owner alone: replies, tokens and keys lie there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (folder, *folder.iterdir()):
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode) and mode & 0o077:
+            path.chmod(stat.S_IMODE(mode) & 0o700)
 
 
 def _identity(folder: Path) -> Identity:
@@ -72,8 +92,12 @@ def serve(
     certificate: str | None = None,
     key: str | None = None,
     log_format: logs.Format = "text",
+    uploads: int = UPLOADS,
 ) -> None:
-    """Run until interrupted; without a certificate in plain HTTP, on loopback only."""
+    """Run until interrupted; without a certificate in plain HTTP, on loopback only.
+
+    ``uploads`` are the bytes that a client, or drivers, may have uploaded and not used yet.
+    """
     import uvicorn
 
     from solera.core.errors import UsageError
@@ -87,13 +111,17 @@ def serve(
         host, f"[{host}]" if ":" in host else host
     )
     url = f"{'http' if certificate is None else 'https'}://{reached}:{port}"
+    os.umask(0o077)
+    make_private(Path(folder))
+    sole = Sole(Path(folder), database_of(Path(folder), database))
+    allow_many()
     logs.set_up(log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
     plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
     plain.max_size = _READ_AT_ONCE
     uvicorn.run(
-        coordinator_app(folder, database, url, certificate),
+        coordinator_app(folder, database, url, certificate, uploads=uploads),
         host=host,
         port=port,
         ssl_certfile=certificate,
@@ -103,4 +131,6 @@ def serve(
         loop="asyncio",
         timeout_graceful_shutdown=2,
         timeout_keep_alive=_KEEP_ALIVE,
+        http=Connection,
     )
+    sole.close()

@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import shutil
 import time
 from base64 import b64decode, b64encode
+from collections.abc import Hashable
 
 from fastapi import Request
+from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.coordinator.clock import Clock
+from solera.serve.coordinator.connections import SCOPE
 from solera.serve.coordinator.notifier import Notifier
+from solera.serve.coordinator.quotas import DiskFull, Rates, TooMany, Uploads
+from solera.serve.coordinator.refusals import Refusals
+from solera.serve.coordinator.store.base import Denied
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import (
     UNKNOWN_KEY,
     NonceCache,
+    Unauthorised,
     check_request,
     claimed_key,
+    new_start,
+    new_token,
     token_hash,
 )
 from solera.serve.wire import INLINE, Job
+
+UPLOADS = 4 << 30
+"""Bytes that a client, or drivers, may have uploaded and not used yet."""
+_SPARE = 256 << 20
+"""Bytes of the disk that uploads leave to the database and the log."""
+_RATE, _BURST = 100.0, 400.0
+"""Requests per second of a client, or of one connection of a driver."""
+_COSTS = {
+    "/v1/heartbeat": 25.0,
+    "/v1/jobs/{job}/contributions": 25.0,
+    "/v1/jobs/{job}/notes": 20.0,
+    "/v1/jobs/{job}/asks/{sequence}/problems": 5.0,
+    "/v1/federations/{federation}/invites": 5.0,
+    "/v1/federations/{federation}/jobs": 2.0,
+}
+"""Requests that leave something on the disk for good cost more."""
+_LOOK_AGAIN = 1.0
 
 
 class Refused(SoleraError):
@@ -36,55 +65,58 @@ class Refused(SoleraError):
 class Coordinator:
     """Store, blobs and waiting requests of a running coordinator."""
 
-    def __init__(self, store: Store, blobs: Blobs, admin: bytes) -> None:
+    def __init__(self, store: Store, blobs: Blobs, admin: bytes, *, uploads: int = UPLOADS) -> None:
         self.store = store
         self.blobs = blobs
         self.admin = admin
         """Hash of the token of drivers and administrators."""
+        self.managed_token = new_token()
+        """The token of drivers that the coordinator starts; nobody else asks in their jobs."""
+        self.start = new_start()
+        """What was signed for another start is void."""
         self.nonces = NonceCache()
         self.notifier = Notifier()
+        self.refusals = Refusals()
+        self.rates = Rates(_RATE, _BURST)
+        self.uploads = Uploads(uploads)
+        self.clock = Clock(store.last_moment())
+        self.log_problem = ""
+        """Why nothing can be added to the signed log, if so: then no job begins."""
         self.heard: dict[tuple[str, int], float] = {}
         """When clients were heard of, until it is written down."""
         self._clients: dict[bytes, ClientRow] = {}
+        self._keys: set[bytes] = set()
+        self._look_at = float("-inf")
+        self._looking = asyncio.Lock()
 
     # --- who is asking ---
 
     async def driver(self, request: Request) -> None:
-        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(token_hash(token), self.admin):
-            raise Refused("driver", "wrong token")
-        request.state.who = "driver"
+        self._check_token(request)
+        self._spend(request, request.client)
+        self._known(request, "driver")
+
+    async def asker(self, request: Request) -> None:
+        """The driver of the job in the path: in a job that the coordinator runs, its own alone."""
+        await self.driver(request)
+        job = await run_in_threadpool(self.store.job, request.path_params["job"])
+        if job.kind != "driven" and not request.state.is_managed:
+            raise Refused("driver", f"job {job.id!r} is run by the coordinator, which alone asks")
 
     async def signed(self, request: Request, audience: str, seen: NonceCache | None) -> bytes:
         """The key that signed this request for a federation."""
         body = hashlib.sha256(await request.body()).hexdigest()
-        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return check_request(
-            request.headers, audience, request.method, path, body, time.time(), seen
-        )
+        return self._check_signature(request, audience, body, seen)
 
     async def client(self, request: Request) -> ClientRow:
         """The enrolled client that signed this request."""
-        key = claimed_key(request.headers)
-        client = self._clients.get(key) or await run_in_threadpool(self._find, key)
-        if client is None:
-            raise Refused("client", UNKNOWN_KEY)
+        client = await self._claimed_client(request)
         await self.signed(request, client.federation, self.nonces)
         if client.revoked is not None:
             raise Refused(f"client {client.name}", f"revoked: {client.reason}")
-        request.state.who = f"{client.federation}/{client.id}"
+        self._spend(request, (client.federation, client.id))
+        self._known(request, f"{client.federation}/{client.id}")
         return client
-
-    def _find(self, key: bytes) -> ClientRow | None:
-        client = self.store.client_by_key(key)
-        if client is not None:
-            self._clients[key] = client
-        return client
-
-    def forget_clients(self) -> None:
-        """Who takes part has changed: look again, and wake everybody."""
-        self._clients.clear()
-        self.notifier.notify()
 
     async def anyone(self, request: Request) -> ClientRow | None:
         """A client, or None for a driver."""
@@ -93,11 +125,101 @@ class Coordinator:
             return None
         return await self.client(request)
 
+    async def admit(self, request: Request) -> None:
+        """An error unless a driver or a client sends this, by its headers: the body is not here."""
+        if "Authorization" in request.headers:
+            self._check_token(request)
+            return
+        client = await self._claimed_client(request)
+        self._check_signature(request, client.federation, None, None)
+
+    def _check_token(self, request: Request) -> None:
+        token = token_hash(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        own = token_hash(self.managed_token)
+        request.state.is_managed = hmac.compare_digest(token, own)
+        if not request.state.is_managed and not hmac.compare_digest(token, self.admin):
+            raise Refused("driver", "wrong token")
+
+    def _check_signature(
+        self, request: Request, audience: str, body: str | None, seen: NonceCache | None
+    ) -> bytes:
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        sent = (request.headers, audience, request.method, path, body)
+        return check_request(*sent, time.time(), seen, start=self.start)
+
+    async def _claimed_client(self, request: Request) -> ClientRow:
+        """The client whose key a request names. Strangers cost no query, but one a second."""
+        key = claimed_key(request.headers)
+        client = self._clients.get(key)
+        if client is None and key not in self._keys:
+            async with self._looking:
+                if key not in self._keys and time.monotonic() > self._look_at:
+                    self._keys = await run_in_threadpool(self.store.client_keys)
+                    self._look_at = time.monotonic() + _LOOK_AGAIN
+        if client is None and key in self._keys:
+            client = await run_in_threadpool(self.store.client_by_key, key)
+        if client is None:
+            raise Refused("client", UNKNOWN_KEY)
+        self._clients[key] = client
+        return client
+
+    def enrolled(self, key: bytes) -> None:
+        """Somebody has joined."""
+        self._keys.add(key)
+        self.notifier.notify()
+
+    def forget_clients(self) -> None:
+        """Who takes part has changed: look again, and wake everybody."""
+        self._clients.clear()
+        self.notifier.notify()
+
+    def _known(self, request: Request, who: str) -> None:
+        request.state.who = who
+        if SCOPE in request.scope:
+            request.scope[SCOPE].identify(who)
+
+    def _spend(self, request: Request, who: Hashable) -> None:
+        route = getattr(request.scope.get("route"), "path", "")
+        cost = _COSTS.get(route, 1.0) if request.method != "GET" else 1.0
+        self.rates.spend(who, cost)
+
+    def refusal(self, error: Refused | Unauthorised | TooMany) -> JSONResponse:
+        """The answer to who may not ask this, or not now; it is counted."""
+        if isinstance(error, TooMany):
+            self.refusals.count(f"too many requests: {error.message}")
+            return JSONResponse({"detail": f"refused: {error.message}"}, 429, {"Retry-After": "1"})
+        detail = {"detail": f"refused: {error.message}"}
+        if isinstance(error, Refused):
+            self.refusals.count(f"{error.who}: {error.message}")
+        elif error.reason == "start":
+            detail["start"] = self.start
+        else:
+            self.refusals.count(f"client: {error.reason}")
+        return JSONResponse(detail, status_code=401)
+
+    def write_refusals(self, now: float) -> None:
+        """Write down what was refused, and how often."""
+        for what, count in self.refusals.due():
+            self.store.log("refused", now, reason=what, facts={"count": count})
+
     def write_heard(self) -> None:
         """Write down when clients were heard of."""
         heard, self.heard = self.heard, {}
         if heard:
             self.store.seen_all(heard)
+
+    # --- blobs ---
+
+    def upload(self, owner: str, who: ClientRow | None, digest: str, size: int, more: int) -> None:
+        """Let ``more`` bytes of a blob come, of which there are then ``size``.
+
+        A client has something to send when it was asked something.
+        """
+        if who is not None and not self.store.pending(who.federation, who.id, 1):
+            raise Denied(f"client {who.id} of {who.federation!r} is asked nothing to send")
+        if shutil.disk_usage(self.blobs.folder).free < more + _SPARE:
+            raise DiskFull("the coordinator's disk is full", hint="tell who runs it")
+        self.uploads.add(owner, digest, size)
 
     def inline(self, digest: str | None, most: int = INLINE) -> str | None:
         """A small blob as text, to be sent along with the message that names it."""
@@ -114,10 +236,20 @@ class Coordinator:
         if stored != digest:
             raise UsageError("the reply's blob is not the one it names")
 
+    def check_uploaded(self, *digests: str | None) -> None:
+        """What a driver's message names must be here, and counts as used from now on."""
+        for digest in digests:
+            if digest is not None and digest not in self.blobs:
+                raise UsageError(f"blob {digest[:12]}… was not uploaded")
+        self.uploads.settle_all(*digests)
+
+    # --- time ---
+
     def expire(self, job: str, now: float) -> Job:
         """The job, ended if its time is up."""
         stored = self.store.job(job)
-        if stored.deadline is not None and now > stored.deadline and stored.state == "running":
+        over = stored.deadline is not None and now > stored.deadline
+        if over and stored.state == "running" and self.clock.believed():
             return self.store.set_job_state(job, "expired", "its deadline has passed", now)
         return stored
 
@@ -125,12 +257,15 @@ class Coordinator:
         """End an ask whose time is up, or whose job's is; say in the log who was late."""
         of, ask = self.expire(job, now), self.store.ask(job, sequence)
         over = of.state == "expired"
-        if over or (ask.deadline is not None and now > ask.deadline):
+        late = ask.deadline is not None and now > ask.deadline
+        if over or (late and self.clock.believed()):
             reason = f"no reply before the deadline of the {'job' if over else 'ask'}"
             self.store.fail_open(job, sequence, "late", reason, now)
 
-    def check_uploaded(self, *digests: str | None) -> None:
-        """What a message names must be here."""
-        for digest in digests:
-            if digest is not None and digest not in self.blobs:
-                raise UsageError(f"blob {digest[:12]}… was not uploaded")
+
+def uploader(who: ClientRow | None, request: Request | None = None) -> str:
+    """The owner of what is uploaded: a client, or the drivers of one address."""
+    if who is not None:
+        return f"{who.federation}@{who.id}"
+    host = request.client.host if request is not None and request.client else ""
+    return f"driver {host}"

@@ -7,6 +7,8 @@ the last one stopped.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import os
 import subprocess
@@ -19,8 +21,9 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from solera.core.errors import SoleraError
 from solera.engines.child import end
-from solera.serve.audit import AuditLog
+from solera.serve.audit import AuditDamaged, AuditLog
 from solera.serve.connection import PIN, TOKEN
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.tables import NEXT
@@ -33,6 +36,8 @@ _TIDY_SECONDS = 600.0
 _KEEP_SECONDS = 7 * 24 * 3600.0
 """How long the replies of an ended job are kept for a driver that is run again."""
 _MOST_STARTS = 5
+_MOST_LEARNERS = 32
+_LONGEST_FACTS = 100_000
 _SETTLED_SECONDS = 60.0
 _END_SECONDS = 3.0
 
@@ -49,15 +54,14 @@ class _Driver:
 class Supervisor:
     """Looks after the jobs of a coordinator that is reached at ``url``.
 
-    ``token`` is the driver's, ``certificate`` the one the coordinator shows, if any; ``folder`` is
-    for the output of learners.
+    ``certificate`` is the one the coordinator shows, if any; ``folder`` is for the output of
+    learners.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
         url: str,
-        token: str,
         folder: Path,
         audit: AuditLog,
         certificate: str | None = None,
@@ -66,12 +70,13 @@ class Supervisor:
         self.url = url
         self.folder = folder
         self.audit = audit
-        self._environment = {**os.environ, TOKEN: token}
+        self._environment = {**os.environ, TOKEN: coordinator.managed_token}
         if certificate is not None:
             self._environment[PIN] = certificate
         self._drivers: dict[str, _Driver] = {}
         self._tidied = time.monotonic()
-        self._signed = int((audit.last() or {}).get("event", 0))
+        self._signed = 0
+        self._found = False
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -91,6 +96,7 @@ class Supervisor:
         now = time.time()
         changed = False
         self.coordinator.write_heard()
+        self.coordinator.write_refusals(now)
         going_on = self.coordinator.store.jobs(ended=False)
         for job in going_on:
             changed |= self.coordinator.expire(job.id, now).state != job.state
@@ -101,7 +107,8 @@ class Supervisor:
         for gone in set(self._drivers) - {job.id for job in going_on}:
             end(self._drivers.pop(gone).process, _END_SECONDS)
         self._sign()
-        if time.monotonic() - self._tidied > _TIDY_SECONDS:
+        due = time.monotonic() - self._tidied > _TIDY_SECONDS
+        if due and self.coordinator.clock.believed():
             self.tidy(now)
         return changed
 
@@ -127,7 +134,8 @@ class Supervisor:
         """Make sure that the job's learner runs; one that keeps crashing ends its job."""
         driver = self._drivers.get(job.id)
         if driver is None:
-            self._drivers[job.id] = self._start(job.id, 1)
+            if len(self._drivers) < _MOST_LEARNERS:  # the others wait until one has ended
+                self._drivers[job.id] = self._start(job.id, 1)
             return
         code = driver.process.poll()
         if code is None:
@@ -144,7 +152,8 @@ class Supervisor:
 
     def _start(self, job: str, starts: int) -> _Driver:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "solera.serve.driver.managed", self.url, job]
+        parent = str(os.getpid())
+        command = [sys.executable, "-m", "solera.serve.driver.managed", self.url, job, parent]
         with self._output(job).open("ab") as output:
             process = subprocess.Popen(
                 command,
@@ -166,15 +175,55 @@ class Supervisor:
     # --- the signed log ---
 
     def _sign(self) -> None:
-        """Copy new events into the signed log, each once, whatever crashes."""
+        """Copy new events into the signed log, each once, whatever crashes.
+
+        Where that cannot be done, jobs that run go on, and no new one begins until it can.
+        """
+        try:
+            self._copy_events()
+        except (SoleraError, OSError) as error:
+            if not self.coordinator.log_problem:
+                log.error("nothing can be added to the signed log: %s", error)
+            self.coordinator.log_problem = f"nothing can be added to the signed log: {error}"
+        else:
+            self.coordinator.log_problem = ""
+
+    def _copy_events(self) -> None:
         store = self.coordinator.store
+        if not self._found:
+            self._find_end()
         while events := store.events(after=self._signed):
-            self.audit.extend([(event.event, _facts(event)) for event in events])
+            head = self.audit.extend([(event.event, _facts(event)) for event in events])
             self._signed = events[-1].id
-            store.forget_routine(self._signed)
+            store.forget_routine(self._signed, head)
+        self.audit.head()  # a log that was cut is noticed, also when there is nothing to add
+
+    def _find_end(self) -> None:
+        """Where the log ends, which must be where the store remembers that it does, or later."""
+        head, known = self.audit.head(), self.coordinator.store.signed_head() or (0, "")
+        other = head.n == known[0] > 0 and head.hash != known[1]
+        if head.n < known[0] or other:
+            raise AuditDamaged(
+                f"{self.audit.path} ends at line {head.n}, {known[0]} lines were written",
+                hint="restore it from a copy",
+            )
+        self._signed = int((self.audit.last() or {}).get("event", 0))
+        self._found = True
 
 
 def _facts(event: Event) -> Mapping[str, Any]:
+    """What the log says of an event; of facts that are too long for a line, their hash."""
+    facts = _all_facts(event)
+    text = json.dumps(facts, default=str)
+    if len(text) <= _LONGEST_FACTS:
+        return facts
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    named = ("event", "at", "federation", "job")
+    short: dict[str, Any] = {name: facts[name] for name in named if name in facts}
+    return short | {"sha256": digest, "characters": len(text)}
+
+
+def _all_facts(event: Event) -> dict[str, Any]:
     about = {name: getattr(event, name) for name in ("federation", "job", "client", "reason")}
     known = {name: value for name, value in about.items() if value not in (None, "")}
     return {"event": event.id, "at": event.time, **known, **(event.facts or {})}

@@ -10,18 +10,23 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Part
+from solera.core.component import Component
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, UsageError
 from solera.core.federation import Federation
 from solera.core.payload import decode, encode
+from solera.core.plan import Plan
 from solera.core.replies import Batch, Failure, FailureKind
 from solera.core.schema import Schema
 from solera.core.task import find_task
@@ -29,10 +34,16 @@ from solera.core.topology import Topology
 from solera.engines.blocks import validate_and_fold
 from solera.serve import wire
 from solera.serve.connection import Connection
+from solera.serve.description import Description, learner_table
+from solera.serve.driver.agreed_rows import AgreedRows
+from solera.serve.driver.signatures import Signatures
+from solera.serve.peers import KnownKeys
 
 _WAIT = 20
 _ALL_AT_ONCE = 64
 """Up to this many replies are fetched together; of more, a block as soon as it may be there."""
+_LARGE = 64 << 20
+"""Bytes of replies that are held until it is certain that they can be merged."""
 SAVE_SECONDS = 5.0
 """How often the state of a loop is kept at the coordinator."""
 _KINDS: dict[str, FailureKind] = {"refused": "refused", "failed": "failed", "late": "late"}
@@ -42,14 +53,18 @@ class HttpEngine:
     """Carries asks of one job to the clients of one federation.
 
     Clients are known by their enrolment numbers; ``active`` are those that took part when the job
-    began, so that a replay asks the same ones.
+    began, so that a replay asks the same ones. A reply counts if the client signed it, with the key
+    in ``known``, for what was asked: the coordinator's word is not enough.
     """
 
-    def __init__(self, connection: Connection, job: str) -> None:
+    def __init__(self, connection: Connection, job: str, known: KnownKeys | None = None) -> None:
         self.connection = connection
         self.job = job
         self._sequence = 0
-        self.active = connection.call("GET", f"/v1/jobs/{job}", wire.Job).clients or []
+        self._rows = AgreedRows()
+        stored = connection.call("GET", f"/v1/jobs/{job}", wire.Job)
+        self.active = stored.clients or []
+        self.signatures = Signatures(connection, stored.federation, job, known or KnownKeys())
 
     @property
     def clients(self) -> int:
@@ -73,26 +88,72 @@ class HttpEngine:
         return CoordinatorCheckpointStore(self)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
-        path = self._post(ask)
-        task = find_task(ask.task, ask.version)
-        replies: dict[int, wire.Reply] = {}
-        complete = False
-        for positions in blocks(len(ask.clients)):
-            clients = ask.clients[positions]
-            enough = len(ask.clients) if len(ask.clients) <= _ALL_AT_ONCE else positions.stop
-            while not complete and any(self.active[c] not in replies for c in clients.tolist()):
-                known = max(len(replies), enough - 1)
-                query = f"{path}/replies?known={known}&wait={_WAIT}"
-                so_far = self.connection.call("GET", query, wire.Replies)
-                replies = {reply.client: reply for reply in so_far.replies} or replies
-                complete = so_far.complete
-            batch, failures = self._read(clients, replies)
-            block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
+        path, asked = self._post(ask)
+        fetched = _Fetched(self.connection, path, [self.active[c] for c in ask.clients.tolist()])
+        found = self._blocks(ask, asked, aggregation, fetched, self._sequence - 1)
+        if aggregation is not None and len(ask.clients) <= _ALL_AT_ONCE:
+            found = iter(self._fitting(ask, asked, aggregation, fetched, found))
+        for block in found:
             for failure in block.failures:
                 report(self.connection, path, self.active[failure.client], failure)
             yield block
 
-    def _post(self, ask: Ask) -> str:
+    def _fitting(
+        self,
+        ask: Ask,
+        asked: wire.NewAsk,
+        aggregation: Aggregation,
+        fetched: _Fetched,
+        found: Iterator[Block],
+    ) -> Iterator[Block]:
+        """The blocks, once it is certain that they can be merged: who does not fit is left out.
+
+        Large replies are passed on as they come: tasks that have such say what they look like.
+        """
+        held: list[Block] = []
+        total: Any = None
+        for block in found:
+            held.append(block)
+            if sum(int(b.up.sum()) for b in held) > _LARGE:
+                break
+            try:
+                total = aggregation.merge(total, block.partial)
+            except Exception:
+                batch, _ = self._read(ask.clients, fetched.replies)
+                task = find_task(ask.task, ask.version)
+                sound = validate_and_fold(task, ask, batch, [], 0.0, None).batch
+                assert sound is not None
+                sound, _ = sound.liftable(aggregation.lift)
+                _, misfits = sound.combinable(aggregation.lift, aggregation.merge)
+                sequence = self._sequence - 1
+                return self._blocks(ask, asked, aggregation, fetched, sequence, misfits)
+        return chain(held, found)
+
+    def _blocks(
+        self,
+        ask: Ask,
+        asked: wire.NewAsk,
+        aggregation: Aggregation | None,
+        fetched: _Fetched,
+        sequence: int,
+        misfits: Sequence[Failure] = (),
+    ) -> Iterator[Block]:
+        task = find_task(ask.task, ask.version)
+        for positions in blocks(len(ask.clients)):
+            clients = ask.clients[positions]
+            fetched.until_here([self.active[c] for c in clients.tolist()], positions.stop)
+            for client in clients.tolist():
+                reply = fetched.replies.get(self.active[client])
+                if reply is not None and (reply.status == "ok" or reply.signature is not None):
+                    self.signatures.check(reply.client, sequence, ask.seed, ask.round, asked, reply)
+            batch, failures = self._read(clients, fetched.replies)
+            batch, failed = self._rows.checked(ask, batch)
+            failures += failed
+            batch, failed = batch.without([f for f in misfits if f.client in batch.clients])
+            failures += failed
+            yield validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
+
+    def _post(self, ask: Ask) -> tuple[str, wire.NewAsk]:
         """Store the ask at the coordinator; the same one again is the same ask."""
         path = f"/v1/jobs/{self.job}/asks/{self._sequence}"
         self._sequence += 1
@@ -105,7 +166,7 @@ class HttpEngine:
             seconds=ask.deadline,
         )
         self.connection.request("PUT", path, json=new)
-        return path
+        return path, new
 
     def _upload(self, ask: Ask) -> str | dict[int, str]:
         if not isinstance(ask.payload, PerClient):
@@ -138,6 +199,113 @@ class HttpEngine:
                 sizes.append(len(frame))
         batch = Batch(np.array(answered, np.int64), payloads, np.array(sizes, np.int64))
         return batch, failures
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class _Fetched:
+    """The replies to one ask, as far as they are here; fetched when they are needed."""
+
+    def __init__(self, connection: Connection, path: str, asked: Sequence[int]) -> None:
+        self.replies: dict[int, wire.Reply] = {}
+        self._connection, self._path, self._asked = connection, path, asked
+        self._complete = False
+
+    def until_here(self, clients: Sequence[int], count: int) -> None:
+        """Wait until all of these clients have answered or failed, ``count`` in all."""
+        enough = len(self._asked) if len(self._asked) <= _ALL_AT_ONCE else count
+        while not self._complete and any(client not in self.replies for client in clients):
+            known = max(len(self.replies), enough - 1)
+            query = f"{self._path}/replies?known={known}&wait={_WAIT}"
+            so_far = self._connection.call("GET", query, wire.Replies)
+            self.replies = {reply.client: reply for reply in so_far.replies} or self.replies
+            self._complete = so_far.complete
+
+
+class DrivenEngine:
+    """The engine of a program that asks: what it announces is a job of its own.
+
+    The job has the ``name``, the next one ``name.2`` and so on; a program that is run again finds
+    them in the same order. What was not announced, such as an ask outside of a fit, goes into a job
+    whose description does not say what it asks: clients whose owners approve jobs refuse it.
+    """
+
+    def __init__(
+        self, connection: Connection, described: Description, engine: Callable[[str], HttpEngine]
+    ) -> None:
+        self.connection = connection
+        self._described = described
+        self._engine = engine
+        self._opened = 0
+        self._current: HttpEngine | None = None
+        self._last: HttpEngine | None = None
+        self._announced = False
+        self._members: list[int] | None = None
+        _ = self.clients  # a wrong address or token is found out now
+
+    @contextmanager
+    def announced(self, learner: Component, plan: Callable[[], Plan]) -> Iterator[None]:
+        """Ask in a job that is described so, unless it is part of one already."""
+        if self._announced:
+            yield
+            return
+        self._open(learner=learner_table(learner), plan=plan())
+        self._announced = True
+        try:
+            yield
+        finally:
+            self._announced = False
+            self._current = self._members = None
+
+    def open_job(self) -> HttpEngine:
+        """The job in which is asked now; where nothing is announced, one that does not say what."""
+        return self._current or self._open()
+
+    def _open(self, **described: Any) -> HttpEngine:
+        self._opened += 1
+        name = self._described.job if self._opened == 1 else f"{self._described.job}.{self._opened}"
+        description = replace(self._described, job=name, **described)
+        spec = self.connection.upload(description.to_bytes())
+        new = wire.NewJob.of(description, id=name, spec=spec)
+        path = f"/v1/federations/{description.federation}/jobs"
+        self.connection.request("POST", path, json=new)
+        self._current = self._last = self._engine(name)
+        return self._current
+
+    @property
+    def job(self) -> str:
+        """The name of the job in which was asked last; without any, one is opened."""
+        return (self._last or self.open_job()).job
+
+    @property
+    def clients(self) -> int:
+        if self._current is not None:
+            return self._current.clients
+        if self._members is None:
+            path = f"/v1/federations/{self._described.federation}"
+            members = self.connection.call("GET", path, wire.Members).clients
+            self._members = [member.id for member in members if member.status == "active"]
+        return len(self._members)
+
+    @property
+    def schema(self) -> Schema | None:
+        return None
+
+    def sizes(self, part: Part) -> IntArray | None:
+        return None
+
+    def states(self) -> dict[int, Any]:
+        return self.open_job().states()
+
+    def restore(self, states: Mapping[int, Any]) -> None:
+        self.open_job().restore(states)
+
+    def checkpoint_store(self) -> CoordinatorCheckpointStore:
+        return self.open_job().checkpoint_store()
+
+    def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        return self.open_job().run(ask, aggregation)
 
     def close(self) -> None:
         self.connection.close()
@@ -195,6 +363,7 @@ def connect(
     owner: str = "",
     deadline: float | None = None,
     topology: Topology | None = None,
+    known_keys: str | os.PathLike[str] | None = None,
 ) -> Federation:
     """A real federation, to be asked like a simulated one.
 
@@ -206,8 +375,14 @@ def connect(
     ca: file of the certificate authority to trust, by default ``$SOLERA_CA`` or the system's.
     job: a name for what is asked from here on. Connecting again with the same name goes through the
         same asks and gets the stored replies back, so a driver that died may simply be run again.
+        Every ``fit`` and every evaluation is a job of its own, which owners approve by what it will
+        ask: the first has this name, the others are ``name.2``, ``name.3``, …
     seed, owner: fix all random draws; say who asks, for the clients' policies and logs.
-    deadline: seconds after which the job as a whole is over.
+    deadline: seconds after which the job as a whole is over, by default a week.
+    known_keys: a file of clients' keys, by default ``$SOLERA_KNOWN_KEYS``; see
+        :mod:`solera.serve.peers`. Replies count only with the signature of the client's key. Keys
+        that are not in the file are believed at first sight and added; without a file they are
+        forgotten when this program ends.
     """
     token = token or os.environ.get("SOLERA_TOKEN", "")
     if not token:
@@ -215,7 +390,14 @@ def connect(
     authorised = {"Authorization": f"Bearer {token}"}
     connection = Connection(url, lambda *_: authorised, ca=ca or os.environ.get("SOLERA_CA"))
     name = job or f"job-{secrets.token_hex(8)}"
-    spec = {"kind": "driven", "federation": federation, "owner": owner, "seed": seed}
-    new = wire.NewJob(name, "driven", connection.upload(encode(spec)), seed, owner, deadline)
-    connection.request("POST", f"/v1/federations/{federation}/jobs", json=new)
-    return Federation(HttpEngine(connection, name), seed=seed, topology=topology)
+    known = KnownKeys(known_keys or os.environ.get("SOLERA_KNOWN_KEYS"))
+    description = Description(
+        job=name,
+        federation=federation,
+        kind="driven",
+        owner=owner,
+        seed=seed,
+        seconds=deadline,
+    )
+    engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job, known))
+    return Federation(engine, seed=seed, topology=topology)

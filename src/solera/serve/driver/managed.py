@@ -3,7 +3,7 @@
 It drives the job through the coordinator's own service, like any driver: whatever dies, it is
 started again and goes through the same asks. Everything it needs to know is at the coordinator.
 
-    python -m solera.serve.driver.managed URL JOB
+    python -m solera.serve.driver.managed URL JOB PARENT
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _wait_for_clients(connection: Connection, job: str, spec: JobSpec) -> None:
 def _evaluate(
     connection: Connection, job: str, learner: Learner, federation: Federation, spec: JobSpec
 ) -> None:
-    if not spec.evaluate or not isinstance(learner, Predictor):
+    if not (spec.evaluates and isinstance(learner, Predictor)):
         return
     metrics = learner.evaluate(federation, spec.evaluate, per_client=False).metrics
     _note(connection, job, wire.NewNote("evaluated", _numbers(metrics)))
@@ -116,9 +116,9 @@ def main() -> None:
     """Run the job; what the learner cannot do ends the job, what the machine cannot do does not."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides when this ends
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    url, job = sys.argv[1:]
+    url, job, parent = sys.argv[1:]
     token = {"Authorization": f"Bearer {os.environ.pop(TOKEN)}"}
-    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_die_with, args=(int(parent),), daemon=True).start()
     connection = Connection(url, lambda *_: token, pin=os.environ.pop(PIN, None))
     try:
         drive(connection, job)
@@ -132,10 +132,13 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """End when the coordinator does; the one started next begins with a new driver."""
+    """End when the coordinator does, also if it has before this began; nothing is left behind.
+
+    The coordinator that is started next begins with a new driver.
+    """
     while os.getppid() == parent:
         time.sleep(0.5)
-    os._exit(1)
+    os.killpg(0, signal.SIGKILL)  # this process leads a group of its own
 
 
 if __name__ == "__main__":

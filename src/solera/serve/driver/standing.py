@@ -43,8 +43,11 @@ class Standing:
         self.path = f"/v1/jobs/{job}"
         self.learner = learner
         self.federation = federation
+        assert isinstance(federation.engine, HttpEngine)
+        self.engine = federation.engine
         self._task: Task
         self._payload: Any = None
+        self._call: wire.Call
         self._answers: Mapping[int, wire.Queued] = {}
         self._partials: dict[int, Any] = {}
         self._unsound: dict[int, wire.Queued] = {}
@@ -69,9 +72,7 @@ class Standing:
 
     def _begin(self) -> None:
         """Agree on everything once; what is asked stays the same for all who come later."""
-        engine = self.federation.engine
-        assert isinstance(engine, HttpEngine)
-        store = CoordinatorCheckpointStore(engine)
+        store = CoordinatorCheckpointStore(self.engine)
         kept = store.read()
         if kept is None:
             self.learner.history_ = []
@@ -83,8 +84,8 @@ class Standing:
             self.learner.history_ = []
         self._task, self._payload = self.learner.question()
         digest = self.connection.upload(encode(self._payload))
-        call = wire.Call(task=self._task.name, version=self._task.version, payload=digest)
-        self.connection.request("PUT", f"{self.path}/question", json=call)
+        self._call = wire.Call(task=self._task.name, version=self._task.version, payload=digest)
+        self.connection.request("PUT", f"{self.path}/question", json=self._call)
 
     def _fold(self, answers: Mapping[int, wire.Queued]) -> None:
         """Take over the latest answers: the blocks in which one has changed are folded anew."""
@@ -99,11 +100,19 @@ class Standing:
             partial = None
             for client in range(block * _BLOCK, (block + 1) * _BLOCK):
                 if client in answers and self._unsound.get(client) != answers[client]:
-                    partial = aggregation.merge(partial, self._folded(client, answers[client]))
+                    folded = self._folded(client, answers[client])
+                    try:
+                        partial = aggregation.merge(partial, folded)
+                    except Exception as error:
+                        reason = f"does not fit those of the others: {error}"
+                        self._turn_away(answers[client], Failure(client, "invalid", reason))
             self._partials[block] = partial
 
     def _folded(self, client: int, answer: wire.Queued) -> Any:
         """The partial of one answer; None if it is not sound, which everyone is then told."""
+        self.engine.signatures.check(
+            client, answer.sequence, self.federation.seed, answer.round, self._call, answer
+        )
         clients = np.array([client])
         failures: list[Failure] = []
         try:
@@ -115,10 +124,14 @@ class Standing:
         ask = Ask(self._task.name, self._task.version, self._payload, clients, 0)
         block = validate_and_fold(self._task, ask, batch, failures, 0.0, self.learner.aggregation())
         for failure in block.failures:
-            log.warning("%s", failure)
-            self._unsound[client] = answer
-            report(self.connection, f"{self.path}/asks/{answer.sequence}", client, failure)
+            self._turn_away(answer, failure)
         return block.partial
+
+    def _turn_away(self, answer: wire.Queued, failure: Failure) -> None:
+        """An answer does not count; everyone may know why."""
+        log.warning("%s", failure)
+        self._unsound[failure.client] = answer
+        report(self.connection, f"{self.path}/asks/{answer.sequence}", failure.client, failure)
 
     def _publish(self) -> None:
         aggregation = self.learner.aggregation()

@@ -27,9 +27,17 @@ from solera.core.component import Component
 from solera.core.config import Problem, Where, family, fits, registered_name
 from solera.core.constraints import declared_types
 from solera.data import datasets
+from solera.data.own_tables import own
 from solera.data.partition import Partition
 from solera.learn.base import Learner
-from solera.study.files.tables import SECTIONS, DataSpec, TomlTable, Variant, build_variant
+from solera.study.files.tables import (
+    SECTIONS,
+    DataSpec,
+    TomlTable,
+    Variant,
+    build_variant,
+    without_label,
+)
 
 _RANGE = ("from", "to", "step", "steps", "scale")
 MOST_CELLS = 1_000_000
@@ -155,12 +163,13 @@ def _axes(section: str, table: TomlTable, places: Mapping[str, Where]) -> Iterat
     where = places[section]
     if section != "data":
         base: type[Any] = Learner if section == "learner" else Partition
-        yield from _component_axes(base, table, where)
+        yield from _component_axes(base, without_label(table), where)
         return
-    loader = getattr(datasets, str(table.get("name")), None)
+    loader = own if "file" in table else getattr(datasets, str(table.get("name")), None)
     hints = {**(declared_types(loader) if loader else {}), **declared_types(DataSpec)}
     for key, value in table.items():
-        yield from _axis(value, hints.get(key, Any), (*where, key))
+        if key != "kinds":  # a table of columns
+            yield from _axis(value, hints.get(key, Any), (*where, key))
 
 
 def _component_axes(base: type[Any], table: TomlTable, where: Where) -> Iterator[Axis]:

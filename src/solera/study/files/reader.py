@@ -15,10 +15,21 @@
 
     [learner]
     kind = "FedLinear"           # any learner, and its parameters
+    label = "logistic"           # what tables call it; made from what differs by default
     rounds = 30
 
     [engine]
     kind = "local"               # or "processes", with workers = 2
+
+A table of one's own takes the place of a data set. The file lies beside this one; it may also be
+a folder, or ``sql:…#SELECT …``. ``solera data show`` shows what is understood of it.
+
+    [data]
+    file = "patients.csv"
+    target = "outcome"
+    group = "hospital"           # whose row it is, instead of a partition
+    columns = ["age", "smokes"]  # all by default
+    kinds = { ward = "categorical" }
 
 A parameter that is itself a component is a table with a ``kind`` of its own. A parameter called
 ``kind`` is written ``kind_``, because ``kind`` names the class.
@@ -115,7 +126,30 @@ def read(path: str | os.PathLike[str]) -> Study:
 def parse(text: str, *, file: str, name: str) -> Study:
     """The study that TOML text declares; ``file`` is named in errors, ``name`` is its default."""
     with errors_located(text, file):
-        return _study({"name": name, **tomllib.loads(text)}, text)
+        content = {"name": name, **tomllib.loads(text)}
+        return _study(_with_paths(content, Path(file).parent), text)
+
+
+def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The content of a file whose tables of one's own lie beside it, unless elsewhere."""
+    if "data" not in content:
+        return content
+    given = content["data"]
+    several = isinstance(given, list)
+    tables = []
+    for table in given if several else [given]:
+        if isinstance(table, dict) and "file" in table:
+            files = table["file"]
+            found = [_beside(f, folder) for f in files] if isinstance(files, list) else files
+            table = {**table, "file": _beside(found, folder) if found is files else found}
+        tables.append(table)
+    return {**content, "data": tables if several else tables[0]}
+
+
+def _beside(file: Any, folder: Path) -> Any:
+    if not isinstance(file, str) or file.startswith("sql:"):
+        return file
+    return str(folder / file)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,13 @@ from msgspec import Meta
 from solera.core.checkpoint import fingerprint
 from solera.core.component import describe
 from solera.core.config import Problem, Where, build_table, check_call, choose, component
-from solera.core.constraints import Count, Positive, ProperFraction
+from solera.core.constraints import Count, Positive, ProperFraction, violation
 from solera.core.engine import installed_engines
+from solera.core.schema import Kind
 from solera.data import datasets
+from solera.data.own_tables import digest, own, table_name
 from solera.data.partition import IID, Partition
+from solera.data.partition_groups import ByGroup
 from solera.learn.base import Learner
 
 TomlTable = Mapping[str, Any]
@@ -23,6 +26,7 @@ TomlTable = Mapping[str, Any]
 Scheme = Literal["alone", "federated", "centralised"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 """Who trains: every client by itself, all together, or one place that has all rows."""
+_OWN_ENTRIES = ("name", "clients", "client_test")
 SECTIONS = ("data", "partition", "learner")
 """The tables that a file may have several of."""
 
@@ -31,13 +35,27 @@ SECTIONS = ("data", "partition", "learner")
 class DataSpec:
     """Which rows, over how many clients; ``options`` are those of the data set's loader.
 
-    ``client_test`` is the share of its rows that every client keeps to judge the model by.
+    Rows of one's own have a ``file`` among the options, which are those of
+    :func:`solera.data.own_tables.own`. ``client_test`` is the share of its rows that every client
+    keeps to judge the model by.
     """
 
     name: str
     clients: Count | None = None
     client_test: ProperFraction = 0.0
     options: TomlTable = field(default_factory=dict)
+
+    @property
+    def group(self) -> str | None:
+        """The column of one's own rows that says whose they are."""
+        return self.options.get("group")
+
+    def identity(self) -> dict[str, Any]:
+        """What the rows depend on: of a file its content, wherever it lies."""
+        options = dict(self.options)
+        if "file" in options:
+            options["file"] = digest(options["file"])
+        return options
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,13 @@ class Variant:
     partition: Partition = field(default_factory=IID)
     engine: EngineSpec = EngineSpec()
     params: TomlTable = field(default_factory=dict, compare=False)
+    label: str = field(default="", compare=False)
+    """What the file calls the learner, if it does."""
+
+    @property
+    def method(self) -> str:
+        """What tables call the learner."""
+        return self.label or repr(self.learner)
 
     @cached_property
     def key(self) -> str:
@@ -94,7 +119,7 @@ class Variant:
             data.name,
             data.clients,
             data.client_test,
-            dict(data.options),
+            data.identity(),
             describe(self.partition),
             describe(self.learner),
             self.engine.kind,
@@ -103,25 +128,69 @@ class Variant:
 
 def build_variant(tables: TomlTable, places: Mapping[str, Where], params: TomlTable) -> Variant:
     """The variant that tables describe; ``places`` says where in the file each of them stands."""
+    data = _data(tables["data"], places["data"])
+    partition = component(Partition, tables["partition"], places["partition"])
+    if data.group is not None:
+        if partition != IID():
+            raise Problem(
+                places["partition"],
+                f"{partition!r} divides rows that group = {data.group!r} divides already",
+                hint="leave [partition] or group out",
+            )
+        partition = ByGroup(data.group)
     return Variant(
-        data=_data(tables["data"], places["data"]),
-        partition=component(Partition, tables["partition"], places["partition"]),
-        learner=component(Learner, tables["learner"], places["learner"]),
+        data=data,
+        partition=partition,
+        learner=component(Learner, without_label(tables["learner"]), places["learner"]),
         engine=_engine(tables.get("engine", {})),
         params=params,
+        label=_label(tables["learner"], places["learner"], params),
     )
 
 
+def without_label(table: TomlTable) -> dict[str, Any]:
+    """The table of a component, without what the file calls it."""
+    return {key: value for key, value in table.items() if key != "label"}
+
+
+def _label(table: TomlTable, where: Where, params: TomlTable) -> str:
+    """What the file calls the learner; values on axes of the grid are added to it."""
+    label = table.get("label", "")
+    if "label" in table and (not isinstance(label, str) or not label.strip() or "\n" in label):
+        raise Problem((*where, "label"), f"label = {label!r} is not a line of text")
+    varied = [f"{k.rpartition('.')[2]}={v}" for k, v in params.items() if k.startswith("learner.")]
+    return " ".join([label, *varied]) if label else ""
+
+
 def _data(table: TomlTable, where: Where) -> DataSpec:
+    if "file" in table:
+        return _own_data(table, where)
     if "name" not in table:
-        raise Problem(where, "[data] has no name", hint="'solera data list' shows the data sets")
+        raise Problem(
+            where,
+            "[data] has no name",
+            hint="'solera data list' shows the data sets; file = \"…\" is for a table of your own",
+        )
     loaders = {info.name: getattr(datasets, info.name) for info in datasets.available()}
     loader = choose(loaders, table["name"], "data set", (*where, "name"))
-    own = {key: table[key] for key in ("name", "clients", "client_test") if key in table}
-    options = {key: value for key, value in table.items() if key not in own}
-    spec = build_table(DataSpec, "[data]", {**own, "options": options}, where)
+    given = {key: table[key] for key in ("name", "clients", "client_test") if key in table}
+    options = {key: value for key, value in table.items() if key not in given}
+    spec = build_table(DataSpec, "[data]", {**given, "options": options}, where)
     check_call(loader, f"data set {table['name']}", options, where, also=("clients", "client_test"))
     return spec
+
+
+def _own_data(table: TomlTable, where: Where) -> DataSpec:
+    """A table of one's own; a ``name`` is what it is called."""
+    options = {key: v for key, v in table.items() if key not in _OWN_ENTRIES}
+    check_call(own, "[data] with a file", options, where, also=_OWN_ENTRIES)
+    kinds = options.get("kinds", {})
+    for column, kind in kinds.items() if isinstance(kinds, dict) else [("", kinds)]:
+        if rule := violation(kind, Kind):
+            raise Problem((*where, "kinds"), f"kinds: {column} = {kind!r} {rule}")
+    given = {key: table[key] for key in _OWN_ENTRIES if key in table}
+    named = {"name": table_name(table["file"]), **given, "options": options}
+    return build_table(DataSpec, "[data]", named, where)
 
 
 def _engine(table: TomlTable) -> EngineSpec:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from solera.core.errors import UsageError
+from solera.core.pictures import new_figure
 from solera.study.report.figures import BLUE
 
-_MOST_LETTERS = 26
+_MOST_LETTERS = 36
 
 
 def cliques(ranks: ArrayLike, cd: float) -> list[tuple[int, int]]:
@@ -48,7 +48,7 @@ def critical_difference(names: Sequence[object], ranks: ArrayLike, cd: float) ->
     high = max(float(np.ceil(mean.max())), low + 1)
     first_label = 1 + len(bars) / 2
     height = first_label + left
-    figure = Figure(figsize=(8, 1 + 0.3 * height), layout="constrained")
+    figure = new_figure(figsize=(8, 1 + 0.3 * height))
     ax = figure.add_subplot(xlim=(low, high), ylim=(height, -3), yticks=[])
     ax.set_xticks(np.arange(low, high + 1))
     ax.xaxis.tick_top()

@@ -17,9 +17,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from solera.core.rounds import logged
 from solera.study.formatting import metric_label
 from solera.study.report import blocks
-from solera.study.run.results import Result, logged
+from solera.study.run.results import Result
 
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 PALETTE = (BLUE, RED, GREEN, "#cc79a7", ORANGE, "#56b4e9", "#999999", "#b0a000")

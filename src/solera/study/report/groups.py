@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.study.comparison import Comparison, Score, compare
-from solera.study.files.tables import DataSpec
+from solera.study.files.tables import DataSpec, Variant
 from solera.study.metrics import sign
+from solera.study.names import Chain, chain_of, short_names
 from solera.study.run.cells import Cell
 from solera.study.run.results import Result, headline
 from solera.study.run.runner import StudyRun
@@ -86,9 +85,10 @@ class StudyResults:
         """The configurations that have results, in the order of the study."""
         finished = self.run.finished
         variants = [cell.variant for cell, _ in finished]
-        methods = _names([variant.learner for variant in variants], _component_parts)
-        partitions = _names([variant.partition for variant in variants], _component_parts)
-        data = _names([variant.data for variant in variants], _data_parts)
+        learners = [chain_of(variant.learner) for variant in variants]
+        methods = short_names(learners, [variant.label for variant in variants])
+        partitions = short_names([_partition_chain(variant) for variant in variants])
+        data = short_names([_data_chain(variant.data) for variant in variants])
         one_method = len(set(methods)) == 1 and len(self.run.study.schemes) > 1
         by_key: dict[Hashable, Group] = {}
         for i, (cell, result) in enumerate(finished):
@@ -146,24 +146,12 @@ class StudyResults:
         return comparison if len(comparison.rows) > 2 else None
 
 
-def _names(
-    things: Sequence[Any], parts: Callable[[Any], tuple[str, Mapping[str, Any]]]
-) -> list[str]:
-    """Short names that tell things apart: the kind, and the parameters that differ."""
-    described = [parts(thing) for thing in things]
-    values: dict[str, dict[str, set[str]]] = {}
-    for kind, params in described:
-        for name, value in params.items():
-            values.setdefault(kind, {}).setdefault(name, set()).add(repr(value))
-    return [
-        " ".join([kind, *(f"{n}={v!r}" for n, v in params.items() if len(values[kind][n]) > 1)])
-        for kind, params in described
-    ]
+def _partition_chain(variant: Variant) -> Chain:
+    """The partition; where a column says whose row it is, that column."""
+    group = variant.data.group
+    return chain_of(variant.partition) if group is None else ((group, {}),)
 
 
-def _component_parts(component: Component) -> tuple[str, Mapping[str, Any]]:
-    return type(component).__name__, component.get_params(deep=False)
-
-
-def _data_parts(data: DataSpec) -> tuple[str, Mapping[str, Any]]:
-    return data.name, {"clients": data.clients, "client_test": data.client_test, **data.options}
+def _data_chain(data: DataSpec) -> Chain:
+    entries = {"clients": data.clients, "client_test": data.client_test, **data.options}
+    return ((data.name, {name: repr(value) for name, value in entries.items()}),)

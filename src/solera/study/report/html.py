@@ -47,7 +47,8 @@ def _block(block: Block) -> str:
 def _table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     lines = []
     for first, *rest in rows:
-        cells = "".join(map(_cell, rest))
+        names = header[1:] if header else [""] * len(rest)
+        cells = "".join(_cell(cell, name) for cell, name in zip(rest, names, strict=True))
         lines.append(f'<tr><th scope="row">{escape(str(first))}</th>{cells}</tr>')
     body = "\n".join(lines)
     if not header:
@@ -59,9 +60,10 @@ def _table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
     )
 
 
-def _cell(cell: Any) -> str:
+def _cell(cell: Any, column: str) -> str:
     text = escape(str(cell).strip())
-    return f"<td><strong>{text}</strong></td>" if isinstance(cell, Marked) else f"<td>{text}</td>"
+    text = f"<strong>{text}</strong>" if isinstance(cell, Marked) else text
+    return f'<td data-column="{escape(column)}">{text}</td>' if column else f"<td>{text}</td>"
 
 
 _STYLE = """
@@ -74,25 +76,34 @@ _STYLE = """
 * { box-sizing: border-box }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
-main { max-width: 52rem; margin: 0 auto; padding: 1.5rem 1rem 4rem }
+main { max-width: 75rem; margin: 0 auto; padding: 1.5rem 1rem 4rem }
 h1 { font-size: 1.8rem; margin: .5rem 0; overflow-wrap: anywhere }
 h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; overflow-wrap: anywhere }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .75rem; padding-bottom: .25rem;
   border-bottom: 1px solid var(--line) }
-p { overflow-wrap: anywhere }
-.wide { overflow-x: auto }
+p { max-width: 52rem; overflow-wrap: anywhere }
+.wide { overflow-x: auto; font-size: .85rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0 }
-th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid var(--line) }
+th, td { padding: .35rem .5rem; text-align: right; border-bottom: 1px solid var(--line) }
 th { font-weight: 600 }
 thead th { color: var(--faint); font-weight: 500; vertical-align: bottom }
 tbody th, thead th:first-child { text-align: left; white-space: nowrap }
+.wide tbody th { white-space: normal; min-width: 10rem }
 td { white-space: nowrap }
 .facts th { padding-left: 0 }
 .facts td { text-align: left; white-space: normal }
 svg { display: block; width: 100%; max-width: 44rem; height: auto; color: var(--ink) }
 svg text { fill: currentColor; font-family: inherit !important }
 section > svg + p, .wide + p { color: var(--faint); font-size: .9rem }
-@media (max-width: 40rem) { tbody th { white-space: normal; min-width: 8rem } }
+@media (max-width: 40rem) {
+  .facts th { white-space: normal; min-width: 8rem }
+  .wide thead { display: none }
+  .wide table, .wide tbody, .wide tr, .wide th, .wide td { display: block }
+  .wide th, .wide td { border: 0; padding: .1rem 0; white-space: normal }
+  .wide td { display: flex; justify-content: space-between; gap: 1rem }
+  .wide td::before { content: attr(data-column); color: var(--faint) }
+  .wide tr { padding: .6rem 0; border-bottom: 1px solid var(--line) }
+}
 @media print { section { break-inside: avoid-page } pre { white-space: pre-wrap } }
 pre { overflow-x: auto; padding: 1rem; background: var(--wash); border-radius: .4rem;
   font-size: .9rem }

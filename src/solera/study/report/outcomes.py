@@ -13,6 +13,7 @@ from solera.learn.base import load as load_model
 from solera.study.files.tables import SCHEMES
 from solera.study.formatting import mean_and_spread, metric_label, size
 from solera.study.metrics import sign
+from solera.study.names import chain_of
 from solera.study.report import figures
 from solera.study.report.blocks import (
     Block,
@@ -53,7 +54,7 @@ def _one_configuration(group: Group) -> str:
     variant, dataset = cell.variant, load(cell.variant.data)
     data = divided(cell, dataset)
     text = (
-        f"{variant.learner!r} was trained on {dataset.name} ({dataset.title}): "
+        f"{variant.method} was trained on {dataset.name} ({dataset.title}): "
         f"{data.offsets[-1]:,} rows held by {data.clients:,} clients, divided by "
         f"{variant.partition!r}. "
     )
@@ -240,10 +241,11 @@ def confusion(study: StudyResults) -> Blocks:
 def learners(study: StudyResults) -> Blocks:
     """What the best learner of each kind has to show: trees, rules, prototypes."""
     store = CellStore(study.run.folder)
-    federated: dict[type, list[Group]] = {}
+    federated: dict[str, list[Group]] = {}
     for group in study.groups:
         if group.scheme == "federated":
-            federated.setdefault(type(group.cells[0].variant.learner), []).append(group)
+            kind, _ = chain_of(group.cells[0].variant.learner)[-1]
+            federated.setdefault(kind, []).append(group)
     blocks: Blocks = []
     for groups in federated.values():
         leader = best(study.metric, groups) or groups[0]
@@ -259,7 +261,7 @@ def of_learner(learner: Any, path: Path, title: str = "") -> list[Section]:
     The method returns pairs of a title and a text, a matplotlib figure, or a table as a list of
     dicts with the same keys. Of a pipeline the last step is asked.
     """
-    last = getattr(learner, "steps", [learner])[-1]
+    last = getattr(learner, "learners", [learner])[-1]
     if not hasattr(last, "report_sections") or not path.exists():
         return []
     model = load_model(path)

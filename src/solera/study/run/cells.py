@@ -6,6 +6,7 @@ grown by a few values, finds what is there.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +43,12 @@ class Cell:
         return f"{self.variant.key}-{self.scheme}-seed{self.seed}{fold}"
 
     @property
+    def stem(self) -> str:
+        """What its files are called: the label of its learner, where it has one, and its key."""
+        label = re.sub(r"[^\w.=+-]+", "_", self.variant.label)
+        return f"{label}-{self.key}" if label else self.key
+
+    @property
     def title(self) -> str:
         """What tells it apart from other cells of its variant."""
         parts: list[str] = [] if self.scheme == "federated" else [self.scheme]
@@ -57,7 +64,7 @@ class Cell:
             "cell": self.key,
             "data": self.variant.data.name,
             "partition": repr(self.variant.partition),
-            "learner": repr(self.variant.learner),
+            "learner": self.variant.method,
             "scheme": self.scheme,
             "seed": self.seed,
             "fold": None if self.fold is None else self.fold.number,
@@ -67,7 +74,7 @@ class Cell:
     def __str__(self) -> str:
         variant = self.variant
         where = f"{variant.data.name} by {variant.partition!r}"
-        return f"{variant.learner!r} on {where}, {self.title}"
+        return f"{variant.method} on {where}, {self.title}"
 
 
 def cells_of(study: Study, variant: Variant, seeds: tuple[int, ...] | None = None) -> list[Cell]:
@@ -99,17 +106,19 @@ class CellStore:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
     def checkpoint(self, cell: Cell) -> Path:
-        return self.folder / "checkpoints" / f"{cell.key}.sol"
+        return self.folder / "checkpoints" / f"{cell.stem}.sol"
 
     def model(self, cell: Cell) -> Path:
-        return self.folder / "models" / f"{cell.key}.sol"
+        return self.folder / "models" / f"{cell.stem}.sol"
 
     def result(self, cell: Cell) -> Path:
-        return self.folder / "cells" / f"{cell.key}.json"
+        return self.folder / "cells" / f"{cell.stem}.json"
 
     def variants(self) -> set[str]:
         """Keys of the variants that have results."""
-        return {path.name.partition("-")[0] for path in (self.folder / "cells").glob("*.json")}
+        names = (path.name for path in (self.folder / "cells").glob("*.json"))
+        found = (re.search(r"([0-9a-f]{12})-[a-z]+-seed\d+", name) for name in names)
+        return {match[1] for match in found if match}
 
     def write(self, cell: Cell, result: Result) -> None:
         """Store what a cell came to; with that it is finished."""

@@ -15,7 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from solera.core.errors import DatasetUnavailable, UsageError
+from solera.core.html import html_table
 from solera.data import datasets
 from solera.green.energy import EnergyOptions, EnergyUse, track_energy
 from solera.green.power import JOULES_PER_KWH, Sampler
@@ -26,6 +29,7 @@ from solera.study.run.folder import Events, environment, write_json, write_text
 from solera.study.run.metrics_table import write_table
 from solera.study.run.progress import SILENT, Progress
 from solera.study.run.results import Result
+from solera.study.run.schemes import load
 from solera.study.run.search import Search, search
 from solera.study.run.workers import Outcome, in_processes, in_this_process
 
@@ -54,6 +58,23 @@ class StudyRun:
     """What this process took to hand cells out to several workers."""
     started: int = 0
     """Cells that this start had to run."""
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the score of every finished cell, and where the report is."""
+        rows = []
+        for cell, result in self.finished:
+            score = result.score
+            value = {**result.client_metrics, **result.validation, **result.metrics}.get(
+                score or ""
+            )
+            shown = "–" if value is None else value
+            rows.append(
+                [cell.variant.method, cell.variant.data.name, cell.title, score or "", shown]
+            )
+        title = (
+            f"{self.study.name}: {len(rows)} of {len(self.cells)} cells, {self.folder}/report.html"
+        )
+        return html_table(rows, ["learner", "data", "cell", "score", ""], title)
 
     @property
     def finished(self) -> list[tuple[Cell, Result]]:
@@ -85,6 +106,7 @@ def run_study(
     run = StudyRun(study, folder)
     plan = search(study)
     batch = next(plan)
+    _read_own_tables(batch)
     _prepare(folder, study, batch, fresh)
     events = Events(folder)
     events.add("started", workers=workers)
@@ -217,14 +239,22 @@ def _source_for(energy: EnergyOptions, workers: int) -> EnergyOptions:
 def _check_data(study: Study) -> None:
     """A data file that is missing shows, or is fetched, before the first cell runs."""
     known = {info.name: info for info in datasets.available()}
-    for name in dict.fromkeys(grid.tables["data"]["name"] for grid in study.grids):
-        if not known[name].at_hand:
+    for table in (grid.tables["data"] for grid in study.grids):
+        name = table.get("name")
+        if "file" not in table and not known[name].at_hand:
             try:
                 datasets.load(name)
             except DatasetUnavailable as error:
                 raise DatasetUnavailable(
                     f"study {study.name}: {error.message}", hint=error.hint
                 ) from error
+
+
+def _read_own_tables(batch: Sequence[Cell]) -> None:
+    """What cannot be read of tables of one's own shows before the first cell runs."""
+    tables = [cell.variant.data for cell in batch if "file" in cell.variant.data.options]
+    for data in {msgspec.json.encode(data.options): data for data in tables}.values():
+        load(data)
 
 
 def _prepare(folder: Path, study: Study, batch: Sequence[Cell], fresh: bool) -> None:

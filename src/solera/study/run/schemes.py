@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from solera.core.clients import IntArray, Part
 from solera.core.payload import encoded_size
-from solera.core.rounds import Callback, Round
+from solera.core.rounds import Callback, Round, logged
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
+from solera.data.own_tables import own
+from solera.data.partition_groups import ByGroup
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
 from solera.learn.evaluation import Evaluation, evaluate, evaluation_of, metrics, summed
@@ -25,7 +28,7 @@ from solera.simulate.simulation import Simulation, simulate
 from solera.study.files.tables import DataSpec, Scheme
 from solera.study.metrics import score_name
 from solera.study.run.cells import Cell
-from solera.study.run.results import Result, finite, logged
+from solera.study.run.results import Result, finite
 
 MOST_CLASSES = 100
 """Confusion matrices of more classes are not kept."""
@@ -93,7 +96,7 @@ class _Training:
         """The learner, fitted."""
         self.tracked.attach(federation)
         self.tracked.stage(COORDINATOR)
-        return self.cell.variant.learner.clone().fit(federation, **options)
+        return self.cell.variant.learner.clone().fit(federation, progress=False, **options)
 
     def evaluate(self, model: Any, federation: Simulation) -> Result:
         """What a model that all clients share comes to; bytes are left to the scheme."""
@@ -115,6 +118,7 @@ class _Training:
             metrics={} if counts is None else finite(metrics(counts)),
             history=model.history_,
             confusion=_confusion(counts),
+            names=list(federation.names),
             **_client_results(*kept),
         )
 
@@ -175,6 +179,7 @@ def _alone(training: _Training) -> tuple[Result, None]:
         metrics=finite({name: float(np.mean([m[name] for m in each])) for name in names}),
         history=_mean_history(histories),
         confusion=_confusion(summed(held_out)) if held_out else [],
+        names=list(data.names),
         **_client_results(*(evaluation_of(counts) for counts in kept.values())),
     )
     return result, None
@@ -202,23 +207,32 @@ _SCHEMES: dict[Scheme, Callable[[_Training], tuple[Result, Any]]] = {
 
 
 @lru_cache(maxsize=2)
-def _dataset(name: str, options: tuple[tuple[str, Any], ...]) -> Dataset:
-    return datasets.load(name, **dict(options))
+def _dataset(name: str, options: bytes) -> Dataset:
+    given, _ = msgspec.json.decode(options)
+    if "file" not in given:
+        return datasets.load(name, **given)
+    return replace(own(**given), name=name).with_class_names()
 
 
 def load(data: DataSpec) -> Dataset:
-    """The data set of a cell, kept for the next cells that need it."""
-    return _dataset(data.name, tuple(sorted(data.options.items())))
+    """The data set of a cell, kept for the next cells that need it.
+
+    Classes of one's own rows go by their names, so that models saved here predict these.
+    """
+    options = msgspec.json.encode([data.options, data.identity()], order="sorted")
+    return _dataset(data.name, options)
 
 
 def divided(cell: Cell, dataset: Dataset) -> FederatedData:
     """Who holds which rows."""
     variant, fold = cell.variant, cell.fold
+    group = variant.data.group
+    partition = variant.partition if group is None else ByGroup(dataset.groups[group])
     whole = simulate(
         dataset.X,
         dataset.y,
         clients=variant.data.clients,
-        partition=variant.partition,
+        partition=partition,
         test=variant.data.client_test,
         seed=cell.seed,
         schema=dataset.schema,

@@ -10,7 +10,7 @@ import numpy as np
 
 from solera.core.clients import Array
 from solera.core.component import build
-from solera.core.errors import DataError, UsageError
+from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.payload import decode, encode
 from solera.core.rng import generator
 from solera.learn.averaging.models import Layered, Registered
@@ -109,6 +109,14 @@ class Architecture:
         """Number of outputs, where the layers say so."""
         last = self.layers[-1] if self.layers else None
         return last.outputs if isinstance(last, Dense) else None
+
+    def check_weights(self, weights: Any) -> None:
+        """Refuse a vector that has not one number for each parameter."""
+        if np.shape(weights) != (self.layout.size,):
+            raise Refusal(
+                f"{self.model!r} has {self.layout.size:,} parameters, the weights are "
+                f"{' × '.join(map(str, np.shape(weights)))}"
+            )
 
     def check(self, width: int, outputs: int) -> None:
         """Does the model take rows of this width and give that many outputs?"""

@@ -21,6 +21,7 @@ from solera.core.rng import Bits
 from solera.core.task import Task, task
 from solera.learn.averaging.base import diverged
 from solera.learn.averaging.training.architecture import architecture_of
+from solera.learn.averaging.training.asked import Train, network_update
 from solera.learn.averaging.training.batched import LossesAndSteps, train_batched
 from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig
@@ -62,6 +63,7 @@ class LocalTraining(ABC):
         self.keys = keys
         self.states = states
         self.architecture = architecture_of(ask["model"])
+        self.architecture.check_weights(ask["weights"])
         self.config = TrainingConfig(**ask["training"])
         self.weights: Any = None
         self.private: Any = None
@@ -227,8 +229,13 @@ class GroupTraining(LocalTraining):
 Protocol = Callable[[LocalTraining], Stacked]
 
 
-def training_task(name: str) -> Callable[[Protocol], Task]:
-    """A protocol as a task, for one client and for many at once."""
+def training_task(
+    name: str, *, ask: Any = Train, more: Sequence[str] = ()
+) -> Callable[[Protocol], Task]:
+    """A protocol as a task, for one client and for many at once.
+
+    ``ask`` declares what it takes, ``more`` the entries of its reply besides those of every update.
+    """
 
     def install(protocol: Protocol) -> Task:
         def one(client: Client, ask: Any) -> dict[str, Any]:
@@ -243,6 +250,6 @@ def training_task(name: str) -> Callable[[Protocol], Task]:
         one.__doc__ = protocol.__doc__
         one.__module__ = many.__module__ = protocol.__module__
         one.__qualname__ = protocol.__qualname__
-        return task(name, many=many)(one)
+        return task(name, many=many, ask=ask, release=network_update(*more))(one)
 
     return install

@@ -9,9 +9,11 @@ import numpy as np
 from solera.core.aggregation import Aggregation, Extremes, Fields, Sum
 from solera.core.clients import IntArray
 from solera.core.constraints import Count, NonNegative, Positive
+from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned, prepared_by
 from solera.core.rounds import Round
-from solera.learn.trees.boosting.base import Boosted, boosting_start
+from solera.learn.trees.boosting.base import Boosted, boosting_start, start_asks
 from solera.learn.trees.boosting.histograms import Bins, HistBins, Units, catch_up, histograms
 from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
 from solera.learn.trees.tree import Tree
@@ -44,6 +46,7 @@ class FedHistGBDT(Boosted):
     progress_: where clients are, for the next round.
     """
 
+    can_start = True
     bins_: HistBins
     progress_: dict[str, Any]
 
@@ -66,12 +69,15 @@ class FedHistGBDT(Boosted):
 
     def train(self, federation: Federation) -> None:
         loss = self.loss()
-        self.bins_ = HistBins(self.bins).fit(federation)
+        start = self._start
+        self.bins_ = HistBins(self.bins).fit(federation) if start is None else start.bins_
         binned = federation.prepared(self.bins_)
         rows, self.initial_, bound = boosting_start(binned, loss, self.schema_.classes)
         order = {"loss": loss, "starts": self.bins_.starts_}
         self.trees_ = []
         self.progress_ = {"asks": 0, "behind": [], "bound": bound, "splits": []}
+        if start is not None:
+            self._continue(start, len(federation), bound)
         for r in self.each_round(binned, rounds=self.rounds):
             units = Units.of(rows, self.progress_["bound"], counted=loss == "squared")
             if self.progress_["behind"]:
@@ -83,6 +89,32 @@ class FedHistGBDT(Boosted):
             progress["behind"] = sorted({failure.client for failure in r.failures})
             self.progress_ = progress
             r.log(loss=total / rows)
+
+    def _begin_with(self, start: Any) -> None:
+        if not isinstance(start, FedHistGBDT):
+            raise UsageError(f"FedHistGBDT cannot start from {start!r}")
+        super()._begin_with(start)
+
+    def _continue(self, start: FedHistGBDT, clients: int, bound: float) -> None:
+        """Keep the trees of a model; every client is told them before the first round."""
+        self.initial_, self.trees_ = start.initial_, start.trees_
+        if self.schema_.target == "numbers":
+            largest = [max(float(np.abs(t.value).max()) for t in trees) for trees in start.trees_]
+            bound += float(np.abs(start.initial_).max()) + sum(largest)
+        behind = list(range(clients))
+        self.progress_ = {**start.progress_, "behind": behind, "bound": bound}
+
+    def training_asks(self) -> Plan:
+        order = {"loss": self.loss()}
+        trees = ["splits", "values"]
+        bins = HistBins(self.bins)
+        growing = in_turn(
+            start_asks(order["loss"]),
+            [planned(histograms, self.rounds * self.max_depth, order, open=[*trees, "wanted"])],
+            [planned(catch_up, self.rounds, order, open=[*trees, "after"], optional=True)],
+            self.loop_asks(self.rounds),
+        )
+        return in_turn(bins.asks(self.schema_), prepared_by(bins, growing))
 
     def _round(
         self, r: Round, order: dict[str, Any], units: Units

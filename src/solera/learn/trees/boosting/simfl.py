@@ -10,8 +10,9 @@ from solera.core.aggregation import Collect, Fields, Sum
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import NotEnoughReplies
 from solera.core.federation import Federation
+from solera.core.plan import Plan, in_turn, planned
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.trees.boosting.base import Boosted, boosting_start
+from solera.learn.trees.boosting.base import Boosted, boosting_start, start_asks
 from solera.learn.trees.boosting.simfl_tasks import (
     build_tree,
     find_similar,
@@ -19,6 +20,9 @@ from solera.learn.trees.boosting.simfl_tasks import (
     similar_gradients,
 )
 from solera.learn.trees.client_trees import CollectTrees
+
+_TURN = ("from", "trees", "builder", "builder_rows")
+"""What the gradients of a round are asked with besides."""
 
 
 class SimFL(Boosted):
@@ -68,12 +72,7 @@ class SimFL(Boosted):
         similar = {"clients": clients, "codes": hashes, "initial": self.initial_}
         federation.ask(find_similar, similar, to=clients).fold(Fields({"rows": Sum()}))
         order = {"loss": loss, "width": width, "classes": self.schema_.classes}
-        build = {
-            "max_depth": self.max_depth,
-            "min_rows": self.min_rows,
-            "lr": float(self.lr),
-            "l2": float(self.l2),
-        }
+        build = self._build()
         self.trees_, self.builders_ = [], []
         recent = 2 * len(clients)  # clients that missed more trees than these sit out
         for r in self.each_round(federation, rounds=self.rounds):
@@ -96,6 +95,28 @@ class SimFL(Boosted):
                 continue  # the builder is away: the next one takes its turn
             self.trees_ = [*self.trees_, grown[builder]]
             self.builders_ = [*self.builders_, builder]
+
+    def _build(self) -> dict[str, Any]:
+        """How the builder of a round grows its tree."""
+        return {
+            "max_depth": self.max_depth,
+            "min_rows": self.min_rows,
+            "lr": float(self.lr),
+            "l2": float(self.l2),
+        }
+
+    def training_asks(self) -> Plan:
+        loss = self.loss()
+        width = {"width": self.schema_.width}
+        order = {"loss": loss, **width}
+        return in_turn(
+            start_asks(loss),
+            [planned(column_moments, 1), planned(hash_rows, 1, width, open=["seed"])],
+            [planned(find_similar, 1)],
+            [planned(similar_gradients, self.rounds, order, open=_TURN)],
+            [planned(build_tree, self.rounds, self._build())],
+            self.loop_asks(self.rounds),
+        )
 
     def _hash(self, federation: Federation) -> dict[int, Any]:
         """Every client's hashes; columns are scaled by folded moments first."""

@@ -14,6 +14,7 @@ from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
 from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.trees.client_trees import CollectTrees
@@ -135,10 +136,23 @@ class FederatedTree(SingleTree):
         grown = federation.ask(grow_tree, ask).fold(fold)
         self.clients_ = np.array(list(grown), dtype=np.int64)
         self.local_trees_ = [trees[0] for trees in grown.values()]
+        self._check_splits()
         self._judge(federation, ask)
         self._filter()
         self._merge(ask["sizes"])
         self._hand_out(federation, ask)
+
+    def _check_splits(self) -> None:
+        """Say so when no client could tell the classes apart, since then nobody can."""
+        values = [tree.value[0] for tree in self.local_trees_ if len(tree) == 1]
+        if len(values) == len(self.local_trees_) and len(self.schema_.classes) > 1:
+            alone = all(np.count_nonzero(value) == 1 for value in values)
+            why = "every client has rows of one class only" if alone else "no client's tree splits"
+            log.warning(
+                "FederatedTree: %s, so the model always predicts the same class; FedID3 and "
+                "FedHistGBDT grow one tree from the counts of all clients",
+                why,
+            )
 
     def _ask(self) -> dict[str, Any]:
         """What clients are told in every message."""
@@ -150,6 +164,15 @@ class FederatedTree(SingleTree):
             "max_depth": self._local_depth,
             "min_rows": self.min_rows,
         }
+
+    def training_asks(self) -> Plan:
+        self.check_target()
+        ask = self._ask()
+        return (
+            planned(grow_tree, 1, ask),
+            planned(judge_trees, 1, ask, optional=True),  # one tree is not compared
+            planned(receive_tree, 1, ask),
+        )
 
     @property
     def _local_depth(self) -> int:

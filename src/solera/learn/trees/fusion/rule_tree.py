@@ -67,8 +67,8 @@ def tree_of_rules(
     while queue and leaves < len(rules):
         _, node, depth, here, share, region = heapq.heappop(queue)
         split = splitter.split(here, share, region)
-        if split is None:
-            continue
+        if split is None or any(b is not None and not len(b[0]) for b in split.branches):
+            continue  # sums of many weights can leave a rounding error where there is no rule
         children = [-1 if b is None else leaf(*b, depth + 1) for b in split.branches]
         leaves += sum(child >= 0 for child in children) - 1
         builder.split(

@@ -4,22 +4,71 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
-from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
+from solera.core.constraints import Count
+from solera.core.declared import LONGEST, Classes, Shape
+from solera.core.groups import Trees
 from solera.core.task import task
 from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.trees.client_trees import rows_and_codes
 from solera.learn.trees.id3 import grow_id3
-from solera.learn.trees.tree import Tree
+from solera.learn.trees.tree import ClassTree, Tree
 
 LOCAL, GLOBAL = "trees.local", "trees.global"
 METRICS = ("accuracy", "macro_f1")
+_MOST = 10_000_000
+"""The most cuts of columns, and leaves of merged trees, that a client keeps."""
 
 
-@task("trees.grow")
+class Grow(TypedDict):
+    """What ``trees.grow`` takes, and with more the other two."""
+
+    kind: Literal["cart", "id3"]
+    width: Count
+    classes: Annotated[Array, Classes()]
+    sizes: Annotated[IntArray, Shape("columns", kind="i", least=0, most=LONGEST)] | None
+    max_depth: Annotated[int, Meta(ge=1, le=1000)]
+    min_rows: Count
+
+
+class Judge(Grow):
+    """What ``trees.judge`` takes."""
+
+    owners: Annotated[IntArray, Shape("trees", kind="i")]
+    trees: list[ClassTree]
+
+
+class MergedRules(TypedDict):
+    """The rules of a global tree, for the client to keep; see :class:`.rules.RuleSet`."""
+
+    cuts: Annotated[FloatArray, Shape("cuts", longest=_MOST)]
+    offsets: Annotated[IntArray, Shape("offsets", kind="i")]
+    lower: Annotated[IntArray, Shape("rules", "columns", kind="i")]
+    upper: Annotated[IntArray, Shape("rules", "columns", kind="i")]
+    missing: Annotated[BoolArray, Shape("rules", "columns", kind="b")]
+    weights: Annotated[FloatArray, Shape("rules", "classes")]
+    wide_lower: Annotated[IntArray, Shape("rules", "columns", kind="i")]
+    wide_upper: Annotated[IntArray, Shape("rules", "columns", kind="i")]
+    trees: Annotated[IntArray, Shape("merged", kind="i")]
+    leaf: Annotated[IntArray, Shape("rules", "merged", kind="i")]
+    leaf_rows: Annotated[FloatArray, Shape("leaves", longest=_MOST)]
+    leaf_starts: Annotated[IntArray, Shape("starts", kind="i")]
+    expected_rows: Annotated[FloatArray, Shape("rules")]
+
+
+class Receive(Grow):
+    """What ``trees.receive`` takes."""
+
+    tree: ClassTree
+    rules: MergedRules
+
+
+@task("trees.grow", ask=Grow, release=[Trees("tree", "rows")])
 def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
     """A tree of this client's rows alone: CART (Gini) or ID3, in the ask's depth."""
     rows = client.data.part("train")
@@ -49,7 +98,7 @@ def _metrics_like(ask: Any) -> dict[str, Any]:
     return {name: np.zeros(len(ask["trees"])) for name in METRICS}
 
 
-@task("trees.judge", like=_metrics_like)
+@task("trees.judge", like=_metrics_like, ask=Judge, release=[Trees(*METRICS)])
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     """Accuracy and macro-F1 of every tree on this client's rows; 0 for its own."""
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
@@ -75,7 +124,12 @@ def _received_like(ask: Any) -> dict[str, Any]:
     return {"seen": by_node, "judged": by_node, "local": local}
 
 
-@task("trees.receive", like=_received_like)
+@task(
+    "trees.receive",
+    like=_received_like,
+    ask=Receive,
+    release=[Trees("seen", "judged", "local")],
+)
 def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     """Keep the global tree and its rules, and count how it and the own tree do here.
 

@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.events import INVALID, problem
+from solera.serve.coordinator.store.tables import ReplyRow
 from solera.serve.wire import (
     INLINE,
     Checkpoint,
@@ -23,12 +24,11 @@ _MOST_INLINE = 1 << 20
 
 def asks_of(coordinator: Coordinator) -> APIRouter:
     """The routes of a learner that asks."""
-    routes = APIRouter(
-        tags=["asks"], dependencies=[Depends(coordinator.driver)], route_class=MessageRoute
-    )
+    routes = APIRouter(tags=["asks"], route_class=MessageRoute)
     store = coordinator.store
+    driver, asker = [Depends(coordinator.driver)], [Depends(coordinator.asker)]
 
-    @routes.put("/v1/jobs/{job}/asks/{sequence}")
+    @routes.put("/v1/jobs/{job}/asks/{sequence}", dependencies=asker)
     def add_ask(job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
         """Ask clients of a job; the same again changes nothing."""
         payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
@@ -38,7 +38,7 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
         coordinator.notifier.notify(*((federation, client) for client in new.clients))
         return {"job": job, "sequence": sequence}
 
-    @routes.get("/v1/jobs/{job}/asks/{sequence}/replies")
+    @routes.get("/v1/jobs/{job}/asks/{sequence}/replies", dependencies=driver)
     async def replies(job: Name, sequence: int, known: int = 0, wait: float = 0) -> Replies:
         """Replies so far; waits for more than ``known``."""
 
@@ -52,7 +52,7 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
             share = min(INLINE, _MOST_INLINE // max(1, len(rows)))
             return Replies(
                 complete,
-                [Reply.of(row, frame=coordinator.inline(row.digest, share)) for row in rows],
+                [_reply(row, coordinator.inline(row.digest, share)) for row in rows],
             )
 
         ask = await run_in_threadpool(store.ask, job, sequence)
@@ -63,18 +63,18 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
         news: Replies | None = await coordinator.notifier.until(job, look, limit)
         return news or Replies(False, [])
 
-    @routes.put("/v1/jobs/{job}/checkpoint")
+    @routes.put("/v1/jobs/{job}/checkpoint", dependencies=asker)
     def save_checkpoint(job: Name, new: NewCheckpoint) -> dict[str, int]:
         """Remember where a job can go on; replies before it are forgotten."""
         store.save_checkpoint(job, new, time.time())
         return {"sequence": new.sequence}
 
-    @routes.get("/v1/jobs/{job}/checkpoint")
+    @routes.get("/v1/jobs/{job}/checkpoint", dependencies=driver)
     def checkpoint(job: Name, first: int) -> Checkpoint:
         """Where a replay of the loop that began with ask ``first`` goes on, if it does."""
         return store.checkpoint(job, first)
 
-    @routes.post("/v1/jobs/{job}/asks/{sequence}/problems")
+    @routes.post("/v1/jobs/{job}/asks/{sequence}/problems", dependencies=asker)
     def add_problem(job: Name, sequence: int, new: NewProblem) -> dict[str, int]:
         """The driver could not use a reply; everyone who looks at the job shall know."""
         store.ask(job, sequence)
@@ -82,3 +82,8 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
         return {"event": store.log(INVALID, time.time(), of=store.job(job), **about)}
 
     return routes
+
+
+def _reply(row: ReplyRow, frame: str | None) -> Reply:
+    signature = None if row.signature is None else row.signature.hex()
+    return Reply.of(row, frame=frame, signature=signature)

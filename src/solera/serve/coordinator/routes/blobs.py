@@ -1,5 +1,6 @@
 """What asks and replies carry, in pieces that resume."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from typing import Annotated
@@ -10,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import PayloadError
 from solera.serve.coordinator.routes.messages import Digest, MessageRoute
-from solera.serve.coordinator.service import Coordinator, Refused
+from solera.serve.coordinator.service import Coordinator, Refused, uploader
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import Upload
 
@@ -21,36 +22,50 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
     """The routes of uploads and downloads."""
     routes = APIRouter(tags=["blobs"], route_class=MessageRoute)
     store, blobs = coordinator.store, coordinator.blobs
-    anyone = Depends(coordinator.anyone)
+    Anyone = Annotated[ClientRow | None, Depends(coordinator.anyone)]
 
-    @routes.post("/v1/blobs", dependencies=[anyone])
-    async def put(request: Request) -> dict[str, str]:
+    @routes.post("/v1/blobs")
+    async def put(request: Request, who: Anyone) -> dict[str, str]:
         """A small blob in one piece."""
-        return {"digest": await run_in_threadpool(blobs.put, await request.body())}
+        data = await request.body()
 
-    @routes.get("/v1/uploads/{digest}", dependencies=[anyone])
-    def received(digest: Digest) -> Upload:
-        """How much of a blob is here."""
-        done = digest in blobs
-        return Upload(done, 0 if done else blobs.uploaded(digest))
+        def store_it() -> str:
+            size, digest = len(data), hashlib.sha256(data).hexdigest()
+            owner = uploader(who, request)
+            coordinator.upload(owner, who, digest, size, size)
+            blobs.put(data)
+            coordinator.uploads.finish(owner, digest)
+            return digest
 
-    @routes.put("/v1/uploads/{digest}", dependencies=[anyone])
-    async def append(request: Request, digest: Digest, offset: int) -> dict[str, int]:
+        return {"digest": await run_in_threadpool(store_it)}
+
+    @routes.get("/v1/uploads/{digest}")
+    def received(digest: Digest, who: Anyone) -> Upload:
+        """How much of a blob was uploaded. Whether it is here is told to drivers alone."""
+        done = who is None and digest in blobs
+        return Upload(done, 0 if done else blobs.uploaded(digest, _part_of(who)))
+
+    @routes.put("/v1/uploads/{digest}")
+    async def append(request: Request, digest: Digest, offset: int, who: Anyone) -> dict[str, int]:
         """The next piece of a blob."""
         chunk = await request.body()
-        return {"received": await run_in_threadpool(blobs.append, digest, offset, chunk)}
 
-    @routes.post("/v1/uploads/{digest}", dependencies=[anyone])
-    def complete(digest: Digest) -> dict[str, bool]:
+        def store_it() -> int:
+            size, owner = max(0, offset) + len(chunk), uploader(who, request)
+            coordinator.upload(owner, who, digest, size, len(chunk))
+            return blobs.append(digest, offset, chunk, _part_of(who))
+
+        return {"received": await run_in_threadpool(store_it)}
+
+    @routes.post("/v1/uploads/{digest}")
+    def complete(digest: Digest, who: Anyone) -> dict[str, bool]:
         """The last piece was sent."""
-        if digest not in blobs:
-            blobs.finish(digest)
+        blobs.finish(digest, _part_of(who))
+        coordinator.uploads.finish(uploader(who), digest)
         return {"done": True}
 
     @routes.get("/v1/blobs/{digest}")
-    def blob(
-        request: Request, digest: Digest, who: Annotated[ClientRow | None, anyone]
-    ) -> Response:
+    def blob(request: Request, digest: Digest, who: Anyone) -> Response:
         """A piece of a blob; clients see only what is addressed to them."""
         if who is not None and not store.may_read(who.federation, who.id, digest):
             raise Refused(f"client {who.name}", "a blob that is not addressed to it")
@@ -73,6 +88,11 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
         return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
 
     return routes
+
+
+def _part_of(who: ClientRow | None) -> str:
+    """Whose a half upload is; drivers, who may read everything, share theirs."""
+    return "" if who is None else uploader(who)
 
 
 def _range(header: str) -> tuple[int, int]:

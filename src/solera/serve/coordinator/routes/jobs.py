@@ -6,8 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
-from solera.serve.coordinator.service import Coordinator, Refused
-from solera.serve.coordinator.store.base import NotFound
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.base import Conflict, NotFound
+from solera.serve.coordinator.store.jobs import no_job
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import (
     Call,
@@ -24,12 +25,15 @@ from solera.serve.wire import (
     StartedJob,
 )
 
+_EVENTS = 200
+"""Events of one answer: more would delay all others."""
+
 
 def jobs_of(coordinator: Coordinator) -> APIRouter:
     """The routes of whoever starts jobs and watches them."""
     routes = APIRouter(tags=["jobs"], route_class=MessageRoute)
     store = coordinator.store
-    driver = Depends(coordinator.driver)
+    driver, asker = Depends(coordinator.driver), Depends(coordinator.asker)
     Anyone = Annotated[ClientRow | None, Depends(coordinator.anyone)]
 
     @routes.post("/v1/federations/{federation}/jobs", dependencies=[driver])
@@ -40,6 +44,8 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         coordinator has started their driver.
         """
         now = time.time()
+        if coordinator.log_problem:
+            raise Conflict(f"no job can begin: {coordinator.log_problem}")
         coordinator.check_uploaded(new.spec)
         job = store.add_job(federation, new, now)
         if job.state == "created" and job.kind == "driven":
@@ -55,7 +61,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.get("/v1/federations/{federation}/events", dependencies=[driver])
     def federation_events(federation: Name, after: int = 0) -> list[Event]:
         """What happened in a federation, every refusal and failure among it."""
-        return store.events(federation=federation, after=after)
+        return store.events(federation=federation, after=after, limit=_EVENTS)
 
     @routes.get("/v1/jobs/{job}", dependencies=[driver])
     def show_job(job: Name) -> JobProgress:
@@ -71,11 +77,11 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     def job_events(
         job: Name, after: int = 0, event: str | None = None, newest: bool = False
     ) -> list[Event]:
-        """What happened in a job, a thousand events at most."""
+        """What happened in a job, some events at a time."""
         store.job(job)
-        return store.events(job=job, event=event, after=after, newest=newest)
+        return store.events(after=after, limit=_EVENTS, newest=newest, job=job, event=event)
 
-    @routes.post("/v1/jobs/{job}/notes", dependencies=[driver])
+    @routes.post("/v1/jobs/{job}/notes", dependencies=[asker])
     def add_note(job: Name, new: NewNote) -> dict[str, int]:
         """What a learner has to say, for the job's log."""
         return {"event": store.log(new.event, time.time(), of=store.job(job), facts=new.facts)}
@@ -89,7 +95,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
 
     # --- contributions ---
 
-    @routes.put("/v1/jobs/{job}/question", dependencies=[driver])
+    @routes.put("/v1/jobs/{job}/question", dependencies=[asker])
     def set_question(job: Name, new: Call) -> dict[str, int]:
         """What a standing job asks of everyone, now and later."""
         coordinator.check_uploaded(new.payload, new.prepare)
@@ -118,7 +124,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
 
     # --- models ---
 
-    @routes.put("/v1/jobs/{job}/model", dependencies=[driver])
+    @routes.put("/v1/jobs/{job}/model", dependencies=[asker])
     def publish(job: Name, new: NewModel) -> dict[str, int]:
         """Make this the job's latest model."""
         coordinator.check_uploaded(new.digest)
@@ -128,7 +134,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     def model(job: Name, who: Anyone) -> Model:
         """The job's latest model; clients of its federation may have it too."""
         if who is not None and store.job(job).federation != who.federation:
-            raise Refused(f"client {who.name}", "a model of another federation")
+            raise no_job(job)
         return store.model(job)
 
     return routes

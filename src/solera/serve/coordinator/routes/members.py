@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator, Refused
+from solera.serve.coordinator.store.base import Denied
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import new_token, seal_key_message, token_hash, verify
 from solera.serve.wire import (
@@ -21,10 +22,14 @@ from solera.serve.wire import (
     Member,
     Members,
     NewInvite,
+    Peer,
+    Peers,
     Why,
 )
 
 _INVITE_SECONDS = 7 * 24 * 3600.0
+_JOIN_AT_ONCE = 2
+"""Strangers may try to join: they do not take all threads."""
 _MOMENT = 1.0
 """Seconds that pass, at most, between storing a blob and storing the row that names it."""
 
@@ -35,6 +40,7 @@ def members(coordinator: Coordinator) -> APIRouter:
     store = coordinator.store
     driver = Depends(coordinator.driver)
     Client = Annotated[ClientRow, Depends(coordinator.client)]
+    joining = asyncio.Semaphore(_JOIN_AT_ONCE)
 
     @routes.post("/v1/federations/{federation}/invites", dependencies=[driver])
     def invite(federation: Name, new: NewInvite) -> Invite:
@@ -58,10 +64,15 @@ def members(coordinator: Coordinator) -> APIRouter:
 
         def enrol() -> ClientRow:
             name, token = rest.partition("/")[0], token_hash(new.token)
-            return store.enrol(federation, name, key, seal_key, new.tasks, token_hash=token)
+            if not store.is_invited(token, key):
+                raise Denied("no such invite", hint="ask the coordinator for a token")
+            return store.enrol(
+                federation, name, key, seal_key, new.tasks, seal_signature=vouched, token_hash=token
+            )
 
-        client = await run_in_threadpool(enrol)
-        coordinator.forget_clients()
+        async with joining:
+            client = await run_in_threadpool(enrol)
+        coordinator.enrolled(key)
         return Enrolled(client.id, client.name, client.federation)
 
     @routes.post("/v1/heartbeat")
@@ -69,6 +80,12 @@ def members(coordinator: Coordinator) -> APIRouter:
         """A client lives; what it is doing, and where its audit log ends."""
         store.heartbeat(who.federation, who.id, time.time(), beat.doing, beat.head)
         return {"status": "ok"}
+
+    @routes.get("/v1/peers")
+    def peers(who: Client) -> Peers:
+        """Who else takes part, and the keys to seal to, each signed by its owner."""
+        present = [client for client in store.clients(who.federation) if client.revoked is None]
+        return Peers([_peer(client) for client in present])
 
     # --- leaving ---
 
@@ -118,4 +135,15 @@ def members(coordinator: Coordinator) -> APIRouter:
 
 def _member(client: ClientRow) -> Member:
     status = "active" if client.revoked is None else "revoked"
-    return Member.of(client, status=status, doing=client.doing or "")
+    key = client.sign_key.hex()
+    return Member.of(client, status=status, doing=client.doing or "", sign_key=key)
+
+
+def _peer(client: ClientRow) -> Peer:
+    return Peer(
+        client.id,
+        client.name,
+        client.sign_key.hex(),
+        client.seal_key.hex(),
+        client.seal_signature.hex(),
+    )

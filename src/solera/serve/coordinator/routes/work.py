@@ -7,10 +7,11 @@ from fastapi import APIRouter, Depends
 
 from solera.core.errors import UsageError
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
-from solera.serve.coordinator.service import Coordinator, Refused
-from solera.serve.coordinator.store.tables import ClientRow
-from solera.serve.identity import reply_message, verify
-from solera.serve.wire import NewReply, PendingAsk, Work
+from solera.serve.coordinator.service import Coordinator, Refused, uploader
+from solera.serve.coordinator.store.jobs import no_job
+from solera.serve.coordinator.store.tables import AskRow, ClientRow
+from solera.serve.identity import ask_digest, reply_message, verify
+from solera.serve.wire import Job, NewReply, PendingAsk, Work
 
 _MOST_ASKS = 64
 
@@ -38,19 +39,32 @@ def work_of(coordinator: Coordinator) -> APIRouter:
 
     @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
     def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:
-        """A client's answer, signed for this ask; the same again changes nothing."""
+        """A client's answer, signed for this ask; the same again changes nothing.
+
+        It may name a blob that the client has uploaded itself, and no other.
+        """
+        asked = store.asked(job, sequence, who.federation, who.id)
         message = reply_message(
-            who.federation, job, sequence, str(who.id), new.status, new.digest or "", new.size
+            who.federation,
+            job,
+            sequence,
+            str(who.id),
+            _digest(asked, store.job(job)),
+            new.status,
+            new.digest or "",
+            new.size,
         )
         if not verify(who.sign_key, message, bytes.fromhex(new.signature)):
             raise Refused(f"client {who.name}", "a reply that it did not sign")
+        owner = uploader(who)
         if new.digest is not None and new.frame is not None:
             coordinator.keep(new.digest, new.frame)
-        if new.status == "ok" and (new.digest is None or new.digest not in coordinator.blobs):
+        elif new.status == "ok" and (owner, new.digest) not in coordinator.uploads:
             raise UsageError("the reply's blob was not uploaded")
         if new.digest is not None and coordinator.blobs.size(new.digest) != new.size:
             raise UsageError("the reply's blob has another size than the reply says")
-        stored = store.add_reply(job, sequence, who.id, new, time.time())
+        stored = store.add_reply(job, sequence, who.federation, who.id, new, time.time())
+        coordinator.uploads.settle(owner, new.digest)
         coordinator.notifier.notify(job)
         return {"stored": stored}
 
@@ -60,9 +74,15 @@ def work_of(coordinator: Coordinator) -> APIRouter:
     def contribute(job: Name, who: Client) -> dict[str, int]:
         """Ask to be asked: the client has something new to tell a standing job."""
         if store.job(job).federation != who.federation:
-            raise Refused(f"client {who.name}", "a job of another federation")
+            raise no_job(job)
         number = store.contribute(job, who.id, time.time())
         coordinator.notifier.notify(job, (who.federation, who.id))
         return {"id": number}
 
     return routes
+
+
+def _digest(ask: AskRow, of: Job) -> str:
+    """By which a reply names what was asked."""
+    assert ask.payload is not None
+    return ask_digest(ask.task, ask.version, ask.payload, ask.prepare, ask.round, of.seed)

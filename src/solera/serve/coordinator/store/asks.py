@@ -32,7 +32,7 @@ from solera.serve.coordinator.store.base import (
     note,
     plain,
 )
-from solera.serve.coordinator.store.jobs import find_job
+from solera.serve.coordinator.store.jobs import find_job, no_job
 from solera.serve.coordinator.store.members import find_client, next_client
 from solera.serve.coordinator.store.tables import (
     OPEN,
@@ -85,11 +85,26 @@ class Asks(Base):
         with self._read() as connection:
             return find_row(connection, AskRow, _ask(job, seq), f"no ask {seq} in job {job!r}")
 
+    def asked(self, job: str, seq: int, federation: str, client: int) -> AskRow:
+        """What a client of a federation was asked, with its own payload, answered or not."""
+        chosen = (
+            select(*_own_columns())
+            .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
+            .join(jobs, jobs.c.id == asks.c.job)
+            .where(_of_ask(job, seq), deliveries.c.client == client)
+            .where(jobs.c.federation == federation)
+        )
+        with self._read() as connection:
+            if find_job(connection, job).federation != federation:
+                raise no_job(job)
+            ask = first_row(connection, AskRow, chosen)
+            if ask is None:
+                raise Denied(f"client {client} was not asked {seq} of job {job!r}")
+            return ask
+
     def pending(self, federation: str, client: int, limit: int) -> list[AskRow]:
         """What a client has to answer in running jobs, oldest first, with its own payload."""
-        payload = _PAYLOAD.label("payload")
-        columns = [payload if column.name == "payload" else column for column in asks.c]
-        chosen = _open_to(federation, client, *columns)
+        chosen = _open_to(federation, client, *_own_columns())
         ordered = chosen.order_by(asks.c.created, asks.c.job, asks.c.seq)
         return self._rows(AskRow, ordered.limit(limit))
 
@@ -122,15 +137,22 @@ class Asks(Base):
 
     # --- replies ---
 
-    def add_reply(self, job: str, seq: int, client: int, new: NewReply, now: float) -> bool:
-        """Store a reply. True if it is new, False if the same one was stored before."""
+    def add_reply(
+        self, job: str, seq: int, federation: str, client: int, new: NewReply, now: float
+    ) -> bool:
+        """Store a reply of a client of a federation, which must be the job's own.
+
+        True if it is new, False if the same one was stored before.
+        """
         if (new.digest is not None) != (new.status == "ok"):
             raise UsageError.of("reply", "digest", new.digest, "must be given exactly with 'ok'")
         answer = asdict(Answer.of(new, reason=plain(new.reason)))
         signature = bytes.fromhex(new.signature)
         with self._write() as connection:
             stored_job = find_job(connection, job)
-            sender = find_client(connection, stored_job.federation, client)
+            if stored_job.federation != federation:
+                raise no_job(job)
+            sender = find_client(connection, federation, client)
             if sender.revoked is not None:
                 raise Denied(f"client {client} was revoked: {sender.reason}")
             this = and_(_of_ask(job, seq), deliveries.c.client == client)
@@ -262,6 +284,12 @@ def _new_deliveries(
         row |= {"status": "failed" if why else OPEN, "size": 0, "reason": why, "pruned": False}
         rows.append(row | {"time": ask.created if why else None})
     return rows
+
+
+def _own_columns() -> list[Any]:
+    """Those of an :class:`AskRow` as one client sees it."""
+    payload = _PAYLOAD.label("payload")
+    return [payload if column.name == "payload" else column for column in asks.c]
 
 
 def _of_ask(job: str, seq: int) -> ColumnElement[bool]:

@@ -94,23 +94,26 @@ class Blobs:
 
     # --- uploads ---
 
-    def uploaded(self, digest: str) -> int:
-        """Bytes received so far: where an upload resumes."""
-        path = self.path(digest)
-        with self._lock(digest):
-            if path.exists():
-                return _touch(path)
-            return _size(self._parts / digest)
+    # An upload with an ``owner`` is that owner's alone: nobody else adds to it, and it goes the
+    # same way whether the blob is here already or not, so that its owner does not learn which.
 
-    def append(self, digest: str, offset: int, chunk: bytes) -> int:
+    def uploaded(self, digest: str, owner: str = "") -> int:
+        """Bytes received so far: where an upload resumes."""
+        path, part = self.path(digest), self._part(digest, owner)
+        with self._lock(digest):
+            if not owner and path.exists():
+                return _touch(path)
+            return _size(part)
+
+    def append(self, digest: str, offset: int, chunk: bytes, owner: str = "") -> int:
         """Add a chunk that begins where the upload stands; bytes received so far.
 
         Of a chunk that begins earlier the rest is added: it was sent again because nobody
-        acknowledged it, or two clients send the same blob. :meth:`finish` checks the whole.
+        acknowledged it. :meth:`finish` checks the whole.
         """
-        path, part = self.path(digest), self._parts / digest
+        path, part = self.path(digest), self._part(digest, owner)
         with self._lock(digest):
-            if path.exists():
+            if not owner and path.exists():
                 return _touch(path)
             have = _size(part)
             if not 0 <= offset <= have:
@@ -124,11 +127,11 @@ class Blobs:
                 file.write(rest)
             return have + len(rest)
 
-    def finish(self, digest: str) -> int:
+    def finish(self, digest: str, owner: str = "") -> int:
         """Check an upload and make it a blob; its size. A wrong upload is thrown away."""
-        path, part = self.path(digest), self._parts / digest
+        path, part = self.path(digest), self._part(digest, owner)
         with self._lock(digest):
-            if path.exists():
+            if not owner and path.exists():
                 part.unlink(missing_ok=True)
                 return _touch(path)
             if not part.exists():
@@ -159,7 +162,8 @@ class Blobs:
             for digest in among - keep:
                 with self._lock(digest):
                     gone += _delete_older(self.path(digest), before)
-                    gone += _delete_older(self._parts / digest, before)
+                    for part in self._parts.glob(f"*{digest}"):
+                        gone += _delete_older(part, before)
             return gone
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             digest = path.parent.name + path.name
@@ -167,7 +171,7 @@ class Blobs:
                 with self._lock(digest):
                     gone += _delete_older(path, before)
         for part in self._parts.iterdir():
-            named = part.name if _DIGEST.fullmatch(part.name) else "00"
+            named = part.name[-64:] if _DIGEST.fullmatch(part.name[-64:]) else "00"
             with self._lock(named):
                 gone += _delete_older(part, before)
         return gone
@@ -175,6 +179,9 @@ class Blobs:
     def disk_bytes(self) -> int:
         """Bytes of all blobs, whole and half."""
         return sum(_size(path) for path in self.folder.rglob("*") if path.is_file())
+
+    def _part(self, digest: str, owner: str) -> Path:
+        return self._parts / (f"{owner}-{digest}" if owner else digest)
 
     def _lock(self, digest: str) -> threading.Lock:
         return self._locks[int(digest[:2], 16)]

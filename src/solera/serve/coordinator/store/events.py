@@ -11,10 +11,11 @@ from typing import Any
 from sqlalchemy import delete, select
 
 from solera.serve.coordinator.store.base import Base, note
-from solera.serve.coordinator.store.tables import events
+from solera.serve.coordinator.store.tables import events, signed_log
 from solera.serve.wire import Event
 
 ROUTINE = ("asked", "replied")
+_LOG = "coordinator"
 INVALID = "invalid"
 """The event of a reply that the driver could not use."""
 
@@ -42,11 +43,28 @@ class Events(Base):
         given = {column: value for column, value in wanted.items() if value is not None}
         return self._rows(Event, chosen.filter_by(**given))
 
-    def forget_routine(self, until: int) -> int:
-        """Delete the events of every day up to number ``until``; how many they were."""
+    def last_moment(self) -> float | None:
+        """When the newest event was."""
+        with self._read() as connection:
+            newest = select(events.c.time).order_by(events.c.id.desc()).limit(1)
+            moment: float | None = connection.scalar(newest)
+            return moment
+
+    def forget_routine(self, until: int, head: tuple[int, str]) -> int:
+        """Delete the events of every day up to number ``until``; how many they were.
+
+        ``head`` is where the signed log ends that they are in; it is remembered.
+        """
         old = delete(events).where(events.c.id <= until, events.c.event.in_(ROUTINE))
         with self._write() as connection:
+            self._put(connection, signed_log, name=_LOG, line=head[0], hash=head[1])
             return connection.execute(old).rowcount
+
+    def signed_head(self) -> tuple[int, str] | None:
+        """Where the signed log ended when events were last copied into it: line and hash."""
+        with self._read() as connection:
+            row = connection.execute(select(signed_log.c.line, signed_log.c.hash)).first()
+            return None if row is None else (row.line, row.hash)
 
 
 def problem(seq: int, reason: str = "") -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 from sqlalchemy import Connection, select, update
 
-from solera.serve.coordinator.store.base import Base, Conflict, find_row, note, plain
+from solera.serve.coordinator.store.base import Base, Conflict, NotFound, first_row, note, plain
 from solera.serve.coordinator.store.members import next_client
 from solera.serve.coordinator.store.tables import (
     NEXT,
@@ -19,10 +19,15 @@ from solera.serve.coordinator.store.tables import (
     deliveries,
     jobs,
 )
+from solera.serve.description import job_hash
 from solera.serve.wire import Checkpoint, Job, NewCheckpoint, NewJob, StartedJob, State
 
 _FIXED = ("federation", "kind", "spec", "seed", "owner")
 """What a job that is started again must have in common with the stored one."""
+
+
+DEFAULT_SECONDS = 7 * 24 * 3600.0
+"""The time of a job that does not say how long it may take; a standing one has no end."""
 
 
 class Jobs(Base):
@@ -30,11 +35,13 @@ class Jobs(Base):
 
     def add_job(self, federation: str, new: NewJob, now: float) -> StartedJob:
         """A new job in state ``created``, or the stored one if it is the same."""
-        deadline = None if new.seconds is None else now + new.seconds
+        seconds = DEFAULT_SECONDS if new.seconds is None else new.seconds
+        endless = new.kind == "standing" and new.seconds is None
+        deadline = None if endless else now + seconds
         job = Job.of(
             new,
             federation=federation,
-            hash=new.spec,
+            hash=job_hash(federation, new.id, new.spec),
             deadline=deadline,
             state="created",
             reason="",
@@ -124,7 +131,15 @@ def _present(connection: Connection, federation: str) -> list[int]:
 def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
     """The job of that name; with ``lock`` no other transaction changes it meanwhile."""
     chosen = select(jobs).filter_by(id=id)
-    return find_row(connection, Job, chosen.with_for_update() if lock else chosen, f"no job {id!r}")
+    job = first_row(connection, Job, chosen.with_for_update() if lock else chosen)
+    if job is None:
+        raise no_job(id)
+    return job
+
+
+def no_job(id: str) -> NotFound:
+    """Also for a job of another federation: whether there is one is nobody's business."""
+    return NotFound(f"no job {id!r}")
 
 
 def _prune(connection: Connection, job: str, sequence: range, now: float) -> None:

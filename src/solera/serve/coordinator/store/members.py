@@ -44,6 +44,8 @@ from solera.serve.coordinator.store.tables import (
     jobs,
 )
 
+_DAY = 24 * 3600.0
+_MOST_CUTS = 10
 LOG_CUT = "log cut"
 """The event of a client whose audit log has lost lines that it had."""
 
@@ -80,9 +82,12 @@ class Members(Base):
         seal_key: bytes,
         tasks: Mapping[str, int],
         *,
+        seal_signature: bytes = b"",
         token_hash: bytes | None = None,
     ) -> ClientRow:
         """Take in a client under the next free number; the same client again gets its number back.
+
+        ``seal_signature`` is what other clients will check before they seal to it.
 
         With ``token_hash`` the invite is used up in the same transaction, so that neither a crash
         nor a lost answer costs the client its invite.
@@ -105,7 +110,9 @@ class Members(Base):
                     )
             if known is not None:
                 return _same_client(known, federation, name, sign_key, seal_key)
-            client = ClientRow(federation, number, name, sign_key, seal_key, dict(tasks), now)
+            client = ClientRow(
+                federation, number, name, sign_key, seal_key, seal_signature, dict(tasks), now
+            )
             if not self._add(connection, clients, **asdict(client)):
                 raise Conflict(f"the key of client {name!r} is enrolled in another federation")
             connection.execute(
@@ -121,6 +128,15 @@ class Members(Base):
             )
             return client
 
+    def is_invited(self, token_hash: bytes, sign_key: bytes) -> bool:
+        """Whether there was such an invite, or such a client: who else asks need not be written."""
+        with self._read() as connection:
+            queries = (
+                select(invites.c.name).filter_by(token_hash=token_hash),
+                select(clients.c.id).filter_by(sign_key=sign_key),
+            )
+            return any(connection.execute(query).first() for query in queries)
+
     def clients(self, federation: str) -> list[ClientRow]:
         """All clients of a federation in the order of their numbers."""
         chosen = select(clients).filter_by(federation=federation).order_by(clients.c.id)
@@ -132,13 +148,17 @@ class Members(Base):
             owned = select(clients).filter_by(sign_key=sign_key)
             return first_row(connection, ClientRow, owned)
 
+    def client_keys(self) -> set[bytes]:
+        """The keys of all clients of all federations."""
+        return set(self._scalars(select(clients.c.sign_key)))
+
     def heartbeat(
         self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
     ) -> None:
         """The client says what it does and where its audit log ends.
 
-        A log only grows: one that goes back, or ends otherwise at the same line, is noted once, and
-        the head that it had stays, to convict it.
+        A log only grows: one that goes back, or ends otherwise at the same line, is noted,
+        some times a day, and the head that it had stays, to convict it.
         """
         values: dict[str, object] = {"seen": now, "doing": plain(doing), "head": list(head)}
         with self._write() as connection:
@@ -149,7 +169,8 @@ class Members(Base):
                 noted = select(events.c.facts).filter_by(
                     federation=federation, client=id, event=LOG_CUT
                 )
-                if facts not in connection.scalars(noted).all():
+                lately = connection.scalars(noted.where(events.c.time > now - _DAY)).all()
+                if facts not in lately and len(lately) < _MOST_CUTS:
                     reason = f"its audit log ended at line {known[0]}, now at line {head[0]}"
                     note(connection, LOG_CUT, now, federation=federation, client=id,
                          reason=reason, facts=facts)  # fmt: skip

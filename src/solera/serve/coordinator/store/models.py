@@ -107,7 +107,9 @@ class Models(Base):
                 if row.status == OPEN:
                     waiting.append(row.seq)
                 elif row.status == "ok" and row.digest is not None:
-                    latest[row.client] = Queued(row.seq, row.digest)
+                    latest[row.client] = Queued(
+                        row.seq, row.digest, row.size, row.seq - question.first, row.signature.hex()
+                    )
         answers = dict(sorted(latest.items()))
         state = hashlib.sha256(repr(answers).encode()).hexdigest()
         return Queue(state, answers, waiting, stored_job.state == "running")

@@ -57,6 +57,8 @@ class InviteRow(Message):
 class ClientRow(Message):
     """A data owner; ``tasks`` are the names and versions it has installed.
 
+    ``seal_signature`` is its own, over the federation's name and ``seal_key``.
+
     ``doing`` is the task it works on, ``head`` the line number and hash at the end of its audit
     log, as it said last.
     """
@@ -66,6 +68,7 @@ class ClientRow(Message):
     name: str
     sign_key: bytes
     seal_key: bytes
+    seal_signature: bytes
     tasks: dict[str, int]
     enrolled: float
     seen: float | None = None
@@ -251,6 +254,14 @@ events = Table(
     Index(None, "federation"),
     Index(None, "job"),
     sqlite_autoincrement=True,
+)
+
+signed_log = Table(
+    "signed_log",
+    metadata,
+    _key("name", Text),
+    _required("line", BigInteger),
+    _required("hash", Text),
 )
 
 REPLY_COLUMNS = [column for column in deliveries.c if column.name != "payload"]

@@ -10,7 +10,7 @@ from alembic import op
 
 from solera.serve.coordinator.store.tables import metadata
 
-revision = "0002"
+revision = "0003"
 down_revision = None
 
 

@@ -1,0 +1,120 @@
+"""``solera approve`` and what else the people do who decide about jobs at an owner's side."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from solera.cli.client import FOLDER, Folder, check_folder
+from solera.cli.data import AsJson
+from solera.cli.output import print_json
+from solera.cli.serve import check_name, extra
+
+if TYPE_CHECKING:
+    from solera.serve.agent.approvals import Verdict
+
+approver = typer.Typer(no_args_is_help=True, help="The people who decide which jobs may run.")
+
+Job = Annotated[str, typer.Argument(metavar="HASH", help="The job's hash, 64 digits.")]
+Key = Annotated[Path, typer.Option(metavar="FILE", help="The approver's own key.")]
+PolicyFile = Annotated[Path, typer.Option(metavar="FILE", help="The client's policy.")]
+
+
+@approver.command("new", epilog="Example: solera approver new ana --key ana.key")
+def new(
+    name: Annotated[str, typer.Argument(help="The approver's name in the policy.")],
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to keep it; NAME.key by default.")
+    ] = None,
+) -> None:
+    """Make a key with which a person approves jobs; only its public half goes into the policy.
+
+    The key belongs to the person, not to the machine of the agent: whoever has it decides.
+    """
+    with extra("approving jobs"):
+        from solera.serve.agent.approvals import Approver
+
+    check_name("NAME", name)
+    path = key or Path(f"{name}.key")
+    made = Approver.create(path, name)
+    typer.echo(f"{path} is the key; keep it where only {name} can read it")
+    typer.echo("the policy names its public half:")
+    typer.echo(f'[approval.approvers]\n{name} = "{made.public}"')
+
+
+def approve(job: Job, key: Key, policy: PolicyFile, folder: Folder = FOLDER) -> None:
+    """Let a job run on the client's data, where the policy has mode = "ask".
+
+    The approval holds for exactly the job of this hash, for as long as the job and the policy say.
+    An agent that runs sees it at once.
+    """
+    _decide(job, "approved", key, policy, folder)
+
+
+def withdraw(job: Job, key: Key, policy: PolicyFile, folder: Folder = FOLDER) -> None:
+    """Take back the approval of a job: nothing more of it runs, and no reply of it leaves."""
+    _decide(job, "withdrawn", key, policy, folder)
+
+
+def _decide(job: str, verdict: Verdict, key: Path, policy: Path, folder: Path) -> None:
+    """Log the decision, write it down, and tell whom the policy wants told."""
+    with extra("approving jobs"):
+        from solera.serve.agent import home
+        from solera.serve.agent.approvals import Approvals, Approver
+        from solera.serve.agent.notify import notify
+        from solera.serve.agent.policy import Policy
+        from solera.serve.audit import AuditLog
+        from solera.serve.identity import Identity
+
+    rules, person = Policy.read(policy), Approver.load(key)
+    check_folder(folder)
+    approvals = Approvals(folder / home.APPROVALS, rules.approval.approvers)
+    approvals.check(job, person)
+    audit = AuditLog(folder / home.LOG, Identity.load(folder))
+    audit.append(verdict, job=job, person=person.name, key=person.public)
+    decision = approvals.decide(job, verdict, person, datetime.now().astimezone())
+    typer.echo(f"{person.name} has {verdict} job {job[:12]}")
+    at = decision.at.isoformat(timespec="seconds")
+    told = notify(rules.notify, verdict, hash=job, person=person.name, at=at)
+    if told is not None:
+        told.join()
+
+
+def held(
+    folder: Folder = FOLDER,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Leave out what people it names have approved."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The jobs that wait for approval here, and what each of them is.
+
+    As of the agent's last look; no connection is needed. The hash is of the description that is
+    shown: [bold]solera approve[/bold] approves exactly that.
+    """
+    with extra("looking at jobs"):
+        from solera.serve.agent import home
+        from solera.serve.agent.approvals import Approvals
+        from solera.serve.agent.held_jobs import HeldJobs
+        from solera.serve.agent.policy import Policy
+
+    check_folder(folder)
+    jobs = HeldJobs(folder / home.HELD).read()
+    if policy is not None:
+        approvers = Policy.read(policy).approval.approvers
+        approvals = Approvals(folder / home.APPROVALS, approvers)
+        jobs = [job for job in jobs if approvals.approval(job.hash) is None]
+    if as_json:
+        print_json(jobs)
+        return
+    for job in jobs:
+        typer.echo(job.hash)
+        about = f"{job.job}, {job.kind}, of {job.owner}; asks for {job.task}; since {job.since}"
+        for line in (about, *job.description.splitlines()):
+            typer.echo("    " + "".join(c if c.isprintable() else "�" for c in line))
+    if not jobs:
+        typer.echo("no job waits for approval")

@@ -1,0 +1,182 @@
+"""How many values lie below an edge, so that no number of edges tells a value.
+
+A grid of edges finds every value at which the count steps, and withholding small steps only leaves
+it every fifth one. So the steps are not at values. The values of a column are put into intervals of
+an agreed grid, the binary trie of floating-point numbers: first by sign, then by halves of the
+exponents, then by halves of the mantissa, down to a millionth of the size. From the whole line on,
+an interval is divided where both halves hold ``min_count`` persons. Where one half holds fewer, the
+few count as if they were in the other, until so many have come together that they are an interval
+of their own; where both do, the interval is a last one. As in Mondrian (LeFevre, DeWitt &
+Ramakrishnan 2006), at least ``min_count`` persons are in each; a few more may lie beyond the
+outermost two. The values of an interval count as if they were spread evenly over it.
+
+All that any asks can learn are the ends of these intervals, which are agreed numbers, and how many
+rows count in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import BoolArray, Client, FloatArray, IntArray
+from solera.core.evidence import Persons, Sums
+from solera.core.release import Leaving, Release, release_numbers
+
+_DROPPED, _MANTISSA = 32, 20
+"""Bits of a number below the last interval, and those of its mantissa that are left."""
+_ZERO = 1 << (63 - _DROPPED)
+"""The place of the first interval above 0."""
+
+
+class Cumulative(Release):
+    """For every column, how many of its known values are at most each of its edges.
+
+    ``values``: (client, ask) → the values, rows × columns, and the edges, columns × any shape,
+    which is the shape of the entry.
+    """
+
+    kind = "cells"
+    says = "counts of values below edges, in intervals of at least min_count rows"
+
+    def __init__(
+        self, entry: str, *, values: Callable[[Client, Any], tuple[FloatArray, FloatArray]]
+    ) -> None:
+        super().__init__(entry)
+        self.values = values
+
+    def judge(self, leaving: Leaving) -> Any:
+        (entry,) = self.entries
+        values, edges = self.values(leaving.client, leaving.ask)
+        persons = leaving.gate.persons(leaving.client, "train")
+        tables = [intervals(column, leaving.limits.min_count, persons) for column in values.T]
+        needed = [table.needed(own) for table, own in zip(tables, edges, strict=True)]
+        marks = [table.below(ends) for table, ends in zip(tables, needed, strict=True)]
+        sums = Sums(np.concatenate(marks, axis=1))
+        numbers = sums.right.sum(axis=0)[:, None].astype(float)
+        nothing = np.zeros(sums.shape, dtype=bool)
+        leaves = release_numbers(leaving, entry, sums, numbers, nothing, np.zeros(sums.shape))
+        counts = np.split(leaves[:, 0], np.cumsum([len(ends) for ends in needed])[:-1])
+        told = [
+            table.between(own, ends, count)
+            for table, own, ends, count in zip(tables, edges, needed, counts, strict=True)
+        ]
+        leaving.outcome[entry] = np.zeros(edges.shape, dtype=np.int64)
+        leaving.put(entry, np.round(np.stack(told)).astype(leaving.get(entry).dtype))
+        return leaving.reply
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Which interval (low, high] every value is in, −1 for an unknown one."""
+
+    own: IntArray
+    low: FloatArray
+    high: FloatArray
+
+    def needed(self, edges: FloatArray) -> IntArray:
+        """How many intervals are below an edge, and with that it is in, for all edges."""
+        return np.unique([self._below(edges), self._touched(edges)])
+
+    def below(self, intervals: IntArray) -> BoolArray:
+        """Which rows are in the first so many intervals, rows × numbers of intervals."""
+        own = self.own[:, None]
+        return np.asarray((own >= 0) & (own < intervals))
+
+    def between(self, edges: FloatArray, intervals: IntArray, counts: FloatArray) -> FloatArray:
+        """The rows below each edge, those of an interval spread evenly over it.
+
+        ``counts`` are the rows in the first so many ``intervals``.
+        """
+        below, touched = self._below(edges), self._touched(edges)
+        before = counts[np.searchsorted(intervals, below)]
+        rows = counts[np.searchsorted(intervals, touched)] - before
+        inside = np.minimum(below, len(self.low) - 1)
+        if not len(self.low):
+            return before
+        with np.errstate(over="ignore"):
+            width = self.high[inside] - self.low[inside]
+            share = np.where(touched > below, (edges - self.low[inside]) / width, 0.0)
+        return np.asarray(before + np.floor(share * rows))
+
+    def _below(self, edges: FloatArray) -> IntArray:
+        return np.searchsorted(self.high, edges, side="right")
+
+    def _touched(self, edges: FloatArray) -> IntArray:
+        return np.searchsorted(self.low, edges, side="left")
+
+
+def intervals(values: FloatArray, least: int, persons: Persons) -> Intervals:
+    """The intervals of the values of a column."""
+    own = np.full(len(values), -1, dtype=np.int64)
+    known = np.flatnonzero(np.isfinite(values))
+    order = known[np.argsort(values[known], kind="stable")]
+    place = _places(values[order])
+    of = None if persons.of is None else persons.of[order]
+    low: list[int] = []
+    high: list[int] = []
+    waiting = [(0, len(order), 0, len(order), *_outermost(place, of, least))]
+    while waiting and _enough(of, 0, len(order), least):
+        first, last, start, stop, begin, end = waiting.pop()  # first … last count, start … stop are
+        bit, middle, border = _divide(place, start, stop)
+        left, right = _enough(of, first, middle, least), _enough(of, middle, last, least)
+        if bit >= 0 and left and right:
+            waiting.append((middle, last, middle, stop, border, end))
+            waiting.append((first, middle, start, middle, begin, border))
+        elif left and _enough(of, start, middle, least) and middle < stop:
+            waiting.append((first, last, start, middle, begin, end))
+        elif right and _enough(of, middle, stop, least):
+            waiting.append((first, last, middle, stop, begin, end))
+        else:
+            own[order[first:last]] = len(high)
+            if _enough(of, start, stop, least):
+                begin = (int(place[start]) >> (bit + 1)) << (bit + 1)
+                end = begin + (1 << (bit + 1))
+            low.append(begin)
+            high.append(end)
+    return Intervals(own, _values(low), _values(high))
+
+
+def _outermost(place: IntArray, of: IntArray | None, least: int) -> tuple[int, int]:
+    """Powers of two that fewer than ``least`` persons are below, and above."""
+    if not _enough(of, 0, len(place), least):
+        return 0, 0
+    start, stop = len(place) - least, least
+    while not _enough(of, start, len(place), least):
+        start -= 1
+    while not _enough(of, 0, stop, least):
+        stop += 1
+    begin, end = int(place[stop - 1]) >> _MANTISSA, (int(place[start]) >> _MANTISSA) + 1
+    return begin << _MANTISSA, end << _MANTISSA
+
+
+def _divide(place: IntArray, start: int, stop: int) -> tuple[int, int, int]:
+    """The highest bit in which places differ, −1 for none, the first with it, and the border."""
+    bit = (int(place[start]) ^ int(place[stop - 1])).bit_length() - 1
+    if bit < 0:
+        return bit, stop, 0
+    border = (int(place[stop - 1]) >> bit) << bit
+    return bit, start + int(np.searchsorted(place[start:stop], border)), border
+
+
+def _enough(of: IntArray | None, start: int, stop: int, least: int) -> bool:
+    if of is None or stop - start < least:
+        return stop - start >= least
+    return len(np.unique(of[start:stop])) >= least
+
+
+def _places(values: FloatArray) -> IntArray:
+    """Numbers in the order of the values; those of the last intervals, (low, high], are equal."""
+    bits = (np.asarray(values, dtype=np.float64) + 0.0).view(np.int64)
+    ordered = np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
+    return np.asarray(((ordered - 1) >> _DROPPED) + _ZERO)
+
+
+def _values(places: Sequence[int]) -> FloatArray:
+    """The lower ends of the intervals at these places."""
+    ordered = (np.array(places, dtype=np.int64) - _ZERO) << _DROPPED
+    bits = np.where(ordered < 0, np.int64(-(2**63)) - ordered, ordered)
+    return np.ascontiguousarray(bits).view(np.float64)

@@ -1,0 +1,311 @@
+"""Columns of frames as numbers and codes: by what they hold, or by a schema that was agreed before.
+
+A frame is pandas's, or any that speaks Arrow's PyCapsule interface: of polars, pyarrow or DuckDB.
+
+    numbers, nullable integers        numeric: as they are
+    dates, times, text such as        date: days since 1970-01-01, UTC
+      2024-05-31 or 2024-05-31 14:00
+    text, booleans, categories        categorical: a code for every text
+
+Missing values become NaN. The first frame decides what a column is; every frame after it is read by
+the schema that came of it, so that a text means the same code whatever else its frame holds.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solera.core.clients import FloatArray
+from solera.core.errors import DataError, MissingExtra
+from solera.core.schema import Feature, Kind, Schema, Unknown, numbered
+from solera.data.files import require_pandas
+
+_FREE_TEXT = 100  # different texts a short column may have
+_DATE = r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
+_SHOWN = 6
+
+
+def is_frame(X: Any) -> bool:
+    """Whether it is a table with named columns, of whichever library."""
+    if hasattr(X, "iloc"):
+        return hasattr(X, "columns")
+    return hasattr(X, "__arrow_c_stream__") and (hasattr(X, "columns") or hasattr(X, "schema"))
+
+
+def to_pandas(frame: Any) -> Any:
+    """The frame as pandas's own, its columns named by text."""
+    pandas = require_pandas("a data frame")
+    if not isinstance(frame, pandas.DataFrame):
+        try:
+            import pyarrow
+        except ImportError:
+            raise MissingExtra.of(f"a frame of {type(frame).__module__}", "arrow") from None
+        frame = pyarrow.table(frame).to_pandas()
+    frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    if not frame.columns.is_unique:
+        raise DataError("the frame has several columns of one name")
+    return frame
+
+
+# --- a column by what it holds ---
+
+
+def read_column(series: Any, kind: Kind | None = None) -> tuple[FloatArray, Feature]:
+    """A column as numbers or codes, NaN where missing; ``kind`` where it does not go by itself."""
+    name, series = str(series.name), _typed(series)
+    kind = _kind_of(name, series) if kind is None else kind
+    feature = Feature(name, kind, _categories(series) if kind == "categorical" else ())
+    return encode_column(series, feature), feature
+
+
+def _typed(series: Any) -> Any:
+    """A column of Python objects with the type its values share, if they do."""
+    series = series.infer_objects()
+    return series.convert_dtypes() if series.dtype == object else series
+
+
+def is_whole(series: Any) -> bool:
+    """Whether all its values are integers or truth values by their type."""
+    from pandas.api import types
+
+    dtype = _typed(series).dtype
+    return bool(types.is_integer_dtype(dtype) or types.is_bool_dtype(dtype))
+
+
+def _kind_of(name: str, series: Any) -> Kind:
+    from pandas import CategoricalDtype
+    from pandas.api import types
+
+    if types.is_bool_dtype(series.dtype) or isinstance(series.dtype, CategoricalDtype):
+        return "categorical"
+    if types.is_numeric_dtype(series.dtype) and not types.is_complex_dtype(series.dtype):
+        return "numeric"
+    what = types.infer_dtype(series)
+    if what == "decimal":
+        return "numeric"
+    if what in ("date", "datetime", "datetime64") or _reads_as_dates(series):
+        return "date"
+    if what not in ("string", "empty"):
+        hint = "leave it out, or turn it into numbers, text or a category first"
+        if what.startswith(("time", "period")):
+            hint = "turn it into numbers first, such as days"
+        raise DataError(f"column {name!r} holds {what} values", hint=hint)
+    texts = series.nunique()
+    if texts > max(_FREE_TEXT, len(series) // 2):
+        raise DataError(
+            f"column {name!r} holds {texts:,} different texts in {len(series):,} rows",
+            hint="leave free text and identifiers out, or make it a category dtype",
+        )
+    return "categorical"
+
+
+def _reads_as_dates(series: Any) -> bool:
+    """Whether it is text, and all of it dates as ISO 8601 writes them."""
+    from pandas.api import types
+
+    if types.infer_dtype(series) != "string":
+        return False
+    known = series.dropna().astype(str)
+    return bool(len(known)) and bool(known.str.fullmatch(_DATE).all())
+
+
+def _categories(series: Any) -> tuple[str, ...]:
+    """The texts of a column: in the order of a category dtype, of numbers, or of the alphabet."""
+    from pandas import CategoricalDtype
+    from pandas.api import types
+
+    if isinstance(series.dtype, CategoricalDtype):
+        values = series.cat.categories
+    elif types.is_bool_dtype(series.dtype):
+        values = [False, True]
+    elif types.is_numeric_dtype(series.dtype):
+        values = sorted(series.dropna().unique())
+    else:
+        return tuple(sorted(set(_texts(series)) - {None}))
+    return tuple(dict.fromkeys(_text(value) for value in values))
+
+
+def _text(value: Any) -> str:
+    """How a category reads: 3, 3.0 and "3" are the same one."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return f"{value:.0f}"
+    return str(value)
+
+
+def _texts(series: Any) -> NDArray[Any]:
+    """Every value as the text of its category, None where missing."""
+    codes, values = series.factorize()
+    names = np.array([*(_text(value) for value in values), None], dtype=object)
+    texts: NDArray[Any] = names[np.asarray(codes)]
+    return texts
+
+
+# --- a column by what it was agreed to be ---
+
+
+def encode_column(series: Any, feature: Feature, unknown: Unknown = "error") -> FloatArray:
+    """A column as the numbers or codes of an agreed feature, NaN where missing."""
+    if feature.kind == "categorical":
+        return _codes(series, feature, unknown)
+    return _days(series, feature.name) if feature.kind == "date" else _numbers(series, feature.name)
+
+
+def _codes(series: Any, feature: Feature, unknown: Unknown) -> FloatArray:
+    codes, values = _typed(series).factorize()
+    place = {name: code for code, name in enumerate(feature.categories)}
+    texts = [_text(value) for value in values]
+    strangers = [text for text in texts if text not in place]
+    if strangers and unknown == "error":
+        raise DataError(
+            f"column {feature.name!r} holds {_listed(map(repr, strangers))}, which was not there "
+            f"in training; known are {_listed(map(repr, feature.categories)) or 'none'}",
+            hint='with unknown="other" in so.simulate such a value counts as missing',
+        )
+    table = np.array([place.get(text, np.nan) for text in texts] + [np.nan], dtype=np.float64)
+    found: FloatArray = table[np.asarray(codes)]
+    return found
+
+
+def _numbers(series: Any, name: str) -> FloatArray:
+    from pandas import to_numeric
+    from pandas.api import types
+
+    series = _typed(series)
+    if types.is_datetime64_any_dtype(series.dtype) or types.is_timedelta64_dtype(series.dtype):
+        raise DataError(f"column {name!r} holds {series.dtype} values, numbers are needed")
+    if not types.is_numeric_dtype(series.dtype):
+        read = to_numeric(series.astype(object), errors="coerce")
+        wrong = series[read.isna() & series.notna()]
+        if len(wrong):
+            raise DataError(f"column {name!r} holds {wrong.iloc[0]!r}, numbers are needed")
+        series = read
+    values: FloatArray = series.astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+    return values
+
+
+def _days(series: Any, name: str) -> FloatArray:
+    """Days since 1970-01-01 in UTC, with their fractions."""
+    from pandas import to_datetime
+    from pandas.api import types
+
+    series = _typed(series)
+    if types.is_numeric_dtype(series.dtype) and series.notna().any():
+        raise DataError(
+            f"column {name!r} holds numbers, dates are needed",
+            hint="write dates as 2024-05-31, or give the column a date dtype",
+        )
+    dates = to_datetime(series.astype(object), utc=True, errors="coerce", format="ISO8601")
+    wrong = series[dates.isna() & series.notna()]
+    if len(wrong):
+        raise DataError(
+            f"column {name!r} holds {wrong.iloc[0]!r}, dates are needed", hint="write 2024-05-31"
+        )
+    micros = dates.to_numpy(dtype="datetime64[us]")
+    days: FloatArray = micros.astype(np.int64) / (24 * 3600 * 1e6)
+    return np.where(np.isnat(micros), np.nan, days)
+
+
+def encode_frame(frame: Any, schema: Schema) -> FloatArray:
+    """The rows of a frame as the columns of a schema, whatever their order in the frame.
+
+    Columns that the schema does not name are passed over. A frame for a schema without names, as
+    that of arrays is, is read by position.
+    """
+    frame = to_pandas(frame)
+    features = schema.features
+    if features == numbered(len(features)) and not {f.name for f in features} & {*frame.columns}:
+        features = tuple(Feature(name) for name in frame.columns)
+    check_columns([feature.name for feature in features], frame.columns)
+    columns = [encode_column(frame[f.name], f, schema.unknown) for f in features]
+    return np.column_stack(columns)
+
+
+def check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Raise :class:`DataError` for columns that are not there, each with the nearest name."""
+    known = [str(name) for name in known]
+    absent = [name for name in wanted if name not in known]
+    if not absent:
+        return
+    nearest = {name: get_close_matches(name, known, n=1) for name in absent}
+    meant = [f"{found[0]!r} for {name!r}" for name, found in nearest.items() if found]
+    hint = f"there are {_listed(known, 20)}"
+    if meant:
+        hint = f"did you mean {_listed(meant)}? {hint}"
+    raise DataError(f"there is no column {_listed(map(repr, absent))}", hint=hint)
+
+
+def encode_target(y: Any, schema: Schema) -> NDArray[Any]:
+    """y as an array that can be compared with predictions.
+
+    Text where the classes are numbers, or numbers where they are text, is an error: nothing would
+    ever match.
+    """
+    values = target_array(y)
+    if schema.target != "classes" or not values.size:
+        return values
+    is_text = values.dtype.kind == "U"
+    if is_text != (schema.classes.dtype.kind in "US"):
+        raise DataError(
+            f"y holds {values.flat[0].item()!r}, the classes are "
+            f"{_listed(repr(c) for c in schema.classes.tolist())}",
+            hint="train on the same y: so.simulate(frame, target=…) keeps the names of classes",
+        )
+    return values
+
+
+def target_array(y: Any, name: str = "y") -> NDArray[Any]:
+    """A target (array, list, or column of a frame) as an array without missing values."""
+    if is_frame(y):
+        y = to_pandas(y)
+    values = np.asarray(y)
+    missing = _missing(values)
+    if missing.any():
+        rows = np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1))
+        raise DataError(
+            f"{name} is missing or infinite in {len(rows):,} of {len(missing):,} rows, "
+            f"the first is row {rows[0]}",
+            hint="leave these rows out",
+        )
+    if values.dtype.kind != "O":
+        return values
+    kinds = {type(value) for value in values.flat}
+    if kinds and all(issubclass(kind, numbers.Number) for kind in kinds):
+        return np.array(values.tolist())  # as a nullable column of pandas holds them
+    return values.astype(str)
+
+
+def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype.kind == "f":
+        return np.asarray(~np.isfinite(values), dtype=np.bool_)
+    if values.dtype.kind != "O":
+        return np.zeros(values.shape, dtype=np.bool_)
+    missing: list[bool] = [_is_missing(value) for value in values.flat]
+    return np.array(missing, dtype=np.bool_).reshape(values.shape)
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, float | np.floating):
+        return not np.isfinite(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _listed(words: Any, most: int = _SHOWN) -> str:
+    words = list(words)
+    return ", ".join(words[:most]) + (", …" if len(words) > most else "")
+
+
+# --- a whole frame ---
+
+
+def read_frame(
+    frame: Any, names: Sequence[str], kinds: Mapping[str, Kind]
+) -> tuple[FloatArray, tuple[Feature, ...]]:
+    """These columns of a pandas frame, and what they are."""
+    columns = [read_column(frame[name], kinds.get(name)) for name in names]
+    return np.column_stack([values for values, _ in columns]), tuple(f for _, f in columns)

@@ -1,0 +1,87 @@
+"""What tasks of averaging take, and what leaves with their replies.
+
+An update of a network tells rows: a layer whose weights were chosen for it writes single rows into
+its gradients, through a sum over clients as well. It leaves only where the owner trusts the driver
+with rows (the policy "trusted"), until noise is added at the client.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from msgspec import Meta
+
+from solera.core.clients import Array, FloatArray
+from solera.core.component import build
+from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
+from solera.core.declared import Checked, Classes, Shape
+from solera.core.errors import SoleraError
+from solera.core.release import Update
+from solera.core.schema import Schema
+from solera.learn.averaging.models import Layered, Registered
+from solera.learn.averaging.training.architecture import architecture_of
+from solera.learn.averaging.updates import UpdateStep, check_steps
+
+MOST_PARAMETERS = 1 << 30
+
+Epochs = Annotated[int, Meta(ge=1, le=10_000)]
+Weights = Annotated[FloatArray, Shape("parameters", longest=MOST_PARAMETERS)]
+
+
+def _model_objection(value: Any, schema: Schema) -> str | None:
+    """A described network that takes the client's rows."""
+    try:
+        if not isinstance(build(value), Layered | Registered):
+            return "is no model"
+        architecture = architecture_of(value)
+    except (SoleraError, TypeError, ValueError, KeyError, ArithmeticError):
+        return "is no model"
+    if architecture.inputs not in (None, schema.width):
+        return f"takes rows of {architecture.inputs} values, there are {schema.width}"
+    return None
+
+
+def _steps_objection(value: Any, schema: Schema) -> str | None:
+    try:
+        steps = build(value)
+        if not isinstance(steps, list) or not all(isinstance(s, UpdateStep) for s in steps):
+            return "is no list of update steps"
+        check_steps(steps)
+    except (SoleraError, TypeError, ValueError, KeyError):
+        return "is no list of update steps"
+    return None
+
+
+DescribedModel = Annotated[dict[str, Any], Checked(_model_objection)]
+
+
+class TrainingPlan(TypedDict):
+    """How a client trains; see :class:`~.batches.TrainingConfig`."""
+
+    loss: str
+    lr: Positive
+    optimiser: Literal["sgd", "adam"]
+    momentum: ProperFraction
+    l2: NonNegative
+    mu: NotRequired[NonNegative]
+    epochs: Epochs
+    steps: Annotated[int, Meta(ge=1, le=1_000_000)] | None
+    batch_size: Count | None
+
+
+class Train(TypedDict):
+    """What ``averaging.train`` and ``averaging.nova`` take."""
+
+    model: DescribedModel
+    weights: Weights
+    classes: Annotated[Array, Classes()]
+    training: TrainingPlan
+    private: list[str]
+    send: Literal["difference", "weights"]
+    steps: Annotated[list[Any], Checked(_steps_objection)]
+    device: str | None
+
+
+def network_update(*more: str) -> list[Update]:
+    """The releases of a reply with an update, its loss and rows, and ``more`` entries."""
+    return [Update("update", "loss", "rows", *more)]

@@ -1,0 +1,58 @@
+"""A small database file in the client's folder, for what grows with the asks."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from solera.core.errors import UsageError
+
+
+class Database:
+    """SQLite in one file, for its owner alone. Opened when it is first used, by each process.
+
+    With ``durable`` a transaction that has ended survives a power cut; without, a killed process.
+    """
+
+    def __init__(self, path: Path, tables: str, *, durable: bool) -> None:
+        self.path = path
+        self._tables = tables
+        self._durable = durable
+        self._open: tuple[int, sqlite3.Connection] | None = None
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """A transaction; nothing of it stays when the block raises."""
+        try:
+            db = self._connection()
+            db.execute("BEGIN IMMEDIATE")
+            with db:
+                yield db
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # a disk that is full may be emptied
+                raise OSError(0, f"{self.path.name}: {error}", str(self.path)) from None
+            raise UsageError(
+                f"{self.path} is damaged: {error}", hint="restore it from a copy"
+            ) from None
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._open is None or self._open[0] != os.getpid():  # a forked copy is not to be used
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            db = sqlite3.connect(
+                self.path, timeout=10, isolation_level=None, check_same_thread=False
+            )
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            db.executescript(self._tables)
+            self._open = (os.getpid(), db)
+        return self._open[1]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        kept, self._open = self._open, None
+        if kept is not None and kept[0] == os.getpid():
+            with suppress(sqlite3.Error):
+                kept[1].close()

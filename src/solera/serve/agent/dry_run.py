@@ -1,0 +1,91 @@
+"""What taking part would mean, told to the owner alone: rows, columns, classes, what may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from solera.core.clients import Part
+from solera.core.gate import POLICIES
+from solera.core.task import installed_tasks
+from solera.data.federated import FederatedData
+from solera.serve.agent.policy import Policy
+
+Open = Callable[[Sequence[str] | None], FederatedData]
+"""(columns) → the rows with these columns, or with all there are."""
+
+
+def dry_run(open_rows: Open, policy: Policy) -> Iterator[str]:
+    """What tasks would see and what could leave, a line each; nothing is sent."""
+    data = open_rows(policy.data.columns or None)
+    yield from _rows(data, policy)
+    yield from _columns(data, open_rows, policy)
+    yield from _classes(data, policy)
+    yield from _limits(data, policy)
+    for name in POLICIES:
+        yield _named(name, policy)
+
+
+def _rows(data: FederatedData, policy: Policy) -> Iterator[str]:
+    parts: tuple[Part, ...] = ("train", "validation", "test")
+    sizes = {part: int(data.sizes(part)[0]) for part in parts}
+    kept = ", ".join(f"{size:,} to {part}" for part, size in sizes.items() if size)
+    persons = "" if data.persons is None else f", of {len(np.unique(data.persons)):,} persons"
+    yield f"rows      {sum(sizes.values()):,} ({kept}){persons}"
+
+
+def _columns(data: FederatedData, open_rows: Open, policy: Policy) -> Iterator[str]:
+    names = [feature.name for feature in data.schema.features]
+    yield f"columns   {len(names):,} kept: {', '.join(names)}"
+    if policy.data.columns:
+        everything = [feature.name for feature in open_rows(None).schema.features]
+        dropped = [name for name in everything if name not in names]
+        yield f"          {len(dropped):,} dropped: {', '.join(dropped) or 'none'}"
+    if policy.data.unit:
+        yield f"          {policy.data.unit} says whose row it is, and is not shown"
+
+
+def _classes(data: FederatedData, policy: Policy) -> Iterator[str]:
+    schema, least = data.schema, policy.limits.min_count
+    if schema.target != "classes":
+        yield f"target    {schema.target}"
+        return
+    values, counts = np.unique(data.y, return_counts=True)
+    listed = set(policy.limits.listed.get("", ()))
+    said = [
+        f"{value} ({count:,} rows{_withheld(value in listed or count >= least)})"
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True)
+    ]
+    yield f"classes   {', '.join(said[:40])}{', …' if len(said) > 40 else ''}"
+
+
+def _withheld(leaves: bool) -> str:
+    return "" if leaves else ", its name is withheld"
+
+
+def _limits(data: FederatedData, policy: Policy) -> Iterator[str]:
+    limits, rows = policy.limits, int(data.sizes()[0])
+    yield f"policy    {policy.named or 'unnamed'}: {sum(1 for _ in _tasks(policy)):,} tasks allowed"
+    if rows < limits.min_rows:
+        yield f"          fewer rows than min_rows = {limits.min_rows:,}: nothing about them leaves"
+    if not limits.trusted:
+        yield f"          models of at most {int(rows * limits.parameters):,} parameters"
+        yield f"          Gram matrices of at most {int(rows / limits.gram_rows):,} columns"
+
+
+def _named(name: str, policy: Policy) -> str:
+    """What a named policy would let out, in place of the one that is named."""
+    families: dict[str, list[str]] = {}
+    for task in _tasks(replace(policy, named=name, tasks=())):
+        family, _, verb = task.partition(".")
+        families.setdefault(family, []).append(verb)
+    said = [f"{family}.{{{','.join(verbs)}}}" for family, verbs in families.items()]
+    trust = "; THE DRIVER CAN READ ROWS" if POLICIES[name].trusted else ""
+    rows = "; ROWS LEAVE" if "rows" in POLICIES[name].allows else ""
+    return f"{name:9} would let out {' '.join(said) or 'nothing'}{trust}{rows}"
+
+
+def _tasks(policy: Policy) -> Iterator[str]:
+    return (task for task in sorted(installed_tasks()) if policy.rules_for(task))

@@ -1,0 +1,59 @@
+"""What a client keeps from task to task, and its last reply, in one file replaced in one step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from solera.core.errors import PayloadError, UsageError
+from solera.core.payload import decode, encode
+from solera.core.private_files import write_file
+from solera.serve import wire
+from solera.serve.identity import ask_digest
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """The last reply, and what this client keeps of every job from task to task."""
+
+    job: str | None
+    sequence: int | None
+    status: wire.Status
+    reason: str
+    frame: bytes
+    states: dict[str, Any]
+    ask: str = ""
+    new_numbers: int = 0
+
+    def answers(self, ask: wire.PendingAsk) -> bool:
+        """Whether the reply is to this ask: of this number, and with these very words."""
+        known = (self.job, self.sequence, self.ask)
+        return known == (ask.job, ask.sequence, digest_of(ask))
+
+    @classmethod
+    def read(cls, path: Path) -> Memory:
+        """What the file holds; nothing if there is none."""
+        try:
+            return msgspec.convert(decode(path.read_bytes()), Memory)
+        except FileNotFoundError:
+            return NOTHING
+        except (PayloadError, msgspec.ValidationError):
+            raise UsageError(
+                f"{path} is damaged, which holds what this client keeps from task to task",
+                hint="restore it from a copy, or delete it to begin without",
+            ) from None
+
+    def write(self, path: Path) -> None:
+        """Replace what the file holds."""
+        write_file(path, encode(asdict(self)), 0o600, overwrite=True)
+
+
+def digest_of(ask: wire.PendingAsk) -> str:
+    """SHA-256 of what is asked, by which a reply names it."""
+    said = (ask.task, ask.version, ask.payload, ask.prepare, ask.round, ask.seed)
+    return ask_digest(*said)
+
+
+NOTHING = Memory(None, None, "ok", "", b"", {})

@@ -1,0 +1,121 @@
+"""Policies and plans: a policy that is just enough for a job, and what a policy lacks for one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from solera.core.errors import UsageError
+from solera.core.gate import POLICIES, ReleaseLimits
+from solera.core.plan import PREPARE, Plan, PlannedTask
+from solera.core.ranges import OPEN
+from solera.core.release import Release, Update
+from solera.core.task import installed_tasks
+from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy_rules import TaskRule
+from solera.serve.description import Description
+
+# --- writing a policy ---
+
+
+def policy_for(job: Description) -> str:
+    """A policy, as TOML, that allows what this job asks and nothing else."""
+    lines = [f"# Just enough for job {job.job!r} of {job.owner or 'nobody named'!r}."]
+    lines.append(f"policy = {_toml(strictest_policy(job.plan))}")
+    for entry in job.plan:
+        lines += ["", "[[task]]", *_task_lines(entry)]
+    return "\n".join([*lines, ""])
+
+
+def strictest_policy(plan: Plan) -> str:
+    """The named policy that lets out what these tasks release, and the least besides."""
+    releases = [release for entry in plan for release in _releases(entry.task) or ()]
+
+    def strictness(name: str) -> tuple[bool, int, str]:
+        return POLICIES[name].trusted, len(POLICIES[name].allows), name
+
+    for name in sorted(POLICIES, key=strictness):
+        if not any(_kept_back(release, POLICIES[name]) for release in releases):
+            return name
+    raise UsageError("no named policy lets out all that this job asks", hint="make it two jobs")
+
+
+def _kept_back(release: Release, limits: ReleaseLimits) -> str | None:
+    """Why a release does not leave under such limits, whatever the rows are, or None."""
+    if release.kind not in limits.allows:
+        return f"releases {release.says}: this may not leave"
+    if isinstance(release, Update) and release.behind is None and not limits.trusted:
+        return 'releases an update that tells rows: it needs policy = "trusted"'
+    return None
+
+
+def _releases(task: str) -> Sequence[Release] | None:
+    """What leaves with the replies to a task, if that is declared; nothing with a preparation."""
+    found = installed_tasks().get(task)
+    if found is None:
+        return () if task.startswith(PREPARE) else None
+    return found.release
+
+
+def _task_lines(entry: PlannedTask) -> Iterator[str]:
+    asks = "one ask" if entry.most == 1 else f"at most {entry.most:,} asks"
+    yield f"name = {_toml(entry.task)}  # {asks}"
+    yield f"version = {entry.version}"
+    limited = {name: allowed for name, allowed in entry.where.items() if not allowed.is_open}
+    if limited:
+        yield "[task.where]"
+    for name, allowed in limited.items():
+        limits = ", ".join(f"{key} = {_toml(value)}" for key, value in allowed.to_table().items())
+        yield f"{_key(name)} = {{ {limits} }}"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
+
+
+# --- comparing one ---
+
+
+def missing(policy: Policy, job: Description) -> list[str]:
+    """Everything that the policy would refuse of what a job asks, in words."""
+    found = []
+    for entry in job.plan:
+        releases = _releases(entry.task)
+        if releases is None:
+            found.append(f"task {entry.task!r} does not declare what leaves, so no client runs it")
+        kept = [why for release in releases or () if (why := _kept_back(release, policy.limits))]
+        if kept:
+            found += [f"task {entry.task!r} {why}" for why in kept]
+            continue
+        rules = policy.rules_for(entry.task)
+        objections = [list(_objections(rule, entry)) for rule in rules]
+        if not rules:
+            found.append(f"task {entry.task!r} is not allowed")
+        elif all(objections):
+            found += [f"task {entry.task!r}: {why}" for why in min(objections, key=len)]
+    return found
+
+
+def _objections(rule: TaskRule, entry: PlannedTask) -> Iterator[str]:
+    """What one entry of a policy has against a planned task."""
+    if rule.version not in (None, entry.version):
+        yield f"version {entry.version} is asked, only version {rule.version} is allowed"
+    for name, allowed in rule.where.items():
+        asked = entry.where.get(name, OPEN)
+        if asked.is_open and allowed != OPEN:
+            yield f"{name} must be {allowed}, and the job does not say what it will be"
+        elif not asked.within(allowed):
+            yield f"{name} will be {asked}, and must be {allowed}"
+    known = {name.partition(".")[0] for name in rule.where}
+    if rule.only:
+        for name in dict.fromkeys(name.partition(".")[0] for name in entry.where):
+            if name not in known:
+                yield f"{name} is not named, and nothing else is allowed"

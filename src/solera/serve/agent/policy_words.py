@@ -1,0 +1,109 @@
+"""A policy in words: what it allows, what leaves under it, and what remains possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from solera.core.gate import ReleaseLimits
+from solera.core.release import Kind
+from solera.core.task import Task, installed_tasks
+
+if TYPE_CHECKING:
+    from solera.serve.agent.policy import Policy
+
+
+def describe(policy: Policy) -> str:
+    """The rules of a policy, one a line."""
+    approval, limits = policy.approval, policy.limits
+    most, budget = policy.output.max_bytes, policy.privacy
+    approvers = f"by {' or '.join(approval.approvers)}, for {approval.days:g} days"
+    renamed = [f"{name} from {column.source}" for name, column in policy.columns.items()]
+    lines = [
+        f"policy {policy.hash()[:12]}{f', {policy.named!r}' if policy.named else ''}: "
+        "what is not allowed is refused",
+        f"  data      at least {limits.min_rows:,} {'persons' if limits.unit else 'rows'}; "
+        f"columns: {', '.join(policy.data.columns) or 'all'}"
+        + "".join(f"; {said}" for said in renamed),
+        f"  approval  {approvers if approval.mode == 'ask' else 'not needed'}",
+        f"  hours     {policy.hours or 'at any time'}",
+        f"  output    {'any size' if most is None else f'at most {most:,} bytes'}; "
+        f"numbers from {limits.min_count} {'persons' if limits.unit else 'rows'}",
+        "  privacy   "
+        + (f"ε = {budget.epsilon:g}, δ = {budget.delta:g}" if budget else "no budget")
+        + "; no ledger yet, so tasks that spend of it are refused",
+    ]
+    rules = policy.tasks or (("all that may leave",) if policy.named else ("none",))
+    return "\n".join([*lines, *(f"  task      {rule}" for rule in rules)])
+
+
+# --- what leaves, and what remains possible ---
+
+_LEAVES: dict[Kind, str] = {
+    "facts": "Facts that do not depend on rows, such as versions and names of columns, leave.",
+    "cells": "Counts and sums leave when at least {least} {rows} stand behind every number; "
+    "smaller cells are withheld with their sums, and so many others that no total gives them back.",
+    "categories": "Names of categories and classes leave when at least {least} {rows} have them, "
+    "or when the policy lists them; at most {categories} of a column and {share:.0%} of the rows.",
+    "extremes": "Smallest and largest values never leave; the policy's [bounds] are told instead.",
+    "gram": "Gram matrices (FedHEONN) leave when there are {gram:g} distinct {rows} per column, in "
+    "every class and patch.",
+    "update": "Linear models leave after training on at least {min_rows} {rows}, with at most "
+    "{parameters:.0%} as many parameters as distinct {rows}, and weights that no single row "
+    "saturates. Neural networks and anything larger do not leave.",
+    "tree": "Trees leave with thresholds of an agreed grid and at least {least} {rows} in a leaf.",
+    "cipher": "Ciphertexts and masked shares leave when what is inside would be allowed to.",
+    "rows": "ROWS LEAVE, or numbers from which they can be computed.",
+}
+_TRUSTED = (
+    "THE DRIVER CAN READ ROWS: model updates of any size leave, and from the update of a neural "
+    "network, or of many outputs, single rows can be computed. Name this policy only for a driver "
+    "who may see the rows anyway."
+)
+_REMAINS = (
+    "What remains possible without noise: who knows all rows but one, or all rows of all other "
+    "persons, can compute that one from any exact sum. Many answers together narrow down the rows "
+    "they are about; the budget of {numbers:g} numbers per value of the table bounds how many. The "
+    "presence of a value that {least} or more {rows} share is told. Only noise (differential "
+    "privacy) closes these; neither a threshold nor a sum over several clients does."
+)
+
+
+def explain(policy: Policy) -> str:
+    """In sentences: what may leave under a policy, which tasks that allows, what remains."""
+    limits = policy.limits
+    lines = [_sentence(_LEAVES[kind], limits) for kind in _LEAVES if kind in limits.allows]
+    lines += [_TRUSTED] if limits.trusted else []
+    if limits.encrypted:
+        lines.append(
+            f"These leave encrypted or masked only: {', '.join(sorted(limits.encrypted))}."
+        )
+    if limits.unit:
+        lines.append(f"Column {limits.unit!r} says whose row it is: persons are counted, not rows.")
+    if limits.min_count < 3:
+        lines.append(f"min_count = {limits.min_count} LETS SINGLE ROWS OUT.")
+    for task, out in _turned_away(policy, limits):
+        lines.append(f"Task {task.name} does not run here: it lets out {out}.")
+    lines.append(_sentence(_REMAINS, limits))
+    return "\n".join([describe(policy), "", *lines])
+
+
+def _sentence(text: str, limits: ReleaseLimits) -> str:
+    return text.format(
+        least=limits.min_count,
+        rows="persons" if limits.unit else "rows",
+        categories=limits.categories,
+        share=limits.category_share,
+        gram=limits.gram_rows,
+        min_rows=limits.min_rows,
+        parameters=limits.parameters,
+        numbers=limits.numbers,
+    )
+
+
+def _turned_away(policy: Policy, limits: ReleaseLimits) -> Iterator[tuple[Task, str]]:
+    """The tasks that the file lists and the gate turns away all the same."""
+    for task in installed_tasks().values():
+        if policy.tasks and policy.rules_for(task.name) and not policy.lets_out(task.name):
+            kinds = {release.kind for release in task.release or ()} - limits.allows
+            yield task, ", ".join(sorted(kinds)) or "what it does not say"

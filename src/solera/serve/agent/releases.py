@@ -1,0 +1,78 @@
+"""What left a client's data set, over all its jobs, on disk before the reply leaves.
+
+The gate compares every number with those that left before (:mod:`solera.core.memory`). Here they
+survive the process: what an ask adds is appended in one transaction, so that neither a crash nor
+another job makes the client forget what it has told.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from solera.core.memory import Memory
+from solera.core.payload import decode, encode
+from solera.serve.agent.database import Database
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS known (one INTEGER PRIMARY KEY, facts BLOB);
+CREATE TABLE IF NOT EXISTS released (
+    place INTEGER PRIMARY KEY, family TEXT, rows_gave BLOB, numbers BLOB
+);
+"""
+
+
+class Releases:
+    """The memory of the gate in a file: :meth:`read` once, :meth:`keep` after every ask."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path, _TABLES, durable=True)
+        self.kept = self.read()
+
+    def read(self) -> dict[str, Any]:
+        """What the file holds, as :meth:`solera.core.memory.Memory.to_payload` writes it."""
+        families: dict[str, list[tuple[Any, Any]]] = {}
+        with self._database.write() as db:
+            known = db.execute("SELECT facts FROM known").fetchone()
+            pieces = db.execute("SELECT family, rows_gave, numbers FROM released ORDER BY place")
+            for family, rows_gave, numbers in pieces:
+                families.setdefault(family, []).append((decode(rows_gave), decode(numbers)))
+        facts = Memory().to_payload() if known is None else decode(known[0])
+        return facts | {"families": {name: _joined(parts) for name, parts in families.items()}}
+
+    def keep(self, after: Mapping[str, Any]) -> int:
+        """Write down what an ask has added to what left; how many numbers it counts."""
+        before, new = self.kept, dict(after)
+        with self._database.write() as db:
+            facts = {name: value for name, value in new.items() if name != "families"}
+            db.execute("INSERT OR REPLACE INTO known VALUES (1, ?)", (encode(facts),))
+            for family in before["families"].keys() - new["families"].keys():
+                db.execute("DELETE FROM released WHERE family = ?", (family,))
+            for family, (gave, numbers) in new["families"].items():
+                _add(db, family, before["families"].get(family), gave, numbers)
+        self.kept = new
+        return int(new["numbers"] - before["numbers"])
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _joined(parts: list[tuple[Any, Any]]) -> list[Any]:
+    gave = np.concatenate([part[0] for part in parts], axis=1)
+    return [gave, np.concatenate([part[1] for part in parts])]
+
+
+def _add(db: sqlite3.Connection, family: str, before: Any, gave: Any, numbers: Any) -> None:
+    """Append the columns that are new; all of them where the earlier ones have changed."""
+    known = 0
+    if before is not None and (len(before[0]), before[0].dtype) == (len(gave), gave.dtype):
+        known = before[0].shape[1]
+    else:
+        db.execute("DELETE FROM released WHERE family = ?", (family,))
+    if gave.shape[1] > known:
+        row = (family, encode(np.ascontiguousarray(gave[:, known:])), encode(numbers[known:]))
+        db.execute("INSERT INTO released (family, rows_gave, numbers) VALUES (?, ?, ?)", row)

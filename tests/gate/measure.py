@@ -1,0 +1,191 @@
+"""How many rows stand behind what leaves a client, measured from outside.
+
+Every ask is answered by a client that holds all rows and by one client for each row left out, each
+with a memory of its own. With eᵢ the change of a number when row i is left out, its effective rows
+are (Σ|eᵢ|)² / Σeᵢ². A number that one of the two clients withholds has no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import Client, Draws
+from solera.core.declared import check_state
+from solera.core.gate import Gate, ReleaseLimits, find_limits
+from solera.core.memory import row_digests
+from solera.core.schema import Schema, infer
+from solera.core.task import find_task
+from solera.data.federated import FederatedData
+from solera.data.partition import IID
+
+REFUSED = "refused"
+MEASURED = 0.8
+"""A number is measured when so many of the clients without a row release it as well."""
+
+
+def table(X: Any, y: Any, schema: Schema | None = None) -> FederatedData:
+    """The rows as one client's."""
+    schema = infer(X, y) if schema is None else schema
+    assignment = IID().assign(len(X), y, clients=1, seed=0)
+    return FederatedData.of(X, y, assignment, schema=schema)
+
+
+@dataclass
+class Owner:
+    """One client behind its gate, without a network in between."""
+
+    data: FederatedData
+    limits: ReleaseLimits
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self.limits)
+
+    def ask(self, task: str, payload: Any, prepare: Sequence[Any] = (), *, round: int = 0) -> Any:
+        """The reply as it leaves, or :data:`REFUSED`."""
+        found = find_task(task)
+        rows = self.data.segments(np.array([0]), "train")[0]
+        before = dict(self.state)
+        try:
+            self.gate.memory.check_rows(row_digests(rows.X, rows.y), self.limits.min_count)
+            schema = self.data.schema
+            for step in prepare:
+                check_state(step, schema)
+                schema = step.transform_schema(schema)
+            seen = self.gate.source(found, self.data)
+            source = seen.prepared(prepare) if prepare else seen
+            client = Client(0, source, Draws(0, task, round), before)
+            self.gate.admit(found, client, payload)
+            reply = self.gate.release(found, client, payload, found.one(client, payload))
+        except Exception as error:  # at an agent a failure of a task is a code and nothing else
+            self.why = str(error)
+            return REFUSED
+        self.state = before
+        return reply
+
+
+@dataclass
+class Leak:
+    """The number that rests on the fewest rows."""
+
+    rows: float
+    where: str
+
+
+class Hostile:
+    """A driver that asks and subtracts, and knows what each row would have changed."""
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        policy: str | ReleaseLimits = "training",
+        schema: Schema | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        limits = find_limits(policy)
+        schema = infer(X, y) if schema is None else schema
+        left_out = range(len(X)) if rows is None else rows
+        self.whole = Owner(table(X, y, schema), limits)
+        self.without = [
+            Owner(table(np.delete(X, i, axis=0), np.delete(y, i, axis=0), schema), limits)
+            for i in left_out
+        ]
+        self.asks = 0
+        self.answers: list[tuple[dict[str, Any], list[dict[str, Any] | None]]] = []
+
+    def ask(self, task: str, payload: Any, prepare: Sequence[Any] = ()) -> Any:
+        """Ask everybody; the reply of the client with all rows."""
+        self.asks += 1
+        reply = self.whole.ask(task, payload, prepare)
+        if isinstance(reply, str):
+            return reply
+        outcome = self.whole.gate.outcome
+        replies = []
+        for owner in self.without:
+            other = owner.ask(task, payload, prepare)
+            replies.append(None if isinstance(other, str) else _same(other, owner, outcome))
+        self.answers.append((_numbers(reply), replies))
+        return reply
+
+    def leak(self, *, pairs: bool = True) -> Leak:
+        """The fewest effective rows of any number, or of the difference of two of one name."""
+        worst = Leak(np.inf, "")
+        for a, (now, others) in enumerate(self.answers):
+            worst = min(worst, _fewest(now, others, f"ask {a}"), key=lambda leak: leak.rows)
+            for b, (before, earlier) in enumerate(self.answers[:a] if pairs else ()):
+                change = _subtract(now, before)
+                changes = [
+                    None if x is None or y is None else _subtract(x, y)
+                    for x, y in zip(others, earlier, strict=True)
+                ]
+                found = _fewest(change, changes, f"ask {a} minus ask {b}")
+                worst = min(worst, found, key=lambda leak: leak.rows)
+        return worst
+
+
+def _same(reply: Any, owner: Owner, outcome: dict[str, Any]) -> dict[str, Any]:
+    """Numbers, NaN where they were withheld here or there, but not in both."""
+    numbers = _numbers(reply)
+    for entry, became in owner.gate.outcome.items():
+        for name, value in numbers.items():
+            if name != entry or entry not in outcome:
+                continue
+            if became.shape != outcome[entry].shape:
+                numbers[name] = np.full_like(value, np.nan)
+            elif became.size == value.size:
+                differs = (became != outcome[entry]).reshape(-1)
+                if differs.any() and value.shape[::-1] == became.shape and value.ndim == 2:
+                    differs = (became != outcome[entry]).T.reshape(-1)
+                numbers[name] = np.where(differs, np.nan, value.reshape(-1)).reshape(value.shape)
+    return numbers
+
+
+def _numbers(reply: Any, at: str = "") -> dict[str, Any]:
+    """Every array or number of a reply, by its path."""
+    if isinstance(reply, dict):
+        found: dict[str, Any] = {}
+        for key, value in reply.items():
+            found |= _numbers(value, f"{at}.{key}" if at else str(key))
+        return found
+    if isinstance(reply, list):
+        found = {}
+        for i, value in enumerate(reply):
+            found |= _numbers(value, f"{at}[{i}]")
+        return found
+    if isinstance(reply, bool | int | float | np.generic | np.ndarray):
+        value = np.asarray(reply)
+        if value.dtype.kind in "biuf":
+            return {at: value.astype(float)}
+    return {}
+
+
+def _subtract(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    return {n: a[n] - b[n] for n in a if n in b and a[n].shape == b[n].shape}
+
+
+def _fewest(now: dict[str, Any], others: Sequence[Any], where: str) -> Leak:
+    worst = Leak(np.inf, "")
+    for name, value in now.items():
+        changes = np.stack(
+            [
+                np.full_like(value, np.nan)
+                if other is None or name not in other or other[name].shape != value.shape
+                else value - other[name]
+                for other in others
+            ]
+        ).reshape(len(others), -1)
+        measured = np.isfinite(changes).mean(axis=0) > MEASURED
+        changes = np.nan_to_num(changes)
+        changes[np.abs(changes) <= 1e-13 * np.abs(value).reshape(-1)] = 0.0
+        squares = (changes**2).sum(axis=0)
+        some = (squares > 0) & measured
+        if some.any():
+            n = np.abs(changes).sum(axis=0)[some] ** 2 / squares[some]
+            if n.min() < worst.rows:
+                worst = Leak(float(n.min()), f"{where}: {name}[{np.flatnonzero(some)[n.argmin()]}]")
+    return worst

@@ -1,0 +1,369 @@
+"""Trees behind the gate: honest learners work, and trees that single out rows get groups."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gate.measure import REFUSED, Hostile, Owner, table
+
+import solera as so
+from solera.core.component import describe_fitted
+from solera.core.declared import build_checked, check_payload, check_state
+from solera.core.errors import NotEnoughReplies, Refusal
+from solera.core.gate import find_limits
+from solera.core.schema import Feature, Schema
+from solera.core.task import find_task, installed_tasks
+from solera.learn.trees.boosting.histograms import HistBins, Units
+from solera.learn.trees.fusion.tasks import LOCAL
+from solera.learn.trees.tree import Tree, TreeBuilder, starts_of
+
+ROWS = 80
+RNG = np.random.default_rng(11)
+X = np.stack([RNG.normal(size=ROWS), RNG.normal(size=ROWS), np.exp(RNG.normal(size=ROWS))], axis=1)
+Y = (X[:, 0] + X[:, 1] > 0).astype(np.int64)
+SCHEMA = Schema((Feature("a"), Feature("b"), Feature("c")), "classes", np.array([0, 1]), 2)
+CLASSES = SCHEMA.classes
+GROW = {
+    "kind": "cart",
+    "width": 3,
+    "classes": CLASSES,
+    "sizes": None,
+    "max_depth": 4,
+    "min_rows": 1,
+}
+UNITS = Units(20, 20, 10, packed=False, counted=False)
+
+
+def stump(cut: float, column: int = 0, outputs: int = 2) -> dict[str, Any]:
+    """x ≤ cut is of the first class, the rest of the last."""
+    builder = TreeBuilder(outputs)
+    builder.add(np.ones(outputs), 2.0)
+    builder.add(np.eye(outputs)[0], 1.0)
+    builder.add(np.eye(outputs)[-1], 1.0)
+    builder.split(0, column, [1, 2], threshold=cut)
+    return builder.build().to_payload()
+
+
+def fine_bins() -> HistBins:
+    """A bin of its own for every row, as a hostile driver would choose them."""
+    bins = HistBins()
+    bins.schema_ = SCHEMA
+    ordered = np.sort(X, axis=0)
+    bins.edges_ = [np.unique(column) for column in ((ordered[1:] + ordered[:-1]) / 2).T]
+    bins.starts_ = starts_of([len(edges) + 2 for edges in bins.edges_])
+    return bins
+
+
+def count_ask(tree: Any) -> dict[str, Any]:
+    return {
+        "tree": tree,
+        "nodes": np.arange(3),
+        "sizes": np.array([3, 3, 3]),
+        "width": 3,
+        "classes": CLASSES,
+        "epsilon": None,
+    }
+
+
+def judge_ask(tree: Any) -> dict[str, Any]:
+    return {**GROW, "owners": np.array([7]), "trees": [tree]}
+
+
+class Booster:
+    """Drives ``trees.histograms`` as it likes."""
+
+    def __init__(self) -> None:
+        self.bins = fine_bins()
+        self.asks = 0
+
+    def root(self, *values: Any) -> dict[str, Any]:
+        """The first level of a round; the last tree's leaves have these values."""
+        return self._ask(
+            0, [], [0], classes=CLASSES, initial=np.zeros(1), values=[np.array(v) for v in values]
+        )
+
+    def split(self, cut: int, column: int = 0) -> dict[str, Any]:
+        """The two nodes on either side of a bin."""
+        splits = np.zeros((4, 3), dtype=np.int64)
+        splits[0] = -1
+        splits[:, 0] = [column, self.bins.starts_[column] + cut, 1, 1]
+        return self._ask(1, [splits], [1, 2])
+
+    def _ask(self, level: int, splits: Any, wanted: Any, **more: Any) -> dict[str, Any]:
+        step = np.array([self.asks, level, *UNITS])
+        self.asks += 1
+        return {
+            "loss": "sigmoid",
+            "starts": self.bins.starts_,
+            "step": step,
+            "splits": splits,
+            "wanted": [np.array(wanted)],
+            **more,
+        }
+
+
+@pytest.fixture
+def ungrouped(monkeypatch):
+    """The mechanism taken out: tasks see rows, and nobody minds."""
+    monkeypatch.setattr("solera.core.gate.needs_groups", lambda task, limits: False)
+    monkeypatch.setattr("solera.core.groups.Trees.judge", lambda self, leaving: leaving.reply)
+
+
+# --- honest learners ---
+
+
+@pytest.mark.parametrize(
+    ("learner", "least"),
+    [
+        (so.FedHistGBDT(rounds=8, max_depth=3), 0.7),
+        (so.FedForest(trees=10), 0.85),
+        (so.FederatedTree("cart"), 0.55),
+        (so.Pipeline(so.FedBins(4), so.FederatedTree("id3", max_depth=3)), 0.3),
+        (so.Pipeline(so.FedBins(8), so.FedID3(max_depth=4)), 0.4),
+        (so.SimFL(rounds=6), 0.6),
+    ],
+    ids=["FedHistGBDT", "FedForest", "FederatedTree-cart", "FederatedTree-id3", "FedID3", "SimFL"],
+)
+def test_learners_of_trees_learn_behind_the_gate(learner, least):
+    X, y, X_test, y_test = so.datasets.digits()
+    fed = so.simulate(X, y, clients=4, seed=0, policy="training")
+    assert learner.fit(fed).score(X_test, y_test) > least
+
+
+def test_numbers_are_learned_behind_the_gate():
+    X, y, X_test, y_test = so.datasets.diabetes()
+    for learner in (so.FedHistGBDT(rounds=10, max_depth=3), so.FedForest(trees=10)):
+        fed = so.simulate(X, y, clients=2, seed=0, policy="training")
+        assert learner.fit(fed).score(X_test, y_test) > 0.2
+
+
+def test_trees_do_not_leave_under_policies_of_statistics():
+    for policy in ("statistics", "evaluation"):
+        fed = so.simulate(X, Y, clients=1, policy=policy)
+        with pytest.raises(NotEnoughReplies, match="not allowed"):
+            so.FederatedTree().fit(fed)
+
+
+def test_every_task_of_trees_sees_groups():
+    tasks = {name: task for name, task in installed_tasks().items() if name.startswith("trees.")}
+    assert len(tasks) == 12
+    for task in tasks.values():
+        owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
+        source = owner.gate.source(task, owner.data)
+        assert source is not owner.data, task.name
+
+
+def test_a_client_keeps_the_tree_that_left_and_it_rests_on_groups():
+    owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
+    sent = owner.ask("trees.grow", GROW)["tree"]
+    assert all(np.array_equal(owner.state[LOCAL][name], sent[name]) for name in sent)
+    counts = sent["value"]
+    assert ((counts == 0) | (counts >= 5)).all()
+    inner = sent["feature"] >= 0
+    halves = sent["threshold"][inner] * 64
+    assert np.allclose(halves, np.round(halves), atol=1e-4), "between two values of the grid"
+
+
+# --- asks that single out rows ---
+
+
+def asks_along_a_column(hostile: Hostile) -> None:
+    """Trees whose cuts have one row between them."""
+    values = np.sort(X[:, 0])
+    for place in (40, 41, 78):
+        cut = float(values[place : place + 2].mean())
+        hostile.ask("trees.count", count_ask(stump(cut)))
+        hostile.ask("trees.judge", judge_ask(stump(cut)))
+
+
+def test_trees_that_part_one_row_from_the_others_tell_nothing_of_it():
+    hostile = Hostile(X, Y, "training", SCHEMA)
+    asks_along_a_column(hostile)
+    assert len(hostile.answers) == 6
+    assert hostile.leak().rows >= 5 - 1e-6
+
+
+def test_without_groups_they_tell_the_row(ungrouped):
+    hostile = Hostile(X, Y, "training", SCHEMA)
+    asks_along_a_column(hostile)
+    assert hostile.leak().rows < 1.5
+
+
+def histograms_before_and_after(hostile: Hostile) -> None:
+    """Nodes that differ by a row, and a leaf of one row whose value changes its score alone."""
+    booster = Booster()
+    asks = [booster.root(), booster.split(39), booster.root([0.0, 0.0, 0.0])]
+    asks += [booster.split(40), booster.root([0.0, 0.0, 0.0])]
+    asks += [booster.split(78), booster.root([0.0, 0.0, 40.0])]
+    for ask in asks:
+        assert not isinstance(hostile.ask("trees.histograms", ask, [booster.bins]), str)
+
+
+def test_histograms_before_and_after_tell_no_row():
+    hostile = Hostile(X, Y, "training", SCHEMA)
+    histograms_before_and_after(hostile)
+    assert hostile.leak().rows >= 5 - 1e-6
+
+
+def test_without_groups_histograms_tell_the_row(ungrouped):
+    hostile = Hostile(X, Y, "training", SCHEMA)
+    histograms_before_and_after(hostile)
+    assert hostile.leak().rows < 1.5
+
+
+def test_a_label_does_not_follow_from_a_tree_that_isolates_its_row():
+    """A stump above all but one row: its accuracy tells that row's label, but not of a group."""
+    highest = int(np.argmax(X[:, 0]))
+    cut = float(np.sort(X[:, 0])[-2:].mean())
+    flipped = Y.copy()
+    flipped[highest] = 1 - Y[highest]
+    for tree in (stump(cut), stump(cut + 100)):  # with and without the row
+        here, there = (
+            Owner(table(X, y, SCHEMA), find_limits("training")).ask("trees.judge", judge_ask(tree))
+            for y in (Y, flipped)
+        )
+        rows = round(float(here["accuracy"][0]) * ROWS, 6)
+        assert rows == (Y == 0).sum(), "every group is on one side"
+        assert round(float(there["accuracy"][0]) * ROWS, 6) == (flipped == 0).sum()
+
+
+def test_what_a_task_answers_does_not_depend_on_how_often_it_was_asked():
+    owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
+    first = owner.ask("trees.count", count_ask(stump(0.0)))
+    spent = owner.gate.memory.numbers
+    for cut in np.linspace(-1, 1, 20):
+        owner.ask("trees.count", count_ask(stump(float(cut))))
+    again = owner.ask("trees.count", count_ask(stump(0.0)))
+    assert np.array_equal(first["counts"], again["counts"])
+    assert owner.gate.memory.numbers == spent > 0, "the table is counted once"
+
+
+def test_rows_that_are_not_in_groups_do_not_leave(monkeypatch):
+    monkeypatch.setattr("solera.core.gate.needs_groups", lambda task, limits: False)
+    owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
+    assert owner.ask("trees.grow", GROW) == REFUSED
+    assert "not in groups" in owner.why
+
+
+# --- trees that are none ---
+
+
+def broken_trees() -> dict[str, dict[str, Any]]:
+    sound = stump(0.0)
+    chain = TreeBuilder(2)
+    chain.add(np.ones(2), 1.0)
+    for depth in range(2000):
+        chain.add(np.ones(2), 1.0)
+        chain.add(np.ones(2), 1.0)
+        chain.split(2 * depth, 0, [2 * depth + 1, 2 * depth + 2], threshold=0.0)
+    large = np.array([1 << 62, 1 << 62, 1 << 62])
+    return {
+        "a column too far": {**sound, "feature": np.array([3, -1, -1])},
+        "a column below": {**sound, "feature": np.array([-2, -1, -1])},
+        "a circle": {**sound, "branches": np.array([0, 2])},
+        "a child twice": {**sound, "branches": np.array([1, 1])},
+        "a child too far": {**sound, "branches": np.array([1, 9])},
+        "no threshold": {**sound, "threshold": np.array([np.nan, 0.0, 0.0])},
+        "no value": {**sound, "value": np.full((3, 2), np.inf)},
+        "other classes": {**sound, "value": np.ones((3, 3))},
+        "too many branches": {**sound, "arity": large, "start": np.cumsum(large) - large},
+        "no nodes": {name: array[:0] for name, array in sound.items()},
+        "lists": {name: array.tolist() for name, array in sound.items()},
+        "an array less": {name: array for name, array in sound.items() if name != "arity"},
+        "an array more": {**sound, "more": np.zeros(3)},
+        "very deep": chain.build().to_payload(),
+    }
+
+
+@pytest.mark.parametrize("name", broken_trees())
+def test_trees_that_are_none_are_refused_at_once(name):
+    tree = broken_trees()[name]
+    begin = time.perf_counter()
+    for task, ask in (
+        ("trees.count", count_ask(tree)),
+        ("trees.judge", judge_ask(tree)),
+    ):
+        with pytest.raises(Refusal, match="tree"):
+            check_payload(find_task(task), ask, SCHEMA)
+    assert time.perf_counter() - begin < 5.0
+
+
+def test_nodes_that_a_tree_does_not_have_are_refused():
+    owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
+    ask = count_ask(stump(0.0))
+    assert owner.ask("trees.count", {**ask, "nodes": np.array([3])}) == REFUSED
+    assert owner.ask("trees.count", {**ask, "nodes": np.array([1 << 40])}) == REFUSED
+    assert "nodes" in owner.why
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        np.array([[0, 0, -1], [1, 1, 0], [0, 0, 0], [1, 0, 0]]),  # 1 leads back to 0
+        np.array([[0, -1, -1], [1, 0, 0], [0, 0, 0], [2, 0, 0]]),  # the right child is missing
+        np.array([[3, -1, -1], [1, 0, 0], [0, 0, 0], [1, 0, 0]]),
+        np.array([[0.0, -1, -1], [1, 0, 0], [0, 0, 0], [1, 0, 0]]),
+        np.zeros((4, 0), dtype=np.int64),
+        np.zeros((3, 3), dtype=np.int64),
+    ],
+)
+def test_splits_without_end_are_refused(splits):
+    booster = Booster()
+    ask = {**booster.root(), "splits": [splits]}
+    with pytest.raises(Refusal, match="splits"):
+        check_payload(find_task("trees.histograms"), ask, SCHEMA)
+
+
+def test_asks_for_more_sums_than_memory_holds_are_refused():
+    booster = Booster()
+    owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
+    wide = np.array([0, 80, 160, 1 << 24])
+    ask = {**booster.root(), "starts": wide, "wanted": [np.arange(90_000)]}
+    assert owner.ask("trees.histograms", ask, [booster.bins]) == REFUSED
+    assert "too many" in owner.why
+
+
+# --- models and transformers from the wire ---
+
+
+def test_states_of_learners_of_trees_are_compared_with_the_schema():
+    fed = so.simulate(X, Y, clients=2)
+    wrong = Tree(**{**stump(0.0), "feature": np.array([9, -1, -1])})
+    for learner, spoil in (
+        (so.FedForest(trees=2), {"trees_": [wrong]}),
+        (so.FedForest(trees=2), {"trees_": []}),
+        (so.FederatedTree(), {"tree_": wrong}),
+        (so.FedHistGBDT(rounds=1), {"trees_": [[wrong]]}),
+        (so.FedHistGBDT(rounds=1), {"trees_": [[]]}),
+        (so.FedHistGBDT(rounds=1), {"initial_": np.zeros(80)}),
+        (so.SimFL(rounds=1), {"trees_": [[wrong]]}),
+    ):
+        model = learner.clone().fit(fed).for_prediction()
+        build_checked(describe_fitted(model), fed.schema)
+        for name, value in spoil.items():
+            setattr(model, name, value)
+        with pytest.raises(Refusal):
+            check_state(model, fed.schema)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"edges_": [np.array([1.0, 0.0])] * 3},
+        {"edges_": [np.array([np.nan])] * 3},
+        {"edges_": [np.zeros((80, 3))] * 3},
+        {"edges_": [np.array([0.0])] * 2},
+        {"starts_": np.array([0, 3, 6, 9])},
+        {"more_": np.zeros(80)},
+    ],
+)
+def test_bins_of_other_columns_or_without_order_are_refused(spoil):
+    bins = fine_bins()
+    check_state(bins, SCHEMA)
+    for name, value in spoil.items():
+        setattr(bins, name, value)
+    with pytest.raises(Refusal):
+        check_state(bins, SCHEMA)
