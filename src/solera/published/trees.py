@@ -56,8 +56,8 @@ ERRATA = (
     "The text gives the global tree the depth of the local ones; its code has no limit, and only "
     "so its figures are reached (Car, CART, non-IID, 10 clients: 46.7 and 85.8, thesis 87.0).",
     "The code of Federated-ID3 takes the class counts of leaves from the first client alone, so "
-    "its figures fall as clients are added. How numbers were cut into categories is not printed; the "
-    "more bins, the farther they fall (Credit2, 10 clients: 72 with two bins, 30 with eight).",
+    "its figures fall as clients are added. How numbers were cut into categories is not printed; "
+    "the more bins, the farther they fall (Credit2, 10 clients: 72 with two bins, 30 with eight).",
     "Equation 2.1 has the sign of the entropy reversed.",
     "Adult, ID3, IID, 10 clients (88.18 local, 89.97 federated) stands ten points above its "
     "neighbours; Nursery, CART, IID, 50 clients has the local figures in both rows.",
