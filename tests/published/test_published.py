@@ -7,12 +7,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import chi2
 from typer.testing import CliRunner
 
 from solera.cli.app import app
 from solera.core.errors import UsageError
-from solera.published import heonn_energy, heonn_ensemble, heonn_grid, tables, theses
+from solera.published import (
+    heonn_energy,
+    heonn_ensemble,
+    heonn_grid,
+    multilabel,
+    tables,
+    theses,
+)
 from solera.published.rows import AS_PUBLISHED, OURS, row
 from solera.study import runs
 
@@ -255,3 +264,37 @@ def test_rows_of_the_grid_are_read_as_they_are_written() -> None:
     assert ensemble is not None
     assert (ensemble.rows, ensemble.row_replacement) == (0.2, True)
     assert (ensemble.features, ensemble.feature_replacement) == (0.9, False)
+
+
+def test_scores_of_mlfedavg_stand_where_the_thesis_prints_them() -> None:
+    twice = multilabel.sources("scene", "samples_labels", "macro-F1", "local")
+    assert [(c.table, c.value) for c in twice] == [("Table 5.6", 0.7901), ("Table 5.11", 0.7901)]
+    (alone,) = multilabel.sources("20NG", multilabel.ALONE, "SA", "global")
+    assert (alone.table, alone.value) == ("Table 5.12", 0.7753)
+    assert multilabel.sources("20NG", "improved, text's noise", "SA", "global") == []
+
+
+def test_tests_and_diagrams_of_mlfedavg() -> None:
+    methods = [*multilabel.AGGREGATIONS, multilabel.ALONE]
+    methods += [f"{who}, {noise}" for noise in multilabel.NOISES.values()
+                for who in ("improved", "alone improved", "alone")]  # fmt: skip
+    draw = np.random.default_rng(0)
+    runs = [
+        {(m, metric, part): (1.0 if m == multilabel.ALONE else 0.5) + draw.random() / 10
+         for m in methods for metric in multilabel.METRICS for part in multilabel.PARTS}
+        for _ in range(20)
+    ]  # fmt: skip
+    rows = multilabel._tests(runs)
+    tested = {r["cell"]: r for r in rows if r["cell"] is not None}
+    assert len(tested) == 8
+    apart = tested[theses.table("004", "Table 5.14").cell("SA, local test", "p")]
+    assert apart["measured"] == pytest.approx(chi2.sf(20, 1))  # alone is best in all 20 runs
+    assert "20 runs" in apart["note"]
+    diagrams = multilabel.figures(rows)
+    assert [title.partition(",")[0] for title, _ in diagrams] == [
+        f"Figure 5.{n}" for n in range(2, 7)
+    ]
+    below = next(
+        r for r in rows if r["label"].startswith("improved, program's noise, above alone:")
+    )
+    assert below["measured"] == 0

@@ -61,6 +61,8 @@ def test_seeds_that_never_arrive_are_told_apart():
     assert selection_protocol.mean([None]) is None
     assert selection_protocol.spread([2, None, 4]) == "± 1, 2 of 3 seeds"
     assert selection_protocol.spread([None, None]) == "reached by none of 2 seeds"
+    assert selection_protocol.spread([3]) == "one seed"  # which has no spread
+    assert selection_protocol.spread([None]) == "not reached, one seed"
 
 
 @pytest.fixture

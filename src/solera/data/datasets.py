@@ -32,6 +32,7 @@ from solera.data.learning_analytics import (
     xuetangx_actions16k,
 )
 from solera.data.multilabel_sets import MULTILABEL
+from solera.data.particles import MINIBOONE, miniboone
 from solera.data.tables import TABLES
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "kddcup2015",
     "load",
     "mediamill",
+    "miniboone",
     "mnist",
     "ng20",
     "nursery",
@@ -76,12 +78,14 @@ __all__ = [
 
 _BUNDLED = described("bundled", DatasetInfo)
 _ANALYTICS = {info.name: info for info in (XUETANGX, COURSES, OULAD)}
+_PARTICLES = {MINIBOONE.name: MINIBOONE}
 _INFOS: dict[str, DatasetInfo] = {
     **_BUNDLED,
     **IMAGES,
     **TABLES,
     **MULTILABEL,
     **_ANALYTICS,
+    **_PARTICLES,
 }
 
 

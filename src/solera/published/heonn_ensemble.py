@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 import solera as so
 from solera.published import heonn_protocol
-from solera.published.heonn_protocol import DATA, DERIVATIVE, PROTOCOLS, cross_validated, split
+from solera.published.heonn_protocol import (
+    DATA,
+    DERIVATIVE,
+    PROTOCOLS,
+    cross_validated,
+    patches,
+    split,
+)
 from solera.published.rows import Rows, quiet, row
 from solera.published.theses import Cell, table
 from solera.study.run.progress import SILENT, Progress
@@ -76,7 +83,8 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
         form = ".2e" if numbers else ".2f"
         for protocol, derivative in PROTOCOLS.items():
             progress.stage(f"{case.row}, {protocol}")
-            model = so.FedHEONN(**case.options, **derivative, ensemble=case.ensemble)
+            ensemble = patches(case.ensemble, X.shape[1], protocol)
+            model = so.FedHEONN(**case.options, **derivative, ensemble=ensemble)
             scores = cross_validated(X, y, model, 1 if case.ensemble is None else seeds)
             means = scores.mean(axis=1)
             best = means.min() if numbers else means.max()

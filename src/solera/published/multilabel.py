@@ -239,7 +239,7 @@ def _claims(runs: list[Scores]) -> Rows:
             methods = (f"improved, {noise}", baseline)
             test, scores = _test(runs, methods, "macro-F1", "global")
             above = float((scores[:, 0] > scores[:, 1]).mean())
-            label = f"improved above {baseline}, {noise}: share of runs"
+            label = f"improved, {noise}, above {baseline}: share of runs"
             note = f"macro-F1, global test; Friedman p = {test.p:.2g}, {len(scores)} runs"
             rows.append(row(label, None, above, protocol=OURS, form=".3f", note=note))
     return rows

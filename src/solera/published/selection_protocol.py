@@ -115,6 +115,8 @@ def mean(values: list[Any]) -> float | None:
 def spread(values: list[Any]) -> str:
     """How far seeds differ, and how many of them reached the figure."""
     known = [float(value) for value in values if value is not None]
+    if len(values) == 1:
+        return "one seed" if known else "not reached, one seed"
     if not known:
         return f"reached by none of {len(values)} seeds"
     reached = "" if len(known) == len(values) else f", {len(known)} of {len(values)} seeds"

@@ -42,10 +42,10 @@ SCALE_DOWN = (
     "the ten folds. --full: all 80 cells and ten folds."
 )
 DIFFERS = (
-    "as published the global tree is as deep as the local ones, every rule weighs alike, the "
+    "as published the global tree is split until its rules agree, every rule weighs alike, the "
     "purest are kept and leaves are not calibrated, and Federated-ID3 names leaves by one client's "
-    "counts; ours weighs and keeps rules by expected rows, is twice as deep and calibrated by the "
-    "clients' counts, and sums the counts of Federated-ID3"
+    "counts; ours weighs and keeps rules by expected rows, is twice as deep as the local trees and "
+    "calibrated by the clients' counts, and sums the counts of Federated-ID3"
 )
 ERRATA = (
     "The thesis's splits into clients and folds were not seeded, so its figures cannot be repeated "
@@ -53,8 +53,11 @@ ERRATA = (
     "It adds the probabilities of merged rules and keeps the less restrictive condition; its code "
     "averages and intersects. Here probabilities are means weighted by rows, and conditions are "
     "intersected.",
-    "The code of Federated-ID3 takes the class counts of leaves from the first client alone, which "
-    "explains why its published figures fall as clients get fewer rows.",
+    "The text gives the global tree the depth of the local ones; its code has no limit, and only "
+    "so its figures are reached (Car, CART, non-IID, 10 clients: 46.7 and 85.8, thesis 87.0).",
+    "The code of Federated-ID3 takes the class counts of leaves from the first client alone, so "
+    "its figures fall as clients are added. How numbers were cut into categories is not printed; "
+    "the more bins, the farther they fall (Credit2, 10 clients: 72 with two bins, 30 with eight).",
     "Equation 2.1 has the sign of the entropy reversed.",
     "Adult, ID3, IID, 10 clients (88.18 local, 89.97 federated) stands ten points above its "
     "neighbours; Nursery, CART, IID, 50 clients has the local figures in both rows.",
@@ -66,6 +69,8 @@ DATA = ("nursery", "adult", "car", "credit2")
 CLIENTS = (2, 5, 10, 20, 50)
 FOLDS = 10
 BINS = 8
+UNLIMITED = 100
+"""A depth that no tree of 3,000 rules reaches."""
 METRICS = ("accuracy", "macro_f1")
 PERCENTILES = (0, 25, 50, 75)
 _MARGIN = 2.0
@@ -220,8 +225,7 @@ def _one_fold(
     federation = simulate(data, seed=seed)
     bins = FedBins(BINS).fit(federation) if cell.kind == "id3" else None
     ours = _fitted(cell, FederatedTree(cell.kind), federation)
-    depth = ours._local_depth
-    theirs = FederatedTree(cell.kind, global_depth=depth, weigh="rules", calibrate=False)
+    theirs = FederatedTree(cell.kind, global_depth=UNLIMITED, weigh="rules", calibrate=False)
     trees = {
         f"{FUSION}, {OURS}": ours.tree_,
         f"{FUSION}, {AS_PUBLISHED}": _fitted(cell, theirs, federation).tree_,

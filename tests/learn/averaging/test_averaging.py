@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score, label_ranking_loss
 import solera as so
 from solera.core.errors import DataError, NotEnoughReplies, PayloadError, UsageError
 from solera.core.rng import stream_keys
-from solera.learn.averaging import learner, models
+from solera.learn.averaging import learner, models, multilabel
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.multilabel import worse_twice
 from solera.learn.averaging.training.devices import torch
@@ -295,6 +295,30 @@ def test_stopping_rule_of_the_thesis():
     assert worse_twice(falls)
     assert not worse_twice(rises)
     assert not worse_twice(falls[:2])
+
+
+@pytest.mark.parametrize(("stop", "rounds"), [("thesis", 3), ("program", 11)])
+def test_both_stopping_rules_of_mlfedavg(monkeypatch, stop, rounds):
+    """The program looks at means over all rounds of argmax accuracy, from the eleventh on."""
+    seen = []
+
+    def scores(self, federation, what):
+        seen.append(len(seen))
+        worse = {"subset_accuracy": 0.9, "argmax_accuracy": 0.9, "loss": 1.0 + 0.1 * len(seen)}
+        falling = "argmax_accuracy" if stop == "program" else "subset_accuracy"
+        return {0: {**worse, falling: 0.9 - 0.01 * len(seen), "rows": 1.0}}
+
+    monkeypatch.setattr(so.MLFedAvg, "_scores", scores)
+    labels = (np.random.default_rng(0).random((60, 4)) < 0.5).astype(int)
+    dealt = so.data.deal_labels(X[:60], labels, (2, 2), seed=0)
+    learner = so.MLFedAvg(so.nn.mlp(5, 4), rounds=20, stop=stop)
+    assert learner.fit(so.simulate(dealt.clients)).rounds_ == rounds
+
+
+def test_one_bad_round_does_not_move_the_means_twice():
+    up_and_down = [[0.5, 2.0], [0.9, 1.0], [0.8, 1.1], [0.7, 1.2]]
+    assert worse_twice(up_and_down)
+    assert not worse_twice(multilabel._so_far(up_and_down))
 
 
 def test_label_metrics_against_scikit_learn():

@@ -73,12 +73,15 @@ def test_filters():
     fed, _, _ = numeric(clients=6)
     kept = {
         str(f): so.FederatedTree(filter=f).fit(fed).kept_.tolist()
-        for f in ("mean", "median", 0.0, 100.0, None)
+        for f in ("mean", "median", "mode", 0.0, 100.0, None)
     }
     model = so.FederatedTree().fit(fed)
     score = model.scores_["accuracy"]
     assert kept["mean"] == np.flatnonzero(score >= score.mean()).tolist()
     assert len(kept["median"]) >= 3
+    per_cent, often = np.unique(np.floor(100 * score), return_counts=True)
+    mode = per_cent[often.argmax()]  # the lowest of several
+    assert kept["mode"] == np.flatnonzero(np.floor(100 * score) >= mode).tolist()
     assert kept["0.0"] == kept["None"] == list(range(6))
     assert kept["100.0"] == np.flatnonzero(score == score.max()).tolist()
     by_function = so.FederatedTree(filter=lambda scores: np.sort(scores)[-2]).fit(fed)

@@ -13,7 +13,7 @@ from solera.core.replies import Reply
 from solera.learn.trees.fusion.rule_merging import RuleFold, merge, prune
 from solera.learn.trees.fusion.rule_tree import tree_of_rules
 from solera.learn.trees.fusion.rules import RuleSet, rules_of
-from solera.learn.trees.id3 import grow_id3
+from solera.learn.trees.id3 import entropy, grow_id3
 from solera.learn.trees.sklearn_trees import from_sklearn
 from solera.learn.trees.tree import shares
 
@@ -183,3 +183,21 @@ def test_a_budget_keeps_the_fullest_and_says_what_was_dropped():
     assert one["dropped"] > 0
     assert 0 < one["dropped_share"] < 1
     assert isinstance(one["rules"], RuleSet)
+
+
+def test_pruning_by_purity_keeps_the_rules_of_least_entropy_whatever_their_rows():
+    trees, _ = grown(3, "cart", 3)
+    merged = reduce(merge, [rules_of(tree, WIDTH, c) for c, tree in enumerate(trees)])
+    kept, dropped, share = prune(merged, 4, "rules")
+    assert len(kept) == 4
+    assert 0 < share < 1
+    assert entropy(kept.probabilities).max() <= entropy(dropped.probabilities).min() + 1e-12
+    by_rows, _, _ = prune(merged, 4)
+    assert by_rows.expected_rows().sum() >= kept.expected_rows().sum() - 1e-9
+
+
+def test_a_rule_set_without_rules_has_nothing_to_merge():
+    trees, _ = grown(3, "cart", 2)
+    one, other = (rules_of(tree, WIDTH, c) for c, tree in enumerate(trees))
+    assert len(merge(one.take(slice(0, 0)), other)) == 0
+    assert len(merge(one, other.take(slice(0, 0)))) == 0

@@ -29,10 +29,23 @@ from solera.learn.trees.tree import Tree, shares
 log = logging.getLogger("solera")
 
 Percentile = Annotated[float, Meta(ge=0, le=100)]
-Filter = Literal["mean", "median"] | Percentile | Callable[[FloatArray], float] | None
+Filter = Literal["mean", "median", "mode"] | Percentile | Callable[[FloatArray], float] | None
 _ROUNDING = 1e-12
 SHOWN_RULES = 50
 """Rules in the table of a report."""
+
+
+def _mode(score: FloatArray) -> float:
+    """The most frequent value in whole per cent, the lowest of several."""
+    values, counts = np.unique(np.floor(100 * score + _ROUNDING), return_counts=True)
+    return float(values[counts.argmax()]) / 100
+
+
+_CENTRES: dict[str, Callable[[FloatArray], Any]] = {
+    "mean": np.mean,
+    "median": np.median,
+    "mode": _mode,
+}
 
 
 class FederatedTree(SingleTree):
@@ -53,9 +66,10 @@ class FederatedTree(SingleTree):
         category; numeric columns need :class:`FedBins` before).
     max_depth: of the clients' trees; by default 5 for CART and half the columns for ID3.
     global_depth: of the global tree; by default twice the depth of the clients' trees.
-    filter: trees stay whose mean metric at the other clients is at least the "mean" or "median" of
-        all trees, a percentile (a number from 0 to 100), or what a function makes of all mean
-        metrics; None keeps all. A learner with a function cannot be saved.
+    filter: trees stay whose mean metric at the other clients is at least the "mean", the "median"
+        or the "mode" of all trees (the most frequent per cent, the lower of two), a percentile (a
+        number from 0 to 100), or what a function makes of all mean metrics; None keeps all. A
+        learner with a function cannot be saved.
     metric: what the filter looks at, "accuracy" or "macro_f1".
     on_overlap: merged conditions are the intersection ("intersect"), or the least restrictive ones
         ("relax", the thesis's text).
@@ -186,7 +200,7 @@ class FederatedTree(SingleTree):
         elif callable(self.filter):
             threshold = self.filter(score)
         elif isinstance(self.filter, str):
-            threshold = score.mean() if self.filter == "mean" else np.median(score)
+            threshold = _CENTRES[self.filter](score)
         else:
             threshold = np.percentile(score, self.filter)
         self.threshold_ = float(threshold)
