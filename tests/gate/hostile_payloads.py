@@ -17,6 +17,8 @@ from solera.core.declared import Classes, Fitted, Shape, lengths_of
 from solera.core.schema import Schema
 
 LARGE = 1e6
+MOST = 30
+"""Whole numbers are kept small: a thousand epochs leak no more than thirty, and take longer."""
 
 
 class Payloads:
@@ -102,6 +104,8 @@ class Payloads:
         low = max([low, *(m.gt + 1e-9 for m in metas if m.gt is not None)])
         high = min([m.le for m in metas if m.le is not None], default=LARGE)
         high = min([high, *(m.lt - 1e-9 for m in metas if m.lt is not None)])
+        if plain is int:
+            high = min(high, max(low, MOST))
         if get_origin(plain) is not None or plain not in (int, float):
             plain = float
         choices = [

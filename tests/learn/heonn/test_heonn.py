@@ -297,7 +297,7 @@ def test_bad_input():
     with pytest.raises(DataError, match="target"):
         so.FedHEONN().fit(fed(None))
     model = so.FedHEONN().fit(fed())
-    with pytest.raises(NotEnoughReplies, match="3 columns, the model 6"):
+    with pytest.raises(DataError, match="3 features, but FedHEONN is expecting 6"):
         model.partial_fit(fed(rows=X[:, :3]))
     gappy = X.copy()
     gappy[3, 2] = np.inf

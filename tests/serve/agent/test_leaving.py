@@ -64,8 +64,9 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
     home, folder = network.folder / "north", network.folder / "coordinator"
     key = Identity.load(home).sign_key.hex()
     fed = network.connect("study", seed=2)
-    alone = so.messages.PerClient({0: {"for": "north"}, 1: {"for": "south"}})
-    for task, payload in (("data.describe", alone), ("data.flaws", None), ("data.describe", None)):
+    north, south = ({"centroids": np.full((2, 4), float(k))} for k in range(2))
+    alone = so.messages.PerClient({0: north, 1: south})
+    for task, payload in (("kmeans.cost", alone), ("data.flaws", None), ("data.describe", None)):
         fed.ask(task, payload).collect()
     driver = network.driver()
     theirs = {
@@ -79,7 +80,7 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
     }
     shared = theirs[0] & theirs[1]
     assert len(shared) == 1, "no flaws, in the same bytes"
-    assert len(theirs[0]) == 2
+    assert len(theirs[0]) == 3
 
     listed = solera("leave", "--folder", str(home), "--json").stdout
     held = json.loads(listed)
@@ -87,7 +88,7 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
     assert held["rows"]["clients"] == 1
     assert held["rows"]["invites"] == 1
     assert held["rows"]["events"] >= 1
-    assert held["blobs"] == 3, "two replies and a payload of its own"
+    assert held["blobs"] == 4, "three replies and a payload of its own"
     assert held["bytes"] > 0
     assert set(held["files"]) >= STATE | {"audit.log"}
     shown = solera("leave", "--folder", str(home)).stdout
@@ -115,8 +116,8 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
     assert theirs[1] <= blobs, "what others sent stays"
     assert set(rows.values()) == {0}
     contents = [path.read_bytes() for path in (folder / "blobs").glob("??/*")]
-    assert encode({"for": "north"}) not in contents
-    assert encode({"for": "south"}) in contents
+    assert encode(north) not in contents
+    assert encode(south) in contents
     for path in folder.glob("coordinator.sqlite*"):
         data = path.read_bytes()
         assert not any(mark in data for mark in (bytes.fromhex(key), key.encode())), path
