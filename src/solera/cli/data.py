@@ -111,27 +111,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One data set, or a table of one's own: rows, columns and classes as they are understood."""
-    from solera.core.errors import UsageError
-    from solera.data.own_tables import is_own, own
+    from solera.data.own_tables import is_own
 
-    if is_own(name):
-        answers: Any = target[0] if target and len(target) == 1 else target
-        with stderr().status(f"reading {name}"):
-            dataset = own(
-                name,
-                target=answers,
-                group=group,
-                columns=column,
-                kinds=_parameters(kind or []),
-                test=0.0,
-            )
-    elif target or group or column or kind:
-        raise UsageError(
-            f"{name} is a data set that knows its own columns",
-            hint="--target, --group, --column and --kind are for a file, a folder or sql:…",
-        )
-    else:
-        dataset = _load(name)
+    dataset = table_of(name, target, group, column, kind)
     schema = dataset.schema
     if not as_json:
         typer.echo(dataset.summary())
@@ -156,6 +138,38 @@ def show(
             ],
         }
     )
+
+
+def table_of(
+    name: str,
+    target: list[str] | None = None,
+    group: str | None = None,
+    column: list[str] | None = None,
+    kind: list[str] | None = None,
+) -> Dataset:
+    """A data set by its name, or a table of one's own read as the options say."""
+    from solera.core.errors import UsageError
+    from solera.data.own_tables import is_own, own
+
+    if is_own(name):
+        answers: Any = target[0] if target and len(target) == 1 else target
+        with stderr().status(f"reading {name}"):
+            dataset = own(
+                name,
+                target=answers,
+                group=group,
+                columns=column,
+                kinds=_parameters(kind or []),
+                test=0.0,
+            )
+    elif target or group or column or kind:
+        raise UsageError(
+            f"{name} is a data set that knows its own columns",
+            hint="--target, --group, --column and --kind are for a file, a folder or sql:…",
+        )
+    else:
+        dataset = _load(name)
+    return dataset
 
 
 def _columns(dataset: Dataset) -> list[list[str]]:
@@ -231,7 +245,7 @@ def partition(
         dataset.X, dataset.y, clients=clients, partition=rule, seed=seed, schema=dataset.schema
     ).data
     if plot is not None:
-        _save(data.plot(class_names=dataset.class_names or None), plot)
+        save_picture(data.plot(class_names=dataset.class_names or None), plot)
     if as_json:
         counts = data.class_counts()
         print_json(
@@ -273,7 +287,8 @@ def _parameters(pairs: list[str]) -> dict[str, Any]:
     return given
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_picture(figure: Any, path: Path) -> None:
+    """Write a figure in the format that the name of the file asks for."""
     from solera.core.errors import UsageError
 
     formats = figure.canvas.get_supported_filetypes()

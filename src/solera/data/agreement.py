@@ -78,7 +78,7 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 @task(
     "data.describe",
     release=[
-        Facts("target", "empty"),
+        Facts("target", "target_names", "unknown", "empty"),
         Categories("features", "classes", "outputs", "gaps", keep=_keep_common),
         Cells("rows", behind=_behind, read=_number),
     ],

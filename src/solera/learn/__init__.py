@@ -19,6 +19,7 @@ from solera.learn.averaging.variants import (
 )
 from solera.learn.base import Additive, Learner, Predictor, Transformer, load
 from solera.learn.cluster.kmeans import FedKMeans
+from solera.learn.describe import describe
 from solera.learn.evaluation import evaluate
 from solera.learn.heonn.encryption import Encryption
 from solera.learn.heonn.ensemble import RandomPatches
@@ -73,6 +74,7 @@ __all__ = [
     "Scaffold",
     "SimFL",
     "Transformer",
+    "describe",
     "evaluate",
     "in_turn",
     "load",

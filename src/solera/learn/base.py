@@ -414,7 +414,14 @@ class Predictor(Learner, abstract=True):
         return np.asarray(-np.log(np.maximum(chosen, _LEAST)).mean(axis=1))
 
     def evaluate(
-        self, federation: Any, part: str = "test", *, y: Any = None, per_client: bool = True
+        self,
+        federation: Any,
+        part: str = "test",
+        *,
+        y: Any = None,
+        per_client: bool = True,
+        scores: Any = False,
+        metrics: Sequence[str] = (),
     ) -> Any:
         """Metrics over the rows that every client keeps; see :func:`solera.learn.evaluate`.
 
@@ -424,9 +431,11 @@ class Predictor(Learner, abstract=True):
         from solera.learn.evaluation import evaluate, evaluate_rows
 
         if isinstance(federation, Federation):
-            return evaluate(self, federation, part, per_client=per_client)
+            more: dict[str, Any] = {"scores": scores, "metrics": metrics}
+            return evaluate(self, federation, part, per_client=per_client, **more)
         self.check_fitted()
-        return evaluate_rows(self, federation, self._target_of(federation) if y is None else y)
+        y = self._target_of(federation) if y is None else y
+        return evaluate_rows(self, federation, y, scores, metrics)
 
 
 class Additive(Predictor, abstract=True):

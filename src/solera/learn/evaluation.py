@@ -33,7 +33,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.evidence import Sums, cells, everyone
 from solera.core.federation import Federation
 from solera.core.html import html_table
-from solera.core.plan import Plan, planned
+from solera.core.plan import Plan, in_turn, planned
 from solera.core.release import Behind, Cells
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
@@ -41,6 +41,20 @@ from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.data.frames import encode_target
 from solera.learn.base import Predictor
+from solera.learn.row_metrics import find_metric, metric_asks
+from solera.learn.score_metrics import Scores, quantile, wilson
+from solera.learn.scores import (
+    ScoreGrid,
+    ScoreTotals,
+    check_scores,
+    count_scores,
+    located,
+    quantile_metrics,
+    score_ask,
+    score_asks,
+    score_counts,
+    scores_of,
+)
 
 _MOST_SHOWN = 20  # clients in a notebook's table
 
@@ -164,16 +178,32 @@ class Evaluation:
     """Metrics of a federation, and of each client in ``clients``.
 
     ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
-    have names.
+    have names. Where scores were counted, ``bounds`` say how far a metric of the rows themselves
+    can be from the one given, and ``scores`` and ``client_scores`` give the curves.
     """
 
     metrics: dict[str, float]
     clients: dict[int, dict[str, float]]
     counts: dict[str, Any]
     names: dict[int, str] = field(default_factory=dict)
+    bounds: dict[str, float] = field(default_factory=dict)
+    scores: Scores | None = None
+    client_scores: dict[int, Scores] = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]
+
+    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Confidence intervals of metrics of all rows, from the counts that left.
+
+        Wilson's of the accuracy and, where scores of two classes were counted, those of
+        :meth:`Scores.intervals <solera.learn.score_metrics.Scores.intervals>`.
+        """
+        found = {} if self.scores is None else self.scores.intervals(level)
+        if "confusion" in self.counts:
+            low, high = wilson(self["accuracy"], self.counts["confusion"].sum(), quantile(level))
+            found = {"accuracy": (float(low), float(high)), **found}
+        return found
 
     def _repr_html_(self) -> str:
         """What notebooks show: the metrics of all, then those of each client by its name."""
@@ -192,11 +222,22 @@ class Evaluation:
 
 
 def evaluate(
-    model: Any, federation: Federation, part: str = "test", *, per_client: bool = True
+    model: Any,
+    federation: Federation,
+    part: str = "test",
+    *,
+    per_client: bool = True,
+    scores: bool | ScoreGrid = False,
+    metrics: Sequence[str] = (),
 ) -> Evaluation:
     """Ask every client to judge the model on its own rows and fold the counts.
 
     Without ``per_client`` only the folded counts reach the coordinator.
+
+    With ``scores`` clients count their rows by score and class, too, by a :class:`ScoreGrid` or the
+    usual one: AUROC, AUPRC, ECE, sensitivity and specificity within the ``bounds`` of the result,
+    log-loss and Brier score exactly; for numbers quantile losses. ``metrics`` are the names of
+    functions installed by :func:`row_metric <solera.learn.row_metrics.row_metric>`.
 
     Classes: accuracy, balanced accuracy, macro precision, recall and F1. Labels: subset accuracy,
     Hamming loss, micro- and macro-F1. Numbers: MSE, MAE and R². Metrics of classes or labels that
@@ -211,7 +252,15 @@ def evaluate(
         )
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     each: dict[int, dict[str, float]] = {}
-    with federation.announced(model, lambda: evaluation_asks(model, part)):
+    grid = _grid(scores)
+    counted = Counted()
+
+    def plan() -> Plan:
+        more = () if grid is None else score_asks(model, part, grid)
+        own = (metric_asks(model, part, name) for name in metrics)
+        return in_turn(evaluation_asks(model, part), more, *own)
+
+    with federation.announced(model, plan):
         replies = federation.ask(_evaluate, ask)
         if per_client:
             ids, counts = replies.fold(Gather())
@@ -219,12 +268,76 @@ def evaluate(
             each = _by_client(ids, counts)
         else:
             total = replies.fold(Sum())
+        if grid is not None and np.any(rows_counted(total)):
+            found = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
+            counted = _counted(model, found, grid, per_client)
+        for name in metrics:
+            counted.add_means(name, federation.ask(find_metric(name), ask), per_client)
     if not rows_counted(total):
         raise DataError(
             f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
         )
     names = dict(enumerate(federation.names)) if per_client else {}
-    return Evaluation(metrics(total), each, total, names)
+    each = {client: found | counted.clients.get(client, {}) for client, found in each.items()}
+    return Evaluation(
+        {**metrics_of(total), **counted.metrics},
+        each,
+        total,
+        names,
+        counted.bounds,
+        counted.scores,
+        counted.client_scores,
+    )
+
+
+@dataclass
+class Counted:
+    """Metrics beyond those of the confusion matrix, of all and of every client."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    clients: dict[int, dict[str, float]] = field(default_factory=dict)
+    bounds: dict[str, float] = field(default_factory=dict)
+    scores: Scores | None = None
+    client_scores: dict[int, Scores] = field(default_factory=dict)
+
+    def add_means(self, name: str, replies: Any, per_client: bool) -> None:
+        """The mean of a metric of one's own; a client that withholds its sum is left out."""
+        if not per_client:
+            total = replies.fold(Sum())
+            self.metrics[name] = float(ratio(total["total"], total["rows"]))
+            return
+        ids, counts = replies.fold(Gather())
+        self.metrics[name] = float(ratio(counts["total"].sum(), counts["rows"].sum()))
+        for client, mean in zip(ids, ratio(counts["total"], counts["rows"]), strict=True):
+            self.clients.setdefault(int(client), {})[name] = float(mean)
+
+
+def _grid(scores: bool | ScoreGrid) -> ScoreGrid | None:
+    if isinstance(scores, ScoreGrid):
+        return scores
+    return ScoreGrid() if scores else None
+
+
+def _counted(model: Any, replies: Any, grid: ScoreGrid, per_client: bool) -> Counted:
+    """The metrics of counted scores, folded or of every client."""
+    if not per_client:
+        return _of_scores(model, replies.fold(ScoreTotals()), grid)
+    ids, counts = replies.fold(Gather())
+    found = located(counts)
+    all_ = _of_scores(model, map_leaves(lambda leaf: leaf.sum(axis=0), found), grid)
+    for i, client in enumerate(ids.tolist()):
+        own = _of_scores(model, {name: leaf[i] for name, leaf in found.items()}, grid)
+        all_.clients[client] = own.metrics
+        if own.scores is not None:
+            all_.client_scores[client] = own.scores
+    return all_
+
+
+def _of_scores(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Counted:
+    if "pinball" in total:
+        return Counted(quantile_metrics(total, grid.quantiles))
+    scores = scores_of(model, total, grid)
+    return Counted(scores.metrics(), {}, scores.bounds(), scores)
 
 
 def evaluate_all(model: Any, federation: Federation) -> Evaluation:
@@ -236,17 +349,27 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
     return Evaluation(metrics(total), {}, total)
 
 
-def evaluate_rows(model: Any, X: Any, y: Any) -> Evaluation:
+def evaluate_rows(
+    model: Any, X: Any, y: Any, scores: bool | ScoreGrid = False, metrics: Sequence[str] = ()
+) -> Evaluation:
     """Metrics over rows at hand, counted as a client counts its own."""
+    if metrics:
+        raise UsageError("metrics of one's own are functions: call them on rows at hand")
     y = encode_target(y, model.schema_)
     X = model.check_rows(X)
     if len(y) != X.shape[0]:
         raise DataError(f"X has {X.shape[0]:,} rows, y has {len(y):,}")
     if not len(y):
         raise DataError("there are no rows to evaluate")
-    counts = count_rows(model, Segments(X, y, np.zeros(1, np.int64), np.array([len(y)])))
-    total = map_leaves(lambda leaf: leaf[0], counts)
-    return Evaluation(metrics(total), {}, total)
+    rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
+    total = map_leaves(lambda leaf: leaf[0], count_rows(model, rows))
+    grid, counted = _grid(scores), Counted()
+    if grid is not None:
+        check_scores(model)
+        found = located(score_counts(model, rows, grid))
+        counted = _of_scores(model, {name: leaf[0] for name, leaf in found.items()}, grid)
+    all_ = {**metrics_of(total), **counted.metrics}
+    return Evaluation(all_, {}, total, bounds=counted.bounds, scores=counted.scores)
 
 
 def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, float]]:
@@ -312,6 +435,10 @@ def metrics(counts: dict[str, Any]) -> dict[str, float]:
     """The metrics of folded counts."""
     found = metrics_of_many(map_leaves(lambda leaf: np.asarray(leaf)[None], counts))
     return {name: float(values[0]) for name, values in found.items()}
+
+
+metrics_of = metrics
+"""The same, where ``metrics`` is a parameter."""
 
 
 def metrics_of_many(counts: dict[str, Any]) -> dict[str, FloatArray]:

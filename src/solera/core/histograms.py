@@ -1,0 +1,105 @@
+"""Histograms along a line of bins, such as scores of a model by class.
+
+A histogram is told by its cumulative counts: how many rows are in the first so many bins. One of
+these leaves only where it differs from no row, from all rows, and from every count that left
+before, of this reply and of others, in none or at least ``min_count`` rows. Two models that differ
+in the score of one row therefore give the same counts, or counts far apart. Where a cumulative
+count may not leave, its bin is merged with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray, Part
+from solera.core.evidence import Persons, Sums
+from solera.core.release import Leaving, Release
+
+
+class Histograms(Release):
+    """Histograms whose small bins are merged with the next; the entry ``merged`` says that.
+
+    What is told of a bin were rows of it and of the empty ones before it. A histogram of too few
+    rows is empty.
+
+    ``bins``: (client, ask) → the bin of every row in each histogram, rows × histograms and −1 for
+    none, and the part of the rows.
+    """
+
+    kind = "cells"
+    says = "histograms whose bins hold at least min_count rows"
+
+    def __init__(
+        self, entry: str, merged: str, *, bins: Callable[[Client, Any], tuple[IntArray, Part]]
+    ) -> None:
+        super().__init__(entry, merged)
+        self.bins = bins
+
+    def judge(self, leaving: Leaving) -> Any:
+        entry, merged = self.entries
+        if not leaving.holds(entry):
+            return leaving.reply
+        value = leaving.get(entry)
+        index, part = self.bins(leaving.client, leaving.ask)
+        numbers = value.reshape(index.shape[1], -1)
+        leaves = np.stack(
+            [_released(leaving, own, numbers.shape[1], part).astype(value.dtype) for own in index.T]
+        )
+        leaving.outcome[entry] = np.where(leaves == numbers, 0, 1)
+        leaving.put(entry, leaves.reshape(value.shape))
+        leaving.put(merged, True)
+        return leaving.reply
+
+
+def _released(leaving: Leaving, own: IntArray, bins: int, part: Part) -> IntArray:
+    """The histogram as it leaves; ``own`` is the bin of every row."""
+    leaves = np.zeros(bins, dtype=np.int64)
+    inside = own >= 0
+    held = np.unique(own[inside])
+    if not len(held):
+        return leaves
+    below = inside[:, None] & (own[:, None] <= held)
+    sums = Sums(below, part=part)
+    told = _far_apart(leaving, sums)
+    if not told[-1]:  # all rows of the histogram are told of, or none
+        return leaves
+    at_top = leaving.persons(sums).count(own[:, None] == held[-1])[0]
+    if at_top < leaving.limits.min_count:  # where the largest are is told of as many, too
+        held[-1] = bins - 1
+    leaves[held[told]] = np.diff(below.sum(axis=0)[told], prepend=0)
+    sums = Sums(below[:, told], part=part)
+    fresh = leaving.memory.keep(sums, sums.right.sum(axis=0)[:, None].astype(float))
+    values = max(1, len(own) * leaving.client.data.schema.width)
+    leaving.memory.spend(fresh, leaving.limits.numbers * values)
+    return leaves
+
+
+def _far_apart(leaving: Leaving, sums: Sums) -> BoolArray:
+    """Which cumulative counts may leave, the last one first and then from left to right."""
+    now, persons, least = sums.right, leaving.persons(sums), leaving.limits.min_count
+    earlier = leaving.memory.known(sums)[0]
+    marks = earlier[:, ((earlier == 0) | (earlier == 1)).all(axis=0)].astype(bool)
+    none = np.zeros((len(now), 1), dtype=bool)
+    known = np.concatenate([none, ~none, marks, now], axis=1)
+    sizes, first = known.sum(axis=0), 2 + marks.shape[1]
+    sound = np.arange(known.shape[1]) < first
+    order = [now.shape[1] - 1, *range(now.shape[1] - 1)]
+    for k in order:
+        candidates = sound.copy()
+        if persons.of is None:  # counts of few different rows differ by as few
+            candidates &= np.abs(sizes - sizes[first + k]) < least
+        apart = _rows_apart(known[:, candidates], now[:, [k]], persons)
+        sound[first + k] = not ((apart > 0) & (apart < least)).any()
+    return np.asarray(sound[first:])
+
+
+def _rows_apart(known: BoolArray, now: BoolArray, persons: Persons) -> FloatArray:
+    """The effective rows of the difference of a count to others, 0 where there is none."""
+    if persons.of is None:
+        return np.asarray((known != now).sum(axis=0), dtype=float)
+    difference: Array = known.astype(float) - now
+    absolute, squares = persons.sums(difference)
+    return np.divide(absolute**2, squares, out=np.zeros_like(squares), where=squares > 0)

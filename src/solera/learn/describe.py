@@ -1,0 +1,303 @@
+"""Look before training: what the rows of a federation are like, without seeing one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Fields, Sum
+from solera.core.clients import FloatArray, IntArray
+from solera.core.component import Component
+from solera.core.constraints import Count
+from solera.core.errors import NotEnoughReplies
+from solera.core.federation import Federation
+from solera.core.html import html_table
+from solera.core.pictures import new_figure
+from solera.core.plan import Plan, in_turn, planned
+from solera.core.schema import Schema
+from solera.data.agreement import AGREEMENT, SchemaAgreement
+from solera.data.agreement import describe as describe_columns
+from solera.learn.description import MISSING, OTHER, column_of_cells, count_cells, sum_products
+from solera.learn.evaluation import Gather, ratio
+from solera.learn.preprocess.moments import Moments, column_moments
+from solera.learn.preprocess.quantiles import count, quantile_asks, quantiles
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_MOST_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Description:
+    """What :func:`describe` found.
+
+    Parameters
+    ----------
+    schema: the columns, with the categories and classes that may be named.
+    names: what the clients are called.
+    rows: of every client.
+    missing: clients × columns, how many values miss.
+    quantiles: columns × 5, at 5, 25, 50, 75 and 95 %; NaN for categories.
+    edges, histogram: of columns of numbers, columns × edges, and clients × columns × the rows
+        below each edge.
+    categories: for every column clients × categories, how many rows have each.
+    classes: clients × classes.
+    correlations: of the columns of numbers; None where owners do not allow products.
+    """
+
+    schema: Schema
+    names: tuple[str, ...]
+    rows: IntArray
+    missing: IntArray
+    quantiles: FloatArray
+    edges: FloatArray
+    histogram: IntArray
+    categories: tuple[IntArray, ...]
+    classes: IntArray
+    correlations: FloatArray | None
+
+    @property
+    def numbers(self) -> list[int]:
+        """Which columns are numbers or dates."""
+        return [j for j, f in enumerate(self.schema.features) if f.kind != "categorical"]
+
+    def drift(self) -> FloatArray:
+        """How far every client's distribution of a column is from that of all: clients × columns.
+
+        The largest difference of the shares of values below an edge (Kolmogorov–Smirnov), or half
+        the sum of the differences of the shares of categories (total variation): 0 for the
+        same, 1 for nothing in common.
+        """
+        found = np.zeros((len(self.rows), len(self.schema.features)))
+        known = self.rows[:, None] - self.missing
+        for j, feature in enumerate(self.schema.features):
+            if feature.kind == "categorical":
+                found[:, j] = _variation(self.categories[j])
+                continue
+            below = self.histogram[:, j]
+            own = ratio(below, known[:, [j]] * np.ones_like(below))
+            everybody = ratio(below.sum(axis=0), np.full(below.shape[1], known[:, j].sum()))
+            found[:, j] = np.abs(own - everybody).max(axis=1)
+        return found
+
+    def class_drift(self) -> FloatArray:
+        """The total variation of every client's classes from those of all."""
+        return _variation(self.classes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        features = []
+        for j, feature in enumerate(self.schema.features):
+            told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
+            told["missing"] = int(self.missing[:, j].sum())
+            told["drift"] = self.drift()[:, j].tolist()
+            if feature.kind == "categorical":
+                total = self.categories[j].sum(axis=0).tolist()
+                told["categories"] = dict(zip(feature.categories, total, strict=True))
+            else:
+                levels = [f"{q:g}" for q in LEVELS]
+                told["quantiles"] = dict(zip(levels, self.quantiles[j].tolist(), strict=True))
+            features.append(told)
+        classes = [str(c) for c in self.schema.classes.tolist()]
+        by_client = [dict(zip(classes, line, strict=True)) for line in self.classes.tolist()]
+        return {
+            "clients": [
+                {"name": name, "rows": rows, "classes": held}
+                for name, rows, held in zip(self.names, self.rows.tolist(), by_client, strict=True)
+            ],
+            "columns": features,
+            "correlations": None if self.correlations is None else self.correlations.tolist(),
+        }
+
+    def lines(self) -> list[list[str]]:
+        """A line for every column: name, kind, missing, what its values are, and drift."""
+        drift = self.drift()
+        lines = []
+        for j, feature in enumerate(self.schema.features):
+            if feature.kind == "categorical":
+                total = self.categories[j].sum(axis=0)
+                order = np.argsort(-total, kind="stable")[:_MOST_SHOWN]
+                said = [f"{feature.categories[i]}: {total[i]:,}" for i in order if total[i]]
+                values = ", ".join(said)
+            else:
+                values = " · ".join(f"{q:.4g}" for q in self.quantiles[j])
+            share = self.missing[:, j].sum() / max(1, self.rows.sum())
+            ends = [f"{share:.1%}", values, f"{drift[:, j].max(initial=0):.2f}"]
+            lines.append([feature.name, feature.kind, *ends])
+        return lines
+
+    def head(self) -> list[str]:
+        """Clients, rows and classes in a line each."""
+        head = [f"{len(self.rows):,} clients, {self.rows.sum():,} rows"]
+        if self.classes.size:
+            total = self.classes.sum(axis=0).tolist()
+            pairs = zip(self.schema.classes.tolist(), total, strict=True)
+            head.append("classes  " + ", ".join(f"{c}: {n:,}" for c, n in pairs))
+            head.append(f"drift of classes  at most {self.class_drift().max(initial=0):.2f}")
+        return head
+
+    def __str__(self) -> str:
+        return "\n".join([*self.head(), *("  ".join(line) for line in self.lines())])
+
+    def _repr_html_(self) -> str:
+        header = ["column", "kind", "missing", "5 · 25 · 50 · 75 · 95 %, or categories", "drift"]
+        title = f"{len(self.rows):,} clients, {self.rows.sum():,} rows"
+        return html_table(self.lines(), header, title)
+
+    def plot(self) -> Any:
+        """One picture: rows and classes of clients, columns, correlations, and drift."""
+        shown = list(range(len(self.schema.features)))[:_MOST_SHOWN]
+        columns = 4
+        lines = 1 + -(-len(shown) // columns)
+        figure = new_figure(figsize=(14, 3.2 * lines))
+        axes = figure.subplots(lines, columns, squeeze=False)
+        names = [feature.name for feature in self.schema.features]
+        self._plot_clients(axes[0, 0])
+        _heat(axes[0, 1], ratio(self.missing, self.rows[:, None] + 0 * self.missing), "missing")
+        _heat(axes[0, 2], self.drift(), "drift from all clients")
+        if self.correlations is None:
+            axes[0, 3].set_axis_off()
+        else:
+            own = [names[j] for j in self.numbers]
+            image = axes[0, 3].imshow(self.correlations, vmin=-1, vmax=1, cmap="RdBu_r")
+            axes[0, 3].set_yticks(range(len(own)), own, fontsize=7)
+            axes[0, 3].set_title("correlations")
+            figure.colorbar(image, ax=axes[0, 3])
+        for ax in axes[1:].ravel():
+            ax.set_axis_off()
+        for ax, j in zip(axes[1:].ravel(), shown, strict=False):
+            ax.set_axis_on()
+            ax.set_title(names[j], fontsize=9)
+            self._plot_column(ax, j)
+        return figure
+
+    def _plot_clients(self, ax: Any) -> None:
+        start = np.zeros(len(self.rows))
+        for c, rows in zip(self.schema.classes.tolist(), self.classes.T, strict=False):
+            ax.barh(np.arange(len(rows)), rows, left=start, label=str(c))
+            start = start + rows
+        ax.barh(np.arange(len(start)), np.maximum(self.rows - start, 0), left=start, color="0.8")
+        ax.set(title="rows of clients", xlabel="rows", ylabel="client")
+        if self.classes.size and self.classes.shape[1] <= 10:
+            ax.legend(fontsize=7)
+
+    def _plot_column(self, ax: Any, j: int) -> None:
+        feature = self.schema.features[j]
+        if feature.kind == "categorical":
+            total = self.categories[j].sum(axis=0)
+            order = [i for i in np.argsort(-total, kind="stable")[:_MOST_SHOWN] if total[i]]
+            ax.barh([feature.categories[i] for i in order], total[order])
+            ax.tick_params(labelsize=7)
+            return
+        edges = self.edges[j]
+        inside = np.diff(self.histogram[:, j].sum(axis=0))
+        ax.stairs(inside, edges, fill=True, alpha=0.5)
+        for own in self.histogram[:, j]:
+            scale = ratio(inside.sum(), own[-1] - own[0])
+            ax.stairs(np.diff(own) * scale, edges, color="0.4", lw=0.4)
+
+
+class Describe(Component):
+    """How :func:`describe` asks: ``bins`` of every histogram."""
+
+    def __init__(self, bins: Count = 20) -> None:
+        self.bins = bins
+
+    def asks(self) -> Plan:
+        """What is asked of every client."""
+        return in_turn(
+            AGREEMENT,
+            quantile_asks(),
+            (planned(count, 1),),
+            (planned(count_cells, 1, open=["columns"]),),
+            (planned(column_moments, 1),),
+            (planned(sum_products, 1, optional=True),),
+        )
+
+    def look(self, federation: Federation) -> Description:
+        """Ask the clients."""
+        with federation.announced(self, self.asks):
+            schema = federation.ask(describe_columns).fold(SchemaAgreement())["schema"]
+            width = len(schema.features)
+            found = quantiles(federation, LEVELS, width)
+            edges = _edges(found, self.bins)
+            _, below = federation.ask(count, {"edges": edges}, round=len(LEVELS) + 1).fold(Gather())
+            columns = [{"categories": list(f.categories)} for f in schema.features]
+            ask = {"columns": columns, "classes": schema.classes}
+            ids, counts = federation.ask(count_cells, ask).fold(Gather())
+            correlations = _correlations(federation)
+        cell = column_of_cells(ask)
+        tables = [counts["cells"][:, cell == j] for j in range(width)]
+        categorical = np.array([f.kind == "categorical" for f in schema.features])
+        found[categorical] = np.nan
+        return Description(
+            schema=schema,
+            names=_names(federation, ids),
+            rows=counts["rows"],
+            missing=np.stack([table[:, MISSING] for table in tables], axis=1),
+            quantiles=found,
+            edges=edges,
+            histogram=below["below"],
+            categories=tuple(table[:, OTHER + 1 :] for table in tables),
+            classes=counts["classes"],
+            correlations=correlations,
+        )
+
+
+def describe(federation: Federation, *, bins: int = 20) -> Description:
+    """What the rows of all clients are like, and how clients differ, from counts and sums alone.
+
+    Rows, missing values, quantiles, histograms, categories, classes, correlations and drift. The
+    smallest and the largest value are not asked for. Behind a gate counts of fewer than
+    ``min_count`` rows are withheld and rare categories and classes not named; correlations need a
+    policy that allows Gram matrices, such as "training".
+    """
+    return Describe(bins).look(federation)
+
+
+def _names(federation: Federation, ids: IntArray) -> tuple[str, ...]:
+    given = dict(enumerate(federation.names))
+    return tuple(given.get(i, f"client {i}") for i in ids.tolist())
+
+
+def _edges(found: FloatArray, bins: int) -> FloatArray:
+    """Equal bins from a little below the 5 % to a little above the 95 % quantile."""
+    low, high = np.nan_to_num(found[:, 0]), np.nan_to_num(found[:, -1])
+    margin = np.where(high > low, 0.05 * (high - low), 0.5)
+    low, high = low - margin, high + margin
+    return np.asarray(np.linspace(low, high, bins + 1, axis=1))
+
+
+def _variation(counts: IntArray) -> FloatArray:
+    own = ratio(counts, counts.sum(axis=1, keepdims=True) + 0 * counts)
+    total = counts.sum(axis=0)
+    apart = np.abs(own - ratio(total, np.full_like(total, total.sum()))).sum(axis=1) / 2
+    return np.asarray(np.where(counts.sum(axis=1) > 0, apart, 0.0))
+
+
+def _correlations(federation: Federation) -> FloatArray | None:
+    """Of the columns of numbers; None where no client allows it."""
+    moments = federation.ask(column_moments).fold(Moments())
+    spread = np.sqrt(moments["variance"])
+    ask = {"mean": moments["mean"], "scale": np.where(spread > 0, spread, 1.0)}
+    rest = {"moments": Sum(), "squares": Sum(), "few": Sum(), "shape": Fields({"grams": Sum()})}
+    try:
+        packed = federation.ask(sum_products, ask).fold(Fields(rest))["shape"]["grams"][0, 0]
+    except NotEnoughReplies:
+        return None
+    size = int((np.sqrt(8 * len(packed) + 1) - 1) / 2)
+    G = np.zeros((size, size))
+    G[np.triu_indices(size)] = packed
+    G = G + np.triu(G, 1).T
+    mean = G[0] / max(G[0, 0], 1.0)
+    C = (G / max(G[0, 0], 1.0) - np.outer(mean, mean))[1:, 1:]
+    scale = np.sqrt(np.maximum(np.diagonal(C), 0.0))
+    found = np.divide(C, np.outer(scale, scale), out=np.zeros_like(C), where=C.diagonal() > 1e-12)
+    return np.asarray(np.clip(found, -1, 1))
+
+
+def _heat(ax: Any, values: FloatArray, title: str) -> None:
+    image = ax.imshow(values, aspect="auto", cmap="cividis", vmin=0, vmax=max(values.max(), 1e-9))
+    ax.set(title=title, xlabel="column", ylabel="client")
+    ax.figure.colorbar(image, ax=ax)

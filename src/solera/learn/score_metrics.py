@@ -1,0 +1,312 @@
+"""AUROC, AUPRC, calibration and the like from counts of scores by bin.
+
+Where in its bin a score lies is not known, so a metric is known to lie between two numbers. The
+middle of them is given, and how far the metric of the rows themselves can be from it, its *bound*.
+Behind a gate bins are merged, and the bounds grow with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.errors import UsageError
+from solera.core.pictures import new_figure
+
+CALIBRATION_BINS = 10
+CALIBRATION_EDGES = np.linspace(0, 1, CALIBRATION_BINS + 1)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How many rows have which score, and what follows from that.
+
+    Parameters
+    ----------
+    names: what was asked of every row: the second of two classes, each of more classes, or labels.
+    edges: between the bins; a bin holds scores above its lower and up to its upper edge.
+    high, low: rows by name, by whether the row is of that class, and by the highest and lowest bin
+        in which they can be. The two are the same unless small bins were merged.
+    loss, brier, judged: the sums of −log p and of squared errors, and over how many rows.
+    threshold: rows with a higher score are called positive.
+    """
+
+    names: tuple[str, ...]
+    edges: FloatArray
+    high: IntArray
+    low: IntArray
+    loss: float
+    brier: float
+    judged: int
+    threshold: float = 0.5
+
+    @property
+    def rows(self) -> int:
+        """How many rows were counted."""
+        return int(self.high[0].sum()) if len(self.high) else 0
+
+    # --- single numbers ---
+
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the largest value that every metric of the rows can have.
+
+        With more than two classes, and with labels, means over those that both occur and miss.
+        A metric that nothing is known of is left out.
+        """
+        known = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
+        found: dict[str, tuple[float, float]] = {}
+        if len(known):
+            each = {
+                "auroc": [self._auroc(i) for i in known],
+                "auprc": [self._auprc(i) for i in known],
+                "ece": [self._ece(i) for i in known],
+                "sensitivity": [self._above(i)[1] for i in known],
+                "specificity": [_complement(self._above(i)[0]) for i in known],
+            }
+            for name, values in each.items():
+                low, high = np.mean(values, axis=0)
+                found[name] = float(low), float(high)
+        if self.judged:
+            found["log_loss"] = (self.loss / self.judged,) * 2
+            found["brier"] = (self.brier / self.judged,) * 2
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        """Every metric: the middle of its range, and the ECE as if scores were amid their bins."""
+        found = {name: (low + high) / 2 for name, (low, high) in self.ranges().items()}
+        if "ece" in found:
+            known = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
+            found["ece"] = float(np.mean([self._calibration_error(i)[0] for i in known]))
+        return found
+
+    def bounds(self) -> dict[str, float]:
+        """How far every metric of the rows themselves can be from that of :meth:`metrics`."""
+        found = self.metrics()
+        return {
+            name: max(high - found[name], found[name] - low)
+            for name, (low, high) in self.ranges().items()
+        }
+
+    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Confidence intervals of one class against the other, from the counts and their bounds.
+
+        Hanley & McNeil 1982 for the AUROC, Wilson 1927 for sensitivity and specificity.
+        """
+        if len(self.high) != 1 or not self.high[0].sum(axis=1).all():
+            return {}
+        z = quantile(level)
+        negatives, positives = (int(n) for n in self.high[0].sum(axis=1))
+        (below, above), (area_low, area_high) = self._above(0), self._auroc(0)
+        spread_low = z * hanley_mcneil(area_low, positives, negatives)
+        spread_high = z * hanley_mcneil(area_high, positives, negatives)
+        return {
+            "auroc": (max(0.0, area_low - spread_low), min(1.0, area_high + spread_high)),
+            "sensitivity": _wilson_range(above, positives, z),
+            "specificity": _wilson_range(_complement(below), negatives, z),
+        }
+
+    def _auroc(self, i: int) -> tuple[float, float]:
+        """Pairs of a positive and a negative in the right order, ties as none or as all.
+
+        P(positive above negative) as in Mann & Whitney; the middle counts a tie as a half.
+        """
+        (low_n, low_p), (high_n, high_p) = self.low[i], self.high[i]
+        pairs = float(low_p.sum()) * float(low_n.sum())
+        right = (low_p * (np.cumsum(high_n) - high_n)).sum() / pairs
+        not_wrong = (high_p * np.cumsum(low_n)).sum() / pairs
+        return float(right), float(not_wrong)
+
+    def _auprc(self, i: int) -> tuple[float, float]:
+        """Average precision, the mean of the precision at the score of every positive.
+
+        At the score of the k-th positive from above there are at least k true positives and at
+        most the false ones that its bin or higher ones may hold; and the other way round.
+        """
+        (low_n, low_p), (high_n, high_p) = self.low[i], self.high[i]
+        bins = np.arange(len(low_p))
+        lowest, highest = (np.repeat(bins, p)[::-1] for p in (low_p, high_p))
+        k = np.arange(1, len(lowest) + 1)
+        worst = k / (k + _from_above(high_n)[lowest])
+        true, false = _from_above(high_p), _from_above(low_n) - low_n
+        precision = np.divide(true, true + false, out=np.zeros(len(bins)), where=true > 0)
+        pairs, which = np.unique(np.stack([lowest, highest]), axis=1, return_inverse=True)
+        best = np.array([precision[a : b + 1].max() for a, b in pairs.T])[which.reshape(-1)]
+        return float(worst.mean()), float(best.mean())
+
+    def _above(self, i: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The share of the negatives, and of the positives, above the threshold."""
+        certain = int(np.searchsorted(self.edges, self.threshold, side="left")) + 1
+        possible = int(np.searchsorted(self.edges, self.threshold, side="right"))
+        negative, positive = (
+            (
+                float(self.low[i, c, certain:].sum() / self.low[i, c].sum()),
+                float(self.high[i, c, possible:].sum() / self.high[i, c].sum()),
+            )
+            for c in (0, 1)
+        )
+        return negative, positive
+
+    def _ece(self, i: int) -> tuple[float, float]:
+        error, off = self._calibration_error(i)
+        return max(0.0, error - off), min(1.0, error + off)
+
+    def _calibration_error(self, i: int) -> tuple[float, float]:
+        """Expected calibration error Σ_b n_b/n |share of positives − mean score| (Naeini 2015).
+
+        Over ten bins; and how far it may be off: a score that is off by h changes it by at most
+        h/n, a row in another of the ten bins by at most 2/n.
+        """
+        counted = self.calibration(i)
+        rows = counted["rows"]
+        error = float((rows * np.abs(counted["share"] - counted["score"])).sum() / rows.sum())
+        return error, float(counted["off"] + 2 * counted["elsewhere"] / rows.sum())
+
+    # --- curves ---
+
+    def roc(self, i: int = 0) -> tuple[FloatArray, FloatArray]:
+        """False and true positive rates at the edges of the bins, from (0, 0) to (1, 1)."""
+        negatives, positives = (
+            (h + w)[::-1] for h, w in zip(self.high[i], self.low[i], strict=True)
+        )
+        rates = [np.concatenate([[0.0], np.cumsum(n) / n.sum()]) for n in (negatives, positives)]
+        return rates[0], rates[1]
+
+    def precision_recall(self, i: int = 0) -> tuple[FloatArray, FloatArray]:
+        """Precision and recall at the edges of the bins, from the highest score down."""
+        negatives, positives = (
+            (h + w)[::-1] for h, w in zip(self.high[i], self.low[i], strict=True)
+        )
+        true, false = np.cumsum(positives), np.cumsum(negatives)
+        some = true + false > 0
+        return true[some] / (true + false)[some], true[some] / true[-1]
+
+    def calibration(self, i: int = 0, level: float = 0.95) -> dict[str, Any]:
+        """Of ten equal bins: ``rows``, mean ``score``, ``share`` of positives and its band.
+
+        ``low`` and ``high`` are Wilson's interval of the share. ``off`` is how far the scores are
+        known, in the mean, and ``elsewhere`` how many rows may be of another of the ten bins.
+        """
+        ends = np.concatenate([[0.0], self.edges, [1.0]])
+        rows, positives, scores = (np.zeros(CALIBRATION_BINS) for _ in range(3))
+        off = elsewhere = 0.0
+        for c in (0, 1):
+            for a, b, n in _spans(self.low[i, c], self.high[i, c]):
+                middle, half = (ends[a] + ends[b + 1]) / 2, (ends[b + 1] - ends[a]) / 2
+                first, last = (_tenth(x) for x in (np.nextafter(ends[a], 1), ends[b + 1]))
+                tenth = _tenth(middle)
+                rows[tenth] += n
+                positives[tenth] += n * c
+                scores[tenth] += n * middle
+                off += n * half
+                elsewhere += n * (first != last)
+        some = rows > 0
+        share, score = positives[some] / rows[some], scores[some] / rows[some]
+        low, high = wilson(share, rows[some], quantile(level))
+        return {
+            "rows": rows[some],
+            "score": score,
+            "share": share,
+            "low": low,
+            "high": high,
+            "off": off / max(rows.sum(), 1),
+            "elsewhere": elsewhere,
+        }
+
+    def plot(self, clients: dict[int, Scores] | None = None) -> Any:
+        """A figure of the ROC, precision–recall and calibration curves, thin ones of clients."""
+        figure = new_figure(figsize=(12, 4))
+        roc, pr, calibration = figure.subplots(1, 3)
+        for each in (clients or {}).values():
+            if each.high[0].sum(axis=1).all():
+                roc.plot(*each.roc(), color="0.7", lw=0.8)
+                pr.plot(*each.precision_recall()[::-1], color="0.7", lw=0.8)
+        for i, name in enumerate(self.names):
+            if not self.high[i].sum(axis=1).all():
+                continue
+            roc.plot(*self.roc(i), label=name)
+            pr.plot(*self.precision_recall(i)[::-1], label=name)
+            found = self.calibration(i)
+            calibration.plot(found["score"], found["share"], marker="o", label=name)
+            calibration.fill_between(found["score"], found["low"], found["high"], alpha=0.2)
+        for ax in (roc, calibration):
+            ax.plot([0, 1], [0, 1], color="0.6", ls=":", lw=1)
+        labels = ("false positive rate", "true positive rate"), ("recall", "precision")
+        for ax, (x, y) in zip(
+            (roc, pr, calibration), (*labels, ("score", "share of positives")), strict=True
+        ):
+            ax.set(xlabel=x, ylabel=y, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        roc.legend()
+        return figure
+
+
+def hanley_mcneil(area: float, positives: int, negatives: int) -> float:
+    """The standard error of an area under the ROC curve (Hanley & McNeil 1982, eq. 2)."""
+    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = area * (1 - area)
+    variance += (positives - 1) * (q1 - area**2) + (negatives - 1) * (q2 - area**2)
+    return float(np.sqrt(max(0.0, variance) / (positives * negatives)))
+
+
+def wilson(share: Any, rows: Any, z: float = 1.959963984540054) -> tuple[Any, Any]:
+    """The interval of a proportion (Wilson 1927)."""
+    share, rows = np.asarray(share, dtype=float), np.asarray(rows, dtype=float)
+    middle = share + z**2 / (2 * rows)
+    half = z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
+    scale = 1 + z**2 / rows
+    return (middle - half) / scale, (middle + half) / scale
+
+
+def _wilson_range(share: tuple[float, float], rows: int, z: float) -> tuple[float, float]:
+    return float(wilson(share[0], rows, z)[0]), float(wilson(share[1], rows, z)[1])
+
+
+def quantile(level: float) -> float:
+    """How many standard errors a two-sided interval of this level reaches."""
+    if not 0 < level < 1:
+        raise UsageError(f"a level of confidence is between 0 and 1, not {level}")
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _complement(share: tuple[float, float]) -> tuple[float, float]:
+    return 1 - share[1], 1 - share[0]
+
+
+def _from_above(counts: IntArray) -> IntArray:
+    """How many are in each bin or a higher one."""
+    return np.asarray(np.cumsum(counts[::-1])[::-1])
+
+
+def _tenth(score: float) -> int:
+    """Which of ten bins (low, high] a score is in; 0 is in the first."""
+    return int(np.searchsorted(CALIBRATION_EDGES[1:-1], score, side="left"))
+
+
+def _spans(low: IntArray, high: IntArray) -> list[tuple[int, int, int]]:
+    """First and last bin that rows can be in, and how many these are, both sorted."""
+    ends = np.union1d(np.cumsum(low), np.cumsum(high))
+    ends = ends[ends > 0]
+    first = np.searchsorted(np.cumsum(low), ends, side="left")
+    last = np.searchsorted(np.cumsum(high), ends, side="left")
+    rows = np.diff(ends, prepend=0)
+    return list(zip(first.tolist(), last.tolist(), rows.tolist(), strict=True))
+
+
+def lowest_bins(counts: IntArray, merged: BoolArray) -> IntArray:
+    """Where rows can be at the lowest, given that small bins may have joined the next one.
+
+    ``counts`` are clients × … × bins and ``merged`` says whose bins are: what is told of a bin can
+    be rows of any bin after the last one before it of which something is told.
+    """
+    low = counts.copy()
+    for client in np.flatnonzero(merged):
+        lines = counts[client].reshape(-1, counts.shape[-1])
+        moved = np.zeros_like(lines)
+        for line, out in zip(lines, moved, strict=True):
+            held = np.flatnonzero(line)
+            out[np.concatenate([[0], held[:-1] + 1])[: len(held)]] = line[held]
+        low[client] = moved.reshape(counts[client].shape)
+    return low

@@ -1,0 +1,130 @@
+"""Counts of scores: what a driver can find out by choosing models and grids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gate.measure import REFUSED, Owner, table
+
+import solera as so
+from solera.core.component import describe_fitted
+from solera.core.gate import find_limits
+
+RNG = np.random.default_rng(5)
+ROWS = 60
+X = RNG.normal(size=(ROWS, 3))
+Y = (X[:, 0] + RNG.normal(size=ROWS) > 0).astype(np.int64)
+
+
+def model(weights: Any = (1.0, 0.5, 0.0), shift: float = 0.0) -> so.FedLinear:
+    fitted = so.FedLinear(rounds=1).fit(so.simulate(X, Y, clients=1), progress=False)
+    coef = np.zeros_like(fitted.coef_)
+    coef[:, -1] = weights
+    fitted.coef_ = coef
+    intercept = np.zeros_like(fitted.intercept_)
+    intercept[-1] = shift
+    fitted.intercept_ = intercept
+    return fitted
+
+
+def payload(judged: Any, **grid: Any) -> dict[str, Any]:
+    described = describe_fitted(judged.for_prediction())
+    asked = {"bins": 200, "threshold": 0.5, "quantiles": np.array([0.5]), **grid}
+    return {"model": described, "part": "train", **asked}
+
+
+def test_honest_counts_leave_in_bins_of_five():
+    one = Owner(table(X, Y), find_limits("training"))
+    reply = one.ask("learner.score_counts", payload(model()))
+    counts = reply["counts"][0]
+    assert reply["merged"]
+    assert counts.sum(axis=1).tolist() == np.bincount(Y).tolist()
+    assert counts[counts > 0].min() >= 5
+    assert (counts > 0).sum() > 6
+    assert reply["loss"] > 0
+
+
+def told(one: Owner, judged: Any, **grid: Any) -> list[Any]:
+    """The rows behind every cumulative count that leaves, found from the scores themselves."""
+    reply = one.ask("learner.score_counts", payload(judged, **grid))
+    asked = {name: value for name, value in grid.items() if name != "quantiles"}
+    ends = np.append(so.metrics.ScoreGrid(**asked).edges, 1.0)
+    p = judged.predict_proba(X)[:, 1]
+    sets = []
+    for c, counts in enumerate(reply["counts"][0]):
+        for last in np.flatnonzero(counts):
+            sets.append((c == Y) & (p <= ends[last]))
+            assert sets[-1].sum() == counts[: last + 1].sum()
+    return sets
+
+
+def test_no_two_counts_that_leave_differ_in_a_few_rows():
+    """Whatever thresholds, bins and models are asked, also compared with a confusion matrix."""
+    one = Owner(table(X, Y), find_limits("training"))
+    p = np.sort(model().predict_proba(X)[:, 1])
+    sets = [np.zeros(ROWS, dtype=bool), np.ones(ROWS, dtype=bool)]
+    judged = {"model": describe_fitted(model(shift=0.05).for_prediction()), "part": "train"}
+    confusion = one.ask("learner.evaluate", judged)["confusion"]
+    guessed = model(shift=0.05).predict(X)
+    sets += [(c == Y) & (guessed == g) for c in (0, 1) for g in (0, 1) if confusion[c, g]]
+    for threshold in (0.5, p[12] - 1e-9, p[12] + 1e-9):
+        sets += told(one, model(), threshold=threshold)
+    for bins in (10, 1990):
+        sets += told(one, model(), bins=bins)
+    for shift in (1e-3, 0.02, 1.0):
+        sets += told(one, model(shift=shift))
+    apart = np.array([(a != b).sum() for a in sets for b in sets])
+    assert len(sets) > 60
+    assert not ((apart > 0) & (apart < 5)).any()
+
+
+def test_a_histogram_does_not_tell_the_largest_score():
+    rows = X.copy()
+    rows[0] = [40.0, 0, 0]  # one row far above all others
+    with_one, without = (
+        Owner(table(rows[i:], Y[i:]), find_limits("training")).ask(
+            "learner.score_counts", payload(model())
+        )["counts"]
+        for i in (0, 1)
+    )
+    highest = [np.flatnonzero(c.sum(axis=(0, 1)))[-1] for c in (with_one, without)]
+    assert highest[0] == highest[1]
+
+
+@pytest.mark.parametrize(
+    "grid", [{"bins": 3000}, {"bins": 15}, {"threshold": 1.5}, {"edges": np.array([0.5])}]
+)
+def test_a_grid_that_is_none_is_refused(grid):
+    one = Owner(table(X, Y), find_limits("training"))
+    assert one.ask("learner.score_counts", payload(model(), **grid)) is REFUSED
+
+
+def test_a_class_of_few_rows_is_not_counted():
+    y = np.zeros(ROWS, dtype=np.int64)
+    y[:3] = 1
+    one = Owner(table(X, y), find_limits("training"))
+    reply = one.ask("learner.score_counts", payload(model()))
+    assert not reply["counts"].any()
+
+
+def test_persons_and_not_rows_fill_a_bin():
+    from solera.core.evidence import Persons
+    from solera.core.histograms import _rows_apart
+
+    none, some = np.zeros((6, 1), dtype=bool), np.ones((6, 1), dtype=bool)
+    assert _rows_apart(none, some, Persons())[0] == 6
+    assert _rows_apart(none, some, Persons(np.array([0, 0, 0, 1, 1, 1])))[0] == 2
+
+
+@so.metrics.row_metric("tests_whether_first")
+def whether_first(y: Any, predicted: Any) -> Any:
+    return np.arange(len(y)) == 0
+
+
+def test_a_metric_that_singles_out_a_row_does_not_leave():
+    one = Owner(table(X, Y), find_limits("training"))
+    described = describe_fitted(model().for_prediction())
+    reply = one.ask("metric.tests_whether_first", {"model": described, "part": "train"})
+    assert reply["total"] == 0

@@ -1,0 +1,177 @@
+"""``so.describe``: what it says of rows in the open, and what it does not say behind a gate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import solera as so
+from solera.cli.app import app
+from solera.core.gate import find_limits
+from solera.core.plan import objection
+
+CLIENTS, LEAST = 20, 5
+
+
+@pytest.fixture(scope="module")
+def adult() -> Any:
+    return so.datasets.load("adult")
+
+
+def simulated(adult: Any, policy: Any, rows: int = 6000) -> Any:
+    return so.simulate(
+        adult.X[:rows], adult.y[:rows], schema=adult.schema, clients=CLIENTS, seed=1, policy=policy
+    )
+
+
+@pytest.fixture(scope="module")
+def behind_a_gate(adult: Any) -> tuple[Any, Any]:
+    fed = simulated(adult, replace(find_limits("training"), min_count=LEAST))
+    return fed, so.describe(fed)
+
+
+def rows_of(fed: Any) -> list[Any]:
+    return [fed.data.segments(np.array([i]), "train")[0] for i in range(len(fed))]
+
+
+def test_no_category_of_fewer_than_five_rows_of_a_client_appears(adult, behind_a_gate):
+    fed, found = behind_a_gate
+    named = 0
+    for j, feature in enumerate(adult.schema.features):
+        if feature.kind != "categorical":
+            continue
+        held = np.stack(
+            [[(r.X[:, j] == c).sum() for c in range(len(feature.categories))] for r in rows_of(fed)]
+        )
+        may = {
+            n for n, most in zip(feature.categories, held.max(axis=0), strict=True) if most >= LEAST
+        }
+        mine = found.schema.features[j].categories
+        assert set(mine) <= may
+        named += len(mine)
+        told = found.categories[j]
+        assert told[told > 0].min() >= LEAST
+        own = held[:, [feature.categories.index(name) for name in mine]]
+        assert not told[own < LEAST].any()
+        text = json.dumps(found.to_dict()) + str(found) + found._repr_html_()
+        for name in set(feature.categories) - may:
+            assert f'"{name}"' not in text
+            assert f"{name}: " not in text
+    rare = sum(len(f.categories) for f in adult.schema.features) - named
+    assert named > 50
+    assert rare > 20
+
+
+def test_no_value_or_extreme_of_fewer_than_five_rows_of_a_client_appears(adult, behind_a_gate):
+    fed, found = behind_a_gate
+    for j in found.numbers:
+        held: dict[float, int] = {}
+        for rows in rows_of(fed):
+            for value, times in zip(*np.unique(rows.X[:, j], return_counts=True), strict=True):
+                held[value] = max(times, held.get(value, 0))
+        rare = np.array([value for value, most in held.items() if most < LEAST])
+        known_to = 2.0**-20 * np.abs(rare)  # how closely quantiles are looked for
+        assert len(rare)
+        assert (np.abs(found.quantiles[j][:, None] - rare) > known_to).all()
+        everything = np.concatenate([rows.X[:, j] for rows in rows_of(fed)])
+        if (everything == everything.max()).sum() < LEAST:
+            assert found.quantiles[j].max() < everything.max()
+        steps = np.diff(found.histogram[:, j], axis=1)
+        assert (steps >= 0).all()
+
+
+def test_small_counts_of_gaps_and_classes_are_withheld(adult, behind_a_gate):
+    fed, found = behind_a_gate
+    gaps = np.stack([(~np.isfinite(r.X)).sum(axis=0) for r in rows_of(fed)])
+    assert ((gaps > 0) & (gaps < LEAST)).any()
+    assert not found.missing[(gaps < LEAST)].any()
+    assert found.missing[found.missing > 0].min() >= LEAST
+    assert found.classes[found.classes > 0].min() >= LEAST
+
+
+def test_without_a_gate_it_says_what_the_rows_are(adult):
+    fed = simulated(adult, None)
+    found = so.describe(fed)
+    X, y = (np.concatenate([getattr(r, name) for r in rows_of(fed)]) for name in ("X", "y"))
+    assert found.rows.tolist() == [len(r.y) for r in rows_of(fed)]
+    np.testing.assert_array_equal(found.missing.sum(axis=0), (~np.isfinite(X)).sum(axis=0))
+    np.testing.assert_array_equal(found.classes.sum(axis=0), np.bincount(y))
+    numbers = found.numbers
+    levels = [0.05, 0.25, 0.5, 0.75, 0.95]
+    expected = np.quantile(X[:, numbers], levels, axis=0, method="inverted_cdf")
+    np.testing.assert_allclose(found.quantiles[numbers], expected.T, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.correlations, np.corrcoef(X[:, numbers].T), atol=1e-9)
+    for j, feature in enumerate(found.schema.features):
+        if feature.kind == "categorical":
+            codes = [adult.schema.features[j].categories.index(c) for c in feature.categories]
+            total = np.bincount(X[np.isfinite(X[:, j]), j].astype(int), minlength=100)[codes]
+            np.testing.assert_array_equal(found.categories[j].sum(axis=0), total)
+
+
+def test_drift_names_the_client_that_differs():
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(100, 2)), rng.integers(0, 2, 100)) for _ in range(4)]
+    pairs[2][0][:, 0] += 3
+    found = so.describe(so.simulate(pairs))
+    drift = found.drift()
+    assert drift[:, 0].argmax() == 2
+    assert drift[2, 0] > 0.5 > drift[:, 1].max()
+    assert len(found.class_drift()) == 4
+
+
+def test_where_products_are_not_allowed_there_are_no_correlations(adult):
+    found = so.describe(simulated(adult, "statistics", rows=2000))
+    assert found.correlations is None
+    assert found.rows.sum() == 2000
+
+
+def test_gaps_leave_whole_rows_out_of_correlations():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    X[:, 1] += X[:, 0]
+    X[::7, 2] = np.nan
+    found = so.describe(so.simulate(X, rng.integers(0, 2, 300), clients=3, seed=0))
+    whole = np.isfinite(X).all(axis=1)
+    np.testing.assert_allclose(found.correlations, np.corrcoef(X[whole].T), atol=1e-9)
+
+
+def test_what_is_asked_is_planned():
+    from solera.learn.describe import Describe
+
+    plan = Describe().asks()
+    ask = {"columns": [{"categories": ["a"]}], "classes": np.array([0, 1])}
+    assert objection(plan, {}, "describe.counts", 1, ask) is None
+    assert objection(plan, {"describe.counts": 1}, "describe.counts", 1, ask)
+    assert objection(plan, {}, "describe.products", 1, {"mean": np.zeros(1)}) is None
+
+
+def test_one_picture(behind_a_gate):
+    _, found = behind_a_gate
+    titles = [ax.get_title() for ax in found.plot().axes]
+    assert {"rows of clients", "missing", "drift from all clients", "correlations"} <= set(titles)
+    assert "age" in titles
+
+
+def test_the_command_describes_a_file(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["age,town,out,clinic"]
+    for i in range(240):
+        town = "Nowhere" if i == 17 else ("Vigo", "Lugo")[i % 2]
+        lines.append(f"{rng.integers(20, 80)},{town},{('no', 'yes')[i % 3 == 0]},c{i % 4}")
+    file, picture = tmp_path / "patients.csv", tmp_path / "look.png"
+    file.write_text("\n".join(lines))
+    asked = ["describe", str(file), "--target", "out", "--group", "clinic"]
+    shown = CliRunner().invoke(app, [*asked, "--plot", str(picture)])
+    assert shown.exit_code == 0, shown.output
+    assert "4 clients, 240 rows" in shown.output
+    assert "Vigo" in shown.output
+    assert "Nowhere" not in shown.output
+    assert picture.stat().st_size > 10_000
+    told = json.loads(CliRunner().invoke(app, [*asked, "--policy", "none", "--json"]).stdout)
+    assert [c["rows"] for c in told["clients"]] == [60] * 4
+    assert told["columns"][1]["categories"]["Nowhere"] == 1
