@@ -383,6 +383,31 @@ class Learner(Stateful, Component, abstract=True):
         content = {"format": _FORMAT, **describe_fitted(self), "history": self.history_}
         return encode(content, _FILE_LIMITS)
 
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write what ``predict`` and ``predict_proba`` compute as an ONNX file.
+
+        Its inputs and outputs are described in :mod:`solera.learn.export.model`; the file holds
+        the schema as metadata, too. A learner whose prediction is no graph says so.
+        """
+        from solera.learn.export import export
+
+        return export(self, path)
+
+    def onnx_inputs(self, X: Any) -> dict[str, Array]:
+        """These rows, a frame or an array, as the inputs that the exported graph takes."""
+        from solera.learn.export import onnx_inputs
+
+        return onnx_inputs(self, X)
+
+    def to_sklearn(self) -> Any:
+        """The fitted estimator of scikit-learn that predicts the same, where there is one.
+
+        It takes rows as numbers, categories as codes, as ``predict`` takes arrays.
+        """
+        from solera.learn.export import to_sklearn
+
+        return to_sklearn(self)
+
 
 class Predictor(Learner, abstract=True):
     """A learner that maps rows to classes, labels or numbers."""
