@@ -82,8 +82,9 @@ def test_heonn(options, tmp_path):
         so.FedHEONN(),
         so.FedHEONN(ensemble=so.RandomPatches(5)),
         so.FedAvg(so.nn.mlp(64, 12, 3), rounds=3),
+        so.MLFedAvg(so.nn.mlp(64, 12), rounds=2),
     ],
-    ids=["linear", "heonn", "ensemble", "network"],
+    ids=["linear", "heonn", "ensemble", "network", "shared core"],
 )
 def test_labels(learner, tmp_path):
     federation, X = labels()
@@ -151,6 +152,14 @@ def test_batch_normalisation(tmp_path):
     federation = so.simulate(digits.X[:60] / 16, digits.y[:60], clients=1, seed=1)
     learner = so.FedAvg(so.nn.complex_cnn((8, 8, 1), 10), rounds=1, dtype="float64").fit(federation)
     learner.weights_ = learner.weights_ * 2  # as after more rounds: rows differ
+    check_alike(learner, digits.X_test[:60] / 16, tmp_path)
+
+
+def test_peers(tmp_path):
+    digits = so.datasets.load("digits")
+    topology = so.simulation.Peers("cyclic")
+    federation = so.simulate(digits.X[:120] / 16, digits.y[:120], clients=2, topology=topology)
+    learner = so.PeerToPeer(so.FedLinear(rounds=3)).fit(federation)
     check_alike(learner, digits.X_test[:60] / 16, tmp_path)
 
 

@@ -17,7 +17,9 @@ from solera.cli import (
     data,
     demo,
     jobs,
+    model,
     policy,
+    predict,
     run,
     runs,
     serve,
@@ -83,6 +85,7 @@ GROUPS = {
     "audit": audit.audit,
     "approver": approvals.approver,
     "policy": policy.app,
+    "model": model.app,
 }
 COMMANDS = (
     ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),
@@ -91,6 +94,7 @@ COMMANDS = (
         compare.compare,
         "Example: solera compare runs/a runs/b --by learner --metric macro_f1",
     ),
+    ("predict", predict.predict, "Example: solera predict model.sol new.csv --out answers.csv"),
     ("study", study.study, "Example: solera study heonn-incremental"),
     ("demo", demo.demo, "Example: solera demo --folder runs/demo"),
     ("serve", serve.serve, "Example: solera serve --certificate tls/coordinator.pem --key …"),
