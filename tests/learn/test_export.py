@@ -82,7 +82,7 @@ def test_heonn(options, tmp_path):
         so.FedHEONN(),
         so.FedHEONN(ensemble=so.RandomPatches(5)),
         so.FedAvg(so.nn.mlp(64, 12, 3), rounds=3),
-        so.MLFedAvg(so.nn.mlp(64, 12), rounds=2),
+        so.MLFedAvg(so.nn.mlp(64, 12), rounds=2, stop=None),
     ],
     ids=["linear", "heonn", "ensemble", "network", "shared core"],
 )

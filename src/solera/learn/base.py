@@ -383,9 +383,9 @@ class Learner(Stateful, Component, abstract=True):
         No code is written: a model with a network of one's own warns what must be there to load it.
         """
         path = Path(path)
+        write_file(path, self.to_bytes(), 0o644, overwrite=True)
         for need in self.needs_to_load():
             log.warning("%s holds no code: %s", path.name, need)
-        write_file(path, self.to_bytes(), 0o644, overwrite=True)
         return path
 
     def to_bytes(self) -> bytes:
