@@ -1,8 +1,9 @@
 """Trees, forests and boosting as graphs.
 
 All trees of a model walk at once: the nodes of all lie in one row of arrays, a row of X stands at
-one node per tree, and each step of a loop moves it as :meth:`Tree._step` does. ONNX's own operator
-for trees has no splits with a branch per category.
+one node per tree, and each step of a loop moves it as :meth:`Tree._step` does. Codes are those of
+known categories or missing, so that each has a branch. ONNX's own operator for trees has no splits
+with a branch per category.
 """
 
 from __future__ import annotations
@@ -107,19 +108,11 @@ def _step(graph: Graph, X: str, at: str, names: dict[str, str]) -> str:
     known = graph.known(x)
     right = graph.cast(graph("Greater", x, graph("Gather", names["threshold"], at)), np.int64)
     numeric = graph("Where", known, right, graph("Gather", names["missing"], at))
-    last = graph("Gather", names["last"], at)
-    whole = graph("Equal", x, graph("Floor", x))
-    inside = graph(
-        "And", graph("GreaterOrEqual", x, 0.0), graph("Less", x, graph.cast(last, float))
-    )
-    valid = graph("And", graph("And", known, whole), inside)
-    code = graph.cast(graph("Where", valid, x, 0.0), np.int64)
-    other = graph("Where", known, np.int64(-1), last)
-    by_code = graph("Where", valid, code, other)
+    code = graph.cast(graph("Where", known, x, 0.0), np.int64)  # the graph makes no other codes
+    by_code = graph("Where", known, code, graph("Gather", names["last"], at))
     branch = graph("Where", graph("Gather", names["categorical"], at), by_code, numeric)
-    moves = graph("And", inner, graph("GreaterOrEqual", branch, np.int64(0)))
     place = graph("Add", graph("Gather", names["start"], at), branch)
-    child = graph("Gather", names["branches"], graph("Where", moves, place, np.int64(-1)))
+    child = graph("Gather", names["branches"], graph("Where", inner, place, np.int64(-1)))
     return graph("Where", graph("GreaterOrEqual", child, np.int64(0)), child, at)
 
 
