@@ -159,6 +159,16 @@ def test_the_model_answers_the_same_in_a_new_process(journey, tmp_path):
         assert np.array_equal(probability, journey.model.predict_proba(frame))
 
 
+def test_the_exported_graph_answers_the_same(journey):
+    runtime = pytest.importorskip("onnxruntime")
+    path = journey.model.export(journey.path.with_suffix(".onnx"))
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for name, frame in journey.frames.items():
+        predicted, probability = session.run(None, journey.model.onnx_inputs(frame))
+        assert predicted.tolist() == journey.model.predict(frame).tolist(), name
+        assert np.abs(probability - journey.model.predict_proba(frame)).max() < 1e-5, name
+
+
 def test_without_the_rule_for_others_an_unseen_category_is_named():
     federation = so.simulate(patients(200, 1), target="outcome", group="hospital")
     model = LEARNERS["heonn"]().fit(federation)

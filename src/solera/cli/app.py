@@ -18,7 +18,9 @@ from solera.cli import (
     demo,
     describe,
     jobs,
+    model,
     policy,
+    predict,
     run,
     runs,
     serve,
@@ -84,6 +86,7 @@ GROUPS = {
     "audit": audit.audit,
     "approver": approvals.approver,
     "policy": policy.app,
+    "model": model.app,
 }
 COMMANDS = (
     ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),
@@ -92,6 +95,7 @@ COMMANDS = (
         compare.compare,
         "Example: solera compare runs/a runs/b --by learner --metric macro_f1",
     ),
+    ("predict", predict.predict, "Example: solera predict model.sol new.csv --out answers.csv"),
     ("study", study.study, "Example: solera study heonn-incremental"),
     (
         "describe",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -32,12 +33,15 @@ from solera.data.agreement import AGREEMENT, agree
 from solera.data.dataset import Dataset
 from solera.data.federated import as_numbers
 from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
+from solera.learn.card import model_card, training_facts
 from solera.learn.history import learner_html, plot_history
 from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
 from solera.learn.sklearn_tags import tags_of
 from solera.learn.warm_start import continued_schema
 from solera.simulate.simulation import simulate
+
+log = logging.getLogger("solera")
 
 _LEAST = 1e-12
 """A probability of 0 has a loss all the same."""
@@ -70,6 +74,7 @@ class Learner(Stateful, Component, abstract=True):
     _checkpoint: str | os.PathLike[str] | None = None
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
+    _trained_with: Mapping[str, Any] | None = None
 
     @names_checked
     def fit(
@@ -114,6 +119,7 @@ class Learner(Stateful, Component, abstract=True):
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
+        self._trained_with = training_facts(federation, started=start is not None)
         return self
 
     def _begin_with(self, start: Any) -> None:
@@ -330,16 +336,60 @@ class Learner(Stateful, Component, abstract=True):
         return learner_html(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write parameters and everything learned to a file; :func:`load` reads it."""
+        """Write parameters and everything learned to a file; :func:`load` reads it.
+
+        No code is written: a model with a network of one's own warns what must be there to load it.
+        """
         path = Path(path)
         write_file(path, self.to_bytes(), 0o644, overwrite=True)
+        for need in self.needs_to_load():
+            log.warning("%s holds no code: %s", path.name, need)
         return path
 
     def to_bytes(self) -> bytes:
         """Parameters and everything learned, as :meth:`save` writes it."""
         self.check_fitted()
         content = {"format": _FORMAT, **describe_fitted(self), "history": self.history_}
+        if self._trained_with is not None:
+            content["training"] = self._trained_with
         return encode(content, _FILE_LIMITS)
+
+    def needs_to_load(self) -> list[str]:
+        """What a process must do before it can load this model, in words; mostly nothing."""
+        return []
+
+    def card(self, evaluation: Any = None, *, energy: Any = None) -> str:
+        """A model card in Markdown: data, clients, rounds, metrics, privacy, versions, limits.
+
+        ``evaluation`` is what :meth:`Predictor.evaluate` returned, ``energy`` what
+        ``so.energy.track_energy`` measured; what nobody measured, the card says is not known.
+        """
+        return model_card(self, evaluation, energy)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write what ``predict`` and ``predict_proba`` compute as an ONNX file.
+
+        Its inputs and outputs are described in :mod:`solera.learn.export.model`; the file holds
+        the schema as metadata, too. A learner whose prediction is no graph says so.
+        """
+        from solera.learn.export import export
+
+        return export(self, path)
+
+    def onnx_inputs(self, X: Any) -> dict[str, Array]:
+        """These rows, a frame or an array, as the inputs that the exported graph takes."""
+        from solera.learn.export import onnx_inputs
+
+        return onnx_inputs(self, X)
+
+    def to_sklearn(self) -> Any:
+        """The fitted estimator of scikit-learn that predicts the same, where there is one.
+
+        It takes rows as numbers, categories as codes, as ``predict`` takes arrays.
+        """
+        from solera.learn.export import to_sklearn
+
+        return to_sklearn(self)
 
 
 class Predictor(Learner, abstract=True):
@@ -559,6 +609,7 @@ def from_bytes(frame: bytes, path: str = "this") -> Any:
             raise PayloadError(f"its format is {written}, this version reads {_FORMAT}")
         learner = build_fitted(content)
         learner.history_ = content["history"]
+        learner._trained_with = content.get("training")
     except PayloadError as error:
         raise PayloadError(f"{path} is not a saved learner: {error.message}") from error
     except (KeyError, TypeError, AttributeError) as error:

@@ -69,6 +69,9 @@ class PeerToPeer(Predictor):
         learner.apply_update(mean)
         return float(mean["loss"])
 
+    def needs_to_load(self) -> list[str]:
+        return self.learner_.needs_to_load()
+
     def predict(self, X: Any) -> Array:
         self.check_fitted()
         return self.learner_.predict(X)

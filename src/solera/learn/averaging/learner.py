@@ -25,7 +25,13 @@ from solera.core.replies import Stacked
 from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.learn.averaging.base import Entries, ScoreAveraging
-from solera.learn.averaging.models import Model, described, described_loss
+from solera.learn.averaging.models import (
+    Model,
+    Registered,
+    described,
+    described_loss,
+    registration_needed,
+)
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
 from solera.learn.averaging.training.asked import MOST_PARAMETERS
@@ -215,6 +221,10 @@ class FedAvg(ScoreAveraging):
         model = self.clone()
         model.schema_, model.weights_ = self.schema_, self.weights_
         return model
+
+    def needs_to_load(self) -> list[str]:
+        network = self._network()
+        return registration_needed(network) if isinstance(network, Registered) else []
 
     def described_params(self) -> dict[str, Any]:
         return {

@@ -30,6 +30,8 @@ from solera.learn.averaging.training.layers import (
 
 ActivationKind = Literal["relu", "tanh", "sigmoid"]
 _factories: dict[str, Callable[..., Any]] = new_registry()
+_given: dict[str, type] = {}
+"""The class of every ``nn.Module`` that was given as it is."""
 _losses: dict[str, Callable[[Any, Any], Any]] = new_registry()
 
 
@@ -258,7 +260,16 @@ def described(model: Any) -> Model:
     if name not in _factories:
         kept = deepcopy(model)
         _factories[name] = lambda: deepcopy(kept)
+        _given[name] = type(model)
     return Registered(name)
+
+
+def registration_needed(model: Registered) -> list[str]:
+    """What a process must register before it can build this model."""
+    made = _given.get(model.name, _factories.get(model.name))
+    maker = "its factory" if made is None else f"{made.__module__}.{made.__qualname__}"
+    call = f"so.nn.register({model.name!r}, factory)"
+    return [f"before so.load, call {call} with a factory that makes the network of {maker}"]
 
 
 def described_loss(loss: Any) -> str | None:

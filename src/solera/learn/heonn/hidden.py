@@ -20,9 +20,10 @@ Kind = Literal["fourier", "random_layer"]
 
 
 @lru_cache(maxsize=4)
-def _weights(
+def hidden_weights(
     kind: str, inputs: int, width: int, scale: float, seed: int
 ) -> tuple[FloatArray, FloatArray]:
+    """W and b of the hidden layer, drawn from the seed."""
     draw = generator(seed, f"heonn.{kind}")
     W = draw.normal(scale=scale / np.sqrt(inputs), size=(inputs, width))
     if kind == "fourier":
@@ -41,7 +42,7 @@ def hidden(X: Any, plan: Mapping[str, Any] | None) -> Any:
     if plan is None:
         return X
     kind, width = plan["kind"], plan["width"]
-    W, b = _weights(kind, X.shape[1], width, plan["scale"], plan["seed"])
+    W, b = hidden_weights(kind, X.shape[1], width, plan["scale"], plan["seed"])
     Z = X @ W
     Z += b
     if kind == "fourier":

@@ -163,6 +163,7 @@ class FedHEONN(Additive):
         all of them. A class that appears only later must be in the schema from the start.
         """
         federation = as_federation(federation, y)
+        self._trained_with = None  # nobody counts who came before and comes later
         with federation.announced(self, lambda: self.asks(None)):
             if "statistics_" in vars(self):
                 if federation.schema is not None:

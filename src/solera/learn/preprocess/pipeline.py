@@ -143,6 +143,9 @@ class Pipeline(Predictor):
                 schema = step.planned_schema(schema)
         return in_turn(*plans)
 
+    def needs_to_load(self) -> list[str]:
+        return self.steps_[-1].needs_to_load()
+
     def for_prediction(self) -> Self:
         light = self.with_state(self.get_state())
         light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]

@@ -26,7 +26,7 @@ NARROW = 32
 Measured: with batches of 20 rows and ten outputs the products of (out, in) weights are two to six
 times faster, from about 32 outputs on (in, out) is as fast or faster.
 """
-_MOMENTUM, _EPSILON = 0.1, 1e-5
+_MOMENTUM, EPSILON = 0.1, 1e-5
 
 
 @dataclass
@@ -218,7 +218,7 @@ class Normalisation(Layer):
             for name, new in (("running_mean", mean), ("running_var", variance * bessel)):
                 old = own[name].detach()
                 training.moved[name] = old + _MOMENTUM * (new.detach() - old)
-        scale = own["weight"] / (variance + _EPSILON).sqrt()
+        scale = own["weight"] / (variance + EPSILON).sqrt()
         shift = own["bias"] - mean * scale
         return x * scale[:, None, :, None, None] + shift[:, None, :, None, None]
 

@@ -1,0 +1,135 @@
+"""Model cards: what a model is, what it was trained on, and where it should not be used.
+
+The headings follow Mitchell et al. 2019, *Model cards for model reporting*. What a card says of the
+training is kept in the saved model; nothing is made up for what is not known.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from solera.core.federation import Federation
+from solera.core.rounds import logged
+from solera.core.schema import Schema
+
+_UNKNOWN = "not known"
+_SHOWN = 20
+_PACKAGES = ("solera", "numpy", "scikit-learn", "torch")
+
+
+def training_facts(federation: Federation, *, started: bool) -> dict[str, Any]:
+    """What a model keeps of its training: clients, rows where they are known, seed, versions.
+
+    ``started`` says whether it began with a model, whose clients and rows are not counted here.
+    """
+    sizes = federation.engine.sizes("train")
+    earlier = {"started": True} if started else {}
+    return {
+        **earlier,
+        "clients": len(federation),
+        "rows": None if sizes is None else int(sizes.sum()),
+        "seed": federation.seed,
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:  # an extra that is not installed
+            continue
+    return versions
+
+
+def model_card(learner: Any, evaluation: Any, energy: Any) -> str:
+    """The card of a fitted learner in Markdown."""
+    learner.check_fitted()
+    training = learner._trained_with or {}
+    sections = {
+        "Model": _model(learner),
+        "Data": _data(learner.schema_),
+        "Training": _rounds(learner, training),
+        "Metrics": _metrics(evaluation),
+        "Privacy": _privacy(learner),
+        "Energy": ["not measured" if energy is None else f"{energy}"],
+        "Versions": [f"{name} {number}" for name, number in training.get("versions", {}).items()],
+        "Limits": _limits(learner),
+    }
+    lines = [f"# Model card: {type(learner).__name__}", ""]
+    for title, facts in sections.items():
+        lines += [f"## {title}", "", *(f"- {fact}" for fact in list(facts) or [_UNKNOWN]), ""]
+    return "\n".join(lines)
+
+
+def _model(learner: Any) -> Iterator[str]:
+    yield f"learner: `{learner!r}`"
+    for need in learner.needs_to_load():
+        yield f"to load it: {need}"
+
+
+def _data(schema: Schema) -> Iterator[str]:
+    kinds = [feature.kind for feature in schema.features]
+    counts = ", ".join(f"{kinds.count(kind):,} {kind}" for kind in sorted(set(kinds)))
+    yield f"columns: {counts}"
+    yield f"names: {_listed(feature.name for feature in schema.features)}"
+    yield f"target: {' '.join([schema.target, *schema.target_names])}"
+    if len(schema.classes):
+        yield f"classes: {_listed(schema.classes.tolist())}"
+
+
+def _rounds(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("clients", "rows", "seed"):
+        value = training.get(name)
+        yield f"{name}: {_UNKNOWN if value is None else f'{value:,}'}"
+    if "started" in training:
+        yield "it began with a model that was trained before, on rows that are not counted here"
+    history = learner.history_
+    if not history:
+        yield "rounds: 1 or none that were logged"
+        return
+    yield f"rounds: {len(history):,}"
+    traffic = sum(entry.get("bytes_down", 0) + entry.get("bytes_up", 0) for entry in history)
+    yield f"messages of these rounds: {traffic:,} bytes"
+    for name, value in logged(history[-1]).items():
+        yield f"{name} of the last round: {value:.6g}"
+
+
+def _metrics(evaluation: Any) -> list[str]:
+    if evaluation is None:
+        return [f"{_UNKNOWN}: give `card` what `evaluate` returned"]
+    found = [f"{name}: {value:.4g}" for name, value in evaluation.metrics.items()]
+    return [*found, f"clients that judged it by rows of their own: {len(evaluation.clients):,}"]
+
+
+def _privacy(learner: Any) -> Iterator[str]:
+    params = learner.get_params()
+    bounds = {k: v for k, v in params.items() if k.endswith("epsilon") and v is not None}
+    if not bounds:
+        yield "differential privacy: none, ε is not bounded"
+    for name, value in bounds.items():
+        yield f"differential privacy: {name}={value:g}"
+    encrypted = [v for k, v in params.items() if k.endswith("encrypt") and v is not None]
+    yield f"encryption of what clients send: {encrypted[0]!r}" if encrypted else "encryption: none"
+
+
+def _limits(learner: Any) -> Iterator[str]:
+    schema = learner.schema_
+    yield "it was trained on the rows of these clients; elsewhere it has not been judged"
+    if schema.target == "classes":
+        yield "it knows no other classes than those above"
+    if any(feature.kind == "categorical" for feature in schema.features):
+        rule = {"error": "is refused", "other": "counts as missing"}[schema.unknown]
+        yield f"a category that was not there in training {rule}"
+    if not learner.allows_missing:
+        yield "rows with missing values are refused"
+
+
+def _listed(words: Any) -> str:
+    words = [str(word) for word in words]
+    more = f" and {len(words) - _SHOWN:,} more" if len(words) > _SHOWN else ""
+    return ", ".join(words[:_SHOWN]) + more
