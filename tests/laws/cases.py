@@ -276,6 +276,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("hidden", lambda: so.FedHEONN("linear", features="fourier", hidden=20), EVERY),
         ("ensemble", lambda: so.FedHEONN("linear", ensemble=so.RandomPatches(4, rows=0.8)), EVERY),
     ],
+    so.FedGLM: [("", lambda: so.FedGLM(rounds=4), ("numbers",))],
     so.FedKMeans: [
         ("", lambda: so.FedKMeans(3, rounds=4), ("classes", "numbers")),
         (
