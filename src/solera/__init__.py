@@ -62,7 +62,7 @@ _NAMESPACES = {
 }
 _INSIDE = {
     "Additive", "Averaging", "FedSelect", "Predictor", "Transformer", "evaluate", "in_turn",
-    "learn", "planned",
+    "kaplan_meier", "learn", "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
