@@ -28,6 +28,7 @@ from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.column_parts import FedColumns, FedSelect
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
+from solera.learn.statistics.cox import FedCox
 from solera.learn.statistics.glm import FedGLM
 from solera.learn.statistics.survival import kaplan_meier
 from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
@@ -49,6 +50,7 @@ __all__ = [
     "FedBins",
     "FedBuff",
     "FedColumns",
+    "FedCox",
     "FedEncoder",
     "FedForest",
     "FedGLM",
