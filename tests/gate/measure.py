@@ -2,7 +2,7 @@
 
 Every ask is answered by a client that holds all rows and by one client for each row left out, each
 with a memory of its own. With eᵢ the change of a number when row i is left out, its effective rows
-are (Σ|eᵢ|)² / Σeᵢ². A number that one of the two clients withholds has no difference.
+are (Σ|eᵢ|)² / Σeᵢ². A number that the client with all rows withholds has no difference.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Owner:
             source = seen.prepared(prepare) if prepare else seen
             client = Client(0, source, Draws(0, task, round), before)
             self.gate.admit(found, client, payload)
-            reply = self.gate.release(found, client, payload, found.one(client, payload))
+            self.ungated = found.one(client, payload)
+            reply = self.gate.release(found, client, payload, self.ungated)
         except Exception as error:  # at an agent a failure of a task is a code and nothing else
             self.why = str(error)
             return REFUSED
@@ -109,7 +110,7 @@ class Hostile:
         for owner in self.without:
             other = owner.ask(task, payload, prepare)
             replies.append(None if isinstance(other, str) else _same(other, owner, outcome))
-        self.answers.append((_numbers(reply), replies))
+        self.answers.append((_new(reply, outcome), replies))
         return reply
 
     def leak(self, *, pairs: bool = True) -> Leak:
@@ -128,20 +129,38 @@ class Hostile:
         return worst
 
 
-def _same(reply: Any, owner: Owner, outcome: dict[str, Any]) -> dict[str, Any]:
-    """Numbers, NaN where they were withheld here or there, but not in both."""
+def _new(reply: Any, outcome: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of a reply, NaN where an earlier one was sent again, which was measured then."""
     numbers = _numbers(reply)
-    for entry, became in owner.gate.outcome.items():
-        for name, value in numbers.items():
-            if name != entry or entry not in outcome:
-                continue
-            if became.shape != outcome[entry].shape:
-                numbers[name] = np.full_like(value, np.nan)
-            elif became.size == value.size:
-                differs = (became != outcome[entry]).reshape(-1)
-                if differs.any() and value.shape[::-1] == became.shape and value.ndim == 2:
-                    differs = (became != outcome[entry]).T.reshape(-1)
-                numbers[name] = np.where(differs, np.nan, value.reshape(-1)).reshape(value.shape)
+    for entry, became in outcome.items():
+        value = numbers.get(entry)
+        if value is not None and value.size == became.size:
+            became = became.T if value.shape == became.shape[::-1] and value.ndim == 2 else became
+            numbers[entry] = np.where(became.reshape(value.shape) == 2, np.nan, value)
+    return numbers
+
+
+def _same(reply: Any, owner: Owner, outcome: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that can be compared with those of the client with all rows, NaN for the others.
+
+    Where that client sends a number and this one does not, what this one would send without a gate
+    is compared: a number just above the limit must not be judged by those few rows without which
+    it stays above.
+    """
+    numbers, ungated = _numbers(reply), _numbers(owner.ungated)
+    for entry, here in owner.gate.outcome.items():
+        there = outcome.get(entry)
+        if there is None or entry not in numbers:
+            continue
+        value = numbers[entry]
+        if here.shape != there.shape or here.size != value.size:
+            numbers[entry] = np.full_like(value, np.nan)
+            continue
+        if value.shape == there.shape[::-1] and value.ndim == 2:
+            here, there = here.T, there.T
+        here, there = here.reshape(value.shape), there.reshape(value.shape)
+        plain = np.where(there == 0, ungated[entry], np.nan)
+        numbers[entry] = np.where(here == there, value, plain)
     return numbers
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from solera.core.bins import merge
-from solera.core.evidence import OneHot, Persons, Sums, cells, everyone, with_ones
+from solera.core.evidence import Persons, Sums, cells, everyone
 from solera.core.memory import Memory, row_digests
 
 NUMBERS = st.floats(-100, 100).filter(lambda x: x == 0 or abs(x) > 1e-6)
@@ -37,26 +36,6 @@ def test_effective_rows_are_as_defined(data, rows, k, j, persons):
     assert np.allclose(found, by_definition(right, left, whose), rtol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.data(), st.integers(1, 15), st.integers(1, 3), st.booleans())
-def test_bins_are_a_matrix_of_marks(data, rows, tables, persons):
-    sizes = [data.draw(st.integers(1, 4)) for _ in range(tables)]
-    starts = np.cumsum([0, *sizes])
-    index = np.stack(
-        [data.draw(arrays(int, rows, elements=st.integers(-1, size - 1))) for size in sizes],
-        axis=1,
-    )
-    index = np.where(index >= 0, index + starts[:-1], -1)
-    marks = (index[:, :, None] == np.arange(starts[-1])).any(axis=1).astype(float)
-    right = data.draw(arrays(float, (rows, 2), elements=NUMBERS))
-    whose = np.arange(rows) // 2 if persons else None
-    onehot = Sums(right, OneHot(index, int(starts[-1])))
-    assert onehot.shape == (2, starts[-1])
-    assert np.allclose(
-        onehot.effective(Persons(whose)), by_definition(right, marks, whose), rtol=1e-6
-    )
-
-
 def test_a_count_is_its_rows_and_a_dominated_sum_is_one():
     marks = cells(np.array([0, 0, 0, 1, -1]), 2)
     assert marks.effective(Persons()).tolist() == [[3.0], [1.0]]
@@ -65,7 +44,6 @@ def test_a_count_is_its_rows_and_a_dominated_sum_is_one():
     heavy = Sums(np.array([[1e9], [1.0], [1.0]]))
     assert heavy.effective(Persons())[0, 0] == pytest.approx(1.0, abs=1e-6)
     assert everyone(7).effective(Persons()).item() == 7
-    assert with_ones(np.zeros((2, 1))).tolist() == [[1, 0], [1, 0]]
 
 
 # --- memory ---
@@ -143,48 +121,3 @@ def test_row_digests_tell_rows_apart_in_any_order():
     changed[3, 1] += 1e-12
     assert len(np.setxor1d(row_digests(X, y), row_digests(changed, y))) == 2
     assert len(np.unique(row_digests(X, y))) == 50
-
-
-# --- bins ---
-
-
-def merged_by_hand(numbers, absolute, squares, runs, least):
-    """Every way to cut a run into spans, of which the greedy one is the first that is sound."""
-
-    def large(span):
-        a, s = absolute[:, span].sum(axis=1), squares[:, span].sum(axis=1)
-        return all(y == 0 or x * x >= least * y for x, y in zip(a, s, strict=True))
-
-    sound = np.zeros(numbers.shape[1], dtype=bool)
-    leaves = merge(numbers, absolute, squares, runs, least)
-    for run in np.unique(runs):
-        members = np.flatnonzero(runs == run)
-        ends = [j for j in members if leaves[:, j].any()]
-        start = members[0]
-        for end in ends:
-            sound[end] = large(slice(start, end + 1))
-            start = end + 1
-    return leaves, sound
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.data(), st.integers(1, 3), st.integers(1, 8))
-def test_merged_bins_are_large_and_lose_nothing(data, tables, size):
-    counts = data.draw(arrays(float, (1, tables * size), elements=st.integers(0, 9)))
-    runs = np.repeat(np.arange(tables), size)
-    leaves = merge(counts, counts, counts, runs, 5)
-    for run in range(tables):
-        inside, total = leaves[0, runs == run], counts[0, runs == run].sum()
-        assert ((inside == 0) | (inside >= 5)).all()
-        assert inside.sum() == (total if total >= 5 else 0)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data(), st.integers(2, 8))
-def test_merged_sums_rest_on_enough_rows(data, size):
-    absolute = data.draw(arrays(float, (3, size), elements=st.floats(0, 10)))
-    share = data.draw(arrays(float, (3, size), elements=st.floats(0.05, 1)))
-    squares = absolute**2 * share
-    numbers = 1 + np.arange(3.0 * size).reshape(3, size)
-    leaves, sound = merged_by_hand(numbers, absolute, squares, np.zeros(size, int), 5)
-    assert sound[leaves.any(axis=0)].all()

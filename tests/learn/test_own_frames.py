@@ -100,3 +100,20 @@ def test_rows_of_one_s_own_are_those_of_one_client(frame):
     assert direct.schema_ == asked.schema_
     with pytest.raises(UsageError, match="have their own y"):
         so.FedHEONN().fit(so.simulate(rows, y, clients=1), y)
+
+
+def test_trees_speak_of_dates_and_categories():
+    frame = pd.DataFrame(
+        {
+            "born": pd.to_datetime(["1950-01-01", "1960-01-01", "1970-01-01", "1980-01-01"] * 10),
+            "smokes": ["daily", "former", "never", "daily"] * 10,
+            "ill": ["yes", "yes", "no", "no"] * 10,
+        }
+    )
+    tree = so.FederatedTree(max_depth=2)
+    dates = tree.clone().fit(so.simulate(frame[["born", "ill"]], target="ill", clients=2))
+    assert "born ≤ 1964-12-31" in str(dates.explain(dates.check_rows(frame.head(1))[0]))
+    words = frame.assign(ill=["no", "yes", "yes", "no"] * 10)[["smokes", "ill"]]
+    texts = tree.clone().fit(so.simulate(words, target="ill", clients=2))
+    assert "smokes = daily" in str(texts.explain([0.0]))
+    assert "smokes = former or never" in str(texts.explain([2.0]))

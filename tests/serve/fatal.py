@@ -15,17 +15,20 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 from network import FORKS, POLICY, Network, start_fork_server
 
 import solera as so
 from solera.core.aggregation import Mean
+from solera.core.clients import FloatArray
 from solera.core.component import describe_fitted
+from solera.core.declared import Shape
 from solera.core.payload import decode, encode
 from solera.core.plan import Plan, planned
 from solera.core.private_files import write_file
+from solera.core.release import Facts
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.base import Learner
@@ -42,7 +45,12 @@ WIDTH = 150_000
 # --- what is learned -----------------------------------------------------------------------------
 
 
-@task("chaos.walk")
+class Place(TypedDict):
+    at: Annotated[FloatArray, Shape("*", longest=WIDTH)]
+    round: int
+
+
+@task("chaos.walk", ask=Place, release=[Facts("at")])
 def walk(client: Any, ask: Any) -> dict[str, Any]:
     """A step away from where all are; a client that makes one twice arrives elsewhere."""
     steps = 1 if ask["round"] == 0 else client.state["steps"] + 1

@@ -290,7 +290,7 @@ class Siege:
         """Notes, invitations, jobs and uploads without end."""
         token = {"Authorization": f"Bearer {self.network.token}"}
         plain = token | {"Content-Type": "application/json"}
-        note = {"event": "round", "facts": {f"k{i}" * 20: 1.0 for i in range(100)}}
+        note = {"event": "round", "facts": {f"k{i}" * 12: 1.0 for i in range(40)}}
         wrong = {"event": "round", "facts": {"k" * 50_000: 1.0}}
         problem = {"client": 0, "reason": "x" * 2000}
         name = {"name": f"n{chance.getrandbits(64):x}"}

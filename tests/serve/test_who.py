@@ -400,7 +400,7 @@ def test_a_packed_or_endless_answer_does_no_harm(monkeypatch):
     connection = Connection(f"http://127.0.0.1:{server.server_port}", lambda *_: {}, patience=0)
     try:
         began = time.monotonic()
-        with pytest.raises(CoordinatorError, match="packed"):
+        with pytest.raises(CoordinatorError, match="is packed"):
             connection.request("GET", "/packed")
         with pytest.raises(CoordinatorError, match="larger than"):
             connection.request("GET", "/endless")

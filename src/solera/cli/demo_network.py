@@ -24,10 +24,19 @@ from solera.engines.child import end
 
 CLIENTS = ("north", "south", "west")
 FEDERATION = "digits"
-POLICY = """\
-# What this client allows; everything else is refused.
+BOUNDS = "\n".join(f"pixel{i} = [0, 16]" for i in range(64))
+POLICY = f"""\
+# What this client allows; everything else is refused. See: solera policy explain
+policy = "training"
+
 [data]
 min_rows = 100
+
+[output]
+parameters = 2.0  # a model may have twice as many as rows: digits are no secret, patients are
+
+[bounds]          # told where the smallest and largest values are asked for
+{BOUNDS}
 
 [[task]]
 name = "data.*"
@@ -38,8 +47,8 @@ name = "heonn.*"
 [[task]]
 name = "linear.train"
 [task.where]
-epochs = { max = 5 }
-lr = { max = 0.1 }
+epochs = {{ max = 5 }}
+lr = {{ max = 0.1 }}
 
 [[task]]
 name = "learner.evaluate"

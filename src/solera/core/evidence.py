@@ -50,31 +50,14 @@ class Persons:
         return np.array([len(np.unique(self.of[c])) for c in chosen.T], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class OneHot:
-    """Every row gives 1 to one cell per table: ``index`` is rows × tables, −1 for none."""
-
-    index: IntArray
-    cells: int
-
-    def marks(self) -> Any:
-        """The same as a sparse matrix, rows × cells."""
-        from scipy.sparse import csr_matrix
-
-        inside = self.index >= 0
-        starts = np.concatenate([[0], np.cumsum(inside.sum(axis=1))])
-        ones = np.ones(int(starts[-1]))
-        return csr_matrix((ones, self.index[inside], starts), shape=(len(self.index), self.cells))
-
-
-Left = Array | OneHot | None
+Left = Array | None
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
     """Numbers (k, j) = ``base`` + ``scale`` Σᵢ rightᵢₖ leftᵢⱼ; the asker knows base and scale.
 
-    ``right``: rows × k, marks or numbers. ``left``: rows × j, a :class:`OneHot`, or None for 1.
+    ``right``: rows × k, marks or numbers. ``left``: rows × j, or None for 1.
     ``part``: which rows these are. ``what`` tells kinds of numbers apart that nobody would
     subtract, such as gradients and counts. ``beyond``: rows count by what they give beyond the
     median of all, too. That is for sums in which the asker can make most rows give the same known
@@ -91,9 +74,7 @@ class Sums:
 
     @property
     def shape(self) -> tuple[int, int]:
-        left = self.left
-        columns = 1 if left is None else left.cells if isinstance(left, OneHot) else left.shape[1]
-        return self.right.shape[1], columns
+        return self.right.shape[1], 1 if self.left is None else self.left.shape[1]
 
     def effective(self, persons: Persons) -> FloatArray:
         """The effective rows of every number, k × j."""
@@ -122,12 +103,6 @@ def everyone(rows: int, *, part: Part = "train") -> Sums:
     return Sums(np.ones((rows, 1), dtype=bool), part=part)
 
 
-def with_ones(X: Array) -> FloatArray:
-    """A column of ones before the others: counts and sums in one."""
-    X = np.asarray(X, dtype=float)
-    return np.concatenate([np.ones((len(X), 1)), X], axis=1)
-
-
 def effective_of(right: Array, left: Left, persons: Persons) -> FloatArray:
     """(Σ|c|)² / Σc² of every number; infinite where no row gave anything, which tells of none."""
     absolute, squares = sums_of(right, left, persons)
@@ -150,15 +125,11 @@ def _times(right: FloatArray, left: Left, f: Any) -> FloatArray:
     """rightᵀ f(left)."""
     if left is None:
         return np.asarray(right.sum(axis=0)[:, None])
-    if not isinstance(left, OneHot):
-        return np.asarray(right.T @ f(left))
-    return np.asarray((left.marks().T @ right).T)
+    return np.asarray(right.T @ f(left))
 
 
 def _given(right: Array, left: Left) -> FloatArray:
     """What each row gave to the numbers of one k: rows × j."""
     if left is None:
         return right.astype(float)[:, None]
-    if not isinstance(left, OneHot):
-        return np.asarray(right[:, None] * left, dtype=float)
-    return np.asarray(left.marks().multiply(right[:, None]).toarray(), dtype=float)
+    return np.asarray(right[:, None] * left, dtype=float)

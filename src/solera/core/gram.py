@@ -101,7 +101,8 @@ class Gram(Release):
 
     An entry that rests on too few rows becomes 0, and the diagonal grows so that the matrix stays
     positive semidefinite; a column that rests on too few becomes the value most rows have, mostly
-    0. A class or label of too few rows has a matrix of zeros and its rows are left out. Where
+    0. Classes whose moments rest on too few rows share what they have together by their sizes. A
+    class or label of too few rows has a matrix of zeros and its rows are left out. Where
     matrices are sent as factors nothing can be withheld singly, and such a reply does not leave.
 
     ``members``: (client, ask) → the :class:`Member` of every member.
@@ -280,11 +281,13 @@ class _Judged:
             if self.moments.any():
                 used = member.times > 0
                 depend = dependencies(self.Z[used]) if depend is None else depend
-                self.moments = not_by_sums(
-                    self.moments, told, self.Z, depend, moment_rows, least, persons
-                )
-                if member.exclusive:
-                    self.moments = not_by_classes(self.moments, *sums, least)
+                inner = -1
+                while inner != (inner := int(self.moments.sum())):
+                    self.moments = not_by_sums(
+                        self.moments, told, self.Z, depend, moment_rows, least, persons
+                    )
+                    if member.exclusive:
+                        self.moments = not_by_classes(self.moments, *sums, least)
             same = self.moments.sum() + self.entries.sum() == before
             if same or member.layout in ("one", "outputs"):  # matrices do not follow from moments
                 break
@@ -332,6 +335,12 @@ class _Judged:
         W, times = self.moments.T, self.member.times
         total = np.where(self._unknown(), 0.0, times @ self.Z)
         M = np.where(W, np.outer(total, self.base[0]), self.Z.T @ self.member.moments)
+        if self.member.exclusive:  # what is withheld is known together
+            told = self.Z.T @ (self.member.moments - self.base[0] * times[:, None])
+            together = np.where(self._unknown(), 0.0, (told * W).sum(axis=1))
+            sizes = np.where(W[0], together[0] / max(W[0].sum(), 1), told[0])
+            shares = np.abs(sizes) * W
+            M += together[:, None] * shares / np.maximum(shares.sum(axis=1), 1e-300)[:, None]
         M += np.outer(self.shift, M[0])
         same = ~(W | (W[0] & (self.shift != 0)[:, None]))
         return np.where(same & self._all_rows, sent, M)
@@ -341,9 +350,11 @@ class _Judged:
         return np.where(self.squares, self.base[1] * self.member.times.sum(), kept)
 
     def _unknown(self) -> BoolArray:
-        """Columns whose sum over all rows rests on too few."""
+        """Columns whose sum over all rows rests on too few, or is withheld from the matrices."""
         rows = effective_of(self.member.times[:, None], self.Z, self.persons)[0]
-        few: BoolArray = (rows < self.least) | self.near
+        dropped = self.entries.diagonal(axis1=1, axis2=2)
+        gone = dropped[0] if self.member.layout in ("one", "labels") else dropped.all(axis=0)
+        few: BoolArray = (rows < self.least) | self.near | gone
         return few
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.errors import Refusal
-from solera.core.evidence import Left, OneHot, Persons, Sums
+from solera.core.evidence import Left, Persons, Sums
 
 _WEIGHTS = 0x9E3779B97F4A7C15
 
@@ -72,8 +72,24 @@ class Memory:
             n = sums.effective_of(difference, persons)
             for j in np.flatnonzero((n < least).any(axis=0)):
                 conflict[k, j] = True
-                instead[k, j] = released[np.argmin(n[:, j]), j]
+                instead[k, j] = released[np.argmax(n[:, j] < least), j]  # the first, for good
         return conflict, instead
+
+    def told(self, sums: Sums) -> tuple[BoolArray, FloatArray]:
+        """Which of the cells were asked before, and what was told then.
+
+        They get the same again, whatever left since: an ask that is tried or asked once more, in
+        this job or another, has the same reply to the bit.
+        """
+        right, released = self.known(sums)
+        places = {digest: place for place, digest in enumerate(_column_digests(right))}
+        again = np.zeros(sums.shape[0], dtype=bool)
+        told = np.zeros(sums.shape)
+        for k, digest in enumerate(_column_digests(sums.right.astype(right.dtype))):
+            if digest in places:
+                again[k] = True
+                told[k] = released[places[digest]]
+        return again, told
 
     def known(self, sums: Sums) -> tuple[Array, FloatArray]:
         """What rows gave to earlier numbers of the same kind, and these numbers."""
@@ -190,7 +206,6 @@ def left_digest(left: Left) -> str:
     """What tells one view of the rows from another."""
     if left is None:
         return "1"
-    array = left.index if isinstance(left, OneHot) else left
-    told = blake2b(np.ascontiguousarray(array).tobytes(), digest_size=12)
-    told.update(repr(array.shape).encode())
+    told = blake2b(np.ascontiguousarray(left).tobytes(), digest_size=12)
+    told.update(repr(left.shape).encode())
     return told.hexdigest()

@@ -113,8 +113,7 @@ class Cells(Release):
     A cell with fewer than ``min_count`` persons is withheld in all its entries, and so is a number
     that rests on fewer effective rows. What is withheld becomes ``neutral`` (0 by default). Within
     each of the ``margins`` (all cells, by default) never fewer than ``min_count`` rows are
-    withheld, so that a total does not give them back. Ordered cells are
-    :class:`~solera.core.bins.Bins`.
+    withheld, so that a total does not give them back.
 
     Parameters
     ----------
@@ -253,7 +252,9 @@ def release_numbers(
     conflict, earlier = leaving.memory.earlier(sums, persons, least)
     if stands:
         withheld = withheld | conflict
+    again, told = leaving.memory.told(sums)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
+    leaves = np.where(again[:, None], told, leaves)
     leaving.outcome[entry] = np.where(withheld, 1, np.where(conflict, 2, 0))
     new = ~(withheld | conflict).all(axis=1)
     fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])

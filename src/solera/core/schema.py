@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from solera.core.errors import DataError
 
 Kind = Literal["numeric", "categorical", "date"]
+_MANY = 5  # categories that a condition does not list any more
+_MOST_DAYS = 3_000_000  # about the year 10,000
 Unknown = Literal["error", "other"]
 Target = Literal["classes", "labels", "numbers", "none"]
 
@@ -27,6 +29,17 @@ class Feature:
     name: str
     kind: Kind = "numeric"
     categories: tuple[str, ...] = ()
+
+    def text(self, value: float) -> str:
+        """A value of the column in words: a date as such, a number in six digits."""
+        if self.kind == "date" and abs(value) < _MOST_DAYS:
+            return str(np.datetime64(int(np.floor(value)), "D"))
+        return f"{value:.6g}"
+
+    def names_between(self, low: float, high: float) -> list[str]:
+        """The few categories with codes above ``low`` and up to ``high``, if these are not all."""
+        names = [name for code, name in enumerate(self.categories) if low < code <= high]
+        return names if len(names) < min(len(self.categories), _MANY) else []
 
 
 def numbered(width: int) -> tuple[Feature, ...]:

@@ -44,7 +44,7 @@ Size = Annotated[int, Meta(ge=0, lt=2**50, examples=[81920])]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, examples=[7])]
 Seconds = Annotated[float, Meta(gt=0, examples=[3600.0])]
 TaskName = Annotated[str, Meta(max_length=200, examples=["linear.train"])]
-FactName = Annotated[str, Meta(max_length=100, examples=["loss"])]
+FactName = Annotated[str, Meta(max_length=50, examples=["loss"])]
 Person = Annotated[str, Meta(max_length=200, examples=["ana@example.org"])]
 Reason = Annotated[str, Meta(max_length=2000, examples=["too few rows"])]
 Frame = Annotated[str, Meta(max_length=2 * INLINE, examples=["U09MAQ=="])]
@@ -279,7 +279,7 @@ class NewNote(Message):
     """What a learner has to say of itself."""
 
     event: Literal["round", "evaluated"]
-    facts: Annotated[dict[FactName, float], Meta(max_length=100, examples=[{"loss": 0.41}])]
+    facts: Annotated[dict[FactName, float], Meta(max_length=40, examples=[{"loss": 0.41}])]
 
 
 # --- standing jobs -------------------------------------------------------------------------------

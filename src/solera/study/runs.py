@@ -114,6 +114,8 @@ def rows(folder: Path) -> list[dict[str, str]]:
                     problem = f"line {reader.line_num} of {path.name} is no line of metrics"
                     raise BadRun(f"{folder} cannot be read: {problem}", hint=_HINT)
                 lines.append(line)
+    except FileNotFoundError:
+        raise BadRun(f"there is no run in {folder}", hint="name the folder of a run") from None
     except (OSError, ValueError, csv.Error) as error:
         raise BadRun(f"{folder} cannot be read: {error}", hint=_HINT) from error
     return lines

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import solera as so
 from solera.core.engine import Ask
+from solera.core.evidence import Persons, Sums
 from solera.core.gate import POLICIES
 from solera.core.memory import Memory
 from solera.core.payload import decode, encode
+from solera.core.release import release_numbers
 from solera.core.task import task
 
 for library in ("httpx", "cryptography"):
@@ -125,3 +128,32 @@ def test_a_budget_that_is_spent_stays_spent(tmp_path):
         train["coef"] = decode(outcome.reply)["coef"]
     assert round > 0
     assert "numbers have left" in outcome.reason
+
+
+def test_a_cell_that_is_asked_again_gets_what_it_got_whatever_left_since():
+    """Else a replay, or the same job once more, would learn another model."""
+    left = np.stack([np.ones(40), np.arange(40.0)], axis=1)
+    first = np.ones(40)
+    other = first + np.where(np.arange(40) < 2, 1.0, 0.0) * (np.arange(40) + 1)
+    other[30:] += 0.01
+    leaving = SimpleNamespace(
+        memory=Memory(),
+        limits=POLICIES["training"],
+        persons=lambda sums: Persons(),
+        outcome={},
+        client=SimpleNamespace(data=SimpleNamespace(schema=SimpleNamespace(width=2))),
+    )
+
+    def release(right, numbers):
+        sums = Sums(right[:, None], left)
+        kept = np.zeros((1, 2), bool)
+        return release_numbers(
+            leaving, "w", sums, np.array([numbers]), kept, np.array([[-1.0, -1.0]]), stands=True
+        ).tolist()
+
+    told = release(first, [40.0, 780.0])
+    assert told == [[40.0, 780.0]]
+    near = release(other, [43.0, 785.0])
+    assert near == [[-1.0, 785.0]], "one of its numbers rests on two rows more than the first"
+    assert release(first, [40.0, 780.0]) == told
+    assert release(other, [43.0, 785.0]) == near

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,11 @@ class Condition:
     category: str | None = None
     missing: bool = False
     """Whether a missing value satisfies it."""
+    of: Feature | None = field(default=None, repr=False, compare=False)
+    """The column, whose categories and dates are shown as such."""
 
     @classmethod
-    def of(
+    def on(
         cls, feature: Feature, column: int, lower: float, upper: float, missing: bool
     ) -> Condition:
         """The condition (lower, upper] of a column; one that a single category satisfies names it.
@@ -37,7 +39,7 @@ class Condition:
         """
         single = 0 <= upper < len(feature.categories) and upper - lower == 1
         category = feature.categories[int(upper)] if single else None
-        return cls(feature.name, column, lower, upper, category, missing)
+        return cls(feature.name, column, lower, upper, category, missing, feature)
 
     def holds(self, value: float) -> bool:
         """Whether a value, a code for a category, satisfies the condition."""
@@ -50,11 +52,14 @@ class Condition:
             return f"{self.feature} = {self.category}"
         if self.lower >= self.upper:
             return f"{self.feature} is missing"
+        feature = Feature(self.feature) if self.of is None else self.of
+        if names := feature.names_between(self.lower, self.upper):
+            return f"{self.feature} = {' or '.join(names)}"
         parts = []
         if self.lower > -HUGE:
-            parts.append(f"{self.feature} > {self.lower:.6g}")
+            parts.append(f"{self.feature} > {feature.text(self.lower)}")
         if self.upper < HUGE:
-            parts.append(f"{self.feature} ≤ {self.upper:.6g}")
+            parts.append(f"{self.feature} ≤ {feature.text(self.upper)}")
         return " and ".join(parts) or f"{self.feature} is known"
 
 
@@ -102,12 +107,9 @@ def explain(tree: Tree, x: Any, schema: Schema) -> Explanation:
         splits[int(tree.feature[node])] = node
         node = int(parent[node])
     conditions = []
-    for column, split in sorted(splits.items(), key=lambda item: item[1]):
-        feature = schema.features[column]
-        if not tree.categorical[split]:
-            feature = Feature(feature.name)  # a numeric split reads codes as numbers
+    for column, _ in sorted(splits.items(), key=lambda item: item[1]):
         bounds = lower[column], upper[column], missing[column]
-        conditions.append(Condition.of(feature, column, *bounds))
+        conditions.append(Condition.on(schema.features[column], column, *bounds))
     probabilities = dict(
         zip(schema.classes.tolist(), shares(tree.value[end]).tolist(), strict=True)
     )

@@ -17,11 +17,11 @@ _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#
 
 def split_text(tree: Tree, node: int, schema: Schema) -> str:
     """What a node asks: "age ≤ 32.5", "job"."""
-    name = schema.features[int(tree.feature[node])].name
+    feature = schema.features[int(tree.feature[node])]
     if tree.categorical[node]:
-        return name
+        return feature.name
     cut = float(tree.threshold[node])
-    return f"{name} is known" if cut > HUGE else f"{name} ≤ {cut:.6g}"
+    return f"{feature.name} is known" if cut > HUGE else f"{feature.name} ≤ {feature.text(cut)}"
 
 
 def branch_text(tree: Tree, node: int, way: int, schema: Schema) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 
 from solera.core.errors import (
     DataError,
@@ -35,7 +36,7 @@ _CODES: dict[type[BaseException], str] = {
 }
 """In this order: the first that an error is an instance of."""
 _OTHERS = "error: the task failed"
-_GATE = "solera.core."
+_GATE = ("solera.core.gate", "solera.core.declared", "solera.core.memory")
 """Where refusals are made of limits and of what was asked, and may leave as they are."""
 
 
@@ -44,7 +45,7 @@ def code_of(error: BaseException, task: str, schema: Schema) -> str:
 
     A column counts as named only where its whole name stands in quotes, as our errors write it.
     """
-    if isinstance(error, Refusal) and _raised_in(error).startswith(_GATE):
+    if isinstance(error, Refusal) and _by_gate(error):
         return str(error)
     log.warning("task %s failed: %s", task, error, exc_info=error)
     code = next((said for kind, said in _CODES.items() if isinstance(error, kind)), _OTHERS)
@@ -54,9 +55,7 @@ def code_of(error: BaseException, task: str, schema: Schema) -> str:
     return f"{code} ({', '.join(dict.fromkeys(facts))})"
 
 
-def _raised_in(error: BaseException) -> str:
-    """The module that raised an error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+def _by_gate(error: BaseException) -> bool:
+    """Whether the gate, or what a task declares to it, raised an error; not the task itself."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__") in _GATE for frame in frames)

@@ -120,7 +120,7 @@ class OutputRules:
     max_bytes: Count | None = None
     allows: frozenset[Kind] | None = None
     min_count: Count | None = None
-    parameters: Share | None = None
+    parameters: Positive | None = None
     gram_rows: Positive | None = None
     saturation: Positive | None = None
     categories: Count | None = None

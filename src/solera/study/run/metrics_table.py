@@ -33,12 +33,12 @@ FIRST = ("cell", "data", "partition", "learner", "scheme", "seed", "fold")
 LAST = ("part", "round", "client", "metric", "value")
 
 
-Line = tuple[str, int | None, int | None, str, float]
-"""Part, round, client, metric, value."""
+Line = tuple[str, int | None, int | str | None, str, float]
+"""Part, round, client by name or number, metric, value."""
 
 
 def numbers(result: Result) -> Iterator[Line]:
-    """All numbers of a result: part, round, client, metric, value."""
+    """All numbers of a result: part, round, client by name or number, metric, value."""
     parts = {
         "test": result.metrics,
         "clients": result.client_metrics,
@@ -48,7 +48,8 @@ def numbers(result: Result) -> Iterator[Line]:
         for metric, value in metrics.items():
             yield part, None, None, metric, value
     for client, value in result.clients.items():
-        yield "client", None, client, result.score or "score", value
+        named = result.names[client] if result.names else client
+        yield "client", None, named, result.score or "score", value
     for entry in result.history:
         for metric, value in logged(entry).items():
             yield "round", entry["round"], None, metric, float(value)

@@ -20,7 +20,8 @@ class Result:
     ``metrics`` are those of the data set's test rows, ``client_metrics`` those of all rows that
     clients keep to test on, ``clients`` the score of each client on its own of these, and
     ``validation`` those of the fold left out of a cross-validation. ``confusion`` counts the test
-    rows by true and predicted class; ``selected`` the rounds in which each client took part. Bytes
+    rows by true and predicted class; ``selected`` the rounds in which each client took part;
+    ``names`` are what clients are called, where they have names. Bytes
     and seconds count training only, over all starts of an interrupted one; ``energy`` all of it.
     """
 
@@ -36,6 +37,7 @@ class Result:
     validation: dict[str, float] = field(default_factory=dict)
     confusion: list[list[int]] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     energy: EnergyUse | None = None
 
     @property

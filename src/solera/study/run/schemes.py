@@ -118,6 +118,7 @@ class _Training:
             metrics={} if counts is None else finite(metrics(counts)),
             history=model.history_,
             confusion=_confusion(counts),
+            names=list(federation.names),
             **_client_results(*kept),
         )
 
@@ -178,6 +179,7 @@ def _alone(training: _Training) -> tuple[Result, None]:
         metrics=finite({name: float(np.mean([m[name] for m in each])) for name in names}),
         history=_mean_history(histories),
         confusion=_confusion(summed(held_out)) if held_out else [],
+        names=list(data.names),
         **_client_results(*(evaluation_of(counts) for counts in kept.values())),
     )
     return result, None

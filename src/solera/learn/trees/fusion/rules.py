@@ -237,7 +237,7 @@ def rule_table(rules: RuleSet, expected: FloatArray, schema: Schema) -> list[dic
     table = []
     for i in np.argsort(-expected, kind="stable").tolist():
         conditions = [
-            Condition.of(
+            Condition.on(
                 schema.features[j], j, lower[i, j], upper[i, j], missing=bool(rules.missing[i, j])
             )
             for j in np.flatnonzero(bound[i]).tolist()

@@ -25,6 +25,9 @@ from solera.serve.wire import (
     StartedJob,
 )
 
+_EVENTS = 200
+"""Events of one answer: more would delay all others."""
+
 
 def jobs_of(coordinator: Coordinator) -> APIRouter:
     """The routes of whoever starts jobs and watches them."""
@@ -58,7 +61,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.get("/v1/federations/{federation}/events", dependencies=[driver])
     def federation_events(federation: Name, after: int = 0) -> list[Event]:
         """What happened in a federation, every refusal and failure among it."""
-        return store.events(federation=federation, after=after)
+        return store.events(federation=federation, after=after, limit=_EVENTS)
 
     @routes.get("/v1/jobs/{job}", dependencies=[driver])
     def show_job(job: Name) -> JobProgress:
@@ -74,9 +77,9 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     def job_events(
         job: Name, after: int = 0, event: str | None = None, newest: bool = False
     ) -> list[Event]:
-        """What happened in a job, a thousand events at most."""
+        """What happened in a job, some events at a time."""
         store.job(job)
-        return store.events(job=job, event=event, after=after, newest=newest)
+        return store.events(after=after, limit=_EVENTS, newest=newest, job=job, event=event)
 
     @routes.post("/v1/jobs/{job}/notes", dependencies=[asker])
     def add_note(job: Name, new: NewNote) -> dict[str, int]:
