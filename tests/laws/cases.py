@@ -160,6 +160,9 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.data.FederatedData:
         y = X @ w[:, 0] + 0.1 * draw.normal(size=160)
     elif target == "labels":
         y = (X @ w > 0).astype(np.uint8)
+    elif target == "survival":
+        y = np.column_stack([draw.exponential(np.exp(X @ w[:, 0] / 4)), draw.integers(0, 2, 160)])
+        target = "numbers"
     features = (*(Feature(f"x{i}") for i in range(4)), Feature("c", "categorical", tuple("abc")))
     _, classes, outputs = infer_target(y)
     schema = Schema(features, target, classes, outputs)  # type: ignore[arg-type]
@@ -276,6 +279,8 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("hidden", lambda: so.FedHEONN("linear", features="fourier", hidden=20), EVERY),
         ("ensemble", lambda: so.FedHEONN("linear", ensemble=so.RandomPatches(4, rows=0.8)), EVERY),
     ],
+    so.FedCox: [("", lambda: so.FedCox(rounds=12), ("survival",))],
+    so.FedGLM: [("", lambda: so.FedGLM(rounds=4), ("numbers",))],
     so.FedKMeans: [
         ("", lambda: so.FedKMeans(3, rounds=4), ("classes", "numbers")),
         (

@@ -66,8 +66,8 @@ class ReleaseLimits:
     unit: str | None = None
 
 
-_STATISTICS: frozenset[Kind] = frozenset({"facts", "cells", "categories", "extremes"})
-_TRAINING: frozenset[Kind] = _STATISTICS | {"gram", "update", "tree", "cipher"}
+_STATISTICS: frozenset[Kind] = frozenset({"facts", "cells", "gram", "categories", "extremes"})
+_TRAINING: frozenset[Kind] = _STATISTICS | {"update", "tree", "cipher"}
 POLICIES: dict[str, ReleaseLimits] = {
     "statistics": ReleaseLimits(_STATISTICS),
     "evaluation": ReleaseLimits(frozenset({"facts", "cells", "categories"})),

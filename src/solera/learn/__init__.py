@@ -29,6 +29,9 @@ from solera.learn.peers import PeerToPeer
 from solera.learn.preprocess.column_parts import FedColumns, FedSelect
 from solera.learn.preprocess.columns import FedBins, FedEncoder, FedImputer, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
+from solera.learn.statistics.cox import FedCox
+from solera.learn.statistics.glm import FedGLM
+from solera.learn.statistics.survival import kaplan_meier
 from solera.learn.trees.boosting.hist_gbdt import FedHistGBDT
 from solera.learn.trees.boosting.simfl import SimFL
 from solera.learn.trees.fed_id3 import FedID3
@@ -48,8 +51,10 @@ __all__ = [
     "FedBins",
     "FedBuff",
     "FedColumns",
+    "FedCox",
     "FedEncoder",
     "FedForest",
+    "FedGLM",
     "FedHEONN",
     "FedHistGBDT",
     "FedID3",
@@ -77,6 +82,7 @@ __all__ = [
     "describe",
     "evaluate",
     "in_turn",
+    "kaplan_meier",
     "load",
     "nn",
     "planned",

@@ -46,8 +46,8 @@ _LEAVES: dict[Kind, str] = {
     "categories": "Names of categories and classes leave when at least {least} {rows} have them, "
     "or when the policy lists them; at most {categories} of a column and {share:.0%} of the rows.",
     "extremes": "Smallest and largest values never leave; the policy's [bounds] are told instead.",
-    "gram": "Gram matrices (FedHEONN) leave when there are {gram:g} distinct {rows} per column, in "
-    "every class and patch.",
+    "gram": "Gram matrices (FedHEONN, FedGLM) leave when there are {gram:g} distinct {rows} per "
+    "column, in every class and patch.",
     "update": "Linear models leave after training on at least {min_rows} {rows}, with at most "
     "{parameters:.0%} as many parameters as distinct {rows}, and weights that no single row "
     "saturates. Neural networks and anything larger do not leave.",

@@ -1,0 +1,1 @@
+"""Statistics that are published: models with standard errors, and survival curves."""

@@ -1,0 +1,424 @@
+"""FedGLM: generalised linear models with standard errors, as on the pooled rows.
+
+Iteratively reweighted least squares (McCullagh & Nelder 1989, §2.5): with η = Zβ + o, μ = g⁻¹(η)
+and, for every row, the working weight w = a (dμ/dη)² / V(μ) and residual r = (y − μ) / (dμ/dη),
+
+    β ← β + (Σ_k Z_kᵀ W_k Z_k)⁻¹ Σ_k Z_kᵀ W_k r_k
+
+o is an offset and a a prior weight. Both sums are over rows, hence over clients, so the estimates
+are those of all rows in one place; so does DataSHIELD's ds.glm (Jones et al. 2012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+
+from solera.core.aggregation import Sum
+from solera.core.clients import Array, BoolArray, Client, FloatArray
+from solera.core.constraints import Count, Positive
+from solera.core.declared import Shape
+from solera.core.errors import DataError, UsageError
+from solera.core.evidence import Sums, everyone
+from solera.core.exact import Exact
+from solera.core.federation import Federation
+from solera.core.gram import Gram, Member
+from solera.core.plan import Plan, in_turn, planned
+from solera.core.release import Cells
+from solera.core.schema import Schema, class_codes
+from solera.core.task import task
+from solera.data.frames import check_columns
+from solera.learn.base import Predictor
+from solera.learn.rows import dense, refuse_empty
+from solera.learn.statistics.families import FAMILIES, Family, Name
+from solera.learn.statistics.linear_terms import covariance, newton_step, unpacked
+from solera.learn.statistics.summary import Summary
+
+CONVERGED = 1e-11
+"""A step that moves the linear predictor by so small a share of itself is the last."""
+_LEAST = 1e-300
+
+# --- the client's side ---
+
+
+class Model(TypedDict):
+    """Which model it is, and where its coefficients stand."""
+
+    family: Name
+    offset: str | None
+    weights: str | None
+    coef: Annotated[FloatArray, Shape("terms")]
+
+
+class Step(Model):
+    """What ``glm.step`` takes; at the ``start`` responses are put through the link as they are."""
+
+    start: bool
+
+
+class Likelihood(Model):
+    """What ``glm.likelihood`` takes."""
+
+    scale: Positive
+
+
+@dataclass(frozen=True)
+class Design:
+    """Rows as a model sees them: Z with ones first, responses, offsets and prior weights."""
+
+    Z: FloatArray
+    y: FloatArray
+    offset: FloatArray
+    weight: FloatArray
+
+    @classmethod
+    def of(cls, client: Client, ask: Any) -> Design:
+        rows, schema = client.data.part("train"), client.data.schema
+        refuse_empty(client.id, len(rows))
+        X = dense(rows.X).astype(np.float64)
+        used = design_columns(schema, ask["offset"], ask["weights"])
+        Z = np.column_stack([np.ones(len(X)), X[:, used]])
+        if Z.shape[1] != len(ask["coef"]):
+            raise DataError(f"there are {Z.shape[1]} terms here and {len(ask['coef'])} asked")
+        y = responses(rows.y, schema)
+        if not FAMILIES[ask["family"]].allowed(y).all():
+            responses_are = FAMILIES[ask["family"]].responses
+            raise DataError(f"a target here is none of a {ask['family']} model: {responses_are}")
+        weight = named_column(X, schema, ask["weights"], 1.0)
+        if not (weight > 0).all():
+            raise DataError(f"a weight in {ask['weights']!r} is not above 0")
+        return cls(Z, y, named_column(X, schema, ask["offset"], 0.0), weight)
+
+    def means(self, family: Family, coef: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore"):  # what is not finite is reported
+            return family.mean(self.Z @ coef + self.offset)
+
+
+def design_columns(schema: Schema, *others: str | None) -> BoolArray:
+    """Marks the columns that have a coefficient; those named are an offset or weights."""
+    names = [feature.name for feature in schema.features]
+    check_columns([name for name in others if name is not None], names)
+    return np.array([name not in others for name in names], dtype=bool)
+
+
+def named_column(X: FloatArray, schema: Schema, name: str | None, otherwise: float) -> FloatArray:
+    """A column of X, or the same number for all rows."""
+    if name is None:
+        return np.full(len(X), otherwise)
+    return X[:, [feature.name for feature in schema.features].index(name)]
+
+
+def responses(y: Any, schema: Schema) -> FloatArray:
+    """Numbers as they are, the second of two classes as 1."""
+    if schema.target == "classes":
+        return class_codes(y, schema.classes).astype(np.float64)
+    return np.asarray(y, dtype=np.float64).reshape(len(y))
+
+
+def _working(design: Design, ask: Any) -> tuple[FloatArray, FloatArray]:
+    """w and w r of every row.
+
+    At the start w is the prior weight and r a response through the link: no row outweighs others
+    before there is a model.
+    """
+    family = FAMILIES[ask["family"]]
+    if ask["start"]:
+        weight = design.weight
+        residual = family.link(family.start(design.y)) - design.offset
+    else:
+        mu = design.means(family, ask["coef"])
+        weight = design.weight * family.weight(mu)
+        residual = family.residual(design.y, mu)
+    if not (np.isfinite(weight).all() and np.isfinite(weight * residual).all()):
+        raise DataError(
+            "means of the model are not finite or at the edge of what they can be",
+            hint="columns of very different sizes are the usual reason: so.FedScaler() before it",
+        )
+    return weight, weight * residual
+
+
+def _members(client: Client, ask: Any) -> Iterator[Member]:
+    design = Design.of(client, ask)
+    w, moment = (column[:, None] for column in _working(design, ask))
+    yield Member(design.Z, np.ones(len(w)), w, moment, np.zeros_like(w), "outputs")
+
+
+def _behind_step(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """What rows gave, with which differences to earlier answers are judged.
+
+    Totals are compared whatever the other columns are.
+    """
+    design = Design.of(client, ask)
+    w, moment = (column[:, None] for column in _working(design, ask))
+    i, j = np.triu_indices(design.Z.shape[1])
+    return {
+        "shape.grams": Sums(w, design.Z[:, i] * design.Z[:, j], what="weighted products"),
+        "moments": Sums(moment, design.Z, what="working residuals"),
+        "totals": Sums(np.column_stack([w, moment]), what="weights"),
+        "rows": everyone(len(w)),
+    }
+
+
+@task(
+    "glm.step",
+    ask=Step,
+    release=[
+        Exact(Gram("shape", "moments", "squares", "few", members=_members)),
+        Exact(Cells("shape.grams", "moments", behind=_behind_step)),
+        Exact(Cells("totals", behind=_behind_step)),
+        Cells("rows", behind=_behind_step),
+    ],
+)
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")
+def _step(client: Client, ask: Any) -> dict[str, Any]:
+    """ZᵀWZ (its upper triangle), ZᵀWr, their first entries as totals, and the number of rows."""
+    design = Design.of(client, ask)
+    w, moment = _working(design, ask)
+    gram = design.Z.T @ (design.Z * w[:, None])
+    return {
+        "shape": {"grams": gram[np.triu_indices(len(gram))][None, None]},
+        "moments": (design.Z.T @ moment)[None, :, None],
+        "squares": np.zeros((1, 1)),
+        "totals": np.array([w.sum(), moment.sum()]),
+        "few": int(len(w) < len(gram)),
+        "rows": len(w),
+    }
+
+
+def _by_row(client: Client, ask: Any) -> dict[str, FloatArray]:
+    design, family = Design.of(client, ask), FAMILIES[ask["family"]]
+    mu = design.means(family, ask["coef"])
+    return {
+        "deviance": design.weight * family.deviance(design.y, mu),
+        "pearson": design.weight * (design.y - mu) ** 2 / family.variance(mu),
+        "likelihood": family.likelihood(design.y, mu, design.weight, ask["scale"]),
+    }
+
+
+def _behind_likelihood(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    return {
+        name: Sums(given[:, None], what=name, beyond=True)
+        for name, given in _by_row(client, ask).items()
+    }
+
+
+@task(
+    "glm.likelihood",
+    ask=Likelihood,
+    release=[Exact(Cells("deviance", "pearson", "likelihood", behind=_behind_likelihood))],
+)
+def _likelihood(client: Client, ask: Any) -> dict[str, Any]:
+    """Deviance, Pearson's χ² and log-likelihood of this client's rows."""
+    return {name: float(given.sum()) for name, given in _by_row(client, ask).items()}
+
+
+# --- the coordinator's side ---
+
+
+class FedGLM(Predictor):
+    """A generalised linear model: the estimates and standard errors of the pooled rows.
+
+    Every client answers in every round, or the fit ends with an error that says who did not: with
+    another set of rows in between the estimates would be those of none.
+
+    Parameters
+    ----------
+    family: "gaussian" (identity link), "binomial" (logit; two classes, the second is modelled),
+        "poisson" (log) or "gamma" (log).
+    offset: the name of a column that is added to the linear predictor with coefficient 1, such as
+        the logarithm of an exposure.
+    weights: the name of a column of prior weights aᵢ: the variance of a row is φ V(μ) / aᵢ.
+    rounds: the most steps; a fit that has not converged by then is an error.
+
+    Attributes
+    ----------
+    params_: the intercept and one coefficient per column that is no offset and no weights.
+    covariance_: of the estimates, φ (ZᵀWZ)⁻¹.
+    scale_: φ, Pearson's χ² over the residual degrees of freedom; 1 for binomial and Poisson.
+    deviance_, log_likelihood_: of all rows; the scale in the likelihood of the normal is χ² / n.
+    rows_: how many there are.
+    """
+
+    params_: Annotated[FloatArray, Shape("terms")]
+    covariance_: Annotated[FloatArray, Shape("terms", "terms")]
+    scale_: float
+    deviance_: float
+    log_likelihood_: float
+    rows_: int
+
+    def __init__(
+        self,
+        family: Name = "gaussian",
+        *,
+        offset: str | None = None,
+        weights: str | None = None,
+        rounds: Count = 50,
+    ) -> None:
+        self.family = family
+        self.offset = offset
+        self.weights = weights
+        self.rounds = rounds
+
+    def check_params(self) -> None:
+        super().check_params()
+        if self.offset is not None and self.offset == self.weights:
+            raise UsageError(f"FedGLM: {self.offset!r} is both the offset and the weights")
+
+    def train(self, federation: Federation) -> None:
+        self._check_target()
+        names = self._terms()
+        self.params_ = np.zeros(len(names))
+        for r in self.each_round(federation, rounds=self.rounds):
+            payload = {**self._model(), "coef": self.params_, "start": r.index == 0}
+            total = r.ask(_step, payload, quorum=len(r.clients)).fold(Sum())
+            gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
+            step = newton_step(gram, moment, names)
+            self.params_ = self.params_ + step
+            self.covariance_, self.rows_ = covariance(gram), int(total["rows"])
+            size = self._moved(step, gram)
+            r.log(step=size)
+            if size <= CONVERGED and r.index > 0:
+                r.stop("the estimates do not change any more")
+        if self.history_[-1]["step"] > CONVERGED or len(self.history_) < 2:
+            raise DataError(
+                f"FedGLM has not converged in {self.rounds} rounds",
+                hint="more rounds=; or a column tells the classes apart without error",
+            )
+        self._ask_likelihood(federation)
+
+    def _moved(self, step: FloatArray, gram: FloatArray) -> float:
+        """How far a step moved the linear predictor, as a share of it; lengths are √(bᵀ ZᵀWZ b).
+
+        Where the scale is known, no less than a standard error is taken for the whole of it.
+        """
+        information = unpacked(gram)
+        least = _LEAST if FAMILIES[self.family].dispersed else 1.0
+        whole = float(self.params_ @ information @ self.params_)
+        moved = float(step @ information @ step)
+        return float(np.sqrt(max(moved, 0.0) / max(whole, least)))
+
+    def _ask_likelihood(self, federation: Federation) -> None:
+        """The scale and what depends on it; twice where it is estimated."""
+        if self.df_residual <= 0:
+            raise DataError(f"{self.rows_} rows are too few for {len(self.params_)} terms")
+        self.scale_, scale = 1.0, 1.0
+        for _ in range(self._likelihood_asks()):
+            payload = {**self._model(), "coef": self.params_, "scale": scale}
+            total = federation.ask(_likelihood, payload, quorum=len(federation)).fold(Sum())
+            if FAMILIES[self.family].dispersed:
+                self.scale_ = float(total["pearson"]) / self.df_residual
+                by = self.rows_ if self.family == "gaussian" else self.df_residual
+                scale = max(float(total["pearson"]) / by, _LEAST)
+        self.covariance_ = self.scale_ * self.covariance_
+        self.deviance_ = float(total["deviance"])
+        self.log_likelihood_ = float(total["likelihood"])
+
+    def _likelihood_asks(self) -> int:
+        return 2 if FAMILIES[self.family].dispersed else 1
+
+    def _model(self) -> dict[str, Any]:
+        return {"family": self.family, "offset": self.offset, "weights": self.weights}
+
+    def training_asks(self) -> Plan:
+        self._check_target()
+        model = self._model()
+        payloads = ({**model, "start": True}, {**model, "start": False})
+        return in_turn(
+            [planned(_step, self.rounds, *payloads)],
+            self.loop_asks(self.rounds),
+            [planned(_likelihood, self._likelihood_asks(), model, open=["scale"])],
+        )
+
+    def _check_target(self) -> None:
+        """Raise :class:`DataError` for a target that the family is not of."""
+        schema, family = self.schema_, FAMILIES[self.family]
+        wanted = ("classes", 2) if self.family == "binomial" else ("numbers", 1)
+        if (schema.target, schema.outputs) != wanted:
+            raise DataError(
+                f"FedGLM({self.family!r}) needs a target of {family.responses}, here are "
+                f"{schema.outputs} {schema.target}",
+                hint="whole numbers are read as classes: y.astype(float) makes them numbers",
+            )
+
+    def _terms(self) -> list[str]:
+        used = design_columns(self.schema_, self.offset, self.weights)
+        features = zip(self.schema_.features, used, strict=True)
+        return ["intercept", *(feature.name for feature, is_used in features if is_used)]
+
+    # --- what was learned ---
+
+    @property
+    def df_residual(self) -> int:
+        """Rows less terms."""
+        return self.rows_ - len(self.params_)
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion, 2 terms − 2 log-likelihood; a scale is not counted as a term."""
+        self.check_fitted()
+        return 2 * len(self.params_) - 2 * self.log_likelihood_
+
+    @property
+    def standard_errors(self) -> FloatArray:
+        """Of the intercept and every coefficient."""
+        self.check_fitted()
+        return np.sqrt(np.diag(self.covariance_))
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """Estimates, standard errors, p-values and confidence intervals.
+
+        Statistics are t where the scale is estimated, normal for binomial and Poisson.
+        """
+        self.check_fitted()
+        family = FAMILIES[self.family]
+        return Summary(
+            f"{self.family} model",
+            self._terms(),
+            self.params_,
+            self.standard_errors,
+            float(self.df_residual) if family.dispersed else None,
+            level,
+            [
+                ("rows", self.rows_),
+                ("deviance", self.deviance_),
+                ("scale", self.scale_),
+                ("log-likelihood", self.log_likelihood_),
+                ("AIC", self.aic),
+            ],
+            family.ratios,
+        )
+
+    def _repr_html_(self) -> str:
+        fitted = "covariance_" in vars(self) and "deviance_" in vars(self)
+        return self.summary()._repr_html_() if fitted else super()._repr_html_()
+
+    def _means(self, X: Any) -> FloatArray:
+        X = dense(self.check_rows(X)).astype(np.float64)
+        used = design_columns(self.schema_, self.offset, self.weights)
+        offset = named_column(X, self.schema_, self.offset, 0.0)
+        eta = X[:, used] @ self.params_[1:] + self.params_[0] + offset
+        return FAMILIES[self.family].mean(eta)
+
+    def predict(self, X: Any) -> Array:
+        """The expected response of every row, or its more likely class."""
+        mu = self._means(X)
+        if self.schema_.target != "classes":
+            return mu
+        chosen: Array = self.schema_.classes[(mu > 0.5).astype(np.int64)]
+        return chosen
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """The probabilities of the two classes of a binomial model, rows × 2."""
+        if self.family != "binomial":
+            raise AttributeError(f"FedGLM({self.family!r}) has no classes")
+        mu = self._means(X)
+        return np.column_stack([1 - mu, mu])
+
+    def check_state(self, schema: Schema) -> None:
+        """Refuse as many coefficients as there are no columns for."""
+        used = design_columns(schema, self.offset, self.weights)
+        if len(self.params_) != 1 + used.sum():
+            raise DataError(f"{len(self.params_)} coefficients for {used.sum()} columns")

@@ -1,0 +1,48 @@
+"""Newton's step and the covariance of estimates, from an information matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from solera.core.clients import FloatArray
+from solera.core.errors import DataError
+
+_DEPENDENT = 1e-11
+"""Of a term's own information: what is left when the others are known."""
+
+
+def unpacked(upper: FloatArray) -> FloatArray:
+    """A symmetric matrix from its upper triangle, row by row."""
+    terms = int((np.sqrt(8 * len(upper) + 1) - 1) / 2)
+    matrix = np.zeros((terms, terms))
+    i, j = np.triu_indices(terms)
+    matrix[i, j] = matrix[j, i] = upper
+    return matrix
+
+
+def newton_step(upper: FloatArray, score: FloatArray, names: Sequence[str]) -> FloatArray:
+    """I⁻¹ u, where ``upper`` is the upper triangle of I."""
+    _check_rank(unpacked(upper), names)
+    return np.asarray(covariance(upper) @ score)
+
+
+def covariance(upper: FloatArray) -> FloatArray:
+    """I⁻¹, with the terms at one scale while it is inverted."""
+    information = unpacked(upper)
+    scale = np.sqrt(np.diag(information))
+    return np.asarray(np.linalg.inv(information / np.outer(scale, scale)) / np.outer(scale, scale))
+
+
+def _check_rank(information: FloatArray, names: Sequence[str]) -> None:
+    """Name the first term that follows from those before it."""
+    left = information.copy()
+    own = np.diag(information).copy()
+    for k, name in enumerate(names):
+        if not left[k, k] > _DEPENDENT * own[k]:
+            raise DataError(
+                f"{name!r} is constant or follows from the terms before it, so it has no estimate",
+                hint="leave it out, for example with so.learn.FedSelect([…]) before the model",
+            )
+        left = left - np.outer(left[:, k], left[k]) / left[k, k]
