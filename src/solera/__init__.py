@@ -60,7 +60,17 @@ _NAMESPACES = {
     "simulation": simulation,
     "updates": updates,
 }
-_INSIDE = {"Additive", "Averaging", "FedSelect", "Predictor", "Transformer", "evaluate", "learn"}
+_INSIDE = {
+    "Additive",
+    "Averaging",
+    "FedSelect",
+    "Predictor",
+    "Transformer",
+    "evaluate",
+    "in_turn",
+    "learn",
+    "planned",
+}
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
 __all__ = [
