@@ -127,4 +127,14 @@ def test_a_metric_that_singles_out_a_row_does_not_leave():
     one = Owner(table(X, Y), find_limits("training"))
     described = describe_fitted(model().for_prediction())
     reply = one.ask("metric.tests_whether_first", {"model": described, "part": "train"})
-    assert reply["total"] == 0
+    assert reply == {"total": 0, "rows": 0}
+    assert one.ask("learner.score_counts", payload(model()))["rows"] == ROWS
+
+
+def test_a_client_that_withholds_its_sum_does_not_count_as_zero():
+    fed = so.simulate(X, Y, clients=2, seed=0, policy="training")
+    found = model().evaluate(fed, "train", metrics=["tests_whether_first"])
+    assert "tests_whether_first" not in found.metrics
+    assert all("tests_whether_first" not in each for each in found.clients.values())
+    folded = model().evaluate(fed, "train", metrics=["tests_whether_first"], per_client=False)
+    assert "tests_whether_first" not in folded.metrics

@@ -41,7 +41,7 @@ from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.data.frames import encode_target
 from solera.learn.base import Predictor
-from solera.learn.row_metrics import find_metric, metric_asks
+from solera.learn.row_metrics import Totals, find_metric, metric_asks
 from solera.learn.score_metrics import Scores, quantile, wilson
 from solera.learn.scores import (
     ScoreGrid,
@@ -303,13 +303,17 @@ class Counted:
     def add_means(self, name: str, replies: Any, per_client: bool) -> None:
         """The mean of a metric of one's own; a client that withholds its sum is left out."""
         if not per_client:
-            total = replies.fold(Sum())
-            self.metrics[name] = float(ratio(total["total"], total["rows"]))
-            return
-        ids, counts = replies.fold(Gather())
-        self.metrics[name] = float(ratio(counts["total"].sum(), counts["rows"].sum()))
-        for client, mean in zip(ids, ratio(counts["total"], counts["rows"]), strict=True):
-            self.clients.setdefault(int(client), {})[name] = float(mean)
+            told = replies.fold(Totals())
+            rows, totals = np.array([told["rows"]]), np.array([told["total"]])
+        else:
+            ids, counts = replies.fold(Gather())
+            rows, totals = counts["rows"], np.where(counts["rows"] > 0, counts["total"], 0.0)
+            for client, mean in zip(
+                ids[rows > 0], (totals / np.maximum(rows, 1))[rows > 0], strict=True
+            ):
+                self.clients.setdefault(int(client), {})[name] = float(mean)
+        if rows.any():
+            self.metrics[name] = float(totals.sum() / rows.sum())
 
 
 def _grid(scores: bool | ScoreGrid) -> ScoreGrid | None:

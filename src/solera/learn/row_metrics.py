@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
+from solera.core.aggregation import Aggregation
 from solera.core.clients import Client, FloatArray, Part
 from solera.core.component import Component, build_fitted, component_name
 from solera.core.declared import Fitted
@@ -18,6 +19,7 @@ from solera.core.errors import DataError
 from solera.core.evidence import Sums, everyone
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
+from solera.core.replies import Reply
 from solera.core.task import Task, find_task, task
 from solera.learn.base import Predictor
 
@@ -49,7 +51,7 @@ def row_metric(name: str) -> Callable[[RowMetric], RowMetric]:
         def behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
             values, part = _values(name, function, client, ask), ask["part"]
             total = Sums(values[:, None], part=part, what=PREFIX + name, beyond=True)
-            return {"rows": everyone(len(values), part=part), "total": total}
+            return {"total": total, "rows": everyone(len(values), part=part)}
 
         def one(client: Client, ask: Any) -> dict[str, Any]:
             values = _values(name, function, client, ask)
@@ -57,7 +59,7 @@ def row_metric(name: str) -> Callable[[RowMetric], RowMetric]:
 
         one.__module__, one.__qualname__ = function.__module__, function.__qualname__
         one.__doc__ = function.__doc__
-        release = [Cells("rows", "total", behind=behind, neutral=lambda ask, reply: {"total": 0.0})]
+        release = [Cells("total", "rows", behind=behind, neutral=lambda ask, reply: {"rows": 0})]
         task(PREFIX + name, ask=MetricAsk, release=release)(one)
         return function
 
@@ -75,6 +77,17 @@ def _values(name: str, function: RowMetric, client: Client, ask: Any) -> FloatAr
     if values.shape != (len(rows),):
         raise DataError(f"metric {name!r} gave {values.shape} numbers for {len(rows):,} rows")
     return values
+
+
+class Totals(Aggregation):
+    """Sums and rows of all clients but those whose sum could not leave: they tell of no rows."""
+
+    def lift(self, reply: Reply) -> Any:
+        rows = int(reply.payload["rows"])
+        return {"total": float(reply.payload["total"]) if rows else 0.0, "rows": rows}
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return {name: a[name] + b[name] for name in a}
 
 
 def find_metric(name: str) -> Task:

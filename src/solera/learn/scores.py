@@ -114,13 +114,16 @@ def _sums_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
             "loss": Sums(scored.loss[:, None], part=part, what="losses", beyond=True),
             "brier": Sums(scored.brier[:, None], part=part, what="squared scores", beyond=True),
         }
-    return {"rows": everyone(len(rows), part=part), **losses}
+    return {**losses, "rows": everyone(len(rows), part=part)}
 
 
-def _no_losses(ask: Any, reply: Any) -> dict[str, Any]:
-    return {
-        name: np.zeros_like(reply[name]) for name in ("loss", "brier", "pinball") if name in reply
-    }
+def _no_rows(ask: Any, reply: Any) -> dict[str, Any]:
+    """No rows stand behind losses that could not leave as they are."""
+    return {"rows": 0}
+
+
+def _no_pinball(ask: Any, reply: Any) -> dict[str, Any]:
+    return {"pinball": np.zeros_like(reply["pinball"])}
 
 
 @group_task(
@@ -128,9 +131,8 @@ def _no_losses(ask: Any, reply: Any) -> dict[str, Any]:
     ask=ScoreAsk,
     release=[
         Histograms("counts", "merged", bins=_bins_behind),
-        Cells("rows", behind=_sums_behind),
-        Cells("loss", "brier", behind=_sums_behind, neutral=_no_losses),
-        Cells("pinball", behind=_sums_behind, neutral=_no_losses),
+        Cells("loss", "brier", "rows", behind=_sums_behind, neutral=_no_rows),
+        Cells("pinball", behind=_sums_behind, neutral=_no_pinball),
     ],
 )
 def count_scores(group: ClientGroup, ask: Any) -> Stacked:
@@ -243,13 +245,13 @@ def located(counts: dict[str, Any]) -> dict[str, Any]:
         judged = np.where(counts["pinball"].any(axis=(1, 2)), counts["rows"], 0)
         return {"pinball": counts["pinball"], "judged": judged}
     merged = np.asarray(counts["merged"], dtype=bool)
-    withheld = merged & ((counts["loss"] == 0) | (counts["brier"] == 0))
+    withheld = np.asarray(counts["rows"]) == 0
     return {
         "high": counts["counts"],
         "low": lowest_bins(counts["counts"], merged),
         "loss": np.where(withheld, 0.0, counts["loss"]),
         "brier": np.where(withheld, 0.0, counts["brier"]),
-        "judged": np.where(withheld, 0, counts["rows"]),
+        "judged": np.asarray(counts["rows"]),
     }
 
 
