@@ -61,8 +61,8 @@ _NAMESPACES = {
     "updates": updates,
 }
 _INSIDE = {
-    "Additive", "Averaging", "FedSelect", "Predictor", "Transformer", "evaluate", "in_turn",
-    "kaplan_meier", "learn", "planned",
+    "Additive", "Averaging", "FedAdagrad", "FedSelect", "FedYogi", "Predictor", "Transformer",
+    "evaluate", "in_turn", "kaplan_meier", "learn", "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
