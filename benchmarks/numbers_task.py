@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.release import Facts
 from solera.core.task import task
 
 
-@task("bench.numbers")
+@task("bench.numbers", ask=int, release=[Facts("x")])
 def numbers(client: Any, size: int) -> Any:
     """As many bytes of numbers as asked for."""
     return {"x": np.full(size // 8, client.id, dtype=np.float64)}

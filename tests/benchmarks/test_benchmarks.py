@@ -22,9 +22,11 @@ MODULES = {"heonn_reference", "numbers_task", "sizes"}
 SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
+    "gate": r"no-op, 10 clients .* in the gate",
     "gpu": r"W3 logistic +\d",
     "heonn": r"encrypted weights, finish=coordinator +\d",
     "heonn_figures": r"digits, random_layer, .* \d\d\.\d\d",
+    "hostile": r"\d s: .*",
     "kmeans": r"one place: scikit-learn.*×",
     "million": r"peak memory +\d+ MB",
     "million_averaging": r"peak memory +\d+ MB",
@@ -42,7 +44,9 @@ PARTS = {
 }
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
+    "gate": ("torch",),
     "gpu": ("torch",),
+    "hostile": ("fastapi", "httpx"),
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
     "progress_bar": ("torch",),

@@ -154,7 +154,7 @@ def test_whether_a_blob_exists_is_told_to_those_who_may_read_it(network):
     hand = Hand(lab, "curious")
     driver = lab.driver()
     fed = lab.connect("for-curious")
-    fed.engine._post(_ask(fed))
+    fed.engine.open_job()._post(_ask(fed))
     known = driver.upload(encode("what nobody should know of"))
     absent = "ab" * 32
     said = []

@@ -140,6 +140,7 @@ def lines():
     handler = Keep()
     logs.requests.addHandler(handler)
     level = logs.requests.level
+    logs._lines.clear()  # requests of other tests count, too
     logs.requests.setLevel(logging.INFO)
     yield found
     logs.requests.removeHandler(handler)

@@ -10,7 +10,7 @@ import solera as so
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
-from network import POLICY, Network  # noqa: E402
+from network import Network  # noqa: E402
 
 CLIENTS = 4
 SILENT = """
@@ -23,6 +23,14 @@ name = "data.*"
 """
 FAST = "samples_per_second = 50.0\nbits_per_second = 1e6\n"
 SLOW = "samples_per_second = 0.01\nbits_per_second = 1e6\nupload = true\n"
+
+
+UPLOADS = """
+policy = "trusted"
+[output]
+allows = ["facts", "cells", "categories", "extremes", "gram", "update", "tree", "cipher", "rows"]
+"""
+"""An owner who trusts the driver and lets rows be sent as well."""
 
 
 def rows():
@@ -41,7 +49,7 @@ def network(folder, monkeypatch, policies):
         stated.write_text(SLOW if client == 1 else FAST)
         monkeypatch.setenv("SOLERA_RESOURCES", str(stated))
         place.enrol(name)
-        place.give(name, rows(), client, policies.get(client, POLICY))
+        place.give(name, rows(), client, policies.get(client, UPLOADS))
         place.work(name)
     return place
 
