@@ -25,6 +25,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Literal
+from weakref import finalize
 
 import numpy as np
 
@@ -72,6 +73,7 @@ class ProcessEngine(Simulated):
         self._workers: list[_Worker] = []
         self._known: list[dict[str, Any]] = []
         self._asks = _Frames()
+        finalize(self, _close, self._workers, self._asks)  # when it is not used, or Python ends
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         self._start_workers()
@@ -105,14 +107,7 @@ class ProcessEngine(Simulated):
                     self._receive(worker, worker.job, None)
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.stop()
-        self._workers.clear()
-        self._asks.close(remove=True)
-
-    def __del__(self) -> None:
-        with suppress(Exception):
-            self.close()
+        _close(self._workers, self._asks)
 
     # --- workers ---
 
@@ -158,6 +153,14 @@ class ProcessEngine(Simulated):
         self._workers[self._workers.index(worker)] = _Worker.start(self.start, self._runner)
         failures = [Failure(client, "crashed", reason) for client in job.clients.tolist()]
         return Block(_NOBODY, _NOBODY, failures, batch=Batch(_NOBODY, []))
+
+
+def _close(workers: list[_Worker], asks: _Frames) -> None:
+    """End the workers and give shared memory back."""
+    for worker in workers:
+        worker.stop()
+    workers.clear()
+    asks.close(remove=True)
 
 
 @dataclass(slots=True)
