@@ -24,6 +24,8 @@ from solera.learn.averaging.updates import UpdateMean
 from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
+from solera.learn.row_metrics import Totals
+from solera.learn.scores import ScoreTotals
 from solera.learn.trees.boosting.histograms import HistBins
 from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
@@ -90,6 +92,16 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
     | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
     Gather: _sums,
+    Totals: st.fixed_dictionaries({"total": whole.map(float), "rows": st.integers(0, 100)}),
+    ScoreTotals: st.fixed_dictionaries(
+        {
+            "counts": hnp.arrays(np.int64, (1, 2, 4), elements=st.integers(0, 50)),
+            "merged": st.booleans(),
+            "loss": whole.map(float),
+            "brier": whole.map(float),
+            "rows": st.integers(0, 100),
+        }
+    ),
     SumOf: vectors,
     UpdateMean: _updates,
     Grams: st.fixed_dictionaries(

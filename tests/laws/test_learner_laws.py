@@ -223,7 +223,7 @@ def recorded_asks():
         fed = so.Federation(engine, seed=11, topology=topology)
         model = make().fit(fed)
         if isinstance(model, so.learn.Predictor):
-            model.evaluate(fed)
+            model.evaluate(fed, scores=target == "classes" and isinstance(model, so.FedLinear))
         yield from ((engine, ask) for ask in engine.asks)
 
 

@@ -22,6 +22,7 @@ PUBLIC = PRIVATE.public_key().public_bytes_raw()
 LOW_ORDER = [bytes(32), b"\x01" + bytes(31), (2**255 - 20).to_bytes(32, "little")]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=2000), st.binary(max_size=50))
 def test_what_was_sealed_opens(data: bytes, context: bytes) -> None:
     box = sealed.seal(PUBLIC, data, context=context)

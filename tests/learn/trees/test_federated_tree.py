@@ -177,7 +177,7 @@ def test_bad_parameters_are_named():
         ({"max_depth": 0}, "max_depth"),
         ({"max_rules": 0}, "max_rules"),
         ({"filter": 101.0}, r"a number in \[0, 100\], a function or None"),
-        ({"filter": "mode"}, "filter must be 'mean' or 'median'"),
+        ({"filter": "modal"}, "filter must be 'mean', 'median' or 'mode'"),
         ({"metric": "auc"}, "metric"),
         ({"on_overlap": "union"}, "on_overlap"),
     ):
