@@ -161,6 +161,7 @@ def test_the_model_answers_the_same_in_a_new_process(journey, tmp_path):
 
 def test_the_exported_graph_answers_the_same(journey):
     runtime = pytest.importorskip("onnxruntime")
+    runtime.disable_telemetry_events()
     path = journey.model.export(journey.path.with_suffix(".onnx"))
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for name, frame in journey.frames.items():

@@ -13,6 +13,7 @@ from solera.core.errors import NotFitted, UsageError
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
+onnxruntime.disable_telemetry_events()
 
 
 def answers(path: Any, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def test_through_a_proxy_and_behind_one(tmp_path, monkeypatch):
                     network.url = direct
                     outside = learned(network.connect("through", seed=5))
                 assert model == outside == learned(network.connect("direct", seed=5))
-                assert set(tunnels.asked) == {f"CONNECT 127.0.0.1:{network.port}"}
+                # Libraries that other tests loaded into this process may report to their makers.
+                asked = {line for line in tunnels.asked if " 127.0.0.1:" in line}
+                assert asked == {f"CONNECT 127.0.0.1:{network.port}"}
                 assert len(tunnels.asked) >= 3, "the agent, its enrolment and the driver"
                 assert front.passed > before + 20
         finally:
