@@ -106,14 +106,18 @@ class Gate:
         """
         return GroupedSource(source, self.limits) if needs_groups(task, self.limits) else source
 
-    def admit(self, task: Task, client: Client, payload: Any) -> None:
-        """Refuse a task that says not what leaves, and a payload that does not fit the rows."""
+    def admit(self, task: Task, client: Client, payload: Any, *, checked: bool = False) -> None:
+        """Refuse a task that says not what leaves, and a payload that does not fit the rows.
+
+        ``checked``: a client with the same schema was sent the same payload and admitted it.
+        """
         if task.release is None:
             raise Refusal(f"task {task.name!r} does not declare what leaves with its reply")
         for release in task.release:
             if release.kind not in self.limits.allows:
                 raise Refusal(f"task {task.name!r} releases {release.says}, which is not allowed")
-        check_payload(task, payload, client.data.schema)
+        if not checked:
+            check_payload(task, payload, client.data.schema)
         if any(release.about_rows for release in task.release):
             rows = self.persons(client, "train").count(np.ones((len(client.data), 1), bool))[0]
             if rows < self.limits.min_rows:

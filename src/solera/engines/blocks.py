@@ -215,7 +215,8 @@ class Runner:
             if not self.limits.trusted:
                 gate.memory.check_rows(self._row_digests(client), self.limits.min_count)
             asked = Client(client, self._source_for(ask), _draws(ask), state)
-            gate.admit(task, asked, ask.payload_for(client))
+            checked = bool(gates) and not isinstance(ask.payload, PerClient)
+            gate.admit(task, asked, ask.payload_for(client), checked=checked)
             gates.append(gate)
         return gates
 
