@@ -53,6 +53,10 @@ Name = Annotated[
 ]
 
 
+Target = Annotated[
+    list[str] | None,
+    typer.Option(help="The column to predict of one's own table; may be repeated."),
+]
 Table = Annotated[
     str,
     typer.Argument(
@@ -91,10 +95,7 @@ def list_(as_json: AsJson = False) -> None:
 @app.command(epilog="Example: solera data show patients.csv --target outcome --group hospital")
 def show(
     name: Table,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(help="The column to predict of one's own table; may be repeated."),
-    ] = None,
+    target: Target = None,
     group: Annotated[
         str | None, typer.Option(help="The column of one's own table that says whose row it is.")
     ] = None,

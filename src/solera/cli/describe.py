@@ -7,16 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from solera.cli.data import AsJson, Table, save_picture, table_of
+from solera.cli.data import AsJson, Table, Target, save_picture, table_of
 from solera.cli.output import print_json, print_table, stderr
 
 
 def describe(
     name: Table,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(help="The column to predict of one's own table; may be repeated."),
-    ] = None,
+    target: Target = None,
     group: Annotated[
         str | None, typer.Option(help="The column that says whose row it is: one client each.")
     ] = None,
