@@ -62,6 +62,10 @@ def has_encoder() -> bool:
     return all(find_spec(name) is not None for name in (ENCODER, "sentence_transformers", "torch"))
 
 
+if not has_encoder():
+    LEFT_OUT["Table 1.4; *; TFF"] = "needs the sentence encoder (extra text)"
+
+
 def tweets() -> tuple[list[str], Any]:
     """Texts and their sentiment."""
     path = find(_FILE)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from solera.core.errors import UsageError
+from solera.serve.write_ahead import write_ahead
 
 
 class Database:
@@ -44,7 +45,7 @@ class Database:
             db = sqlite3.connect(
                 self.path, timeout=10, isolation_level=None, check_same_thread=False
             )
-            db.execute("PRAGMA journal_mode = WAL")
+            write_ahead(db)
             db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
             db.executescript(self._tables)
             self._open = (os.getpid(), db)

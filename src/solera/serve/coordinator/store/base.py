@@ -32,13 +32,14 @@ from sqlalchemy.exc import ArgumentError, DataError, StatementError
 from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator.store.tables import events
 from solera.serve.wire import Job
+from solera.serve.write_ahead import write_ahead
 
 T = TypeVar("T")
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LONGEST = 2000
 _CONNECTIONS = 40
-_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000")
+_PRAGMAS = ("busy_timeout=30000", "synchronous=FULL", "foreign_keys=ON")
 
 
 class Denied(SoleraError):
@@ -218,6 +219,7 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin in _begin_sqlite, not in the driver
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
+    write_ahead(connection)
 
 
 def _begin_sqlite(connection: Connection) -> None:
