@@ -61,8 +61,9 @@ _NAMESPACES = {
     "updates": updates,
 }
 _INSIDE = {
-    "Additive", "Averaging", "FedAdagrad", "FedSelect", "FedYogi", "Predictor", "Transformer",
-    "evaluate", "in_turn", "kaplan_meier", "learn", "planned",
+    "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
+    "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
+    "SimFL", "Transformer", "evaluate", "in_turn", "kaplan_meier", "learn", "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 

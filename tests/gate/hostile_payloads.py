@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from solera.core.component import describe_fitted
 from solera.core.constraints import is_union
-from solera.core.declared import Classes, Fitted, Shape, lengths_of
+from solera.core.disclosure.declared import Classes, Fitted, Shape, lengths_of
 from solera.core.schema import Schema
 
 LARGE = 1e6

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Client, Draws
-from solera.core.declared import check_state
+from solera.core.disclosure.declared import check_state
+from solera.core.disclosure.memory import row_digests
 from solera.core.gate import Gate, ReleaseLimits, find_limits
-from solera.core.memory import row_digests
 from solera.core.schema import Schema, infer
 from solera.core.task import find_task
 from solera.data.federated import FederatedData

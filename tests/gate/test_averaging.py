@@ -11,7 +11,7 @@ from tests.gate.measure import REFUSED, Hostile, Owner, table
 
 import solera as so
 from solera.core.component import describe, describe_fitted
-from solera.core.declared import Fitted
+from solera.core.disclosure.declared import Fitted
 from solera.core.errors import SoleraError
 from solera.core.gate import POLICIES, find_limits
 from solera.core.schema import infer

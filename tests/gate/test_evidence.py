@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from solera.core.evidence import Persons, Sums, cells, everyone
-from solera.core.memory import Memory, row_digests
+from solera.core.disclosure.evidence import Persons, Sums, cells, everyone
+from solera.core.disclosure.memory import Memory, row_digests
 
 NUMBERS = st.floats(-100, 100).filter(lambda x: x == 0 or abs(x) > 1e-6)
 

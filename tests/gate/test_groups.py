@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from solera.core.clients import Rows
+from solera.core.disclosure.grouping import group_rows, persons_among
 from solera.core.gate import ReleaseLimits
-from solera.core.grouping import group_rows, persons_among
 from solera.core.schema import Feature, Schema
 
 FEW = 5

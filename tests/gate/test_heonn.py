@@ -12,11 +12,11 @@ from tests.gate.measure import REFUSED, Owner, table
 import solera as so
 from solera.core.clients import Client, Draws
 from solera.core.component import describe_fitted
-from solera.core.declared import Fitted
+from solera.core.disclosure.declared import Fitted
+from solera.core.disclosure.small_entries import too_near
 from solera.core.errors import SoleraError
 from solera.core.gate import find_limits
 from solera.core.schema import Feature, Schema, infer
-from solera.core.small_entries import too_near
 from solera.core.task import find_task
 from solera.learn.base import Learner
 from solera.learn.heonn.activations import layout_of
@@ -122,7 +122,9 @@ def test_every_number_rests_on_five_rows_and_matrices_stay_semidefinite(
 
 
 def test_without_the_rule_of_entries_a_rare_mark_is_told(monkeypatch):
-    monkeypatch.setattr("solera.core.gram.small_entries", lambda Z, w, rows, *_: rows < 0)
+    monkeypatch.setattr(
+        "solera.core.disclosure.gram.small_entries", lambda Z, w, rows, *_: rows < 0
+    )
     y = TARGETS["numbers"]
     assert fewest(X, y, plan(infer(X, y), "linear"))[0] < 5
 

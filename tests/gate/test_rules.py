@@ -13,9 +13,9 @@ import solera as so
 from solera.core.clients import FloatArray
 from solera.core.component import describe_fitted
 from solera.core.constraints import Count
-from solera.core.declared import Classes, Fitted, Shape, check_payload, check_state
+from solera.core.disclosure.declared import Classes, Fitted, Shape, check_payload, check_state
+from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import NotEnoughReplies, Refusal, UsageError
-from solera.core.evidence import Sums, cells, everyone
 from solera.core.gate import POLICIES, find_limits
 from solera.core.release import Cells, Facts, RowsOut
 from solera.core.schema import Feature, Schema
@@ -109,7 +109,7 @@ def test_two_cuts_next_to_each_other_give_the_first_twice():
 
 
 def test_without_the_memory_two_cuts_give_a_row(monkeypatch):
-    monkeypatch.setattr("solera.core.memory.Memory.keep", lambda self, sums, leaves: 0)
+    monkeypatch.setattr("solera.core.disclosure.memory.Memory.keep", lambda self, sums, leaves: 0)
     values = np.sort(X[:, 0])
     hostile = Hostile(X, Y, "statistics", SCHEMA)
     for k in (19, 20):

@@ -110,8 +110,8 @@ def test_a_class_of_few_rows_is_not_counted():
 
 
 def test_persons_and_not_rows_fill_a_bin():
-    from solera.core.evidence import Persons
-    from solera.core.histograms import _rows_apart
+    from solera.core.disclosure.evidence import Persons
+    from solera.core.disclosure.histograms import _rows_apart
 
     none, some = np.zeros((6, 1), dtype=bool), np.ones((6, 1), dtype=bool)
     assert _rows_apart(none, some, Persons())[0] == 6

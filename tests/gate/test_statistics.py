@@ -11,9 +11,9 @@ from tests.gate.measure import REFUSED, Hostile, Owner, table
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.cumulative import intervals
+from solera.core.disclosure.cumulative import intervals
+from solera.core.disclosure.evidence import Persons
 from solera.core.errors import DataError, SoleraError
-from solera.core.evidence import Persons
 from solera.core.gate import find_limits
 from solera.core.schema import Feature, Schema, class_codes, infer
 

@@ -12,7 +12,7 @@ from tests.gate.test_hostile_driver import rows_of
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.declared import build_checked, check_payload, check_state
+from solera.core.disclosure.declared import build_checked, check_payload, check_state
 from solera.core.errors import NotEnoughReplies, Refusal
 from solera.core.gate import find_limits
 from solera.core.schema import Feature, Schema
@@ -110,7 +110,9 @@ class Booster:
 def ungrouped(monkeypatch):
     """The mechanism taken out: tasks see rows, and nobody minds."""
     monkeypatch.setattr("solera.core.gate.needs_groups", lambda task, limits: False)
-    monkeypatch.setattr("solera.core.groups.Trees.judge", lambda self, leaving: leaving.reply)
+    monkeypatch.setattr(
+        "solera.core.disclosure.groups.Trees.judge", lambda self, leaving: leaving.reply
+    )
 
 
 # --- honest learners ---

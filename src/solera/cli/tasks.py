@@ -19,7 +19,7 @@ import typer
 from solera.cli.data import AsJson
 from solera.cli.output import first_line, print_json, print_table
 from solera.core.constraints import is_list, is_union
-from solera.core.declared import Classes, Fitted, Shape
+from solera.core.disclosure.declared import Classes, Fitted, Shape
 from solera.core.errors import UsageError
 
 if TYPE_CHECKING:

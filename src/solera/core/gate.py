@@ -1,14 +1,14 @@
 """The gate: what may come in to an owner's rows, and what may leave them.
 
-A task says what it takes (``ask=``, :mod:`solera.core.declared`) and what leaves with its reply
-(``release=``, :mod:`solera.core.release`). The gate compares both with the client's own rows and
-with the owner's limits. It stands in every engine at the same place, right before and right after
-the task; at an agent always, in a simulation with ``so.simulate(…, policy=…)``.
+A task says what it takes (``ask=``, :mod:`solera.core.disclosure.declared`) and what leaves with
+its reply (``release=``, :mod:`solera.core.release`). The gate compares both with the client's own
+rows and with the owner's limits. It stands in every engine at the same place, right before and
+right after the task; at an agent always, in a simulation with ``so.simulate(…, policy=…)``.
 
 The limits begin where hospitals trust DataSHIELD (Wilson et al. 2017; Avraam et al. 2024): no cell
 of fewer than five rows, no model with more parameters than a third of the rows, no more than forty
 levels of a category. Every number is counted with its effective rows
-(:mod:`solera.core.evidence`), and so is its difference to each number that left before.
+(:mod:`solera.core.disclosure.evidence`), and so is its difference to each number that left before.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Client, IntArray, Part, Source
-from solera.core.declared import check_payload
+from solera.core.disclosure.declared import check_payload
+from solera.core.disclosure.evidence import Persons
+from solera.core.disclosure.groups import GroupedSource, needs_groups
+from solera.core.disclosure.memory import Memory
 from solera.core.errors import Refusal, UsageError
-from solera.core.evidence import Persons
-from solera.core.groups import GroupedSource, needs_groups
-from solera.core.memory import Memory
 from solera.core.release import Kind, Leaving
 from solera.core.task import Task
 

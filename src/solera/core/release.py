@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
+from solera.core.disclosure.evidence import Persons, Sums
+from solera.core.disclosure.memory import Memory
 from solera.core.errors import Refusal
-from solera.core.evidence import Persons, Sums
-from solera.core.memory import Memory
 
 if TYPE_CHECKING:
     from solera.core.gate import Gate, ReleaseLimits

@@ -27,7 +27,7 @@ class Task:
     ``many`` serves a group of simulated clients at once and must give the replies ``one`` would
     give. The coordinator turns replies away that hold NaN or infinite numbers, unless ``finite`` is
     False, and those that differ in keys, shapes or types from the example ``like`` makes of the
-    ask's payload. ``ask`` declares what the task takes (:mod:`solera.core.declared`) and
+    ask's payload. ``ask`` declares what the task takes (:mod:`solera.core.disclosure.declared`) and
     ``release`` what leaves with its reply (:mod:`solera.core.release`); a task that does not say
     what leaves runs in simulations, but is not installed at an agent.
     """

@@ -9,8 +9,8 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation, Fields, Union
 from solera.core.clients import Array, BoolArray, Client, ClientGroup, Rows
+from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, SchemaError
-from solera.core.evidence import Sums, everyone
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.release import Categories, Cells, Facts, Leaving

@@ -21,12 +21,12 @@ from solera.core.clients import (
     Source,
 )
 from solera.core.component import build_fitted
-from solera.core.declared import check_state
+from solera.core.disclosure.declared import check_state
+from solera.core.disclosure.groups import GroupedSource, needs_groups
+from solera.core.disclosure.memory import Memory, row_digests
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.gate import Gate, ReleaseLimits
-from solera.core.groups import GroupedSource, needs_groups
-from solera.core.memory import Memory, row_digests
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema

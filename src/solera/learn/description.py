@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
-from solera.core.declared import Classes, Shape
+from solera.core.disclosure.declared import Classes, Shape
+from solera.core.disclosure.evidence import Sums, cells, everyone
+from solera.core.disclosure.gram import Gram, Member
 from solera.core.errors import DataError
-from solera.core.evidence import Sums, cells, everyone
-from solera.core.gram import Gram, Member
 from solera.core.release import Cells
 from solera.core.task import task
 from solera.learn.rows import dense

@@ -28,9 +28,9 @@ from solera.core.clients import (
 )
 from solera.core.component import Component, build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, check_values
-from solera.core.declared import Fitted
+from solera.core.disclosure.declared import Fitted
+from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums, cells, everyone
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.plan import Plan, in_turn, planned

@@ -19,9 +19,9 @@ from msgspec import Meta
 
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, Positive
-from solera.core.declared import Classes, Shape
+from solera.core.disclosure.declared import Classes, Shape
+from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError
-from solera.core.evidence import Sums, everyone
 from solera.core.release import Cells, Update
 from solera.core.replies import Stacked
 from solera.core.selection import Selector

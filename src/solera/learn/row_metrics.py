@@ -14,9 +14,9 @@ import numpy as np
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Client, FloatArray, Part
 from solera.core.component import Component, build_fitted, component_name
-from solera.core.declared import Fitted
+from solera.core.disclosure.declared import Fitted
+from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError
-from solera.core.evidence import Sums, everyone
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
 from solera.core.replies import Reply

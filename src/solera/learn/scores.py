@@ -27,10 +27,10 @@ from solera.core.clients import (
 )
 from solera.core.component import Component, build_fitted, component_name
 from solera.core.constraints import check_values
-from solera.core.declared import Fitted, Shape
+from solera.core.disclosure.declared import Fitted, Shape
+from solera.core.disclosure.evidence import Sums, everyone
+from solera.core.disclosure.histograms import Histograms
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums, everyone
-from solera.core.histograms import Histograms
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
 from solera.core.replies import Reply, Stacked, map_leaves

@@ -25,9 +25,9 @@ from solera.core.clients import (
     Segments,
 )
 from solera.core.component import Component, build_fitted, component_name, describe_fitted
-from solera.core.declared import Classes, Fitted
+from solera.core.disclosure.declared import Classes, Fitted
+from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.errors import DataError, Refusal
-from solera.core.evidence import Sums, cells, everyone
 from solera.core.plan import PlannedTask, planned
 from solera.core.release import Cells, Facts
 from solera.core.replies import Stacked

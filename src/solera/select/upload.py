@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from solera.core.clients import Array, Client, FloatArray, IntArray
-from solera.core.declared import Classes, Shape
+from solera.core.disclosure.declared import Classes, Shape
 from solera.core.engine import PerClient
 from solera.core.errors import Refusal
 from solera.core.release import RowsOut

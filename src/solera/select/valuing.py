@@ -10,9 +10,9 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray, Part
 from solera.core.component import Component, build_fitted, component_name, describe_fitted
-from solera.core.declared import Fitted, States
+from solera.core.disclosure.declared import Fitted, States
+from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, Refusal, UsageError
-from solera.core.evidence import Sums, everyone
 from solera.core.plan import PlannedTask, planned
 from solera.core.release import Cells
 from solera.core.rounds import Round

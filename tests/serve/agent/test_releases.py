@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import solera as so
+from solera.core.disclosure.evidence import Persons, Sums
+from solera.core.disclosure.memory import Memory
 from solera.core.engine import Ask
-from solera.core.evidence import Persons, Sums
 from solera.core.gate import POLICIES
-from solera.core.memory import Memory
 from solera.core.payload import decode, encode
 from solera.core.release import release_numbers
 from solera.core.task import task

@@ -18,7 +18,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, BoolArray, FloatArray
 from solera.core.component import describe
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
-from solera.core.declared import Shape
+from solera.core.disclosure.declared import Shape
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked

@@ -17,9 +17,9 @@ from msgspec import Meta
 from solera.core.aggregation import Aggregation, Collect
 from solera.core.clients import Array, Client, FloatArray, IntArray, Part, Rows
 from solera.core.constraints import Count, NonNegativeInt, Positive
-from solera.core.declared import Shape
+from solera.core.disclosure.declared import Shape
+from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums, everyone
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells, Facts, Leaving

@@ -16,9 +16,9 @@ from solera.core.aggregation import Collect
 from solera.core.clients import PARTS, Client, Part, Segments
 from solera.core.component import build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, NonNegative
-from solera.core.declared import Fitted
+from solera.core.disclosure.declared import Fitted
+from solera.core.disclosure.evidence import Sums
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums
 from solera.core.federation import Federation
 from solera.core.plan import planned
 from solera.core.replies import Stacked

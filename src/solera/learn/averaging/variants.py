@@ -10,7 +10,7 @@ import numpy as np
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, FloatArray
 from solera.core.constraints import NonNegative, Positive, ProperFraction
-from solera.core.declared import Shape
+from solera.core.disclosure.declared import Shape
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.replies import Stacked

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
-from solera.core.declared import Shape
+from solera.core.disclosure.declared import Shape
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned

@@ -17,7 +17,7 @@ from solera.core import rng
 from solera.core.aggregation import Collect, Sum
 from solera.core.clients import Client, FloatArray, IntArray
 from solera.core.constraints import NonNegative
-from solera.core.evidence import Sums, cells
+from solera.core.disclosure.evidence import Sums, cells
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells

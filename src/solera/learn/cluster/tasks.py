@@ -15,12 +15,12 @@ from msgspec import Meta
 
 from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segments
 from solera.core.constraints import Count, PositiveFraction
-from solera.core.declared import Shape
-from solera.core.evidence import Sums, cells, everyone
+from solera.core.disclosure.declared import Shape
+from solera.core.disclosure.evidence import Sums, cells, everyone
+from solera.core.disclosure.steps import OneStep
 from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
-from solera.core.steps import OneStep
 from solera.core.task import group_task, task
 from solera.learn.cluster.assignment import cell_sums, distances, nearest
 from solera.learn.rows import check_shape, dense, not_finite

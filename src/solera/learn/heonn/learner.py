@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from solera.core.aggregation import Aggregation, ByFold, Fields, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt
-from solera.core.declared import Shape
+from solera.core.disclosure.declared import Shape
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from solera.core.clients import Array, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt, PositiveFraction
-from solera.core.declared import Classes, Shape
+from solera.core.disclosure.declared import Classes, Shape
 from solera.core.errors import Refusal
 from solera.core.schema import Schema
 from solera.learn.heonn.activations import Layout, Name, layout_of

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.cipher import Cipher
 from solera.core.clients import Client, FloatArray
+from solera.core.disclosure.cipher import Cipher
+from solera.core.disclosure.evidence import Sums, everyone
+from solera.core.disclosure.gram import Gram, Member
+from solera.core.disclosure.gram import Layout as Matrices
 from solera.core.errors import DataError, Refusal, UsageError
-from solera.core.evidence import Sums, everyone
-from solera.core.gram import Gram, Member
-from solera.core.gram import Layout as Matrices
 from solera.core.release import Cells, Extremes, Facts
 from solera.core.task import task
 from solera.learn.heonn.activations import activation, levels
@@ -104,7 +104,7 @@ def statistics(client: Client, ask: Any) -> dict[str, Any]:
 
     The coordinator sees G. With fewer rows than columns G tells the rows up to a rotation, and with
     a single row the row itself: ``min_rows`` in the ask, or the client's policy
-    (:class:`~solera.core.gram.Gram`), refuses then.
+    (:class:`~solera.core.disclosure.gram.Gram`), refuses then.
     """
     check(client, client.data.part("train"), ask)
     plain = _plain(client, ask)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 
 from solera.core.clients import IntArray
-from solera.core.declared import Shape, check_state
+from solera.core.disclosure.declared import Shape, check_state
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, prepared_by

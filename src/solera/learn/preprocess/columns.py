@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, Client, FloatArray, IntArray
-from solera.core.declared import LONGEST, Shape
+from solera.core.disclosure.declared import LONGEST, Shape
+from solera.core.disclosure.evidence import Sums
 from solera.core.errors import DataError, Refusal
-from solera.core.evidence import Sums
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.release import Cells

@@ -8,7 +8,7 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.clients import Client, ClientGroup
-from solera.core.evidence import Sums
+from solera.core.disclosure.evidence import Sums
 from solera.core.release import Cells
 from solera.core.replies import Reply, Stacked
 from solera.core.task import group_task

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Self
 
-from solera.core.declared import check_state
+from solera.core.disclosure.declared import check_state
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, prepared_by

@@ -3,8 +3,8 @@
 Clients count how many values lie between given edges; the counts are summed, the edges around each
 quantile are drawn closer, and after a few rounds its place is known to a millionth of its size. The
 sums can be masked or noised like any others. Behind a gate values count in intervals of at least
-``min_count`` rows (:mod:`solera.core.cumulative`), so that no value leaves a client, not even a
-smallest or largest one, whatever edges are asked for.
+``min_count`` rows (:mod:`solera.core.disclosure.cumulative`), so that no value leaves a client,
+not even a smallest or largest one, whatever edges are asked for.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
 from solera.core.clients import Client, FloatArray, IntArray
-from solera.core.cumulative import Cumulative
-from solera.core.declared import Shape
+from solera.core.disclosure.cumulative import Cumulative
+from solera.core.disclosure.declared import Shape
+from solera.core.disclosure.evidence import Sums
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.release import Cells

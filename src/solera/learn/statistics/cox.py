@@ -19,10 +19,10 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray
 from solera.core.constraints import Count
-from solera.core.declared import Shape
+from solera.core.disclosure.declared import Shape
+from solera.core.disclosure.evidence import Sums, everyone
+from solera.core.disclosure.exact import Exact
 from solera.core.errors import DataError
-from solera.core.evidence import Sums, everyone
-from solera.core.exact import Exact
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.release import Cells

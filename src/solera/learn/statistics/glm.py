@@ -20,12 +20,12 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Count, Positive
-from solera.core.declared import Shape
+from solera.core.disclosure.declared import Shape
+from solera.core.disclosure.evidence import Sums, everyone
+from solera.core.disclosure.exact import Exact
+from solera.core.disclosure.gram import Gram, Member
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums, everyone
-from solera.core.exact import Exact
 from solera.core.federation import Federation
-from solera.core.gram import Gram, Member
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.release import Cells
 from solera.core.schema import Schema, class_codes

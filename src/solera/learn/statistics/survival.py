@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray
-from solera.core.declared import Shape
+from solera.core.disclosure.declared import Shape
+from solera.core.disclosure.evidence import Sums
 from solera.core.errors import DataError, UsageError
-from solera.core.evidence import Sums
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.pictures import new_figure

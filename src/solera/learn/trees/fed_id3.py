@@ -9,10 +9,10 @@ import numpy as np
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, Positive
-from solera.core.declared import LONGEST, Classes, Shape
+from solera.core.disclosure.declared import LONGEST, Classes, Shape
+from solera.core.disclosure.groups import Trees
 from solera.core.errors import Refusal
 from solera.core.federation import Federation
-from solera.core.groups import Trees
 from solera.core.plan import Plan, planned
 from solera.core.task import task
 from solera.learn.trees.client_trees import rows_and_codes

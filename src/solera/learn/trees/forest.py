@@ -9,10 +9,10 @@ from msgspec import Meta
 
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count
-from solera.core.declared import Classes, Shape
+from solera.core.disclosure.declared import Classes, Shape
+from solera.core.disclosure.groups import Trees
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
-from solera.core.groups import Trees
 from solera.core.plan import Plan, planned
 from solera.core.rng import generator
 from solera.core.schema import Schema, class_codes

@@ -36,7 +36,7 @@ _CODES: dict[type[BaseException], str] = {
 }
 """In this order: the first that an error is an instance of."""
 _OTHERS = "error: the task failed"
-_GATE = ("solera.core.gate", "solera.core.declared", "solera.core.memory")
+_GATE = ("solera.core.gate", "solera.core.disclosure.declared", "solera.core.disclosure.memory")
 """Where refusals are made of limits and of what was asked, and may leave as they are."""
 
 

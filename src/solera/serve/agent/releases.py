@@ -1,8 +1,8 @@
 """What left a client's data set, over all its jobs, on disk before the reply leaves.
 
-The gate compares every number with those that left before (:mod:`solera.core.memory`). Here they
-survive the process: what an ask adds is appended in one transaction, so that neither a crash nor
-another job makes the client forget what it has told.
+The gate compares every number with those that left before (:mod:`solera.core.disclosure.memory`).
+Here they survive the process: what an ask adds is appended in one transaction, so that neither a
+crash nor another job makes the client forget what it has told.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.memory import Memory
+from solera.core.disclosure.memory import Memory
 from solera.core.payload import decode, encode
 from solera.serve.agent.database import Database
 
@@ -34,7 +34,7 @@ class Releases:
         self.kept = self.read()
 
     def read(self) -> dict[str, Any]:
-        """What the file holds, as :meth:`solera.core.memory.Memory.to_payload` writes it."""
+        """What the file holds, in the form of ``Memory.to_payload``."""
         families: dict[str, list[tuple[Any, Any]]] = {}
         with self._database.write() as db:
             known = db.execute("SELECT facts FROM known").fetchone()

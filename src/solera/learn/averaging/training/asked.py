@@ -14,7 +14,7 @@ from msgspec import Meta
 from solera.core.clients import Array, FloatArray
 from solera.core.component import build
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
-from solera.core.declared import Checked, Classes, Shape
+from solera.core.disclosure.declared import Checked, Classes, Shape
 from solera.core.errors import SoleraError
 from solera.core.release import Update
 from solera.core.schema import Schema

@@ -19,10 +19,10 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
-from solera.core.declared import LONGEST, Checked, Classes, Shape
+from solera.core.disclosure.declared import LONGEST, Checked, Classes, Shape
+from solera.core.disclosure.groups import Trees
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
-from solera.core.groups import Trees
 from solera.core.plan import Plan, in_turn
 from solera.core.replies import Stacked
 from solera.core.schema import Schema

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt, Positive
-from solera.core.declared import Checked, Classes, Shape
+from solera.core.disclosure.declared import Checked, Classes, Shape
+from solera.core.disclosure.groups import Trees
 from solera.core.errors import Refusal
-from solera.core.groups import Trees
 from solera.core.rng import generator
 from solera.core.schema import Schema
 from solera.core.task import task

@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
 from solera.core.constraints import Count
-from solera.core.declared import LONGEST, Classes, Shape
-from solera.core.groups import Trees
+from solera.core.disclosure.declared import LONGEST, Classes, Shape
+from solera.core.disclosure.groups import Trees
 from solera.core.task import task
 from solera.learn.evaluation import metrics as metrics_of
 from solera.learn.trees.client_trees import rows_and_codes

@@ -1,9 +1,9 @@
 """What left a client, so that two answers do not give what neither gave.
 
 For every number that left, the memory keeps what each row gave to it (the ``right`` factor of
-:class:`~solera.core.evidence.Sums`; ``left`` is recognised by its digest) and the number itself.
-A new number whose difference to an earlier one would rest on too few rows is not sent: the earlier
-one is sent again.
+:class:`~solera.core.disclosure.evidence.Sums`; ``left`` is recognised by its digest) and the number
+itself. A new number whose difference to an earlier one would rest on too few rows is not sent: the
+earlier one is sent again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
+from solera.core.disclosure.evidence import Left, Persons, Sums
 from solera.core.errors import Refusal
-from solera.core.evidence import Left, Persons, Sums
 
 _WEIGHTS = 0x9E3779B97F4A7C15
 
@@ -25,7 +25,7 @@ class Memory:
     """What left one client's data set: over all jobs, and in one version of its rows.
 
     ``grouped``: whether anything left that follows from the table of groups
-    (:mod:`solera.core.groups`), which is counted once, as a whole.
+    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole.
     """
 
     def __init__(self) -> None:

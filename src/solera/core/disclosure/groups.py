@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from solera.core.clients import IntArray, Part, Rows, Segments, Source
+from solera.core.disclosure.grouping import Groups, group_rows
 from solera.core.errors import Refusal
-from solera.core.grouping import Groups, group_rows
 from solera.core.release import Leaving, Release
 
 if TYPE_CHECKING:

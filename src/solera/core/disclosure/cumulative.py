@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray
-from solera.core.evidence import Persons, Sums
+from solera.core.disclosure.evidence import Persons, Sums
 from solera.core.release import Leaving, Release, release_numbers
 
 _DROPPED, _MANTISSA = 32, 20

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
-from solera.core.evidence import Persons
+from solera.core.disclosure.evidence import Persons
 
 _NOTHING = 1e-9
 """Of the largest: what rounding leaves of a zero."""

@@ -3,7 +3,7 @@
 G = Σᵢ wᵢ zᵢzᵢᵀ of fewer rows than columns tells the rows up to a rotation, of one row the row
 itself. So a matrix rests on ``gram_rows`` distinct rows per column, and so does the difference of
 two that leave, be they of one reply (classes, labels, the samples of an ensemble) or of two; every
-entry rests on ``min_count`` effective rows (:mod:`solera.core.small_entries`).
+entry rests on ``min_count`` effective rows (:mod:`solera.core.disclosure.small_entries`).
 
 What remains possible without noise: the same rows seen through many different columns (hidden
 layers, encoders) give many matrices, which together narrow the rows down; the owner's budget of
@@ -22,9 +22,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from solera.core.clients import BoolArray, Client, FloatArray, IntArray
-from solera.core.evidence import Persons, Sums, effective_of, sums_of
-from solera.core.release import Leaving, Release
-from solera.core.small_entries import (
+from solera.core.disclosure.evidence import Persons, Sums, effective_of, sums_of
+from solera.core.disclosure.small_entries import (
     at_one_scale,
     dependencies,
     moved,
@@ -34,6 +33,7 @@ from solera.core.small_entries import (
     too_near,
     usual,
 )
+from solera.core.release import Leaving, Release
 
 Layout = Literal["one", "classes", "labels", "outputs"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray, Part
-from solera.core.evidence import Persons, Sums
+from solera.core.disclosure.evidence import Persons, Sums
 from solera.core.release import Leaving, Release
 
 
