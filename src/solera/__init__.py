@@ -36,6 +36,7 @@ from solera.data import datasets
 from solera.data.adapters import from_pandas
 from solera.learn import *
 from solera.partitions import Dirichlet
+from solera.privacy.dp.mechanism import DP
 from solera.privacy.he import keys
 from solera.selectors import ActiveSampling
 from solera.simulate.pool import pool
@@ -68,6 +69,7 @@ _INSIDE = {
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
 __all__ = [
+    "DP",
     "ActiveSampling",
     "Dirichlet",
     "Federation",

@@ -20,11 +20,13 @@ from typing import Any, Literal
 from solera.core.errors import MissingExtra, UsageError
 
 Accountant = Literal["rdp", "pld"]
-WHOLE_ORDERS = (*range(2, 64), 128, 256, 512, 1024)
+WHOLE_ORDERS = (*range(2, 64), 128, 256)
 """Orders for events of samples, of which fractional ones take a hundred times longer.
 
 They would tell a smaller ε where it is above ten or so; without them none is too small.
 """
+_FEW_ORDERS = (*range(2, 25), 28, 32, 40, 48, 64, 128)
+"""To look for a noise multiplier, which takes many tries."""
 _MOST_NOISE = 1e6
 
 
@@ -97,7 +99,12 @@ def noise_for(
     check_installed()
 
     def enough(noise: float) -> bool:
-        return epsilon_of(events(noise), delta, accountant) <= epsilon
+        composed = grouped(events(noise))
+        if delta == 0 or accountant == "pld" or not _samples(composed):
+            return epsilon_of(composed, delta, accountant) <= epsilon
+        with _quiet():
+            found = _accountant(composed, "rdp", orders=_FEW_ORDERS).get_epsilon(delta)
+        return bool(found <= epsilon)
 
     low, high, precision = 0.0, 1.0, 1e-4
     if accountant == "pld":
@@ -144,7 +151,10 @@ def _samples(events: Iterable[Event]) -> bool:
 
 
 def _accountant(
-    events: Sequence[Event], kind: Accountant, traits: tuple[bool, bool] | None = None
+    events: Sequence[Event],
+    kind: Accountant,
+    traits: tuple[bool, bool] | None = None,
+    orders: Sequence[int] = WHOLE_ORDERS,
 ) -> Any:
     """The accountant of dp-accounting that has seen these events.
 
@@ -157,8 +167,9 @@ def _accountant(
     if kind == "rdp":
         from dp_accounting.rdp import RdpAccountant
 
-        orders = WHOLE_ORDERS if sampled else None
-        accountant: Any = RdpAccountant(orders=orders, neighboring_relation=neighbours)
+        accountant: Any = RdpAccountant(
+            orders=orders if sampled else None, neighboring_relation=neighbours
+        )
     else:
         from dp_accounting.pld import PLDAccountant
 

@@ -24,6 +24,7 @@ from solera.core.component import build_fitted
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.groups import GroupedSource, needs_groups
 from solera.core.disclosure.memory import Memory, row_digests
+from solera.core.disclosure.noised import Ledger
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.gate import Gate, ReleaseLimits
@@ -69,11 +70,13 @@ class Runner:
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
         limits: ReleaseLimits | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.source = source
         self.fault_model = fault_model
         self.memory = memory
         self.limits = limits
+        self.ledger = ledger
         self._prepared: dict[str, Source] = {}
         self._digests: dict[int, IntArray] = {}
 
@@ -211,7 +214,8 @@ class Runner:
         if self.limits is None:
             return gates
         for client, state in zip(clients.tolist(), states, strict=True):
-            gate = Gate(self.limits, Memory.from_payload(state.pop(RELEASED, None)))
+            memory = Memory.from_payload(state.pop(RELEASED, None))
+            gate = Gate(self.limits, memory, self.ledger)
             if not self.limits.trusted:
                 gate.memory.check_rows(self._row_digests(client), self.limits.min_count)
             asked = Client(client, self._source_for(ask), _draws(ask), state)
@@ -231,7 +235,7 @@ class Runner:
         source, kind = self.source, "rows"
         if self.limits is not None:
             task = find_task(ask.task, ask.version)
-            if needs_groups(task, self.limits):
+            if needs_groups(task, self.limits, _any_payload(ask)):
                 source, kind = self._grouped, "groups"
         if not ask.prepare:
             return source
@@ -301,6 +305,9 @@ class Runner:
 
 class Simulated:
     """What engines share whose clients live on this machine: their rows and what they keep."""
+
+    simulated = True
+    """Whatever protects is seeded, and protects nobody."""
 
     def __init__(
         self,
@@ -407,6 +414,13 @@ def _release(
         released.append(gate.release(task, client, ask.payload, reply))
         client.state[RELEASED] = gate.memory.to_payload()
     return released
+
+
+def _any_payload(ask: Ask) -> Any:
+    """The payload, or that of some client: noise is for all of an ask or for none."""
+    if isinstance(ask.payload, PerClient):
+        return next(iter(ask.payload.payloads.values()), None)
+    return ask.payload
 
 
 def _draws(ask: Ask) -> Draws:

@@ -25,7 +25,8 @@ class Memory:
     """What left one client's data set: over all jobs, and in one version of its rows.
 
     ``grouped``: whether anything left that follows from the table of groups
-    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole.
+    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole. ``events``: what left
+    with noise, in a simulation; an agent has a ledger.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Memory:
         self.grouped = False
         self.rows: IntArray | None = None
         self.families: dict[str, tuple[Array, FloatArray]] = {}
+        self.events: list[dict[str, Any]] = []
 
     # --- which rows ---
 
@@ -124,6 +126,7 @@ class Memory:
             "grouped": self.grouped,
             "rows": self.rows,
             "families": {name: list(pair) for name, pair in self.families.items()},
+            "events": self.events,
         }
 
     @classmethod
@@ -132,6 +135,7 @@ class Memory:
         if payload is not None:
             memory.numbers, memory.rows = payload["numbers"], payload["rows"]
             memory.grouped = payload["grouped"]
+            memory.events = list(payload.get("events", ()))
             memory.families = {
                 name: (pair[0], pair[1]) for name, pair in payload["families"].items()
             }
