@@ -12,6 +12,7 @@ from solera import __version__
 from solera.cli import (
     approvals,
     audit,
+    budget,
     client,
     compare,
     data,
@@ -127,6 +128,7 @@ COMMANDS = (
         "Example: solera withdraw HASH --key ana.key --policy policy.toml",
     ),
     ("held", approvals.held, "Example: solera held --policy policy.toml"),
+    ("budget", budget.budget, "Example: solera budget --folder agent"),
     ("tasks", tasks.tasks, "Example: solera tasks linear.train"),
     ("leave", client.leave, "Example: solera leave --folder agent --delete"),
 )

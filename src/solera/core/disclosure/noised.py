@@ -109,7 +109,10 @@ class Noised(Release):
 
 
 def _key(leaving: Leaving, events: Sequence[Event]) -> str:
-    """What is the same if and only if the noise is: the ask's secret and the rows; "" if none."""
+    """What is the same if and only if the noise is: the ask's secret, its task and the rows.
+
+    In a simulation nothing is: "".
+    """
     client = leaving.client
     if client.draws.secret is None:
         return ""
