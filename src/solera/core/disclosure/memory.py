@@ -125,8 +125,8 @@ class Memory:
             "numbers": self.numbers,
             "grouped": self.grouped,
             "rows": self.rows,
-            "families": {name: list(pair) for name, pair in self.families.items()},
             "events": self.events,
+            "families": {name: list(pair) for name, pair in self.families.items()},
         }
 
     @classmethod
