@@ -284,8 +284,8 @@ def test_scores_give_curves_and_metrics_that_scikit_learn_gives(tmp_path: Path) 
     run = run_study(parse(SCORED, file="s.toml", name="s"), tmp_path / "s")
     sections = {section.title: section.blocks for section in sections_of(run)}
     assert len(sections["Discrimination and calibration"]) == 1
-    cell = next(c for c, r in run.finished if c.scheme == "federated" and r.curves is not None)
-    result = dict(run.finished)[cell]
+    federated = [(c, r) for c, r in run.finished if c.scheme == "federated"]
+    cell, result = next((c, r) for c, r in federated if r.curves is not None)
     model = load_model(CellStore(run.folder).model(cell))
     dataset = load(cell.variant.data)
     p = model.predict_proba(dataset.X_test)[:, 1]
