@@ -21,6 +21,7 @@ from solera.core.clients import (
     Source,
 )
 from solera.core.component import build_fitted
+from solera.core.cover import build_cover
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.groups import GroupedSource, needs_groups
 from solera.core.disclosure.memory import Memory, row_digests
@@ -147,6 +148,9 @@ class Runner:
             payloads = task.many(group, ask.payload)
             if gates:
                 payloads = _release(task, ask, group, payloads, gates)
+            if ask.cover is not None:
+                cover = build_cover(ask.cover).cover
+                payloads = [cover(c, reply) for c, reply in zip(group, payloads, strict=True)]
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -201,7 +205,7 @@ class Runner:
         if gates:
             reply = gates[0].release(task, asked, payload, reply)
             state[RELEASED] = gates[0].memory.to_payload()
-        return reply
+        return reply if ask.cover is None else build_cover(ask.cover).cover(asked, reply)
 
     def _admit(
         self, task: Task, ask: Ask, clients: IntArray, states: Sequence[dict[str, Any]]
@@ -352,7 +356,7 @@ def validate_and_fold(
 
     Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
     """
-    if task.like is not None and not isinstance(batch.payloads, Stacked):
+    if task.like is not None and ask.cover is None and not isinstance(batch.payloads, Stacked):
         like = task.like
         batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
         failures += failed
