@@ -37,6 +37,7 @@ from solera.data.adapters import from_pandas
 from solera.learn import *
 from solera.partitions import Dirichlet
 from solera.privacy.he import keys
+from solera.privacy.secure_sum import SecureSum
 from solera.selectors import ActiveSampling
 from solera.simulate.pool import pool
 from solera.simulate.simulation import simulate
@@ -71,6 +72,7 @@ __all__ = [
     "ActiveSampling",
     "Dirichlet",
     "Federation",
+    "SecureSum",
     "connect",
     "datasets",
     "errors",

@@ -21,6 +21,7 @@ from solera.core.clients import (
     Source,
 )
 from solera.core.component import build_fitted
+from solera.core.cover import build_cover
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.groups import GroupedSource, needs_groups
 from solera.core.engine import Ask, Block, PerClient
@@ -145,6 +146,11 @@ class Runner:
             payloads = task.many(group, ask.payload)
             if self.gates is not None and admitted is not None:
                 payloads = self.gates.release(task, ask, group, payloads, admitted)
+            if gates:
+                payloads = _release(task, ask, group, payloads, gates)
+            if ask.cover is not None:
+                cover = build_cover(ask.cover).cover
+                payloads = [cover(c, reply) for c, reply in zip(group, payloads, strict=True)]
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -196,6 +202,16 @@ class Runner:
         if self.gates is not None and admitted is not None:
             (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
         return reply
+        gates = self._admit(task, ask, _ints([client]), [state])
+        asked, payload = (
+            Client(client, self._source_for(ask), _draws(ask), state),
+            ask.payload_for(client),
+        )
+        reply = task.one(asked, payload)
+        if gates:
+            reply = gates[0].release(task, asked, payload, reply)
+            state[RELEASED] = gates[0].memory.to_payload()
+        return reply if ask.cover is None else build_cover(ask.cover).cover(asked, reply)
 
     def _source_for(self, ask: Ask) -> Source:
         """What the task of an ask sees of the rows, prepared as the ask says."""
@@ -323,7 +339,7 @@ def validate_and_fold(
 
     Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
     """
-    if task.like is not None and not isinstance(batch.payloads, Stacked):
+    if task.like is not None and ask.cover is None and not isinstance(batch.payloads, Stacked):
         like = task.like
         batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
         failures += failed

@@ -231,6 +231,8 @@ def _names(model: Any) -> tuple[str, ...]:
 class ScoreTotals(Aggregation):
     """The sum of all counts, after finding where merged rows can be."""
 
+    additive = True
+
     def lift(self, reply: Reply) -> Any:
         stacked = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
         return map_leaves(lambda leaf: leaf[0], located(stacked))

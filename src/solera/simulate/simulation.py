@@ -85,6 +85,7 @@ def simulate(
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
     policy: str | ReleaseLimits | None = None,
+    secure: Any = False,
 ) -> Simulation:
     """A federation of simulated clients.
 
@@ -113,6 +114,8 @@ def simulate(
     limits: the largest payload that may be sent.
     policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
         one's own. Every ask and reply then passes the gate that stands at real clients.
+    secure: True, or a :class:`SecureSum`: whatever adds up is folded so that nobody sees a single
+        reply, and what does not is an error.
     """
     check_arguments(simulate, engine=engine, workers=workers, memory=memory, partition=partition)
     reading: dict[str, Any] = {
@@ -163,7 +166,7 @@ def simulate(
         "limits": release_limits,
     }
     carrier = _engine(engine, source, {**options, **(engine_options or {})})
-    federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
+    federation = Simulation(carrier, seed=seed, topology=topology, limits=limits, secure=secure)
     federation.data, federation.clock = source, clock
     federation.names = getattr(source, "names", ())
     federation._remade = partial(
@@ -177,6 +180,7 @@ def simulate(
         topology=topology,
         memory=memory,
         limits=limits,
+        secure=secure,
     )
     return federation
 

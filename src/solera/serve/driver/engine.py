@@ -74,6 +74,11 @@ class HttpEngine:
         return len(self.active)
 
     @property
+    def numbers(self) -> list[int]:
+        """The enrolment numbers of the clients, by which they know themselves."""
+        return self.active
+
+    @property
     def schema(self) -> Schema | None:
         return None
 
@@ -173,9 +178,10 @@ class HttpEngine:
 
     def _upload(self, ask: Ask) -> str | dict[int, str]:
         if not isinstance(ask.payload, PerClient):
-            return self.connection.upload(encode(ask.payload))
+            return self.connection.upload(encode(wire.covered(ask.payload, ask.cover)))
+        payloads = ask.payload.payloads
         return {
-            self.active[c]: self.connection.upload(encode(ask.payload.payloads[c]))
+            self.active[c]: self.connection.upload(encode(wire.covered(payloads[c], ask.cover)))
             for c in ask.clients.tolist()
         }
 
@@ -293,6 +299,10 @@ class DrivenEngine:
         return (self._last or self.open_job()).job
 
     @property
+    def numbers(self) -> list[int]:
+        return self.open_job().numbers
+
+    @property
     def clients(self) -> int:
         if self._current is not None:
             return self._current.clients
@@ -378,6 +388,7 @@ def connect(
     deadline: float | None = None,
     topology: Topology | None = None,
     known_keys: str | os.PathLike[str] | None = None,
+    secure: Any = False,
 ) -> Federation:
     """A real federation, to be asked like a simulated one.
 
@@ -397,6 +408,8 @@ def connect(
         :mod:`solera.serve.peers`. Replies count only with the signature of the client's key. Keys
         that are not in the file are believed at first sight and added; without a file they are
         forgotten when this program ends.
+    secure: True, or a :class:`SecureSum`: whatever adds up is folded so that neither coordinator
+        nor driver sees a single reply; see :mod:`solera.privacy.secure_sum`.
     """
     token = token or os.environ.get("SOLERA_TOKEN", "")
     if not token:
@@ -414,4 +427,4 @@ def connect(
         seconds=deadline,
     )
     engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job, known))
-    return Federation(engine, seed=seed, topology=topology)
+    return Federation(engine, seed=seed, topology=topology, secure=secure)
