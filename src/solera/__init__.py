@@ -35,6 +35,7 @@ from solera.core.task import task
 from solera.data import datasets
 from solera.data.adapters import from_pandas
 from solera.learn import *
+from solera.learn.vertical.simulation import simulate_vertical
 from solera.partitions import Dirichlet
 from solera.privacy.he import keys
 from solera.selectors import ActiveSampling
@@ -63,7 +64,8 @@ _NAMESPACES = {
 _INSIDE = {
     "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
     "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
-    "SimFL", "Transformer", "evaluate", "in_turn", "kaplan_meier", "learn", "planned",
+    "SimFL", "Transformer", "VerticalLearner", "common_rows", "evaluate", "in_turn", "kaplan_meier",
+    "learn", "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
@@ -79,6 +81,7 @@ __all__ = [
     "pool",
     "runs",
     "simulate",
+    "simulate_vertical",
     "task",
     *sorted({*_NAMESPACES, *learn.__all__} - _INSIDE),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -30,12 +30,15 @@ from solera.core.gate import Gate, ReleaseLimits
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
+from solera.core.sealing import Sealer, open_ask, seal_reply
 from solera.core.task import Task, find_task
 
 States = dict[int, dict[str, Any]]
 
 RELEASED = "solera.released"
 """Where a client's state keeps what left it."""
+_SCOPE = ("", "simulation")
+"""Federation and job for which simulated clients seal."""
 MEMORY = 256 << 20
 """Bytes of rows and updates that a ``many=`` call may hold at once, unless told otherwise."""
 
@@ -74,6 +77,8 @@ class Runner:
         self.fault_model = fault_model
         self.memory = memory
         self.limits = limits
+        self.sealer: Sealer | None = None
+        """Seals messages between simulated clients; an agent does it for a real one."""
         self._prepared: dict[str, Source] = {}
         self._digests: dict[int, IntArray] = {}
 
@@ -192,6 +197,13 @@ class Runner:
 
     def _reply(self, task: Task, ask: Ask, client: int, state: dict[str, Any]) -> Any:
         """The reply of one client, through the gate where there is one."""
+        seals = self.sealer if task.sealed else None
+        if task.sealed and seals is None:
+            raise Refusal(f"task {task.name!r} exchanges messages, and clients here have no keys")
+        if seals is not None:
+            payload = ask.payload_for(client)
+            payload = open_ask(task, payload, ask.round, client, _SCOPE, seals)
+            ask = replace(ask, payload=payload)
         gates = self._admit(task, ask, _ints([client]), [state])
         asked, payload = (
             Client(client, self._source_for(ask), _draws(ask), state),
@@ -201,7 +213,7 @@ class Runner:
         if gates:
             reply = gates[0].release(task, asked, payload, reply)
             state[RELEASED] = gates[0].memory.to_payload()
-        return reply
+        return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
 
     def _admit(
         self, task: Task, ask: Ask, clients: IntArray, states: Sequence[dict[str, Any]]
@@ -210,12 +222,13 @@ class Runner:
         gates: list[Gate] = []
         if self.limits is None:
             return gates
+        different = hasattr(self.source, "schema_of")
         for client, state in zip(clients.tolist(), states, strict=True):
             gate = Gate(self.limits, Memory.from_payload(state.pop(RELEASED, None)))
             if not self.limits.trusted:
                 gate.memory.check_rows(self._row_digests(client), self.limits.min_count)
             asked = Client(client, self._source_for(ask), _draws(ask), state)
-            checked = bool(gates) and not isinstance(ask.payload, PerClient)
+            checked = bool(gates) and not isinstance(ask.payload, PerClient) and not different
             gate.admit(task, asked, ask.payload_for(client), checked=checked)
             gates.append(gate)
         return gates
@@ -329,6 +342,10 @@ class Simulated:
         knows = getattr(self.source, "is_complete", None)
         undisturbed = self._runner.fault_model is None and self._runner.limits is None
         return undisturbed and knows is not None and bool(knows())
+
+    def seal_with(self, sealer: Sealer) -> None:
+        """Seal messages between clients; without it no task may ask for that."""
+        self._runner.sealer = sealer
 
     def states(self) -> dict[int, Any]:
         return self._states
