@@ -133,7 +133,7 @@ class CkksKey(PublicKey):
         The encoder takes numbers up to q/4; added twice they cover the whole range.
         """
         words = np.frombuffer(secrets.token_bytes(8 * PARAMETERS.degree), np.int64)
-        mask: FloatArray = words * (self.ring.primes[0] / 2.0**65)
+        mask = np.asarray(words * (self.ring.primes[0] / 2.0**65), np.float64)
         if spared is not None:
             mask[spared] = 0
         plaintext = self.ring.encode(embed(mask / product.scale), product.parms_id(), product.scale)
