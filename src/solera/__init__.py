@@ -34,6 +34,7 @@ from solera.core.federation import Federation
 from solera.core.task import task
 from solera.data import datasets
 from solera.data.adapters import from_pandas
+from solera.data.client_files import from_files
 from solera.learn import *
 from solera.learn.vertical.simulation import simulate_vertical
 from solera.partitions import Dirichlet
@@ -78,6 +79,7 @@ __all__ = [
     "connect",
     "datasets",
     "errors",
+    "from_files",
     "from_pandas",
     "keys",
     "pool",
