@@ -153,8 +153,6 @@ class Runner:
             payloads = task.many(group, ask.payload)
             if self.gates is not None and admitted is not None:
                 payloads = self.gates.release(task, ask, group, payloads, admitted)
-            if gates:
-                payloads = _release(task, ask, group, payloads, gates)
             if ask.cover is not None:
                 cover = build_cover(ask.cover).cover
                 payloads = [cover(c, reply) for c, reply in zip(group, payloads, strict=True)]
@@ -203,12 +201,6 @@ class Runner:
 
     def _reply(self, task: Task, ask: Ask, client: int, state: dict[str, Any]) -> Any:
         """The reply of one client, through the gate where there is one."""
-        asked = Client(client, self._source_for(ask), _draws(ask), state)
-        admitted = None if self.gates is None else self.gates.admit(task, ask, asked.alone)
-        reply = task.one(asked, ask.payload_for(client))
-        if self.gates is not None and admitted is not None:
-            (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
-        return reply
         seals = self.sealer if task.sealed else None
         if task.sealed and seals is None:
             raise Refusal(f"task {task.name!r} exchanges messages, and clients here have no keys")
@@ -216,41 +208,14 @@ class Runner:
             payload = ask.payload_for(client)
             payload = open_ask(task, payload, ask.round, client, _SCOPE, seals)
             ask = replace(ask, payload=payload)
-        gates = self._admit(task, ask, _ints([client]), [state])
-        asked, payload = (
-            Client(client, self._source_for(ask), _draws(ask), state),
-            ask.payload_for(client),
-        )
-        reply = task.one(asked, payload)
-        if gates:
-            reply = gates[0].release(task, asked, payload, reply)
-            state[RELEASED] = gates[0].memory.to_payload()
-        return reply if ask.cover is None else build_cover(ask.cover).cover(asked, reply)
+        asked = Client(client, self._source_for(ask), _draws(ask), state)
+        admitted = None if self.gates is None else self.gates.admit(task, ask, asked.alone)
+        reply = task.one(asked, ask.payload_for(client))
+        if self.gates is not None and admitted is not None:
+            (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
+        if ask.cover is not None:
+            reply = build_cover(ask.cover).cover(asked, reply)
         return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
-
-    def _admit(
-        self, task: Task, ask: Ask, clients: IntArray, states: Sequence[dict[str, Any]]
-    ) -> list[Gate]:
-        """The gate of every client, where there is one, if it lets the ask in."""
-        gates: list[Gate] = []
-        if self.limits is None:
-            return gates
-        different = hasattr(self.source, "schema_of")
-        for client, state in zip(clients.tolist(), states, strict=True):
-            gate = Gate(self.limits, Memory.from_payload(state.pop(RELEASED, None)))
-            if not self.limits.trusted:
-                gate.memory.check_rows(self._row_digests(client), self.limits.min_count)
-            asked = Client(client, self._source_for(ask), _draws(ask), state)
-            checked = bool(gates) and not isinstance(ask.payload, PerClient) and not different
-            gate.admit(task, asked, ask.payload_for(client), checked=checked)
-            gates.append(gate)
-        return gates
-
-    def _row_digests(self, client: int) -> IntArray:
-        if client not in self._digests:
-            rows = self.source.segments(_ints([client]), "train")[0]
-            self._digests[client] = row_digests(rows.X, rows.y)
-        return self._digests[client]
 
     def _source_for(self, ask: Ask) -> Source:
         """What the task of an ask sees of the rows, prepared as the ask says."""

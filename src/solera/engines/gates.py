@@ -59,9 +59,10 @@ class Gates:
 
     def _check(self, task: Task, ask: Ask, group: ClientGroup) -> None:
         """Check payloads, one that all clients get only for the first of them."""
-        if isinstance(ask.payload, PerClient):
-            for client in group.ids.tolist():
-                check_ask(self.limits, task, ask.payload_for(client), group.schema)
+        different = hasattr(self._source, "schema_of")  # clients hold different columns
+        if different or isinstance(ask.payload, PerClient):
+            for client in group:
+                check_ask(self.limits, task, ask.payload_for(client.id), client.data.schema)
         elif ask is not self._checked:
             check_ask(self.limits, task, ask.payload, group.schema)
             self._checked = ask
