@@ -28,16 +28,18 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from solera.core.clients import IntArray, Part, Segments
+from solera.core.clients import Array, IntArray, Part, Segments
 from solera.core.engine import Ask
 from solera.core.errors import DataError, PayloadError, SoleraError, UsageError, WorkerDied
 from solera.core.gate import ReleaseLimits
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
 from solera.core.replies import Failure, FailureKind
+from solera.core.sealing import SealedOutside
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload, ask_to_payload
-from solera.engines.blocks import RELEASED, Runner, States
+from solera.engines.blocks import Runner, States
 from solera.engines.child import Child
+from solera.engines.gates import RELEASED
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.ledger import Ledger
 from solera.serve.agent.releases import Releases
@@ -312,18 +314,23 @@ def _gate_of(guard: Guard) -> _Gate:
 
 def _serve_asks(channel: _Channel, rows: _Owner, gate: _Gate) -> None:
     limits, releases, ledger = gate or (None, None, None)
-    runner, steps = Runner(rows, limits=limits, ledger=ledger), list[str]()
+    runner, steps = _runner(rows, limits, ledger), list[str]()
     while True:
         order = channel.receive()
         ask = ask_from_payload(order["ask"])
         if (wanted := [step.digest for step in ask.prepare]) != steps:
-            # one prepared copy at a time
-            runner, steps = Runner(rows, limits=limits, ledger=ledger), wanted
+            runner, steps = _runner(rows, limits, ledger), wanted  # one prepared copy at a time
         if ledger is not None:
             ledger.begin(order["job"])
         _alarm(order["seconds"] + _GRACE)
         channel.send(_answer(runner, ask, order["state"], releases))
         _alarm(0)
+
+
+def _runner(rows: _Owner, limits: ReleaseLimits | None, ledger: Ledger | None) -> Runner:
+    runner = Runner(rows, limits=limits, ledger=ledger)
+    runner.sealer = SealedOutside()  # the agent has the keys
+    return runner
 
 
 def _answer(
@@ -341,7 +348,7 @@ def _answer(
             after = states.get(client, {})
             left = after.pop(RELEASED, None)
             counted = 0 if releases is None else releases.keep(left)
-            ledger = runner.ledger
+            ledger = None if runner.gates is None else runner.gates.ledger
             spent = ledger.last if isinstance(ledger, Ledger) else 0.0
             told = {"counted": counted, "epsilon": spent}
             return {"kind": "replied", "reply": frame, "state": after, **told}
@@ -377,6 +384,9 @@ class _Owner:
 
     def units(self, client: int, part: Part) -> IntArray | None:
         return self.data.units(0, part)
+
+    def identifiers_of(self, client: int, part: Part) -> Array | None:
+        return self.data.identifiers_of(0, part)
 
     def prepared(self, steps: Sequence[Any]) -> _Owner:
         return _Owner(self.data.prepared(steps))
