@@ -65,7 +65,6 @@ def count_ask(tree: Any) -> dict[str, Any]:
         "sizes": np.array([3, 3, 3]),
         "width": 3,
         "classes": CLASSES,
-        "epsilon": None,
     }
 
 

@@ -77,7 +77,8 @@ class Noised(Release):
     Parameters
     ----------
     release: the rules without noise.
-    spends: (client, ask) → what the noise of this reply is worth, for one row more or less.
+    spends: (client, ask) → what the noise of this reply is worth, for one row more or less; nothing
+        where another release of the task says it for the whole reply.
     by_row: (ask) → whether a row is protected and a person with several is not.
     """
 
@@ -104,7 +105,9 @@ class Noised(Release):
         if limits.unit is not None and self.by_row(leaving.ask):
             raise leaving.refuse(f"its noise protects rows, a {limits.unit!r} may have several")
         events = self.spends(leaving.client, leaving.ask)
-        leaving.gate.ledger.spend(_key(leaving, events), leaving.task, events, *limits.budget)
+        if events:
+            key = _key(leaving, events)
+            leaving.gate.ledger.spend(key, leaving.task, events, *limits.budget)
         return leaving.reply
 
 

@@ -55,7 +55,7 @@ from solera.learn.averaging.training.local_training import LocalTraining, traini
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
-from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.mechanism import DP, whose_noise
 
 _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
@@ -160,7 +160,6 @@ class FedAvg(ScoreAveraging):
         if self.dp is not None:
             self._check_private()
             self.accounts_ = open_accounts(self, self.dp, len(federation), self._training(0))
-            self.accounts_["simulated"] = getattr(federation.engine, "simulated", False)
         super().begin(federation)
 
     def first_model(self, seed: int) -> Entries:
@@ -207,8 +206,7 @@ class FedAvg(ScoreAveraging):
             return
         self.accounts_ = after_round(self.dp, self.accounts_, mean)
         epsilon = self.dp.epsilon_of(events_of(self.accounts_), self.accounts_["delta"])
-        noise = "simulated" if self.accounts_["simulated"] else "drawn by clients"
-        round.log(epsilon=epsilon, noise=noise)
+        round.log(epsilon=epsilon, noise=whose_noise(round.federation))
         if self.dp.adaptive is not None:
             round.log(clip=self.accounts_["clip"])
 
