@@ -102,9 +102,15 @@ def check_ask(limits: ReleaseLimits, task: Task, payload: Any, schema: Schema) -
         if release.kind not in limits.allows:
             raise Refusal(f"task {task.name!r} releases {release.says}, which is not allowed")
         noised = isinstance(release, Noised) and is_noised(payload, limits)
-        if release.kind in limits.noised and not noised:
+        if limits.noised.intersection(_kinds(release)) and not noised:
             raise Refusal(f"task {task.name!r} releases {release.says}, which need noise here")
     check_payload(task, payload, schema)
+
+
+def _kinds(release: Any) -> set[Kind]:
+    """The kind of a release, and of the one whose rules it follows."""
+    inner = getattr(release, "inside", None) or getattr(release, "inner", None)
+    return {release.kind} if inner is None else {release.kind, *_kinds(inner)}
 
 
 def is_about_rows(task: Task) -> bool:
