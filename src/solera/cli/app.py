@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from solera import __version__
 from solera.cli import (
+    account,
     approvals,
     audit,
     client,
@@ -85,6 +86,7 @@ GROUPS = {
     "job": jobs.job,
     "audit": audit.audit,
     "approver": approvals.approver,
+    "account": account.app,
     "policy": policy.app,
     "model": model.app,
 }
