@@ -62,11 +62,9 @@ def list_accounts(
     """All accounts and tokens of programs."""
     with _store(folder, database) as store:
         people, programs = store.accounts(), store.tokens()
-    kinds = ["person"] * len(people) + ["program"] * len(programs)
-    rows = [
-        [kind, entry.name, entry.role, entry.federation or "all", moment(entry.created)]
-        for kind, entry in zip(kinds, [*people, *programs], strict=True)
-    ]
+    known = [("person", person) for person in people]
+    known += [("program", program) for program in programs]  # type: ignore[misc]
+    rows = [[kind, e.name, e.role, e.federation or "all", moment(e.created)] for kind, e in known]
     names = ["kind", "name", "role", "federation", "made"]
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
