@@ -19,6 +19,7 @@ from solera.cli import (
     describe,
     jobs,
     model,
+    peers,
     policy,
     predict,
     run,
@@ -85,6 +86,7 @@ GROUPS = {
     "job": jobs.job,
     "audit": audit.audit,
     "approver": approvals.approver,
+    "peers": peers.app,
     "policy": policy.app,
     "model": model.app,
 }
