@@ -75,7 +75,7 @@ class Supervisor:
             self._environment[PIN] = certificate
         self._drivers: dict[str, _Driver] = {}
         self._tidied = time.monotonic()
-        self._signed = 0
+        self._signed = self._forgotten = 0
         self._found = False
 
     async def run(self) -> None:
@@ -195,7 +195,8 @@ class Supervisor:
         while events := store.events(after=self._signed):
             head = self.audit.extend([(event.event, _facts(event)) for event in events])
             self._signed = events[-1].id
-            store.forget_routine(self._signed, head)
+            store.forget_routine(self._signed, head, after=self._forgotten)
+            self._forgotten = self._signed
         self.audit.head()  # a log that was cut is noticed, also when there is nothing to add
 
     def _find_end(self) -> None:
