@@ -203,12 +203,20 @@ def note(
         "time": now,
         "facts": facts,
     }
-    return int(connection.scalar(insert(events).values(row).returning(events.c.id)))
+    return int(connection.scalar(_NOTE, row))
 
 
-def first_row(connection: Connection, kind: type[T], query: Executable) -> T | None:
-    """The first row, if there is one, as its message, whose fields are named like the columns."""
-    row = connection.execute(query).mappings().first()
+_NOTE = insert(events).returning(events.c.id)
+
+
+def first_row(
+    connection: Connection, kind: type[T], query: Executable, values: dict[str, Any] | None = None
+) -> T | None:
+    """The first row, if there is one, as its message, whose fields are named like the columns.
+
+    ``values`` are those of a query that is put together once for all.
+    """
+    row = connection.execute(query, values).mappings().first()
     return None if row is None else kind(**row)
 
 
