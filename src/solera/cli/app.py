@@ -20,6 +20,7 @@ from solera.cli import (
     describe,
     jobs,
     model,
+    peers,
     policy,
     predict,
     run,
@@ -87,6 +88,7 @@ GROUPS = {
     "audit": audit.audit,
     "approver": approvals.approver,
     "account": account.app,
+    "peers": peers.app,
     "policy": policy.app,
     "model": model.app,
 }

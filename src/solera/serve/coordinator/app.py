@@ -101,21 +101,21 @@ def create_app(
     text = Cached(metrics.text, _CACHED_SECONDS)
 
     @app.get("/readyz", tags=["health"])
-    def ready() -> dict[str, Any]:
+    async def ready() -> dict[str, Any]:
         """Alive, and the database answers."""
-        return {"status": "ok", "federations": federations()}
+        return {"status": "ok", "federations": await federations.get()}
 
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
-    def numbers() -> Response:
+    async def numbers() -> Response:
         """Numbers for Prometheus. They name no client, no job and no federation."""
-        return Response(text(), media_type=CONTENT_TYPE)
+        return Response(await text.get(), media_type=CONTENT_TYPE)
 
     routers = [
+        work_of(coordinator),  # asked for most often, and found first
         members(coordinator),
         blobs_of(coordinator),
         jobs_of(coordinator),
         asks_of(coordinator),
-        work_of(coordinator),
     ]
     for router in routers:
         app.include_router(router)
@@ -125,7 +125,7 @@ def create_app(
     document = cache(lambda: json.dumps(described()).encode())
 
     @app.get("/openapi.json", include_in_schema=False)
-    def openapi() -> Response:
+    async def openapi() -> Response:
         return Response(document(), media_type="application/json")
 
     return app

@@ -18,6 +18,7 @@ from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator.clock import Clock
 from solera.serve.coordinator.connections import SCOPE
 from solera.serve.coordinator.notifier import Notifier
+from solera.serve.coordinator.pending import PendingWork
 from solera.serve.coordinator.quotas import DiskFull, Rates, TooMany, Uploads
 from solera.serve.coordinator.refusals import Refusals
 from solera.serve.coordinator.store.base import Denied
@@ -59,6 +60,8 @@ _FOR_ADMINISTRATORS = (
 )
 _OF_NO_FEDERATION = ("/v1/blobs", "/v1/blobs/{digest}")
 """Blobs are named by their SHA-256: who can name one has it, or was told of it."""
+_MOST_DRIVEN = 10_000
+"""Names of jobs that are remembered."""
 
 
 class Refused(SoleraError):
@@ -92,6 +95,7 @@ class Coordinator:
         self.nonces = NonceCache()
         self.notifier = Notifier()
         self.refusals = Refusals()
+        self.pending = PendingWork(store, self.inline)
         self.rates = Rates(_RATE, _BURST)
         self.uploads = Uploads(uploads)
         self.clock = Clock(store.last_moment())
@@ -106,6 +110,7 @@ class Coordinator:
         self._clients: dict[bytes, ClientRow] = {}
         self._keys: set[bytes] = set()
         self._tokens: dict[bytes, TokenRow] | None = None
+        self._driven: set[str] = set()
         self._look_at = float("-inf")
         self._looking = asyncio.Lock()
 
@@ -121,9 +126,20 @@ class Coordinator:
     async def asker(self, request: Request) -> None:
         """The driver of the job in the path: in a job that the coordinator runs, its own alone."""
         await self.driver(request)
-        job = await run_in_threadpool(self.store.job, request.path_params["job"])
-        if job.kind != "driven" and not request.state.is_managed:
-            raise Refused("driver", f"job {job.id!r} is run by the coordinator, which alone asks")
+        job = request.path_params["job"]
+        if not request.state.is_managed and not await self._is_driven(job):
+            raise Refused("driver", f"job {job!r} is run by the coordinator, which alone asks")
+
+    async def _is_driven(self, job: str) -> bool:
+        """Whether a job is driven from outside, which never changes: it is looked up once."""
+        if job not in self._driven:
+            stored = await run_in_threadpool(self.store.job, job)
+            if stored.kind != "driven":
+                return False
+            if len(self._driven) >= _MOST_DRIVEN:
+                self._driven.clear()
+            self._driven.add(job)
+        return True
 
     async def signed(self, request: Request, audience: str, seen: NonceCache | None) -> bytes:
         """The key that signed this request for a federation."""
@@ -274,9 +290,10 @@ class Coordinator:
 
     def inline(self, digest: str | None, most: int = INLINE) -> str | None:
         """A small blob as text, to be sent along with the message that names it."""
-        if digest is None or self.blobs.size(digest) > most:
+        if digest is None:
             return None
-        return b64encode(self.blobs.read(digest)).decode()
+        data = self.blobs.read_small(digest, most)
+        return None if data is None else b64encode(data).decode()
 
     def keep(self, digest: str, frame: str) -> None:
         """Store a blob that was sent along with a message."""

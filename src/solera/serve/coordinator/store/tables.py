@@ -284,7 +284,7 @@ events = Table(
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     *_columns(Event, "id"),
-    Index(None, "federation"),
+    Index(None, "federation", "client"),
     Index(None, "job"),
     sqlite_autoincrement=True,
 )
