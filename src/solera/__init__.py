@@ -38,6 +38,7 @@ from solera.data.client_files import from_files
 from solera.learn import *
 from solera.learn.vertical.simulation import simulate_vertical
 from solera.partitions import Dirichlet
+from solera.privacy.dp.mechanism import DP
 from solera.privacy.he import keys
 from solera.privacy.secure_sum import SecureSum
 from solera.selectors import ActiveSampling
@@ -72,6 +73,7 @@ _INSIDE = {
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
 __all__ = [
+    "DP",
     "ActiveSampling",
     "Dirichlet",
     "Federation",

@@ -13,6 +13,7 @@ from solera.cli import (
     account,
     approvals,
     audit,
+    budget,
     client,
     compare,
     data,
@@ -131,6 +132,7 @@ COMMANDS = (
         "Example: solera withdraw HASH --key ana.key --policy policy.toml",
     ),
     ("held", approvals.held, "Example: solera held --policy policy.toml"),
+    ("budget", budget.budget, "Example: solera budget --folder agent"),
     ("tasks", tasks.tasks, "Example: solera tasks linear.train"),
     ("leave", client.leave, "Example: solera leave --folder agent --delete"),
 )

@@ -106,15 +106,23 @@ class Averaging(Predictor, abstract=True):
     def after_round(self, round: Round) -> None:
         """What comes after every round; nothing unless a subclass says so."""
 
+    def account(self, round: Round, mean: Entries) -> None:
+        """Log what the folded replies of a round say besides the model."""
+        round.log(loss=float(mean["loss"]))
+
+    def chooser(self) -> Selector | None:
+        """Who chooses the clients of a round."""
+        return self.select
+
     def train(self, federation: Federation) -> None:
         self.begin(federation)
         rounds = self.each_round(
-            federation, rounds=self.rounds, per_round=self.per_round, select=self.select
+            federation, rounds=self.rounds, per_round=self.per_round, select=self.chooser()
         )
         for r in rounds:
             mean = r.ask(self.update, self.round_ask(r.index)).fold(self.round_aggregation())
             self.apply_update(mean)
-            r.log(loss=float(mean["loss"]))
+            self.account(r, mean)
             self.after_round(r)
 
 

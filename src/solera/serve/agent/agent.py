@@ -113,7 +113,10 @@ class Agent:
         """Stand the policy's gate around the rows, and keep copies if it says so."""
         key = self.policy.output.keep_copies
         self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
-        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+        budget = self.policy.privacy
+        own = self.folder / home.LEDGER
+        ledger = Path(budget.ledger) if budget is not None and budget.ledger else own
+        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES, ledger))
 
     def _refresh(self) -> None:
         """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
@@ -230,7 +233,8 @@ class Agent:
             frame, outcome = self._run(pending, states.get(pending.job, {}))
             others = [(job, kept) for job, kept in states.items() if job != pending.job]
             kept = dict([*others[1 - _MOST_STATES :], (pending.job, outcome.state)])
-            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
+            told = {"new_numbers": outcome.counted, "epsilon": outcome.epsilon}
+            return replace(done, frame=frame, states=kept, **told)
         except NeedsApproval:
             self.attempts.undo(key)
             raise
@@ -283,7 +287,7 @@ class Agent:
         self.doing = pending.task
         key = _key(pending)
         while True:
-            outcome = self.worker.run(ask, self.place.client, state)
+            outcome = self.worker.run(ask, self.place.client, state, pending.job)
             if outcome.kind != "crashed":
                 break
             log.warning("task %s: %s", pending.task, outcome.reason)
@@ -363,6 +367,7 @@ class Agent:
             bytes=len(frame),
             numbers=_numbers_in(decode(frame)) if answered else 0,
             new=done.new_numbers,
+            epsilon=done.epsilon,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE
