@@ -32,12 +32,15 @@ from solera.core.schema import Schema
 from solera.core.task import find_task
 from solera.core.topology import Topology
 from solera.engines.blocks import validate_and_fold
+from solera.learn.base import Learner
 from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
 from solera.serve.driver.agreed_rows import AgreedRows
+from solera.serve.driver.published import fetch, publish
 from solera.serve.driver.signatures import Signatures
 from solera.serve.peers import KnownKeys
+from solera.serve.provenance import Provenance
 
 _WAIT = 20
 _ALL_AT_ONCE = 64
@@ -263,6 +266,17 @@ class DrivenEngine:
         finally:
             self._announced = False
             self._current = self._members = None
+
+    def publish(self, learner: Learner, out: str | os.PathLike[str]) -> Provenance:
+        """Make a fitted learner the model of the last job, and save it at ``out``.
+
+        Beside it goes the coordinator's signed statement about where the model comes from, which
+        ``solera model verify`` checks. Publish before you evaluate: that is a job of its own.
+        """
+        if self._last is None:
+            raise UsageError("nothing was asked yet", hint="fit the learner before you publish it")
+        publish(self.connection, self._last.job, learner)
+        return fetch(self.connection, self._last.job, out)
 
     def open_job(self) -> HttpEngine:
         """The job in which is asked now; where nothing is announced, one that does not say what."""
