@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import solera as so
 from solera.core.engine import Ask
-from solera.core.errors import NotEnoughReplies, Refusal
+from solera.core.errors import NotEnoughReplies, Refusal, UsageError
 from solera.core.payload import encode
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
@@ -25,6 +26,7 @@ from solera.serve.agent.home import Place  # noqa: E402
 from solera.serve.agent.policy import JobFacts, Policy  # noqa: E402
 from solera.serve.driver.engine import connect  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
+from solera.serve.job_spec import parse_job  # noqa: E402
 
 X = np.random.default_rng(0).normal(size=(90, 3))
 Y = (X[:, 0] > 0).astype(int)
@@ -120,6 +122,28 @@ def test_a_client_that_is_gone_is_a_named_failure(network):
             fed.ask("preprocess.moments", deadline=1.0).fold(so.aggregations.Sum())
     finally:
         network.work("west")
+
+
+def test_a_job_of_the_coordinator_can_be_secure(network, simulated):
+    text = 'federation = "cardio"\nseed = 4\nclients = 3\nsecure = true\n'
+    text += '[learner]\nkind = "FedHEONN"\n'
+    described = parse_job(text, name="managed").describe(text)
+    assert {"secure.keys", "secure.unmask"} <= {entry.task for entry in described.plan}
+    driver = network.driver()
+    new = wire.NewJob.of(described, id="managed", spec=driver.upload(described.to_bytes()))
+    driver.request("POST", "/v1/federations/cardio/jobs", json=new)
+    deadline = time.monotonic() + 120
+    while (job := driver.call("GET", "/v1/jobs/managed", wire.Job)).state != "finished":
+        assert job.state not in ("failed", "expired", "cancelled"), job.reason
+        assert time.monotonic() < deadline, job
+        time.sleep(0.05)
+    model = driver.download(driver.call("GET", "/v1/jobs/managed/model", wire.Model).digest)
+    path = network.folder / "managed.sol"
+    path.write_bytes(model)
+    np.testing.assert_allclose(so.load(path).weights_, simulated.weights_, rtol=1e-9)
+    driver.close()
+    with pytest.raises(UsageError, match="a standing job has no secure sums"):
+        parse_job(f"standing = true\n{text}", name="standing")
 
 
 def test_a_log_shows_that_no_number_left_in_the_clear(network):
