@@ -33,6 +33,7 @@ SHOWS = {
     "million_averaging": r"peak memory +\d+ MB",
     "overhead": r"processes \(2 workers\), fold.* the loop",
     "progress_bar": r"bar \d.* ratio \d",
+    "secure_sum": r"120 +\d+ +100 +\d\.\d",
     "selection": r"largest difference of a value \d",
     "simulation": r"W3: (.*\n)*loop +\d",
     "trees": r"FedHistGBDT, .*ratio \d",
@@ -52,6 +53,7 @@ NEEDS = {
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
     "progress_bar": ("torch",),
+    "secure_sum": ("cryptography",),
     "selection": ("torch",),
     "simulation": ("torch",),
 }
