@@ -19,6 +19,7 @@ NAMESPACES = [
     "messages",
     "metrics",
     "partitions",
+    "robust",
     "selectors",
     "simulation",
     "updates",

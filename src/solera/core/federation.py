@@ -121,6 +121,9 @@ class Replies:
             assert block.batch is not None
             batch, failed = block.batch.liftable(aggregation.lift)
             self.failures += failed
+            if find_task(ask.task, ask.version).finite:
+                batch, failed = batch.only_finite(aggregation.sound_reply)
+                self.failures += failed
             clients = np.concatenate([self.updates.clients, batch.clients])
             lifted = self.updates.partials + [aggregation.lift(reply) for reply in batch]
             self.updates = Updates(aggregation, clients, lifted)

@@ -34,6 +34,9 @@ from solera.core.task import Task
 
 log = logging.getLogger("solera")
 
+_UNSOUND = ("invalid", "corrupt")
+"""Kinds of failures of clients that replied, but nothing that may be aggregated."""
+
 
 class Round:
     """One turn of the loop, as the learner sees it.
@@ -308,6 +311,9 @@ class Rounds:
             "bytes_up": traffic.up,
             **round.metrics,
         }
+        excluded = [[f.client, f.reason] for f in round.failures if f.kind in _UNSOUND]
+        if excluded:
+            round.metrics["excluded"] = excluded
         for callback in self.callbacks:
             callback.on_round(self.learner, round)
         self.history.append(round.metrics)

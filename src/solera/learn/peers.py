@@ -61,7 +61,7 @@ class PeerToPeer(Predictor):
         """Train at these peers at once and keep the mean; a peer that fails is passed over."""
         learner = self.learner_
         ask = learner.round_ask(r.index)
-        rule = learner.round_aggregation()
+        rule = learner.folding()
         partial = r.ask(learner.update, ask, to=clients, quorum=0).partial(rule)
         if partial is None:
             return None

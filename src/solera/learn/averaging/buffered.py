@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.aggregation import Collect
 from solera.core.clients import Array
 from solera.core.constraints import Count
 from solera.core.errors import UsageError
@@ -23,8 +22,10 @@ from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn
 from solera.core.rng import generator
 from solera.core.rounds import Round
+from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.updates import unpack_update
+from solera.robust.buckets import Buckets
+from solera.robust.collect import CollectUpdates, Robust
 from solera.simulate.durations import Durations
 
 Job = dict[str, Any]
@@ -124,30 +125,43 @@ class FedBuff(FedAvg):
         if not new:
             return
         clients = sorted({job["client"] for job in new})
-        replies = r.ask(self.update, self.round_ask(r.index), to=clients).fold(Collect())
+        folding = CollectUpdates(self.round_aggregation())
+        replies = r.ask(self.update, self.round_ask(r.index), to=clients).fold(folding)
         for job in new:
             job["reply"] = replies.get(job["client"], False)
 
     def _move(self, r: Round, arrived: list[Job]) -> None:
         """Average what arrived and move the model."""
         replied = [job for job in arrived if job["reply"]]
-        size = self._shared_size
-        total = np.zeros(size, self.dtype)
-        for job in replied:
-            parts = {n: np.asarray(v)[None] for n, v in job["reply"]["update"].items()}
-            stale = (1 + r.index - job["version"]) ** -0.5
-            total += (stale * unpack_update(parts, self.update_steps, size)[0]).astype(self.dtype)
-        if replied:
+        if replied and self.aggregate is not None:
+            scaled = [[job["client"], {"values": self._stale(r, job)}] for job in replied]
+            mean = Robust(self.round_aggregation(), self.aggregate).finish(scaled)
+            self.apply_update(mean)
+            r.log(loss=mean["loss"])
+            if mean["judged"]:
+                r.log(down_weighted=mean["judged"])
+        elif replied:
+            total = np.zeros(self._shared_size, self.dtype)
+            for job in replied:
+                total += self._stale(r, job)["update"]
             self.apply_update({"update": total / len(replied)})
-            r.log(loss=float(np.mean([job["reply"]["loss"] for job in replied])))
+            r.log(loss=float(np.mean([job["reply"]["values"]["loss"] for job in replied])))
         r.log(
             clients=len(arrived),
             time=max(job["arrives"] for job in arrived),
             staleness=float(np.mean([r.index - job["version"] for job in arrived])),
         )
 
+    def _stale(self, r: Round, job: Job) -> Entries:
+        """The reply of a job, its update shortened by the age of the model it began with."""
+        values = job["reply"]["values"]
+        stale = (1 + r.index - job["version"]) ** -0.5
+        return {**values, "update": (stale * values["update"]).astype(self.dtype)}
+
     def check_params(self) -> None:
         super().check_params()
+        if isinstance(self.aggregate, Buckets):
+            raise UsageError("FedBuff asks clients when they are idle, not in buckets")
         if self.weight is not None:
             raise UsageError.of(self, "weight", self.weight, "must be None: staleness weighs")
         if self.send != "difference":

@@ -41,6 +41,7 @@ from solera.learn.averaging.training.local_training import LocalTraining, traini
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
+from solera.robust.rules import Rule
 
 _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
@@ -75,6 +76,8 @@ class FedAvg(ScoreAveraging):
     send: ``"difference"`` to the global model, or ``"weights"``.
     update_steps: what happens to updates on their way, for example
         ``[so.updates.Clip(1.0), so.updates.TopK(0.05)]``.
+    aggregate: None for the mean, or a rule for clients that may lie, such as
+        ``so.robust.Krum(f=2)``; then every client has one vote, whatever ``weight`` says.
     dtype: ``"float32"`` or ``"float64"``.
     device: where simulated clients are trained; by default a GPU where there is one.
 
@@ -107,6 +110,7 @@ class FedAvg(ScoreAveraging):
         server_lr: Positive = 1.0,
         send: Literal["difference", "weights"] = "difference",
         update_steps: Sequence[UpdateStep] = (),
+        aggregate: Rule | None = None,
         dtype: Literal["float32", "float64"] = "float32",
         device: str | None = None,
     ) -> None:
@@ -127,6 +131,7 @@ class FedAvg(ScoreAveraging):
         self.server_lr = server_lr
         self.send = send
         self.update_steps = update_steps
+        self.aggregate = aggregate
         self.dtype = dtype
         self.device = device
 
@@ -161,13 +166,25 @@ class FedAvg(ScoreAveraging):
         }
 
     def round_aggregation(self) -> Aggregation:
-        return UpdateMean(self._shared_size, steps=self.update_steps, weight=self.weight)
+        return UpdateMean(
+            self._shared_size,
+            steps=self.update_steps,
+            weight=self.weight,
+            largest=self.largest_update(),
+        )
+
+    def round_origin(self) -> Entries | None:
+        return {"update": self._shared_weights} if self.send == "weights" else None
+
+    @property
+    def _shared_weights(self) -> Array:
+        return self.weights_ if self._hidden is None else self.weights_[~self._hidden]
 
     def apply_update(self, mean: Entries) -> None:
         shared: Any = slice(None) if self._hidden is None else ~self._hidden
         change = mean["update"]
         if self.send == "weights":
-            change = change - self.weights_[shared]
+            change = change - self._shared_weights
         moved = self.weights_.copy()
         moved[shared] += self.server_step(change).astype(moved.dtype)
         self.weights_ = moved
