@@ -12,6 +12,7 @@ import solera as so
 
 NAMESPACES = [
     "aggregations",
+    "audit",
     "callbacks",
     "data",
     "energy",

@@ -18,6 +18,7 @@ from typing import Any
 
 from solera import (
     aggregations,
+    audit,
     callbacks,
     data,
     energy,
@@ -50,6 +51,7 @@ except PackageNotFoundError:  # run from a source tree
 
 _NAMESPACES = {
     "aggregations": aggregations,
+    "audit": audit,
     "callbacks": callbacks,
     "data": data,
     "energy": energy,
