@@ -36,9 +36,12 @@ from solera.core.federation import Federation
 from solera.core.task import task
 from solera.data import datasets
 from solera.data.adapters import from_pandas
+from solera.data.client_files import from_files
 from solera.learn import *
+from solera.learn.vertical.simulation import simulate_vertical
 from solera.partitions import Dirichlet
 from solera.privacy.he import keys
+from solera.privacy.secure_sum import SecureSum
 from solera.selectors import ActiveSampling
 from solera.simulate.pool import pool
 from solera.simulate.simulation import simulate
@@ -67,7 +70,8 @@ _NAMESPACES = {
 _INSIDE = {
     "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
     "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
-    "SimFL", "Transformer", "evaluate", "in_turn", "kaplan_meier", "learn", "planned",
+    "SimFL", "Transformer", "VerticalLearner", "common_rows", "evaluate", "in_turn", "kaplan_meier",
+    "learn", "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
@@ -75,14 +79,17 @@ __all__ = [
     "ActiveSampling",
     "Dirichlet",
     "Federation",
+    "SecureSum",
     "connect",
     "datasets",
     "errors",
+    "from_files",
     "from_pandas",
     "keys",
     "pool",
     "runs",
     "simulate",
+    "simulate_vertical",
     "task",
     *sorted({*_NAMESPACES, *learn.__all__} - _INSIDE),
 ]

@@ -364,6 +364,8 @@ TOPOLOGIES: dict[type, Callable[[], Any]] = {so.PeerToPeer: lambda: so.simulatio
 def learner_cases() -> Iterator[tuple[str, Callable[[], Any], str]]:
     """(name, factory, target) of every learner, variant and kind of target it is tested on."""
     for cls in registered(so.Learner):
+        if issubclass(cls, so.learn.VerticalLearner):
+            continue  # tests/laws/test_vertical_laws.py
         default = [("", lambda cls=cls: example(cls, {}), ("classes",))]
         for variant, make, targets in LEARNERS.get(cls, default):
             for target in targets:

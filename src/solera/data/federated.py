@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from solera.core import rng
-from solera.core.clients import IntArray, Part, Rows, Segments, take_rows
+from solera.core.clients import Array, IntArray, Part, Rows, Segments, take_rows
 from solera.core.constraints import Count, ProperFraction, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import is_finite
@@ -79,6 +79,8 @@ class FederatedData:
         self.resources: Any = None
         self.persons: IntArray | None = None
         """Whose row each row is, as codes 0, 1, …; None where every row is somebody else's."""
+        self.identifiers: Array | None = None
+        """By what other clients that hold columns of the same people know each row, as text."""
         self._held_out = held_out
 
     @classmethod
@@ -133,6 +135,13 @@ class FederatedData:
             return None
         start, size = self._bounds(client, part)
         return self.persons[start : start + size]
+
+    def identifiers_of(self, client: int, part: Part) -> Array | None:
+        """The identifiers of a client's rows, where they have any."""
+        if self.identifiers is None:
+            return None
+        start, size = self._bounds(client, part)
+        return self.identifiers[start : start + size]
 
     def _bounds(self, clients: Any, part: Part) -> tuple[IntArray, IntArray]:
         starts, ends = self.offsets[:-1][clients], self.offsets[1:][clients]
@@ -198,6 +207,7 @@ class FederatedData:
     def _ordered(self, order: IntArray, held_out: HeldOut) -> FederatedData:
         view = self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
         view.persons = None if self.persons is None else self.persons[order]
+        view.identifiers = None if self.identifiers is None else self.identifiers[order]
         return view
 
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
@@ -207,6 +217,7 @@ class FederatedData:
         view = self._replaced(Rows(X, self.y), schema, self._held_out)
         view.resources = self.resources
         view.persons = self.persons
+        view.identifiers = self.identifiers
         return view
 
     def with_rows(self, X: Any, y: Any) -> FederatedData:
@@ -263,6 +274,7 @@ class FederatedData:
             names=self.names[client : client + 1],
         )
         view.persons = None if self.persons is None else self.persons[start:end]
+        view.identifiers = None if self.identifiers is None else self.identifiers[start:end]
         return view
 
     def class_counts(self) -> IntArray | None:

@@ -37,6 +37,8 @@ from solera.learn.trees.boosting.simfl import SimFL
 from solera.learn.trees.fed_id3 import FedID3
 from solera.learn.trees.forest import FedForest
 from solera.learn.trees.fusion.federated_tree import FederatedTree
+from solera.learn.vertical.base import VerticalLearner
+from solera.learn.vertical.psi import common_rows
 
 __all__ = [
     "Additive",
@@ -79,6 +81,8 @@ __all__ = [
     "Scaffold",
     "SimFL",
     "Transformer",
+    "VerticalLearner",
+    "common_rows",
     "describe",
     "evaluate",
     "in_turn",

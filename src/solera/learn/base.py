@@ -108,7 +108,7 @@ class Learner(Stateful, Component, abstract=True):
         self.history_ = []
         bar = [RoundBar()] if is_wanted(progress) else []
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
-            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self.schema_ = self.agree_on_rows(federation)
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
@@ -121,6 +121,10 @@ class Learner(Stateful, Component, abstract=True):
                     vars(self).pop(name, None)
         self._trained_with = training_facts(federation, started=start is not None)
         return self
+
+    def agree_on_rows(self, federation: Federation) -> Schema:
+        """What the rows of all clients look like, before anything is learned from them."""
+        return agree(federation, allow_missing=self.allows_missing)
 
     def _begin_with(self, start: Any) -> None:
         """Make sure that learning can begin with this model."""

@@ -304,6 +304,8 @@ class UpdateMean(Aggregation):
     ``largest`` does not count.
     """
 
+    additive = True
+
     def __init__(
         self,
         size: int = 1,

@@ -28,16 +28,18 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from solera.core.clients import IntArray, Part, Segments
+from solera.core.clients import Array, IntArray, Part, Segments
 from solera.core.engine import Ask
 from solera.core.errors import DataError, PayloadError, SoleraError, UsageError, WorkerDied
 from solera.core.gate import ReleaseLimits
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
 from solera.core.replies import Failure, FailureKind
+from solera.core.sealing import SealedOutside
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload, ask_to_payload
-from solera.engines.blocks import RELEASED, Runner, States
+from solera.engines.blocks import Runner, States
 from solera.engines.child import Child
+from solera.engines.gates import RELEASED
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.releases import Releases
 
@@ -296,15 +298,21 @@ _Gate = tuple[ReleaseLimits, Releases] | None
 
 def _serve_asks(channel: _Channel, rows: _Owner, gate: _Gate) -> None:
     limits, releases = gate or (None, None)
-    runner, steps = Runner(rows, limits=limits), list[str]()
+    runner, steps = _runner(rows, limits), list[str]()
     while True:
         order = channel.receive()
         ask = ask_from_payload(order["ask"])
         if (wanted := [step.digest for step in ask.prepare]) != steps:
-            runner, steps = Runner(rows, limits=limits), wanted  # one prepared copy at a time
+            runner, steps = _runner(rows, limits), wanted  # one prepared copy at a time
         _alarm(order["seconds"] + _GRACE)
         channel.send(_answer(runner, ask, order["state"], releases))
         _alarm(0)
+
+
+def _runner(rows: _Owner, limits: ReleaseLimits | None) -> Runner:
+    runner = Runner(rows, limits=limits)
+    runner.sealer = SealedOutside()  # the agent has the keys
+    return runner
 
 
 def _answer(
@@ -355,6 +363,9 @@ class _Owner:
 
     def units(self, client: int, part: Part) -> IntArray | None:
         return self.data.units(0, part)
+
+    def identifiers_of(self, client: int, part: Part) -> Array | None:
+        return self.data.identifiers_of(0, part)
 
     def prepared(self, steps: Sequence[Any]) -> _Owner:
         return _Owner(self.data.prepared(steps))
