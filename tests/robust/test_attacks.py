@@ -240,3 +240,17 @@ def test_what_cannot_be_attacked_is_named():
     fed = federation(so.FedAvg, R.SignFlip())
     with pytest.raises(so.errors.SoleraError, match="Quantise"):
         learner(so.FedAvg, update_steps=[so.updates.Quantise(8)]).fit(fed, progress=False)
+
+
+def test_buckets_work_where_only_sums_are_seen_and_other_rules_say_that_they_do_not():
+    plain = federation(so.FedLinear)
+    secret = federation(so.FedLinear, secure=True)
+    rule = R.Buckets(R.Median(), buckets=3)
+    fits = [so.FedLinear(rounds=1, aggregate=rule).fit(f, progress=False) for f in (plain, secret)]
+    np.testing.assert_allclose(fits[0].coef_, fits[1].coef_, atol=1e-6)
+    with pytest.raises(so.errors.SoleraError, match="no sum"):
+        so.FedLinear(rounds=1, aggregate=R.Median()).fit(secret, progress=False)
+    clipped = learner(so.FedAvg, update_steps=[so.updates.Clip(0.01)], rounds=1, weight=None)
+    clipped.fit(federation(so.FedAvg, secure=True), progress=False)
+    start = learner(so.FedAvg, lr=1e-12, rounds=1).fit(federation(so.FedAvg), progress=False)
+    assert np.linalg.norm(clipped.weights_ - start.weights_) <= 0.0101

@@ -256,9 +256,12 @@ class Rounds:
                 callback.on_end(self.learner)
 
     def _roster(self, time: float) -> Roster:
-        federation, clients = self.federation, len(self.federation)
+        federation, clients = self.federation, self.federation.engine.clients
         clock = federation.clock
         available = None if clock is None else clock.available(federation.seed, time, clients)
+        if len(federation) < clients:
+            everyone = federation.clients
+            available = everyone if available is None else np.intersect1d(available, everyone)
         there = clients if available is None else len(available)
         budget = there if self.per_round is None else min(self.per_round, there)
         sizes = federation.engine.sizes("train")

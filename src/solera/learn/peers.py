@@ -42,7 +42,7 @@ class PeerToPeer(Predictor):
         self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):
             draw = generator(federation.seed, "route", r.index)
-            steps = topology.route(len(federation), draw)
+            steps = [federation.clients[s] for s in topology.route(len(federation), draw)]
             losses = [self._step(r, clients) for clients in steps]
             known = [loss for loss in losses if loss is not None]
             if not known:

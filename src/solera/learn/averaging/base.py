@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,18 +11,22 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation, Mean, length
 from solera.core.clients import Array, FloatArray
-from solera.core.errors import DataError, UsageError
+from solera.core.errors import CannotForget, DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
+from solera.engines.kept import KeepingEngine
 from solera.learn.base import Predictor
 from solera.learn.probabilities import sigmoid, softmax
+from solera.learn.unlearning import GoOn, KeepingRounds, check_can_keep
 from solera.learn.warm_start import continued_model
 from solera.robust.buckets import Buckets
 from solera.robust.collect import Robust
 from solera.robust.rules import Rule
+
+log = logging.getLogger("solera")
 
 HUGE = 1e9
 """An update so many times as long as the model (or as 1) is no result of training."""
@@ -141,6 +146,37 @@ class Averaging(Predictor, abstract=True):
 
     def after_round(self, round: Round) -> None:
         """What comes after every round; nothing unless a subclass says so."""
+
+    def _keeping(self, federation: Federation, keep: Any, checkpoint: Any) -> KeepingEngine:
+        check_can_keep(federation)
+        return KeepingRounds(federation.engine, federation.seed, federation.names)
+
+    def _forget(
+        self, client: int | str, kept: Any, federation: Federation | None, progress: bool | None
+    ) -> bool:
+        """Go on from the last round before the client took part, without it: not exact."""
+        if federation is None or kept is None:
+            if federation is None:
+                raise CannotForget(
+                    f"{type(self).__name__} learns in rounds: the others must train again",
+                    hint="give the federation as well: model.forget(client, federation)",
+                )
+            return super()._forget(client, kept, federation, progress)
+        rest = self._rest(client, kept, federation)
+        first = kept["first"].get(str(federation.find_client(client)))
+        state = kept["states"].get(str(first))
+        at = len(self.history_) if first is None else (first if state is not None else 0)
+        log.warning(
+            "client %s is forgotten by training again from round %d on; this is not exact: who "
+            "took part before depended on who was there",
+            client,
+            at,
+        )
+        if first is not None:
+            begin = None if state is None else GoOn(state)
+            self.fit(rest, checkpoint=begin, progress=progress, keep=True)
+        self._forgotten(rest)
+        return False
 
     def train(self, federation: Federation) -> None:
         self.begin(federation)

@@ -73,7 +73,7 @@ class FedBuff(FedAvg):
         for r in self.each_round(federation, rounds=self.rounds):
             if not self.jobs_:
                 draw = generator(federation.seed, "buffer", r.index)
-                chosen = draw.choice(len(federation), self.concurrency, replace=False)
+                chosen = draw.choice(federation.clients, self.concurrency, replace=False)
                 self._begin(federation, chosen, np.zeros(self.concurrency), r.index)
             arrived = self._wait(federation, r.index)
             self._ask(r, [*arrived, *self.jobs_])
@@ -102,7 +102,7 @@ class FedBuff(FedAvg):
         Where nobody else is idle, the replacement waits until the model has moved.
         """
         draw = generator(federation.seed, "buffer/next", version)
-        everyone = np.arange(len(federation))
+        everyone = federation.clients
         arrived: list[Job] = []
         while len(arrived) < self.buffer:
             first = min(self.jobs_, key=lambda job: (job["arrives"], job["client"]))
