@@ -75,6 +75,7 @@ def join(
         from solera.serve.agent.home import write_place
         from solera.serve.agent.policy_file import PolicyFile
         from solera.serve.agent.sources import open_source
+        from solera.serve.agent.withdrawn import read_withdrawn
         from solera.serve.agent.worker import Worker
 
     def rows_for(rules: Policy) -> functools.partial[FederatedData]:
@@ -85,6 +86,7 @@ def join(
             columns=rules.data.columns or None,
             translate=rules.columns,
             unit=rules.data.unit,
+            withdrawn=read_withdrawn(folder),
             test=test,
         )
 

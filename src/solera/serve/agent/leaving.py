@@ -13,6 +13,7 @@ from solera.core.errors import UsageError
 from solera.core.private_files import sync_folder, write_file
 from solera.serve import wire
 from solera.serve.agent import home
+from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
@@ -25,6 +26,7 @@ _OURS = (
     *_ATTEMPTS,
     home.APPROVALS,
     home.HELD,
+    WITHDRAWN,
     home.SECRET,
     home.LOCK,
     home.PLACE,
