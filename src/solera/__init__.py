@@ -18,6 +18,7 @@ from typing import Any
 
 from solera import (
     aggregations,
+    audit,
     callbacks,
     data,
     energy,
@@ -25,6 +26,7 @@ from solera import (
     messages,
     metrics,
     partitions,
+    robust,
     selectors,
     simulation,
     updates,
@@ -53,6 +55,7 @@ except PackageNotFoundError:  # run from a source tree
 
 _NAMESPACES = {
     "aggregations": aggregations,
+    "audit": audit,
     "callbacks": callbacks,
     "data": data,
     "energy": energy,
@@ -60,6 +63,7 @@ _NAMESPACES = {
     "messages": messages,
     "metrics": metrics,
     "partitions": partitions,
+    "robust": robust,
     "selectors": selectors,
     "simulation": simulation,
     "updates": updates,

@@ -47,6 +47,7 @@ from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
 from solera.serve.agent.secure_sums import vouched
+from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
@@ -102,6 +103,7 @@ class Agent:
         self._held: list[wire.PendingAsk] = []
         self._listed: set[str] | None = None
         self._descriptions: dict[str, Description] = {}
+        self._left_out = self._withdrawals()
         self._guard()
 
     @property
@@ -119,7 +121,14 @@ class Agent:
         self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES, ledger))
 
     def _refresh(self) -> None:
-        """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
+        """Follow the policy's file, and who withdrew.
+
+        :class:`PolicyBroken` if the policy makes no sense now.
+        """
+        withdrawn = self._withdrawals()
+        if self._source is not None and withdrawn != self._left_out:
+            self.worker.read(self._source(self.policy))
+        self._left_out = withdrawn
         if self._policy_file is None or not self._policy_file.refresh():
             return
         before, self.policy = self.policy, self._policy_file.policy
@@ -131,6 +140,11 @@ class Agent:
             raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
         if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
             self.worker.read(self._source(self.policy))
+
+    def _withdrawals(self) -> bytes:
+        """Who withdrew, as the file says."""
+        path = self.folder / WITHDRAWN
+        return path.read_bytes() if path.exists() else b""
 
     # --- joining ---
 
