@@ -37,8 +37,9 @@ from solera.core.replies import Failure, FailureKind
 from solera.core.sealing import SealedOutside
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload, ask_to_payload
-from solera.engines.blocks import RELEASED, Runner, States
+from solera.engines.blocks import Runner, States
 from solera.engines.child import Child
+from solera.engines.gates import RELEASED
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.releases import Releases
 
