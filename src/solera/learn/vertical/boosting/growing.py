@@ -29,9 +29,7 @@ def units_of(rows: int, bound: float, *, counted: bool) -> Units:
     largest = int(np.frexp(bound)[1])
     packed = not counted and EXACT_BITS + 2 - 2 * bits >= 12
     hessian = min(30, EXACT_BITS + 2 - 2 * bits) if packed else EXACT_BITS - bits
-    return Units(
-        EXACT_BITS - 1 - bits - largest, 0 if counted else hessian, bits, packed, counted
-    )
+    return Units(EXACT_BITS - 1 - bits - largest, 0 if counted else hessian, bits, packed, counted)
 
 
 class CandidateTree(GrowingTree):
@@ -63,9 +61,7 @@ class CandidateTree(GrowingTree):
     def _totals(self, hist: IntArray) -> IntArray:
         return np.asarray(hist[:, -1])
 
-    def _gains(
-        self, hist: IntArray, wholes: IntArray
-    ) -> tuple[Sequence[IntArray], FloatArray]:
+    def _gains(self, hist: IntArray, wholes: IntArray) -> tuple[Sequence[IntArray], FloatArray]:
         """Σg, Σh and rows to the left of every candidate, and what both sides weigh."""
         left = self.units.unpacked(hist[:, :-1].transpose(2, 0, 1))
         return left, self._gain(left, wholes)

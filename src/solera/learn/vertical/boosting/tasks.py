@@ -269,9 +269,7 @@ def _first_state(client: Client, ask: Any, rows: Any) -> dict[str, Any]:
     widest = max(1, *(right + left for p, right, left in layout if p != client.id))
     secret = additive.generate(ask["cipher"])
     vectors = 3 if not (units := _units(len(y), 1.0, ask)).packed and not units.counted else 2
-    form = secret.public.form(
-        vectors=vectors, rows=len(y), columns=widest, sum_bits=EXACT_BITS
-    )
+    form = secret.public.form(vectors=vectors, rows=len(y), columns=widest, sum_bits=EXACT_BITS)
     keep_part(client, ask["model"], initial=initial, trees=[], losses=[])
     return {
         "cipher": ask["cipher"],
