@@ -11,20 +11,13 @@ from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.learn.trees.boosting.histograms import Bins
 from solera.learn.vertical.base import Labels, VerticalLearner
+from solera.learn.vertical.boosting.feature_owner import add_gradients, begin, split, tell_sides
+from solera.learn.vertical.boosting.label_owner import choose, grow, score
 from solera.learn.vertical.boosting.split_trees import (
     Conditions,
     SplitTree,
     condition_lines,
     tree_lines,
-)
-from solera.learn.vertical.boosting.tasks import (
-    add_gradients,
-    begin,
-    choose,
-    grow,
-    score,
-    split,
-    tell_sides,
 )
 from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import SharedPart

@@ -95,7 +95,9 @@ class SplitTree:
         return cls(**payload)
 
 
-def leaf_values(trees: Sequence[SplitTree], sides: Mapping[int, BoolArray], rows: int) -> FloatArray:
+def leaf_values(
+    trees: Sequence[SplitTree], sides: Mapping[int, BoolArray], rows: int
+) -> FloatArray:
     """The value of the leaf that every row reaches, tree by tree: trees × rows.
 
     ``sides`` are those of every party's conditions, in the order of trees and nodes.
