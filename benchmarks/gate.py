@@ -23,7 +23,7 @@ import solera as so
 from sizes import sized
 from solera.core.errors import SoleraError
 from solera.core.release import Facts
-from solera.engines import blocks
+from solera.engines.gates import Gates
 
 ROUNDS = sized(20, tiny=2)
 
@@ -89,7 +89,7 @@ def fitted(
 @contextmanager
 def timed(spent: list[float]) -> Any:
     """Add up the seconds that engines spend in the gate."""
-    admit, release = blocks.Runner._admit, blocks._release
+    admit, release = Gates.admit, Gates.release
 
     def clocked(call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
@@ -101,11 +101,11 @@ def timed(spent: list[float]) -> Any:
 
         return run
 
-    blocks.Runner._admit, blocks._release = clocked(admit), clocked(release)  # type: ignore
+    Gates.admit, Gates.release = clocked(admit), clocked(release)  # type: ignore
     try:
         yield
     finally:
-        blocks.Runner._admit, blocks._release = admit, release  # type: ignore
+        Gates.admit, Gates.release = admit, release  # type: ignore
 
 
 def time_inside() -> None:

@@ -34,10 +34,12 @@ from solera.core.federation import Federation
 from solera.core.task import task
 from solera.data import datasets
 from solera.data.adapters import from_pandas
+from solera.data.client_files import from_files
 from solera.learn import *
 from solera.learn.vertical.simulation import simulate_vertical
 from solera.partitions import Dirichlet
 from solera.privacy.he import keys
+from solera.privacy.secure_sum import SecureSum
 from solera.selectors import ActiveSampling
 from solera.simulate.pool import pool
 from solera.simulate.simulation import simulate
@@ -73,9 +75,11 @@ __all__ = [
     "ActiveSampling",
     "Dirichlet",
     "Federation",
+    "SecureSum",
     "connect",
     "datasets",
     "errors",
+    "from_files",
     "from_pandas",
     "keys",
     "pool",

@@ -22,6 +22,7 @@ MODULES = {"heonn_reference", "numbers_task", "sizes"}
 SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
+    "files": r"processes +\d.* \d+\n",
     "gate": r"no-op, 10 clients .* in the gate",
     "gpu": r"W3 logistic +\d",
     "heonn": r"encrypted weights, finish=coordinator +\d",
@@ -44,6 +45,7 @@ PARTS = {
 }
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
+    "files": ("pyarrow",),
     "gate": ("torch",),
     "gpu": ("torch",),
     "hostile": ("fastapi", "httpx"),

@@ -58,6 +58,24 @@ class Aggregation(Component, abstract=True):
         """The result of a partial that is not None."""
         return partial
 
+    @property
+    def additive(self) -> bool:
+        """Whether the :meth:`terms` of partials add up, so that a secure sum can fold them."""
+        return False
+
+    def terms(self, partial: Any) -> Any:
+        """Of an additive aggregation: the partial as numbers that add up over replies."""
+        return partial
+
+    def from_terms(self, total: Any) -> Any:
+        """The partial whose terms these are."""
+        return total
+
+    @property
+    def protocol(self) -> Any:
+        """The :class:`~solera.core.cover.SecureFold` by which it folds, or None."""
+        return None
+
     def merge(self, a: Any, b: Any) -> Any:
         """:meth:`combine`, with None as its identity."""
         if a is None:
@@ -90,6 +108,8 @@ class Aggregation(Component, abstract=True):
 class Sum(Aggregation):
     """Σ of every number in the replies, leaf by leaf."""
 
+    additive = True
+
     def lift(self, reply: Reply) -> Any:
         return map_leaves(_wide, reply.payload)
 
@@ -104,6 +124,8 @@ class Sum(Aggregation):
 
 class Mean(Aggregation):
     """Σ w·x / Σ w over the replies; w is the reply's entry named ``weight``, or 1."""
+
+    additive = True
 
     def __init__(self, weight: str | None = None) -> None:
         self.weight = weight
@@ -203,6 +225,16 @@ class Fields(Aggregation):
 
     def finish(self, partial: Any) -> dict[str, Any]:
         return {key: agg.finish(partial[key]) for key, agg in self.fields.items()}
+
+    @property
+    def additive(self) -> bool:
+        return all(agg.additive for agg in self.fields.values())
+
+    def terms(self, partial: Any) -> Any:
+        return {key: agg.terms(partial[key]) for key, agg in self.fields.items()}
+
+    def from_terms(self, total: Any) -> Any:
+        return {key: agg.from_terms(total[key]) for key, agg in self.fields.items()}
 
     def _entry(self, payload: Any, key: str) -> Any:
         if not isinstance(payload, Mapping) or key not in payload:

@@ -26,6 +26,7 @@ from solera.core.disclosure.groups import GroupedSource, needs_groups
 from solera.core.disclosure.memory import Memory
 from solera.core.errors import Refusal, UsageError
 from solera.core.release import Kind, Leaving
+from solera.core.schema import Schema
 from solera.core.task import Task
 
 
@@ -88,6 +89,21 @@ def find_limits(policy: str | ReleaseLimits) -> ReleaseLimits:
     return POLICIES[policy]
 
 
+def check_ask(limits: ReleaseLimits, task: Task, payload: Any, schema: Schema) -> None:
+    """Refuse a task that says not what leaves, and a payload that does not fit the schema."""
+    if task.release is None:
+        raise Refusal(f"task {task.name!r} does not declare what leaves with its reply")
+    for release in task.release:
+        if release.kind not in limits.allows:
+            raise Refusal(f"task {task.name!r} releases {release.says}, which is not allowed")
+    check_payload(task, payload, schema)
+
+
+def is_about_rows(task: Task) -> bool:
+    """Whether anything that leaves with a reply depends on rows."""
+    return any(release.about_rows for release in task.release or ())
+
+
 class Gate:
     """Judges what comes in to the rows of a client and what leaves.
 
@@ -106,22 +122,18 @@ class Gate:
         """
         return GroupedSource(source, self.limits) if needs_groups(task, self.limits) else source
 
-    def admit(self, task: Task, client: Client, payload: Any, *, checked: bool = False) -> None:
-        """Refuse a task that says not what leaves, and a payload that does not fit the rows.
+    def admit(self, task: Task, client: Client, payload: Any) -> None:
+        """Refuse a task or payload that does not fit the rows, and too few rows."""
+        check_ask(self.limits, task, payload, client.data.schema)
+        self.check_rows(task, client)
 
-        ``checked``: a client with the same schema was sent the same payload and admitted it.
-        """
-        if task.release is None:
-            raise Refusal(f"task {task.name!r} does not declare what leaves with its reply")
-        for release in task.release:
-            if release.kind not in self.limits.allows:
-                raise Refusal(f"task {task.name!r} releases {release.says}, which is not allowed")
-        if not checked:
-            check_payload(task, payload, client.data.schema)
-        if any(release.about_rows for release in task.release):
-            rows = self.persons(client, "train").count(np.ones((len(client.data), 1), bool))[0]
-            if rows < self.limits.min_rows:
-                raise Refusal(f"there are fewer rows than min_rows = {self.limits.min_rows:,}")
+    def check_rows(self, task: Task, client: Client) -> None:
+        """Refuse to answer about too few rows, or persons."""
+        if not is_about_rows(task):
+            return
+        rows = self.persons(client, "train").count(np.ones((len(client.data), 1), bool))[0]
+        if rows < self.limits.min_rows:
+            raise Refusal(f"there are fewer rows than min_rows = {self.limits.min_rows:,}")
 
     def release(self, task: Task, client: Client, payload: Any, reply: Any) -> Any:
         """The reply as it may leave; what may not is merged, replaced or refused."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Array, IntArray, Part, Segments
+from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema
 from solera.data.adapters import from_pandas
@@ -57,6 +57,10 @@ class VerticalData:
         """The identifiers of a client's rows."""
         return self.parties[client].identifiers_of(0, part)
 
+    def labelled_of(self, client: int, part: Part) -> BoolArray | None:
+        """Which of a client's rows have a target, where not all have."""
+        return self.parties[client].labelled_of(0, part)
+
     def prepared(self, steps: Sequence[Any]) -> VerticalData:
         raise UsageError(
             "clients that hold different columns have no transformer in common",
@@ -74,7 +78,8 @@ class VerticalData:
 def party_data(frame: Any, *, target: str | None, id: str | None) -> FederatedData:
     """A client's own table: columns, the target where it holds one, and identifiers as text.
 
-    Classes keep their own values, and the identifiers are no column of the rows.
+    Classes keep their own values, and the identifiers are no column of the rows. Rows whose target
+    is missing stay, as rows without a label: several label owners may know different people's.
     """
     identifiers = None
     if id is not None:
@@ -82,12 +87,21 @@ def party_data(frame: Any, *, target: str | None, id: str | None) -> FederatedDa
             raise DataError(f"there is no column {id!r} of identifiers")
         identifiers = identifier_texts(frame[id])
         frame = frame.drop(columns=[id])
+    labelled = None
+    if target is not None and frame[target].isna().any():
+        labelled = np.asarray(frame[target].notna())
+        if not labelled.any():
+            raise DataError(f"the target {target!r} is missing in all rows")
+        known = frame.loc[labelled, target]
+        whole = known.dtype.kind == "f" and (known == known.round()).all()
+        filled = frame[target].where(frame[target].notna(), known.iloc[0])
+        frame = frame.assign(**{target: filled.astype("int64") if whole else filled})
     read = from_pandas(frame, target=target)
     dataset = read.with_class_names()
     schema = replace(dataset.schema, target_names=read.target_names)
     offsets = np.array([0, dataset.X.shape[0]], dtype=np.int64)
     data = FederatedData(dataset.X, dataset.y, offsets, schema=schema)
-    data.identifiers = identifiers
+    data.identifiers, data.labelled = identifiers, labelled
     return data
 
 

@@ -21,17 +21,18 @@ from solera.core.clients import (
     Source,
 )
 from solera.core.component import build_fitted
+from solera.core.cover import build_cover
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.groups import GroupedSource, needs_groups
-from solera.core.disclosure.memory import Memory, row_digests
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
-from solera.core.gate import Gate, ReleaseLimits
+from solera.core.gate import ReleaseLimits
 from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
 from solera.core.sealing import Sealer, open_ask, seal_reply
 from solera.core.task import Task, find_task
+from solera.engines.gates import Gates
 
 States = dict[int, dict[str, Any]]
 
@@ -77,10 +78,10 @@ class Runner:
         self.fault_model = fault_model
         self.memory = memory
         self.limits = limits
+        self.gates = None if limits is None else Gates(limits, source)
         self.sealer: Sealer | None = None
         """Seals messages between simulated clients; an agent does it for a real one."""
         self._prepared: dict[str, Source] = {}
-        self._digests: dict[int, IntArray] = {}
 
     def block(
         self, ask: Ask, clients: IntArray, states: States, aggregation: Aggregation | None
@@ -147,11 +148,14 @@ class Runner:
         assert task.many is not None
         own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
-            gates = self._admit(task, ask, clients, own_states)
             group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states)
+            admitted = None if self.gates is None else self.gates.admit(task, ask, group)
             payloads = task.many(group, ask.payload)
-            if gates:
-                payloads = _release(task, ask, group, payloads, gates)
+            if self.gates is not None and admitted is not None:
+                payloads = self.gates.release(task, ask, group, payloads, admitted)
+            if ask.cover is not None:
+                cover = build_cover(ask.cover).cover
+                payloads = [cover(c, reply) for c, reply in zip(group, payloads, strict=True)]
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -204,40 +208,14 @@ class Runner:
             payload = ask.payload_for(client)
             payload = open_ask(task, payload, ask.round, client, _SCOPE, seals)
             ask = replace(ask, payload=payload)
-        gates = self._admit(task, ask, _ints([client]), [state])
-        asked, payload = (
-            Client(client, self._source_for(ask), _draws(ask), state),
-            ask.payload_for(client),
-        )
-        reply = task.one(asked, payload)
-        if gates:
-            reply = gates[0].release(task, asked, payload, reply)
-            state[RELEASED] = gates[0].memory.to_payload()
+        asked = Client(client, self._source_for(ask), _draws(ask), state)
+        admitted = None if self.gates is None else self.gates.admit(task, ask, asked.alone)
+        reply = task.one(asked, ask.payload_for(client))
+        if self.gates is not None and admitted is not None:
+            (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
+        if ask.cover is not None:
+            reply = build_cover(ask.cover).cover(asked, reply)
         return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
-
-    def _admit(
-        self, task: Task, ask: Ask, clients: IntArray, states: Sequence[dict[str, Any]]
-    ) -> list[Gate]:
-        """The gate of every client, where there is one, if it lets the ask in."""
-        gates: list[Gate] = []
-        if self.limits is None:
-            return gates
-        different = hasattr(self.source, "schema_of")
-        for client, state in zip(clients.tolist(), states, strict=True):
-            gate = Gate(self.limits, Memory.from_payload(state.pop(RELEASED, None)))
-            if not self.limits.trusted:
-                gate.memory.check_rows(self._row_digests(client), self.limits.min_count)
-            asked = Client(client, self._source_for(ask), _draws(ask), state)
-            checked = bool(gates) and not isinstance(ask.payload, PerClient) and not different
-            gate.admit(task, asked, ask.payload_for(client), checked=checked)
-            gates.append(gate)
-        return gates
-
-    def _row_digests(self, client: int) -> IntArray:
-        if client not in self._digests:
-            rows = self.source.segments(_ints([client]), "train")[0]
-            self._digests[client] = row_digests(rows.X, rows.y)
-        return self._digests[client]
 
     def _source_for(self, ask: Ask) -> Source:
         """What the task of an ask sees of the rows, prepared as the ask says."""
@@ -369,7 +347,7 @@ def validate_and_fold(
 
     Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
     """
-    if task.like is not None and not isinstance(batch.payloads, Stacked):
+    if task.like is not None and ask.cover is None and not isinstance(batch.payloads, Stacked):
         like = task.like
         batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
         failures += failed
@@ -413,17 +391,6 @@ def _remove_unreachable(
     virtual = max(waited, float(delay.max(initial=0.0)))
     rest = Faults(faults.dropped[~gone], faults.crashed[~gone], faults.corrupted[~gone], delay)
     return clients[~gone], failures, virtual, rest
-
-
-def _release(
-    task: Task, ask: Ask, group: ClientGroup, replies: Any, gates: Sequence[Gate]
-) -> list[Any]:
-    """The replies of a group as their gates let them out."""
-    released = []
-    for client, reply, gate in zip(group, replies, gates, strict=True):
-        released.append(gate.release(task, client, ask.payload, reply))
-        client.state[RELEASED] = gate.memory.to_payload()
-    return released
 
 
 def _draws(ask: Ask) -> Draws:

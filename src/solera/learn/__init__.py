@@ -39,6 +39,7 @@ from solera.learn.trees.forest import FedForest
 from solera.learn.trees.fusion.federated_tree import FederatedTree
 from solera.learn.vertical.base import VerticalLearner
 from solera.learn.vertical.psi import common_rows
+from solera.learn.vertical.split_nn import SplitNN
 
 __all__ = [
     "Additive",
@@ -80,6 +81,7 @@ __all__ = [
     "RandomPatches",
     "Scaffold",
     "SimFL",
+    "SplitNN",
     "Transformer",
     "VerticalLearner",
     "common_rows",

@@ -97,6 +97,18 @@ class Call(Message, kw_only=True):
     prepare: Digest | None = None
 
 
+def covered(payload: Any, cover: Any) -> Any:
+    """What the blob of a payload holds: itself, or beside it how the reply is to be covered."""
+    return payload if cover is None else {"$payload": payload, "$cover": cover}
+
+
+def uncovered(content: Any) -> tuple[Any, Any]:
+    """The payload and the cover that :func:`covered` put together."""
+    if isinstance(content, dict) and content.keys() == {"$payload", "$cover"}:
+        return content["$payload"], content["$cover"]
+    return content, None
+
+
 class NewAsk(Call, kw_only=True):
     """An ask of a driver; ``payload`` is a blob for all clients, or one for each."""
 

@@ -26,6 +26,7 @@ from solera.data.federated import FederatedData, check_rows
 from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
+from solera.data.stored import StoredData
 from solera.simulate.clock import VirtualClock
 from solera.simulate.failures import Failures
 
@@ -85,6 +86,7 @@ def simulate(
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
     policy: str | ReleaseLimits | None = None,
+    secure: Any = False,
 ) -> Simulation:
     """A federation of simulated clients.
 
@@ -92,8 +94,8 @@ def simulate(
     ----------
     X, y: the rows to deal out (arrays, a CSR matrix or a data frame), or, as ``X`` alone, a frame
         with its target, a :class:`Dataset`, a list of pairs (X, y), one for each client, a
-        :class:`FederatedData` or :class:`LazyData`. Of a data set the training rows are dealt
-        out, with its classes by their names.
+        :class:`FederatedData`, :class:`LazyData` or what :func:`from_files` returns. Of a data
+        set the training rows are dealt out, with its classes by their names.
     clients: how many, unless the partition says so itself; 10 by default for :class:`IID`.
     partition: who gets which rows; :class:`IID` by default.
     validation, test: fractions of every client's rows to set aside.
@@ -113,6 +115,8 @@ def simulate(
     limits: the largest payload that may be sent.
     policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
         one's own. Every ask and reply then passes the gate that stands at real clients.
+    secure: True, or a :class:`SecureSum`: whatever adds up is folded so that nobody sees a single
+        reply, and what does not is an error.
     """
     check_arguments(simulate, engine=engine, workers=workers, memory=memory, partition=partition)
     reading: dict[str, Any] = {
@@ -148,13 +152,15 @@ def simulate(
         )
     source = _source(X, y, clients, partition, features, schema, seed, table)
     if validation or test:
-        if not isinstance(source, FederatedData):
+        if not isinstance(source, FederatedData | StoredData):
             raise UsageError("validation and test parts need rows that are not generated lazily")
         source = source.split(validation=validation, test=test, seed=seed)
     if clock is not None:
         clock.check_params()
         source = copy(source)
         source.resources = clock.model()  # type: ignore[attr-defined]
+    if memory is None and isinstance(source, StoredData):
+        memory = source.memory
     release_limits = None if policy is None else find_limits(policy)
     options = {
         "workers": workers,
@@ -163,7 +169,7 @@ def simulate(
         "limits": release_limits,
     }
     carrier = _engine(engine, source, {**options, **(engine_options or {})})
-    federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
+    federation = Simulation(carrier, seed=seed, topology=topology, limits=limits, secure=secure)
     federation.data, federation.clock = source, clock
     federation.names = getattr(source, "names", ())
     federation._remade = partial(
@@ -177,6 +183,7 @@ def simulate(
         topology=topology,
         memory=memory,
         limits=limits,
+        secure=secure,
     )
     return federation
 

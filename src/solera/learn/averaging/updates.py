@@ -299,6 +299,8 @@ class UpdateMean(Aggregation):
     weight. ``plain`` entries are averaged with equal weights. ``count`` is how many there were.
     """
 
+    additive = True
+
     def __init__(
         self,
         size: int = 1,

@@ -120,8 +120,8 @@ class VerticalLearner(Predictor, abstract=True):
     def prediction_asks(self) -> Plan:
         """What :meth:`predict_parties` asks."""
 
-    def check_parties(self, widths: Sequence[int]) -> None:
-        """Raise an error where the parties' columns do not fit the parameters."""
+    def check_parties(self, views: Sequence[Schema]) -> None:
+        """Raise an error where what the parties hold does not fit the parameters."""
 
     # --- learning ---
 
@@ -141,7 +141,7 @@ class VerticalLearner(Predictor, abstract=True):
         holders = [k for k, view in enumerate(views) if view.target != "none"]
         self.parties_ = list(parties.names)
         self.owners_ = self._chosen_owners(holders)
-        self.check_parties([view.width for view in views])
+        self.check_parties(views)
         described = encode([describe(self), federation.seed, self.parties_])
         self.model_ = blake2b(described, digest_size=16).hexdigest()
         return self._joint(views)

@@ -60,7 +60,7 @@ class Parties:
                 payloads[party] = None
                 continue
             mail = self._waiting.pop((task.name, round, self.numbers[party]), [])
-            sealed = {SEALED: deliver(mail)} if task.sealed else {}
+            sealed = {SEALED: deliver(mail)} if mail else {}
             payloads[party] = {**payload, **(own or {}).get(party, {}), **sealed}
         replies = self.federation.ask(
             task,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from solera.core.clients import Array, Client, IntArray, Rows, take_rows
+from solera.core.clients import Array, BoolArray, Client, IntArray, Rows, take_rows
 from solera.core.errors import Refusal
 
 PARTS = "solera.parts"
@@ -100,6 +100,11 @@ def outputs_of(client: Client, model: str, part: SharedPart) -> Array:
     if kept is None or kept["part"] != part:
         raise Refusal("the model has not been asked about these rows yet")
     return np.asarray(kept["values"])
+
+
+def labelled(client: Client, model: str, part: SharedPart) -> BoolArray:
+    """Which of the shared rows this client has labels of."""
+    return client.data.labelled("train")[row_numbers(client, model, part)]
 
 
 def private_seed(client: Client, purpose: str) -> bytes:

@@ -46,6 +46,7 @@ from solera.serve.agent.memory import NOTHING, Memory, digest_of
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
+from solera.serve.agent.secure_sums import vouched
 from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
@@ -264,7 +265,8 @@ class Agent:
             self.attempts.count(key, facts.hash, ask.task, most, approved=approved)
         elif self.policy.approval.mode == "ask":
             raise Refusal("the job's description does not say what it asks")
-        outcome = self._run_task(pending, ask, state)
+        who = (self.policy, self.place, self.identity, self.folder, self.connection)
+        outcome = self._run_task(pending, vouched(ask, pending.job, *who), state)
         if outcome.kind == "refused":
             raise Refusal(outcome.reason)
         if outcome.reply is None:
@@ -319,15 +321,17 @@ class Agent:
         steps = decode(self._download(pending.prepare)) if pending.prepare else []
         if not isinstance(steps, list):
             raise PayloadError("the preparation is not a list of transformers")
+        payload, cover = wire.uncovered(decode(self._download(pending.payload, pending.frame)))
         prepare = [Preparation(step, hashlib.sha256(encode(step)).hexdigest()) for step in steps]
         return Ask(
             pending.task,
             pending.version,
-            decode(self._download(pending.payload, pending.frame)),
+            payload,
             np.array([self.place.client], dtype=np.int64),
             pending.seed,
             pending.round,
             prepare=tuple(prepare),
+            cover=cover,
             secret=hmac.digest(self._secret, encode(list(_key(pending))), "sha256"),
         )
 

@@ -36,7 +36,12 @@
     [output]                     # limits of the named policy, tightened or loosened
     max_bytes = 10_000_000       # of one reply
     min_count = 5                # the fewest rows behind a number
+    only_sums = true             # numbers about rows leave in secure sums only
+    min_peers = 3                # with so many other clients in them whose keys are known
     keep_copies = "copies.pub"   # a copy of all that leaves, sealed to this key
+
+    [peers]                      # whose keys count for min_peers, by name; absent: all known ones
+    hospital-b = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
 
     [privacy]
     epsilon = 4.0                # the budget that a ledger will keep, over all jobs
@@ -71,12 +76,13 @@ from typing import Any
 
 from solera.core.component import installed_components
 from solera.core.config import errors_located, read_text
+from solera.core.cover import told_alone
 from solera.core.engine import Ask
 from solera.core.errors import Refusal
 from solera.core.gate import POLICIES, ReleaseLimits
 from solera.core.plan import PREPARE
 from solera.core.ranges import value_at
-from solera.core.task import installed_tasks
+from solera.core.task import find_task, installed_tasks
 from solera.learn.base import Transformer
 from solera.serve.agent.policy_rules import (
     ApprovalRules,
@@ -87,6 +93,7 @@ from solera.serve.agent.policy_rules import (
     Hours,
     NotifyRules,
     OutputRules,
+    PublicKey,
     TaskRule,
     components_in,
 )
@@ -131,6 +138,7 @@ class Policy:
     approval: ApprovalRules = field(default_factory=ApprovalRules)
     hours: Hours | None = None
     output: OutputRules = field(default_factory=OutputRules)
+    peers: Mapping[str, PublicKey] = field(default_factory=dict)
     privacy: Budget | None = None
     notify: NotifyRules = field(default_factory=NotifyRules)
     tasks: tuple[TaskRule, ...] = ()
@@ -183,6 +191,10 @@ class Policy:
             _check_transformer(step.description)
         payload = ask.payload_for(client)
         self.check(job, ask.task, ask.version, payload, now, approved=approved)
+        if self.output.only_sums and ask.cover is None and not told_alone(find_task(ask.task)):
+            raise Refusal(
+                f"only sums leave here, and {ask.task!r} is not asked for in a secure sum"
+            )
 
     def check(
         self,

@@ -127,7 +127,16 @@ class OutputRules:
     category_share: Share | None = None
     numbers: Positive | None = None
     encrypted: frozenset[Kind] | None = None
+    only_sums: bool = False
+    min_peers: Count | None = None
     keep_copies: str = ""
+
+    @property
+    def peers_needed(self) -> int:
+        """Known clients that must be in a secure sum; 2 where only sums may leave."""
+        if self.min_peers is not None:
+            return self.min_peers
+        return 2 if self.only_sums else 0
 
 
 @dataclass(frozen=True, slots=True)

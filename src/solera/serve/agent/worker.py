@@ -28,7 +28,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from solera.core.clients import Array, IntArray, Part, Segments
+from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
 from solera.core.engine import Ask
 from solera.core.errors import DataError, PayloadError, SoleraError, UsageError, WorkerDied
 from solera.core.gate import ReleaseLimits
@@ -37,8 +37,9 @@ from solera.core.replies import Failure, FailureKind
 from solera.core.sealing import SealedOutside
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload, ask_to_payload
-from solera.engines.blocks import RELEASED, Runner, States
+from solera.engines.blocks import Runner, States
 from solera.engines.child import Child
+from solera.engines.gates import RELEASED
 from solera.serve.agent.error_codes import code_of
 from solera.serve.agent.releases import Releases
 
@@ -365,6 +366,9 @@ class _Owner:
 
     def identifiers_of(self, client: int, part: Part) -> Array | None:
         return self.data.identifiers_of(0, part)
+
+    def labelled_of(self, client: int, part: Part) -> BoolArray | None:
+        return self.data.labelled_of(0, part)
 
     def prepared(self, steps: Sequence[Any]) -> _Owner:
         return _Owner(self.data.prepared(steps))

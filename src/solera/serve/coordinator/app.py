@@ -30,7 +30,7 @@ from solera.serve.coordinator.service import UPLOADS, Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
-from solera.serve.identity import Unauthorised
+from solera.serve.identity import Identity, Unauthorised
 
 _CACHED_SECONDS = 0.5
 """How long an answer that anybody may ask for is given again."""
@@ -44,13 +44,14 @@ def create_app(
     background: Callable[[Coordinator], Coroutine[Any, Any, None]] | None = None,
     *,
     uploads: int = UPLOADS,
+    identity: Identity | None = None,
 ) -> FastAPI:
     """The service over a store; ``admin`` is the hash of the driver's token.
 
     ``background`` is what the coordinator does beside answering, ``uploads`` the bytes that a
-    client, or drivers, may have uploaded and not used yet.
+    client, or drivers, may have uploaded and not used yet, ``identity`` what it signs with.
     """
-    coordinator = Coordinator(store, blobs, admin, uploads=uploads)
+    coordinator = Coordinator(store, blobs, admin, uploads=uploads, identity=identity)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -46,14 +46,17 @@ def coordinator_app(
     store = Store(database_of(folder, database))
     blobs = Blobs(folder / "blobs")
     token = driver_token(folder)
+    identity = _identity(folder / "identity")
 
     async def supervise(coordinator: Coordinator) -> None:
         assert url is not None
-        audit = AuditLog(folder / "audit.log", _identity(folder / "identity"))
+        audit = AuditLog(folder / "audit.log", identity)
         await Supervisor(coordinator, url, folder / "jobs", audit, certificate).run()
 
     background = None if url is None else supervise
-    return create_app(store, blobs, token_hash(token), background, uploads=uploads)
+    return create_app(
+        store, blobs, token_hash(token), background, uploads=uploads, identity=identity
+    )
 
 
 def database_of(folder: Path, database: str | None) -> str:

@@ -26,6 +26,7 @@ from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import (
     UNKNOWN_KEY,
+    Identity,
     NonceCache,
     Unauthorised,
     check_request,
@@ -65,7 +66,15 @@ class Refused(SoleraError):
 class Coordinator:
     """Store, blobs and waiting requests of a running coordinator."""
 
-    def __init__(self, store: Store, blobs: Blobs, admin: bytes, *, uploads: int = UPLOADS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        blobs: Blobs,
+        admin: bytes,
+        *,
+        uploads: int = UPLOADS,
+        identity: Identity | None = None,
+    ) -> None:
         self.store = store
         self.blobs = blobs
         self.admin = admin
@@ -80,6 +89,10 @@ class Coordinator:
         self.rates = Rates(_RATE, _BURST)
         self.uploads = Uploads(uploads)
         self.clock = Clock(store.last_moment())
+        self.identity = identity
+        """The keys with which it signs its log, and what it says of models."""
+        self.signed_event = 0
+        """The last event that is in the signed log."""
         self.log_problem = ""
         """Why nothing can be added to the signed log, if so: then no job begins."""
         self.heard: dict[tuple[str, int], float] = {}

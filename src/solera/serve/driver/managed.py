@@ -26,6 +26,7 @@ from solera.learn.base import Additive, Learner, Predictor
 from solera.serve import wire
 from solera.serve.connection import PIN, TOKEN, Connection, CoordinatorError
 from solera.serve.driver.engine import HttpEngine
+from solera.serve.driver.published import publish
 from solera.serve.driver.standing import Standing
 from solera.serve.job_spec import JobSpec, parse_job
 
@@ -45,8 +46,7 @@ def drive(connection: Connection, job: str) -> None:
         Standing(connection, job, learner, federation).run()
         return
     learner.fit(federation, callbacks=[_Notes(connection, job)])
-    model = wire.NewModel(connection.upload(learner.to_bytes()))
-    connection.request("PUT", f"/v1/jobs/{job}/model", json=model)
+    publish(connection, job, learner)
     _evaluate(connection, job, learner, federation, spec)
     _move(connection, job, "finished")
 
