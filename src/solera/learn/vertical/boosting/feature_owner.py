@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client
+from solera.core.clients import Array, Client
 from solera.core.errors import Refusal
 from solera.core.release import RowsOut
 from solera.core.sealing import message
@@ -15,7 +15,13 @@ from solera.learn.vertical.boosting.candidates import Candidates
 from solera.learn.vertical.boosting.messages import Begin, Split, Sum, TellSides
 from solera.learn.vertical.boosting.split_trees import Conditions
 from solera.learn.vertical.kept_matrices import KeptMatrices
-from solera.learn.vertical.party import keep_part, part_of, private_seed, shared_rows
+from solera.learn.vertical.party import (
+    keep_part,
+    part_of,
+    private_seed,
+    replace_part,
+    shared_rows,
+)
 from solera.privacy import additive
 from solera.privacy.additive import Form
 
@@ -66,7 +72,7 @@ def add_gradients(client: Client, ask: Any) -> dict[str, Any]:
         raise Refusal(f"gradients of {form.rows:,} rows came, the parties share {len(rows):,}")
     candidates = Candidates.from_payload(part["candidates"])
     cells = candidates.cells(rows.X)
-    given = [cells, candidates.column, candidates.bin, candidates.missing_left]
+    given: list[Array] = [cells, candidates.column, candidates.bin, candidates.missing_left]
     prepared = _matrices.ready(key, form, given, lambda: candidates.matrix(cells))
     sums = [
         key.multiply(blocks, prepared, form, masked=False).blocks for blocks in content["nodes"]
@@ -107,8 +113,17 @@ def split(client: Client, ask: Any) -> dict[str, Any]:
             {"node": order["node"], "candidate": number, "left": np.packbits(left).tobytes()}
         )
     keep_part(client, model, conditions=conditions.to_payload())
+    if ask["last"]:
+        finish(client, model)
     reply = message(part["owner"], "boost.grow", ask["step"] + 1, {"taken": taken})
     return {"sealed": [reply]}
+
+
+def finish(client: Client, model: str) -> None:
+    """Forget what only training needed."""
+    working = ("boosting", "candidates", "key", "form")
+    part = part_of(client, model)
+    replace_part(client, model, {k: v for k, v in part.items() if k not in working})
 
 
 def condition_of(

@@ -28,7 +28,7 @@ from solera.learn.trees.boosting.base import Loss, boosting_target, gradients, i
 from solera.learn.trees.boosting.histograms import Units, rounded
 from solera.learn.trees.boosting.level_growth import Limits
 from solera.learn.vertical.boosting.candidates import Candidates
-from solera.learn.vertical.boosting.feature_owner import condition_of
+from solera.learn.vertical.boosting.feature_owner import condition_of, finish
 from solera.learn.vertical.boosting.growing import CandidateTree, Layout, units_of
 from solera.learn.vertical.boosting.messages import Choose, Grow, Score
 from solera.learn.vertical.boosting.split_trees import Conditions, SplitTree, leaf_values
@@ -54,7 +54,9 @@ def grow(client: Client, ask: Any) -> dict[str, Any]:
         tree = _take_splits(client, state, ask, rows.X)
     if level == ask["max_depth"]:
         _finish_tree(client, state, ask, tree)
-        keep_part(client, model, boosting=None if ask["last"] else {**state, "step": step + 1})
+        keep_part(client, model, boosting={**state, "step": step + 1})
+        if ask["last"]:
+            finish(client, model)
         return {"sealed": []}
     secret = additive.read_secret(ask["cipher"], state["secret"])
     form = Form.from_list(state["form"])
@@ -84,7 +86,7 @@ def _first_state(client: Client, ask: Any, rows: Any) -> dict[str, Any]:
     else:
         initial = initial_scores(np.bincount(y, minlength=len(classes)))
     own = Candidates.from_payload(part_of(client, ask["model"])["candidates"])
-    counts = {m["sender"]: m["content"]["counted"] for m in ask["sealed"]}
+    counts = {m["sender"]: m["content"]["counted"] for m in ask.get("sealed", ())}
     counts[client.id] = {"right": own.right, "left": len(own) - own.right}
     if set(counts) != set(ask["parties"]):
         raise Refusal("not all parties have said how many candidates they have")
@@ -206,7 +208,7 @@ def _take_splits(client: Client, state: dict[str, Any], ask: Any, X: Any) -> Can
         chosen[node] = int(layout.places(client.id, np.array([candidate]))[0])
         left[node] = candidates.left(cells[at == node], candidate)
         owners[str(node)] = client.id
-    for mail in ask["sealed"]:
+    for mail in ask.get("sealed", ()):
         for taken in mail["content"].get("taken", ()):
             node = int(taken["node"])
             place = layout.places(mail["sender"], np.array([taken["candidate"]]))
@@ -245,9 +247,9 @@ def _finish_tree(client: Client, state: dict[str, Any], ask: Any, tree: Candidat
     owner = np.full(len(built), -1, dtype=np.int64)
     for node, party in (state["owners"] or {}).items():
         owner[int(node)] = party
-    child = np.array(
-        [built.branches[s] if a else -1 for s, a in zip(built.start, built.arity, strict=True)]
-    )
+    child = np.full(len(built), -1, dtype=np.int64)
+    inner = built.arity > 0
+    child[inner] = built.branches[built.start[inner]]
     value = built.value[:, 0]
     done = SplitTree(owner, child, value, built.support)
     k = ask["step"] // (ask["max_depth"] + 1) % len(state["scores"])

@@ -137,15 +137,16 @@ class SecureBoost(VerticalLearner):
                 final = tree + 1 == self.rounds * self._trees
                 for level in range(levels):
                     step = tree * levels + level
-                    last = {"step": step, "last": final and level == self.max_depth}
-                    parties.ask(grow, {**growing, **last}, to=[owner], round=step)
+                    last = {"last": final and level == self.max_depth}
+                    parties.ask(grow, {**growing, "step": step, **last}, to=[owner], round=step)
                     if level == self.max_depth:
                         break
                     ask = {**model, "step": step}
                     summed = {**ask, "cipher": self.cipher}
                     parties.ask(add_gradients, summed, to=others, round=step)
                     parties.ask(choose, ask, to=[owner], round=step)
-                    parties.ask(split, {**ask, "tree": tree}, to=others, round=step)
+                    last = {"last": final and level == self.max_depth - 1}
+                    parties.ask(split, {**ask, "tree": tree, **last}, to=others, round=step)
 
     def _growth(self) -> dict[str, Any]:
         return {
@@ -160,7 +161,7 @@ class SecureBoost(VerticalLearner):
     def protocol_asks(self) -> Plan:
         trees = self.rounds * self._trees
         steps = trees * self.max_depth
-        open_ = ["model", "step"]
+        open_ = ["model", "step", "sealed"]
         cipher = {"cipher": self.cipher}
         growth = ["last", "parties", *open_]
         return in_turn(
@@ -168,7 +169,7 @@ class SecureBoost(VerticalLearner):
             [planned(grow, steps + trees, self._growth(), open=growth, optional=True)],
             [planned(add_gradients, steps, cipher, open=open_, optional=True)],
             [planned(choose, steps, {}, open=open_, optional=True)],
-            [planned(split, steps, {}, open=["tree", *open_], optional=True)],
+            [planned(split, steps, {}, open=["tree", "last", *open_], optional=True)],
             self.loop_asks(self.rounds),
         )
 
@@ -184,7 +185,7 @@ class SecureBoost(VerticalLearner):
         loss = {"loss": self.loss()}
         return in_turn(
             [planned(tell_sides, 1, {}, open=open_, optional=True)],
-            [planned(score, 1, loss, open=open_, optional=True)],
+            [planned(score, 1, loss, open=["sealed", *open_], optional=True)],
         )
 
     def show(self, federation: Federation, party: str | int) -> str:

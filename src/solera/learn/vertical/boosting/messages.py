@@ -30,7 +30,6 @@ class Begin(TypedDict):
     model: ModelName
     bins: Bins
     owner: _Number
-    sealed: list[NonNegativeInt]
 
 
 class Counted(TypedDict):
@@ -75,7 +74,7 @@ class Grow(TypedDict):
     lr: Positive
     l2: NonNegative
     min_rows: Count
-    sealed: list[FromSplitter]
+    sealed: NotRequired[list[FromSplitter]]
 
 
 class Gradients(TypedDict):
@@ -151,6 +150,7 @@ class Split(TypedDict):
     model: ModelName
     step: NonNegativeInt
     tree: NonNegativeInt
+    last: bool
     sealed: list[FromChooser]
 
 
@@ -182,4 +182,3 @@ class TellSides(TypedDict):
 
     model: ModelName
     part: SharedPart
-    sealed: list[NonNegativeInt]

@@ -14,7 +14,7 @@ from solera.core.errors import DataError
 from solera.core.schema import Schema
 from solera.learn.rows import dense
 
-COLUMN_BITS = 13
+COLUMN_BITS = 12
 """Bits of a whole number that stands for a value of a column."""
 
 
@@ -90,12 +90,12 @@ class Design:
 
     @property
     def shifts(self) -> FloatArray:
-        """By what a column is multiplied to become whole numbers of 13 bits."""
+        """By what a column is multiplied to become whole numbers of 12 bits."""
         exponents = np.append(self.exponent, np.zeros(int(self.constant), np.int64))
         return np.asarray(np.ldexp(1.0, COLUMN_BITS - exponents))
 
     def whole(self, matrix: FloatArray) -> NDArray[np.int64]:
-        """Standardised columns as whole numbers up to 2^13."""
+        """Standardised columns as whole numbers up to 2^12."""
         return np.rint(matrix * self.shifts).astype(np.int64)
 
 

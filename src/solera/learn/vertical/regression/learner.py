@@ -21,8 +21,8 @@ from solera.learn.vertical.regression.design import COLUMN_BITS, Design
 from solera.learn.vertical.regression.families import FamilyName
 from solera.learn.vertical.regression.tasks import (
     RANGE_BITS,
-    SUM_BITS,
     begin,
+    finish,
     fraction_bits,
     gradient,
     predict,
@@ -34,6 +34,7 @@ from solera.learn.vertical.regression.tasks import (
 )
 from solera.privacy import additive
 from solera.privacy.additive import CipherName, SecretKey, WeakCipher
+from solera.privacy.additive.ckks import EXACT_BITS
 from solera.privacy.identifiers import Normalisation
 
 _PROTOCOL = """
@@ -129,7 +130,10 @@ class VerticalRegression(VerticalLearner, abstract=True):
     def _check_target(self, schema: Schema) -> None:
         kind = type(self).__name__
         if schema.target != "numbers" or schema.outputs != 1:
-            raise DataError(f"{kind} needs one number to predict, the target is {schema.target}")
+            raise DataError(
+                f"{kind} needs one number to predict, the target is {schema.target}",
+                hint="whole numbers are taken for classes: make the column one of floats",
+            )
 
     def train_parties(self, parties: Parties) -> None:
         if self.cipher == "plain":
@@ -153,6 +157,7 @@ class VerticalRegression(VerticalLearner, abstract=True):
                 waited = len(losses) - 1 - int(np.argmin(losses))
                 if self.patience is not None and waited >= self.patience:
                     r.stop(f"the hold-out loss did not fall for {self.patience} epochs")
+        parties.ask(finish, {"model": self.model_})
 
     def _key(self, contributions: Sequence[bytes]) -> SecretKey:
         """C's key pair, from the random bytes of all clients: a replay makes the same one."""
@@ -189,7 +194,7 @@ class VerticalRegression(VerticalLearner, abstract=True):
         first: int,
         rows: int,
     ) -> None:
-        form = secret.public.form(vectors=1, rows=rows, columns=max(widths), sum_bits=SUM_BITS)
+        form = secret.public.form(vectors=1, rows=rows, columns=max(widths), sum_bits=EXACT_BITS)
         batch = {"part": "train", "first": first, "purpose": "gradient", "form": form.to_list()}
         products = self._exchange(parties, step, batch)
         own = {
@@ -205,7 +210,7 @@ class VerticalRegression(VerticalLearner, abstract=True):
 
     def _judge(self, parties: Parties, secret: SecretKey, step: int, rows: int) -> float:
         """The mean Taylor loss of hold-out rows, up to its value at η = 0."""
-        form = secret.public.form(vectors=1, rows=rows, columns=1, sum_bits=SUM_BITS)
+        form = secret.public.form(vectors=1, rows=rows, columns=1, sum_bits=EXACT_BITS)
         batch = {"part": "validation", "first": 0, "purpose": "loss", "form": form.to_list()}
         products = self._exchange(parties, step, batch)
         sums = [
@@ -225,9 +230,10 @@ class VerticalRegression(VerticalLearner, abstract=True):
             [planned(begin, 1, {"family": self.family}, open=["model", "owner"])],
             [planned(take_key, 1, {"cipher": self.cipher}, open=["model", "key"])],
             [planned(share, most, *payloads, open=open_, optional=True)],
-            [planned(residual, most, *payloads, open=open_, optional=True)],
-            [planned(gradient, most, *payloads, open=open_)],
+            [planned(residual, most, *payloads, open=["sealed", *open_], optional=True)],
+            [planned(gradient, most, *payloads, open=["sealed", *open_])],
             [planned(update, most, self._steps(), open=["model", "step", "residues"])],
+            [planned(finish, 1, {}, open=["model"])],
             self.loop_asks(self.epochs),
         )
 
@@ -242,7 +248,7 @@ class VerticalRegression(VerticalLearner, abstract=True):
         open_ = ["model", "part"]
         return in_turn(
             [planned(tell_scores, 1, {}, open=open_, optional=True)],
-            [planned(predict, 1, {}, open=["parties", *open_], optional=True)],
+            [planned(predict, 1, {}, open=["parties", "sealed", *open_], optional=True)],
         )
 
     def coefficients(self, federation: Federation, party: str | int) -> dict[str, float]:

@@ -36,6 +36,7 @@ from solera.learn.vertical.party import (
     keep_part,
     part_of,
     private_seed,
+    replace_part,
     shared_rows,
 )
 from solera.learn.vertical.regression.design import COLUMN_BITS, Design
@@ -48,8 +49,8 @@ from solera.learn.vertical.regression.families import (
 )
 from solera.privacy import additive
 from solera.privacy.additive import CipherName, Form
+from solera.privacy.additive.ckks import EXACT_BITS
 
-SUM_BITS = 54
 RANGE_BITS = 8
 """Residuals are within ±2^8; standardised columns keep them far below."""
 _Number = Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -85,12 +86,6 @@ class Batch(TypedDict):
     purpose: Purpose
     form: _Whole
     parties: Annotated[list[_Number], Meta(min_length=2, max_length=64)]
-
-
-class Share(Batch):
-    """What ``regression.share`` takes."""
-
-    sealed: list[NonNegativeInt]
 
 
 class Encrypted(TypedDict):
@@ -166,7 +161,7 @@ class _Batch:
             raise Refusal("C has not sent its key yet")
         self.key = additive.read_public(self.part["cipher"], self.part["key"])
         self.form = Form.from_list(list(ask["form"]))
-        if self.form.vectors != 1 or self.form.sum_bits != SUM_BITS:
+        if self.form.vectors != 1 or self.form.sum_bits != EXACT_BITS:
             raise Refusal("this form is not that of residuals")
         rows = shared_rows(client, ask["model"], ask["part"])
         here = slice(ask["first"], ask["first"] + self.form.rows)
@@ -193,11 +188,11 @@ class _Batch:
 
 
 def fraction_bits(rows: int) -> int:
-    """Bits after the point of residuals, such that sums over so many rows stay below 2^54."""
-    return SUM_BITS - COLUMN_BITS - int(rows).bit_length() - RANGE_BITS
+    """Bits after the point of residuals, such that sums over so many rows stay below 2^44."""
+    return EXACT_BITS - COLUMN_BITS - int(rows).bit_length() - RANGE_BITS
 
 
-@task("regression.share", ask=Share, release=[RowsOut("sealed")], sealed=True)
+@task("regression.share", ask=Batch, release=[RowsOut("sealed")], sealed=True)
 def share(client: Client, ask: Any) -> dict[str, Any]:
     """This party's share of the residuals, encrypted, for the label owner."""
     batch = _Batch(client, ask)
@@ -250,7 +245,7 @@ def gradient(client: Client, ask: Any) -> dict[str, Any]:
 
 
 def _whole_scores(scores: FloatArray) -> IntArray:
-    """Scores as one column of whole numbers, in units of 2^−5."""
+    """Scores as one column of whole numbers, in units of 2^−4."""
     whole = np.rint(np.ldexp(scores, COLUMN_BITS - RANGE_BITS)).astype(np.int64)
     return np.clip(whole, -(1 << COLUMN_BITS), 1 << COLUMN_BITS)[:, None]
 
@@ -280,6 +275,21 @@ def update(client: Client, ask: Any) -> dict[str, Any]:
     return {}
 
 
+class Finish(TypedDict):
+    """What ``regression.finish`` takes."""
+
+    model: ModelName
+
+
+@task("regression.finish", ask=Finish, release=[])
+def finish(client: Client, ask: Any) -> dict[str, Any]:
+    """Forget what only training needed."""
+    part = part_of(client, ask["model"])
+    working = ("key", "cipher", "velocity", "pending")
+    replace_part(client, ask["model"], {k: v for k, v in part.items() if k not in working})
+    return {}
+
+
 # --- use ---
 
 
@@ -288,7 +298,6 @@ class TellScores(TypedDict):
 
     model: ModelName
     part: SharedPart
-    sealed: list[NonNegativeInt]
 
 
 class Scores(TypedDict):
