@@ -9,6 +9,8 @@ from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
+from solera.core.schema import Schema
+from solera.learn.trees.boosting.base import Loss
 from solera.learn.trees.boosting.histograms import Bins
 from solera.learn.vertical.base import Labels, VerticalLearner
 from solera.learn.vertical.boosting.feature_owner import add_gradients, begin, split, tell_sides
@@ -101,16 +103,14 @@ class SecureBoost(VerticalLearner):
     def predicts(self) -> bool:
         return True
 
-    def loss(self) -> str:
+    def agree_on_rows(self, federation: Federation) -> Schema:
+        schema = super().agree_on_rows(federation)
+        _loss(schema)
+        return schema
+
+    def loss(self) -> Loss:
         """The name of the loss that suits the label owner's target."""
-        target, classes = self.schema_.target, len(self.schema_.classes)
-        if target == "numbers" and self.schema_.outputs == 1:
-            return "squared"
-        if target != "classes":
-            raise DataError(f"SecureBoost learns classes or one number, the target is {target}")
-        if classes < 2:
-            raise DataError("SecureBoost needs two classes, the target has 1 class")
-        return "sigmoid" if classes == 2 else "softmax"
+        return _loss(self.schema_)
 
     @property
     def _trees(self) -> int:
@@ -202,3 +202,14 @@ class SecureBoost(VerticalLearner):
         trees = [SplitTree.from_payload(tree) for tree in part["trees"]]
         names = dict(zip(self._parties(federation).numbers, self.parties_, strict=True))
         return "\n".join(tree_lines(trees, part["owner"], conditions, names))
+
+
+def _loss(schema: Schema) -> Loss:
+    target, classes = schema.target, len(schema.classes)
+    if target == "numbers" and schema.outputs == 1:
+        return "squared"
+    if target != "classes":
+        raise DataError(f"SecureBoost learns classes or one number, the target is {target}")
+    if classes < 2:
+        raise DataError("SecureBoost needs two classes, the target has 1 class")
+    return "sigmoid" if classes == 2 else "softmax"

@@ -24,7 +24,8 @@ class Design:
 
     A categorical column becomes one column for each category. ``source`` and ``category`` (−1 for
     numbers) say where a column comes from, ``mean`` and ``scale`` how it is standardised,
-    ``exponent`` that its values are within ±2^exponent. A missing value is the mean.
+    ``clip`` how far from the mean a value may be, in standard deviations. A missing value is the
+    mean.
     ``constant``: one more column of ones, for the intercept.
     """
 
@@ -33,11 +34,11 @@ class Design:
     category: IntArray
     mean: FloatArray
     scale: FloatArray
-    exponent: IntArray
+    clip: float
     constant: bool
 
     @classmethod
-    def of(cls, X: Any, schema: Schema, *, constant: bool) -> Design:
+    def of(cls, X: Any, schema: Schema, *, clip: float, constant: bool) -> Design:
         X = np.asarray(dense(X), dtype=np.float64)
         names, source, category = [], [], []
         for j, feature in enumerate(schema.features):
@@ -53,17 +54,8 @@ class Design:
         mean = values.sum(axis=0) / count
         spread = np.sqrt((np.where(known, values - mean, 0.0) ** 2).sum(axis=0) / count)
         scale = np.where(spread > 0, spread, 1.0)
-        standard = np.where(known, (raw - mean) / scale, 0.0)
-        largest = np.abs(standard).max(axis=0, initial=1e-12)
-        return cls(
-            names,
-            np.array(source, np.int64),
-            np.array(category, np.int64),
-            mean,
-            scale,
-            np.ceil(np.log2(largest)).astype(np.int64),
-            constant,
-        )
+        places = np.array(source, np.int64), np.array(category, np.int64)
+        return cls(names, *places, mean, scale, float(clip), constant)
 
     @property
     def width(self) -> int:
@@ -85,18 +77,18 @@ class Design:
         raw = _raw(X, self.source, self.category)
         with np.errstate(invalid="ignore"):
             standard = np.where(np.isfinite(raw), (raw - self.mean) / self.scale, 0.0)
+        standard = np.clip(standard, -self.clip, self.clip)
         ones = np.ones((len(X), int(self.constant)))
         return np.concatenate([standard, ones], axis=1)
 
     @property
-    def shifts(self) -> FloatArray:
-        """By what a column is multiplied to become whole numbers of 12 bits."""
-        exponents = np.append(self.exponent, np.zeros(int(self.constant), np.int64))
-        return np.asarray(np.ldexp(1.0, COLUMN_BITS - exponents))
+    def unit(self) -> float:
+        """By what columns are multiplied to become whole numbers of 12 bits."""
+        return float(2.0 ** (COLUMN_BITS - np.ceil(np.log2(max(self.clip, 1.0)))))
 
     def whole(self, matrix: FloatArray) -> NDArray[np.int64]:
         """Standardised columns as whole numbers up to 2^12."""
-        return np.rint(matrix * self.shifts).astype(np.int64)
+        return np.rint(matrix * self.unit).astype(np.int64)
 
 
 def _raw(X: FloatArray, source: IntArray, category: IntArray) -> FloatArray:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import DataError
@@ -37,6 +38,8 @@ from solera.privacy.additive import CipherName, SecretKey, WeakCipher
 from solera.privacy.additive.ckks import EXACT_BITS
 from solera.privacy.identifiers import Normalisation
 
+Clip = Annotated[float, Meta(gt=0, le=1000)]
+"""Standard deviations from the mean."""
 _PROTOCOL = """
     The protocol is that of Hardy et al. (2017): C makes a key pair; the parties add up encrypted
     residuals of the Taylor loss (:mod:`.families`), which travel sealed, so that C never sees them;
@@ -66,7 +69,8 @@ _PROTOCOL = """
     Parameters
     ----------
     epochs: passes over the rows. batch_size: rows of a step.
-    lr: length of a step. momentum: share of the last step that is added. l2: λ of ½ λ ‖θ‖².
+    clip: standardised values further from 0 are taken for this; the Taylor loss is a good one near
+        0 alone. lr: length of a step. momentum: share of the last step that is added. l2: λ of ½ λ ‖θ‖².
     patience: epochs without a smaller hold-out loss after which it ends; needs ``validation``.
     cipher: ``"ckks"`` (192 bits of security), ``"paillier"`` (3072 bits, 128 bits of security,
         much slower), ``"paillier-2048"`` (112 bits, warns) or ``"plain"``, which encrypts nothing.
@@ -90,6 +94,7 @@ class VerticalRegression(VerticalLearner, abstract=True):
         *,
         epochs: Count = 20,
         batch_size: Count = 1024,
+        clip: Clip = 3.0,
         lr: Positive = 0.1,
         momentum: ProperFraction = 0.9,
         l2: NonNegative = 1e-4,
@@ -112,6 +117,7 @@ class VerticalRegression(VerticalLearner, abstract=True):
         )
         self.epochs = epochs
         self.batch_size = batch_size
+        self.clip = clip
         self.lr = lr
         self.momentum = momentum
         self.l2 = l2
@@ -171,7 +177,8 @@ class VerticalRegression(VerticalLearner, abstract=True):
         return train, valid - train, self.rows_ - valid
 
     def _order(self, parties: Parties) -> dict[str, Any]:
-        return {"family": self.family, "owner": parties.numbers[self.owners_[0]]}
+        owner = parties.numbers[self.owners_[0]]
+        return {"family": self.family, "clip": float(self.clip), "owner": owner}
 
     def _exchange(
         self, parties: Parties, step: int, batch: dict[str, Any]
@@ -227,7 +234,14 @@ class VerticalRegression(VerticalLearner, abstract=True):
         payloads = [batch, judged] if self.validation else [batch]
         most = self.epochs * (_MOST_STEPS + 1)
         return in_turn(
-            [planned(begin, 1, {"family": self.family}, open=["model", "owner"])],
+            [
+                planned(
+                    begin,
+                    1,
+                    {"family": self.family, "clip": float(self.clip)},
+                    open=["model", "owner"],
+                )
+            ],
             [planned(take_key, 1, {"cipher": self.cipher}, open=["model", "key"])],
             [planned(share, most, *payloads, open=open_, optional=True)],
             [planned(residual, most, *payloads, open=["sealed", *open_], optional=True)],

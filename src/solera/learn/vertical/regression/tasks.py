@@ -65,6 +65,7 @@ class Begin(TypedDict):
 
     model: ModelName
     family: FamilyName
+    clip: Annotated[float, Meta(gt=0, le=1000)]
     owner: _Number
 
 
@@ -124,7 +125,7 @@ def begin(client: Client, ask: Any) -> dict[str, Any]:
     model = ask["model"]
     rows = shared_rows(client, model)
     owner = client.id == ask["owner"]
-    design = Design.of(rows.X, client.data.schema, constant=owner)
+    design = Design.of(rows.X, client.data.schema, clip=ask["clip"], constant=owner)
     zeros = np.zeros(design.width)
     keep_part(
         client,
@@ -265,7 +266,7 @@ def update(client: Client, ask: Any) -> dict[str, Any]:
     form = Form.from_list(pending["form"])
     design = Design.from_payload(part["design"])
     sums = key.unmask(ask["residues"], pending["masks"], form, design.width)[0]
-    slope = np.ldexp(sums, -fraction_bits(form.rows)) / design.shifts / form.rows
+    slope = np.ldexp(sums, -fraction_bits(form.rows)) / design.unit / form.rows
     shrunk = np.ones(design.width)
     if design.constant:
         shrunk[-1] = 0
