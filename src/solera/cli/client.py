@@ -45,6 +45,12 @@ def join(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
     ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Vertical learning: the column that says who a row is about."
+        ),
+    ] = None,
     test: Annotated[
         float,
         typer.Option(min=0, max=0.9, help="Share of the rows that is only ever judged on."),
@@ -85,6 +91,7 @@ def join(
             columns=rules.data.columns or None,
             translate=rules.columns,
             unit=rules.data.unit,
+            id=id,
             test=test,
         )
 

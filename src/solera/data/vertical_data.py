@@ -88,14 +88,8 @@ def party_data(frame: Any, *, target: str | None, id: str | None) -> FederatedDa
         identifiers = identifier_texts(frame[id])
         frame = frame.drop(columns=[id])
     labelled = None
-    if target is not None and frame[target].isna().any():
-        labelled = np.asarray(frame[target].notna())
-        if not labelled.any():
-            raise DataError(f"the target {target!r} is missing in all rows")
-        known = frame.loc[labelled, target]
-        whole = known.dtype.kind == "f" and (known == known.round()).all()
-        filled = frame[target].where(frame[target].notna(), known.iloc[0])
-        frame = frame.assign(**{target: filled.astype("int64") if whole else filled})
+    if target is not None:
+        frame, labelled = fill_labels(frame, target)
     read = from_pandas(frame, target=target)
     dataset = read.with_class_names()
     schema = replace(dataset.schema, target_names=read.target_names)
@@ -103,6 +97,22 @@ def party_data(frame: Any, *, target: str | None, id: str | None) -> FederatedDa
     data = FederatedData(dataset.X, dataset.y, offsets, schema=schema)
     data.identifiers, data.labelled = identifiers, labelled
     return data
+
+
+def fill_labels(frame: Any, target: str) -> tuple[Any, BoolArray | None]:
+    """The table with a label in every row, and which of them are known, if not all are.
+
+    Whole numbers that a gap made into fractions are whole again, and so classes.
+    """
+    if not frame[target].isna().any():
+        return frame, None
+    labelled = np.asarray(frame[target].notna())
+    if not labelled.any():
+        raise DataError(f"the target {target!r} is missing in all rows")
+    known = frame.loc[labelled, target]
+    whole = known.dtype.kind == "f" and (known == known.round()).all()
+    filled = frame[target].where(frame[target].notna(), known.iloc[0])
+    return frame.assign(**{target: filled.astype("int64") if whole else filled}), labelled
 
 
 def identifier_texts(values: Any) -> Array:

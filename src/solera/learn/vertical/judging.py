@@ -203,7 +203,10 @@ def judge(
     each = {owner: told[owner] for owner in owners}
     total = summed(list(each.values()))
     if not rows_counted(total):
-        raise DataError(f"there are no {part} rows", hint="set some aside with test=0.2")
+        raise DataError(
+            f"the label owner counted no {part} rows",
+            hint="set more aside, such as test=0.2: its policy may withhold counts of a few rows",
+        )
     counted = Counted()
     if grid is not None and all(f is not None for f in found):
         stacked = located(map_leaves(lambda *leaves: np.stack(leaves), *found))

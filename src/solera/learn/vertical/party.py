@@ -20,6 +20,8 @@ from solera.core.errors import Refusal
 
 PARTS = "solera.parts"
 """Where a client's state keeps its parts of models."""
+MOST_PARTS = 64
+"""Models of which a client keeps its part; of more, the one that was begun longest ago goes."""
 SharedPart = Literal["train", "validation", "test", "now"]
 """Rows of the order in which the model was trained, or of the last new one, to predict."""
 
@@ -47,8 +49,9 @@ def replace_part(client: Client, model: str, part: Mapping[str, Any]) -> None:
 
 def begin_part(client: Client, model: str) -> None:
     """Forget whatever was known of a model of this name."""
-    held = dict(client.state.get(PARTS, {}))
-    client.state[PARTS] = {**held, model: {}}
+    held = {name: part for name, part in client.state.get(PARTS, {}).items() if name != model}
+    newest = list(held.items())[1 - MOST_PARTS :]
+    client.state[PARTS] = {**dict(newest), model: {}}
 
 
 def row_numbers(client: Client, model: str, part: SharedPart) -> IntArray:

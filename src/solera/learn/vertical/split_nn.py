@@ -20,7 +20,8 @@ from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import SharedPart
 
 MOST_STEPS = 10_000_000
-_PREDICTIONS = 1 << 32
+_PREDICTIONS = 1 << 30
+"""The round of asks to predict, beyond those of all batches."""
 
 
 class SplitNN(VerticalLearner):

@@ -70,7 +70,8 @@ _PROTOCOL = """
     ----------
     epochs: passes over the rows. batch_size: rows of a step.
     clip: standardised values further from 0 are taken for this; the Taylor loss is a good one near
-        0 alone. lr: length of a step. momentum: share of the last step that is added. l2: λ of ½ λ ‖θ‖².
+        0 alone.
+    lr: length of a step. momentum: share of the last step that is added. l2: λ of ½ λ ‖θ‖².
     patience: epochs without a smaller hold-out loss after which it ends; needs ``validation``.
     cipher: ``"ckks"`` (192 bits of security), ``"paillier"`` (3072 bits, 128 bits of security,
         much slower), ``"paillier-2048"`` (112 bits, warns) or ``"plain"``, which encrypts nothing.
