@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
 
 from solera.core.federation import Federation
 from solera.core.rounds import logged
@@ -17,6 +17,8 @@ from solera.core.schema import Schema
 
 _UNKNOWN = "not known"
 _SHOWN = 20
+CARD: Final = ".card.md"
+"""What the file of a card is called: the model's file and this."""
 _PACKAGES = ("solera", "numpy", "scikit-learn", "torch")
 
 
@@ -103,7 +105,9 @@ def _metrics(evaluation: Any) -> list[str]:
     if evaluation is None:
         return [f"{_UNKNOWN}: give `card` what `evaluate` returned"]
     found = [f"{name}: {value:.4g}" for name, value in evaluation.metrics.items()]
-    return [*found, f"clients that judged it by rows of their own: {len(evaluation.clients):,}"]
+    if evaluation.clients:
+        found.append(f"clients that judged it by rows of their own: {len(evaluation.clients):,}")
+    return found
 
 
 def _privacy(learner: Any) -> Iterator[str]:
