@@ -95,7 +95,7 @@ def _first_state(client: Client, ask: Any, rows: Any) -> dict[str, Any]:
     secret = additive.generate(ask["cipher"])
     vectors = 3 if not (units := _units(len(y), 1.0, ask)).packed and not units.counted else 2
     form = secret.public.form(vectors=vectors, rows=len(y), columns=widest, sum_bits=EXACT_BITS)
-    keep_part(client, ask["model"], initial=initial, trees=[], losses=[])
+    keep_part(client, ask["model"], loss=ask["loss"], initial=initial, trees=[], losses=[])
     return {
         "cipher": ask["cipher"],
         "secret": secret.to_bytes(),
@@ -277,7 +277,7 @@ def score(client: Client, ask: Any) -> dict[str, Any]:
         sides[mail["sender"]] = found.astype(bool)
     trees = [SplitTree.from_payload(tree) for tree in part["trees"]]
     scores = _scores(trees, part["initial"], sides, len(rows))
-    keep_outputs(client, model, ask["part"], _outputs(scores, ask["loss"]))
+    keep_outputs(client, model, ask["part"], _outputs(scores, part["loss"]))
     return {}
 
 

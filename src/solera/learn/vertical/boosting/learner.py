@@ -178,14 +178,13 @@ class SecureBoost(VerticalLearner):
         others = [k for k in range(len(parties)) if k != owner]
         ask = {"model": self.model_, "part": part}
         parties.ask(tell_sides, ask, to=others)
-        parties.ask(score, {**ask, "loss": self.loss()}, to=[owner])
+        parties.ask(score, ask, to=[owner])
 
     def prediction_asks(self) -> Plan:
         open_ = ["model", "part"]
-        loss = {"loss": self.loss()}
         return in_turn(
             [planned(tell_sides, 1, {}, open=open_, optional=True)],
-            [planned(score, 1, loss, open=["sealed", *open_], optional=True)],
+            [planned(score, 1, {}, open=["sealed", *open_], optional=True)],
         )
 
     def show(self, federation: Federation, party: str | int) -> str:

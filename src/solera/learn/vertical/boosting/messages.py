@@ -173,7 +173,6 @@ class Score(TypedDict):
 
     model: ModelName
     part: SharedPart
-    loss: Loss
     sealed: list[FromHolder]
 
 
