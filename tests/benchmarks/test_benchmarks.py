@@ -36,6 +36,7 @@ SHOWS = {
     "selection": r"largest difference of a value \d",
     "simulation": r"W3: (.*\n)*loop +\d",
     "trees": r"FedHistGBDT, .*ratio \d",
+    "vertical": r"solera, processes +\d",
 }
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
@@ -54,6 +55,7 @@ NEEDS = {
     "progress_bar": ("torch",),
     "selection": ("torch",),
     "simulation": ("torch",),
+    "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
 

@@ -12,7 +12,9 @@ from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema
 from solera.data.adapters import from_pandas
+from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
+from solera.data.files import require_pandas
 
 
 class VerticalData:
@@ -99,6 +101,29 @@ def party_data(frame: Any, *, target: str | None, id: str | None) -> FederatedDa
     return data
 
 
+def frame_of(dataset: Dataset, *, target: str, id: str | None) -> Any:
+    """All rows of a data set as a table, categories by their names, with a column to know them by.
+
+    Rows are called ``row 0``, ``row 1``, … where ``id`` is no column.
+    """
+    pandas = require_pandas("a table of columns")
+    named = dataset.with_class_names()
+    X, y = named.all
+    columns: dict[str, Any] = {}
+    for i, feature in enumerate(named.schema.features):
+        values = X[:, i]
+        if feature.kind == "categorical":
+            codes = np.where(np.isfinite(values), values, -1).astype(int)
+            values = pandas.Categorical.from_codes(codes, list(feature.categories))
+        columns[feature.name] = values
+    if y is None or np.ndim(y) > 1:
+        raise DataError(f"{dataset.name} has no single target to divide")
+    columns[target] = y
+    if id is not None and id not in columns:
+        columns[id] = [f"row {i}" for i in range(len(y))]
+    return pandas.DataFrame(columns)
+
+
 def fill_labels(frame: Any, target: str) -> tuple[Any, BoolArray | None]:
     """The table with a label in every row, and which of them are known, if not all are.
 
@@ -120,8 +145,7 @@ def identifier_texts(values: Any) -> Array:
 
     A table with a gap holds whole numbers as 12.0, and a clock at midnight is not part of a date.
     """
-    import pandas
-
+    pandas = require_pandas("identifiers")
     values = pandas.Series(values)
     if pandas.api.types.is_float_dtype(values.dtype):
         known = values.dropna()
