@@ -71,8 +71,9 @@ _NAMESPACES = {
 _INSIDE = {
     "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
     "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
-    "SimFL", "Transformer", "VerticalLearner", "common_rows", "evaluate", "in_turn", "kaplan_meier",
-    "learn", "planned",
+    "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
+    "VerticalPoissonRegression", "common_rows", "evaluate", "in_turn", "kaplan_meier", "learn",
+    "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 

@@ -41,6 +41,12 @@ def keep_part(client: Client, model: str, **changed: Any) -> None:
     client.state[PARTS] = held
 
 
+def replace_part(client: Client, model: str, part: Mapping[str, Any]) -> None:
+    """Let this client's part of a model be this."""
+    held = dict(client.state.get(PARTS, {}))
+    client.state[PARTS] = {**held, model: dict(part)}
+
+
 def begin_part(client: Client, model: str) -> None:
     """Forget whatever was known of a model of this name."""
     held = {name: part for name, part in client.state.get(PARTS, {}).items() if name != model}
