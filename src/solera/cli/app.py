@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from solera import __version__
 from solera.cli import (
+    account,
     approvals,
     audit,
     budget,
@@ -20,6 +21,7 @@ from solera.cli import (
     describe,
     jobs,
     model,
+    peers,
     policy,
     predict,
     run,
@@ -86,6 +88,8 @@ GROUPS = {
     "job": jobs.job,
     "audit": audit.audit,
     "approver": approvals.approver,
+    "account": account.app,
+    "peers": peers.app,
     "policy": policy.app,
     "model": model.app,
 }

@@ -144,15 +144,21 @@ def model(
     out: Annotated[Path, typer.Option(help="Where the model goes; so.load reads it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the latest model of a job, and the coordinator's signed statement about it.
+    """Fetch the latest model of a job, its card, and the coordinator's signed statement about it.
 
     The statement says where the model comes from: [bold]solera model verify[/bold] checks it.
     """
+    from solera.learn.base import load
+    from solera.learn.card import CARD
+    from solera.learn.evaluation import Evaluation
     from solera.serve.driver.published import fetch
     from solera.serve.provenance import ENDING
 
     check_name("JOB", name)
     statement = fetch(connection, name, out)
+    judged = connection.call("GET", f"/v1/jobs/{name}/events?event=evaluated", list[Event])
+    found = Evaluation(judged[-1].facts or {}, {}, {}) if judged else None
+    Path(f"{out}{CARD}").write_text(load(out).card(found), encoding="utf-8")
     if as_json:
         print_json({**to_builtins(statement), "file": str(out)})
         return

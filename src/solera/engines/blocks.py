@@ -28,7 +28,7 @@ from solera.core.disclosure.noised import Ledger
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
-from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
+from solera.core.payload import decode, encode, encoded_size, read_only
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
 from solera.core.sealing import Sealer, open_ask, seal_reply
@@ -366,8 +366,8 @@ def validate_and_fold(
             batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
             failures += failed
             partial = aggregation.fold(batch)
-    if task.finite and (aggregation is None or not is_finite(partial)):
-        batch, failed = batch.only_finite(None if aggregation is None else aggregation.lift)
+    if task.finite and (aggregation is None or not aggregation.sound(partial)):
+        batch, failed = batch.only_finite(None if aggregation is None else aggregation.sound_reply)
         failures += failed
         if aggregation is not None and failed:
             partial = aggregation.fold(batch)

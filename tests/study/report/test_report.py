@@ -286,7 +286,9 @@ def test_scores_give_curves_and_metrics_that_scikit_learn_gives(tmp_path: Path) 
     assert len(sections["Discrimination and calibration"]) == 1
     federated = [(c, r) for c, r in run.finished if c.scheme == "federated"]
     cell, result = next((c, r) for c, r in federated if r.curves is not None)
-    model = load_model(CellStore(run.folder).model(cell))
+    path = CellStore(run.folder).model(cell)
+    model = load_model(path)
+    assert f"auroc: {result.metrics['auroc']:.4g}" in Path(f"{path}.card.md").read_text()
     dataset = load(cell.variant.data)
     p = model.predict_proba(dataset.X_test)[:, 1]
     assert result.metrics["auroc"] == pytest.approx(roc_auc_score(dataset.y_test, p), abs=5e-3)

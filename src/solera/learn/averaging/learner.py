@@ -56,6 +56,7 @@ from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
 from solera.privacy.dp.mechanism import DP, whose_noise
+from solera.robust.rules import Rule
 
 _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
@@ -92,6 +93,8 @@ class FedAvg(ScoreAveraging):
         ``[so.updates.Clip(1.0), so.updates.TopK(0.05)]``.
     dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>`: updates are clipped and noised,
         and ``history_`` says the ε that is spent. Needs equal weights, and tells no loss.
+    aggregate: None for the mean, or a rule for clients that may lie, such as
+        ``so.robust.Krum(f=2)``; then every client has one vote, whatever ``weight`` says.
     dtype: ``"float32"`` or ``"float64"``.
     device: where simulated clients are trained; by default a GPU where there is one.
 
@@ -126,6 +129,7 @@ class FedAvg(ScoreAveraging):
         send: Literal["difference", "weights"] = "difference",
         update_steps: Sequence[UpdateStep] = (),
         dp: DP | None = None,
+        aggregate: Rule | None = None,
         dtype: Literal["float32", "float64"] = "float32",
         device: str | None = None,
     ) -> None:
@@ -147,6 +151,7 @@ class FedAvg(ScoreAveraging):
         self.send = send
         self.update_steps = update_steps
         self.dp = dp
+        self.aggregate = aggregate
         self.dtype = dtype
         self.device = device
 
@@ -185,7 +190,19 @@ class FedAvg(ScoreAveraging):
         }
 
     def round_aggregation(self) -> Aggregation:
-        return UpdateMean(self._shared_size, steps=self.update_steps, weight=self.weight)
+        return UpdateMean(
+            self._shared_size,
+            steps=self.update_steps,
+            weight=self.weight,
+            largest=self.largest_update(),
+        )
+
+    def round_origin(self) -> Entries | None:
+        return {"update": self._shared_weights} if self.send == "weights" else None
+
+    @property
+    def _shared_weights(self) -> Array:
+        return self.weights_ if self._hidden is None else self.weights_[~self._hidden]
 
     def apply_update(self, mean: Entries) -> None:
         shared: Any = slice(None) if self._hidden is None else ~self._hidden
@@ -195,7 +212,7 @@ class FedAvg(ScoreAveraging):
                 mean["count"] / self.accounts_["asked"]
             )  # a mean would tell who came
         if self.send == "weights":
-            change = change - self.weights_[shared]
+            change = change - self._shared_weights
         moved = self.weights_.copy()
         moved[shared] += self.server_step(change).astype(moved.dtype)
         self.weights_ = moved

@@ -17,11 +17,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.aggregation import Aggregation
+from solera.core.aggregation import Aggregation, length
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, SoleraError, UsageError
+from solera.core.payload import is_finite
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rng import Bits, random_bits, uniform
 from solera.learn.averaging.training.devices import torch
@@ -288,8 +289,10 @@ def unpack_update(parts: Parts, steps: Sequence[UpdateStep], size: int) -> Array
         values: Array = parts["values"]
     except KeyError as missing:
         raise PayloadError(f"an update has no entry {missing}") from None
-    if values.shape[1:] != (size,):
-        raise PayloadError(f"an update has shape {values.shape[1:]}, not ({size},)")
+    if values.shape[1:] != (size,) or values.dtype.kind != "f":
+        raise PayloadError(
+            f"an update is {values.dtype} of shape {values.shape[1:]}, not numbers of ({size},)"
+        )
     return values
 
 
@@ -298,10 +301,12 @@ def _numpy(parts: Parts) -> Parts:
 
 
 class UpdateMean(Aggregation):
-    """The weighted mean of updates, unpacked; other entries are averaged beside it.
+    """The weighted mean of updates, unpacked; the numbers ``entries`` are averaged beside it.
 
     ``weight`` names the entry to weigh by, or is None, or a function from a reply (a dict) to its
-    weight. ``plain`` entries are averaged with equal weights. ``count`` is how many there were.
+    weight. ``plain`` are vectors that are averaged with equal weights, and their lengths. ``count``
+    is how many there were. A reply with other entries is none, and an update longer than
+    ``largest`` does not count.
     """
 
     additive = True
@@ -312,12 +317,16 @@ class UpdateMean(Aggregation):
         *,
         steps: Sequence[UpdateStep] = (),
         weight: Any = "rows",
-        plain: Sequence[str] = (),
+        entries: Sequence[str] = ("loss",),
+        plain: Mapping[str, int] | None = None,
+        largest: Positive | None = None,
     ) -> None:
         self.size = size
         self.steps = steps
         self.weight = weight
+        self.entries = entries
         self.plain = plain
+        self.largest = largest
 
     def lift(self, reply: Reply) -> Any:
         return self._sum_stacked(_stack_of_one(reply.payload))
@@ -328,6 +337,7 @@ class UpdateMean(Aggregation):
     def fold(self, batch: Batch) -> Any:
         replies = batch.payloads
         if isinstance(replies, LazyUpdates) and len(batch):
+            self._check(replies.rest)
             return self._sum(replies.rest, len(batch), replies.weighted_sum)
         if isinstance(replies, Stacked) and len(batch):
             return self._sum_stacked(replies.fields)
@@ -345,11 +355,44 @@ class UpdateMean(Aggregation):
         means.update({name: value / count for name, value in partial["plain"].items()})
         return {**means, "count": count}
 
-    def _sum_stacked(self, fields: Mapping[str, Any]) -> Any:
+    def sound(self, partial: Any) -> bool:
+        if partial is None or self.largest is None:
+            return is_finite(partial)
+        sums = {name: np.atleast_1d(v) for name, v in partial["sums"].items() if name != "loss"}
+        return (
+            is_finite(partial)
+            and length(sums) <= self.largest * partial["weight"]
+            and length(partial["plain"]) <= self.largest * partial["count"]
+        )
+
+    def alone(self, reply: Reply) -> tuple[float, Parts]:
+        """The weight of a reply and the values that it weighs, its update unpacked."""
+        fields = _stack_of_one(reply.payload)
+        values, rest = self._unpack(fields)
+        parts = {name: value[0] for name, value in rest.items() if name != "rows"}
+        return float(self._weights(rest, 1)[0]), {"update": values[0], **parts}
+
+    def _unpack(self, fields: Mapping[str, Any]) -> tuple[Array, Parts]:
         if "update" not in fields:
             raise PayloadError("the reply has no entry 'update'")
-        values = unpack_update(fields["update"], self.steps, self.size)
         rest = {n: v for n, v in fields.items() if n != "update"}
+        self._check(rest)
+        return unpack_update(fields["update"], self.steps, self.size), rest
+
+    def _check(self, fields: Mapping[str, Any]) -> None:
+        """Raise an error for entries beside the update that are not those of every reply."""
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("rows", *self.entries), ())
+        shapes |= {name: (size,) for name, size in (self.plain or {}).items()}
+        for name in shapes.keys() | fields.keys():
+            if name not in fields or name not in shapes:
+                which = "has no" if name in shapes else "has an unknown"
+                raise PayloadError(f"the reply {which} entry {name!r}")
+            found = np.shape(fields[name])[1:]
+            if found != shapes[name] or np.asarray(fields[name]).dtype.kind not in "iuf":
+                raise PayloadError(f"the entry {name!r} has shape {found}, not {shapes[name]}")
+
+    def _sum_stacked(self, fields: Mapping[str, Any]) -> Any:
+        values, rest = self._unpack(fields)
         return self._sum(rest, len(values), lambda weights: weights.astype(values.dtype) @ values)
 
     def _sum(
@@ -359,14 +402,14 @@ class UpdateMean(Aggregation):
         weighted_sum: Callable[[FloatArray], Array],
     ) -> Any:
         weights = self._weights(fields, count)
-        rest = {n: v for n, v in fields.items() if n not in ("rows", *self.plain)}
+        rest = {n: v for n, v in fields.items() if n in self.entries}
         weighted = {"update": weighted_sum(weights)}
         weighted.update({name: weights @ value for name, value in rest.items()})
         return {
             "weight": float(weights.sum()),
             "count": count,
             "sums": weighted,
-            "plain": {name: fields[name].sum(axis=0) for name in self.plain},
+            "plain": {name: fields[name].sum(axis=0) for name in self.plain or ()},
         }
 
     def _weights(self, fields: Mapping[str, Any], count: int) -> FloatArray:

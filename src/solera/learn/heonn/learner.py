@@ -187,7 +187,7 @@ class FedHEONN(Additive):
                 more = self._ask(federation, clients, aggregation)
                 self.conclude(aggregation.merge(self.statistics_, more))
                 return self
-            self.forget()
+            self.reset()
             self.history_ = []
             self.schema_ = agree(federation, allow_missing=self.allows_missing)
             self.train(federation, clients)

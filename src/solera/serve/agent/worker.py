@@ -28,7 +28,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from solera.core.clients import Array, IntArray, Part, Segments
+from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
 from solera.core.engine import Ask
 from solera.core.errors import DataError, PayloadError, SoleraError, UsageError, WorkerDied
 from solera.core.gate import ReleaseLimits
@@ -387,6 +387,9 @@ class _Owner:
 
     def identifiers_of(self, client: int, part: Part) -> Array | None:
         return self.data.identifiers_of(0, part)
+
+    def labelled_of(self, client: int, part: Part) -> BoolArray | None:
+        return self.data.labelled_of(0, part)
 
     def prepared(self, steps: Sequence[Any]) -> _Owner:
         return _Owner(self.data.prepared(steps))

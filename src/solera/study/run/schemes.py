@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from solera.data.own_tables import own
 from solera.data.partition_groups import ByGroup
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
+from solera.learn.card import CARD
 from solera.learn.evaluation import Evaluation, evaluate, evaluation_of, summed
 from solera.learn.score_curves import Curves, curves_of
 from solera.learn.score_metrics import Scores
@@ -32,6 +34,7 @@ from solera.simulate.simulation import Simulation, simulate
 from solera.study.files.tables import DataSpec, Scheme
 from solera.study.metrics import score_name
 from solera.study.run.cells import Cell
+from solera.study.run.folder import write_text
 from solera.study.run.results import Result, finite
 
 MOST_CLASSES = 100
@@ -52,8 +55,9 @@ def train(
 ) -> Result:
     """The result of one training.
 
-    The model goes to the file ``save``, except where every client has one of its own. ``energy``
-    measures it, with a ``sampler`` that is shared by several trainings, if any.
+    The model goes to the file ``save`` and its card beside it, except where every client has a
+    model of its own. ``energy`` measures it, with a ``sampler`` that is shared by several
+    trainings, if any.
     """
     measured: AbstractContextManager[Any] = nullcontext(_Unmeasured())
     if energy is not None:
@@ -73,7 +77,16 @@ def train(
     result = replace(result, seconds=round(record.seconds, 3), selected=record.selected_.tolist())
     if energy is not None:
         result = replace(result, energy=_with_earlier(tracked.use, record.earlier_kwh_, energy))
+    if save is not None and model is not None:
+        write_text(Path(f"{os.fspath(save)}{CARD}"), _card(model, result))
     return result
+
+
+def _card(model: Any, result: Result) -> str:
+    """The model card, with what test rows and clients say of it and what its training took."""
+    clients = {client: {result.score or "score": value} for client, value in result.clients.items()}
+    found = Evaluation(result.metrics or result.client_metrics, clients, {})
+    return str(model.card(found if found.metrics else None, energy=result.energy))
 
 
 # --- the three schemes ---
