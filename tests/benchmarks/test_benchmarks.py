@@ -32,6 +32,7 @@ SHOWS = {
     "million": r"peak memory +\d+ MB",
     "million_averaging": r"peak memory +\d+ MB",
     "overhead": r"processes \(2 workers\), fold.* the loop",
+    "pages": r"open pages, both ends: .*% of a core",
     "progress_bar": r"bar \d.* ratio \d",
     "secure_sum": r"120 +\d+ +100 +\d\.\d",
     "selection": r"largest difference of a value \d",
@@ -48,6 +49,7 @@ PARTS = {
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
     "files": ("pyarrow",),
+    "pages": ("fastapi", "httpx", "argon2"),
     "gate": ("torch",),
     "gpu": ("torch",),
     "hostile": ("fastapi", "httpx"),
