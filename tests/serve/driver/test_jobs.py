@@ -398,3 +398,38 @@ def test_nobody_asks_in_a_job_that_the_coordinator_runs(network):
             driver.request(method, f"/v1/jobs/m/{path}", json=bodies.get(path, ask))
         driver.close()
     until(network, "m", lambda job: job["state"] == "finished")
+
+
+def test_who_leaves_a_standing_job_was_never_in_its_model(network, tmp_path):
+    """The same bytes as in a federation without the client, and a receipt."""
+    from typer.testing import CliRunner
+
+    from solera.cli.app import app
+    from solera.serve.receipts import is_genuine
+
+    join(network, "north", "south", "west")
+    text = STANDING.format(name="s").replace("clients = 2", "clients = 3")
+    start(network, text, "s", "standing")
+    version = until(network, "s", contributions(3))["model"]["version"]
+    home = network.folder / "south"
+    kill(network.agents["south"])
+    result = CliRunner().invoke(app, ["leave", "--folder", str(home), "--delete"])
+    assert result.exit_code == 0, result.output
+    assert "folded again without it: s" in result.output
+    told = until(network, "s", lambda told: told["model"]["version"] > version)
+    assert set(told["model"]["contributions"]) == {"0", "2"}
+
+    receipt = wire.msgspec.json.decode((home / "receipt.json").read_bytes(), type=wire.Receipt)
+    assert is_genuine(receipt)
+    assert receipt.refolded == ["s"]
+    assert not is_genuine(wire.msgspec.structs.replace(receipt, refolded=[]))
+
+    never = Network(tmp_path / "never")
+    try:
+        never.start()
+        join(never, "north", "west")
+        start(never, STANDING.format(name="s"), "s", "standing")
+        until(never, "s", contributions(2))
+        assert model_of(network, "s")[1] == model_of(never, "s")[1]
+    finally:
+        never.close()

@@ -45,6 +45,7 @@ class Sender:
             bytes=len(done.frame),
             numbers=_numbers_in(decode(done.frame)) if answered else 0,
             new=done.new_numbers,
+            epsilon=done.epsilon,
             reason=done.reason,
         )
 

@@ -30,6 +30,7 @@ from solera.serve.coordinator.service import UPLOADS, Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
+from solera.serve.coordinator.web.pages import pages_of
 from solera.serve.identity import Identity, Unauthorised
 
 _CACHED_SECONDS = 0.5
@@ -118,6 +119,7 @@ def create_app(
     ]
     for router in routers:
         app.include_router(router)
+    app.include_router(pages_of(coordinator))
     described = cache(lambda: describe(app, coordinator, routers))
     app.openapi = described  # type: ignore[method-assign]
     document = cache(lambda: json.dumps(described()).encode())

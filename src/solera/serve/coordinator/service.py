@@ -24,7 +24,7 @@ from solera.serve.coordinator.refusals import Refusals
 from solera.serve.coordinator.store.base import Denied
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.coordinator.store.tables import ClientRow, TokenRow
 from solera.serve.identity import (
     UNKNOWN_KEY,
     Identity,
@@ -54,6 +54,12 @@ _COSTS = {
 }
 """Requests that leave something on the disk for good cost more."""
 _LOOK_AGAIN = 1.0
+_FOR_ADMINISTRATORS = (
+    "/v1/federations/{federation}/invites",
+    "/v1/federations/{federation}/clients/{client}/revoke",
+)
+_OF_NO_FEDERATION = ("/v1/blobs", "/v1/blobs/{digest}")
+"""Blobs are named by their SHA-256: who can name one has it, or was told of it."""
 _MOST_DRIVEN = 10_000
 """Names of jobs that are remembered."""
 
@@ -103,6 +109,7 @@ class Coordinator:
         """When clients were heard of, until it is written down."""
         self._clients: dict[bytes, ClientRow] = {}
         self._keys: set[bytes] = set()
+        self._tokens: dict[bytes, TokenRow] | None = None
         self._driven: set[str] = set()
         self._look_at = float("-inf")
         self._looking = asyncio.Lock()
@@ -111,6 +118,8 @@ class Coordinator:
 
     async def driver(self, request: Request) -> None:
         self._check_token(request)
+        if request.state.limited is not None:
+            await self._check_limits(request, request.state.limited)
         self._spend(request, request.client)
         self._known(request, "driver")
 
@@ -166,8 +175,33 @@ class Coordinator:
         token = token_hash(request.headers.get("Authorization", "").removeprefix("Bearer "))
         own = token_hash(self.managed_token)
         request.state.is_managed = hmac.compare_digest(token, own)
-        if not request.state.is_managed and not hmac.compare_digest(token, self.admin):
+        request.state.limited = None
+        if request.state.is_managed or hmac.compare_digest(token, self.admin):
+            return
+        if self._tokens is None:
+            self._tokens = {row.token_hash: row for row in self.store.tokens()}
+        limited = self._tokens.get(token)
+        if limited is None or limited.expires < time.time():
             raise Refused("driver", "wrong token")
+        request.state.limited = limited
+
+    async def _check_limits(self, request: Request, token: TokenRow) -> None:
+        """What a program's token allows: a role, and one federation or all."""
+        route = getattr(request.scope.get("route"), "path", "")
+        if request.method != "GET" and token.role == "viewer":
+            raise Refused("driver", f"token {token.name!r} may look only")
+        if route in _FOR_ADMINISTRATORS and token.role != "administrator":
+            raise Refused("driver", f"token {token.name!r} may not do that")
+        if token.federation is None:
+            return
+        federation = request.path_params.get("federation")
+        if "job" in request.path_params:
+            job = await run_in_threadpool(self.store.job, request.path_params["job"])
+            federation = job.federation
+        if federation is None and route not in _OF_NO_FEDERATION:
+            raise Refused("driver", f"token {token.name!r} is for {token.federation!r} only")
+        if federation not in (None, token.federation):
+            raise Refused("driver", f"token {token.name!r} is for {token.federation!r} only")
 
     def _check_signature(
         self, request: Request, audience: str, body: str | None, seen: NonceCache | None
@@ -196,6 +230,10 @@ class Coordinator:
         """Somebody has joined."""
         self._keys.add(key)
         self.notifier.notify()
+
+    def forget_tokens(self) -> None:
+        """Tokens have changed: look again."""
+        self._tokens = None
 
     def forget_clients(self) -> None:
         """Who takes part has changed: look again, and wake everybody."""
