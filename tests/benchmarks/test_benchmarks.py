@@ -22,6 +22,7 @@ MODULES = {"heonn_reference", "numbers_task", "sizes"}
 SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
+    "files": r"processes +\d.* \d+\n",
     "gate": r"no-op, 10 clients .* in the gate",
     "gpu": r"W3 logistic +\d",
     "heonn": r"encrypted weights, finish=coordinator +\d",
@@ -32,9 +33,11 @@ SHOWS = {
     "million_averaging": r"peak memory +\d+ MB",
     "overhead": r"processes \(2 workers\), fold.* the loop",
     "progress_bar": r"bar \d.* ratio \d",
+    "secure_sum": r"120 +\d+ +100 +\d\.\d",
     "selection": r"largest difference of a value \d",
     "simulation": r"W3: (.*\n)*loop +\d",
     "trees": r"FedHistGBDT, .*ratio \d",
+    "vertical": r"solera, processes +\d",
 }
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
@@ -44,14 +47,17 @@ PARTS = {
 }
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
+    "files": ("pyarrow",),
     "gate": ("torch",),
     "gpu": ("torch",),
     "hostile": ("fastapi", "httpx"),
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
     "progress_bar": ("torch",),
+    "secure_sum": ("cryptography",),
     "selection": ("torch",),
     "simulation": ("torch",),
+    "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
 

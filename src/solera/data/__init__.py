@@ -3,9 +3,11 @@
 from solera.core.schema import Feature, Schema
 from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
+from solera.data.client_files import from_files, from_loader
 from solera.data.dataset import Dataset, holdout
 from solera.data.federated import FederatedData, LazyData
 from solera.data.multilabel import LabelData, deal_labels
+from solera.data.stored import StoredData
 
 __all__ = [
     "Dataset",
@@ -14,9 +16,12 @@ __all__ = [
     "LabelData",
     "LazyData",
     "Schema",
+    "StoredData",
     "agree",
     "deal_labels",
+    "from_files",
     "from_huggingface",
+    "from_loader",
     "from_pandas",
     "from_torch",
     "holdout",

@@ -9,23 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.clients import FloatArray
 from solera.core.constraints import Count, check_arguments, check_values, names_checked
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature, Kind, Target, Unknown, infer_target, numbered
+from solera.data.column_types import Answer, Column, read_frame
 from solera.data.dataset import Dataset, make_schema
 from solera.data.files import require_pandas
-from solera.data.frames import (
-    check_columns,
-    is_frame,
-    is_whole,
-    read_column,
-    read_frame,
-    target_array,
-    to_pandas,
-)
+from solera.data.frames import check_columns, is_frame, target_array, to_pandas
 
-_SHOW_PROGRESS = 10_000  # rows read one by one
+_SHOW_PROGRESS = 2_000  # rows or files read one by one
 
 
 @names_checked
@@ -85,7 +77,7 @@ def from_torch(dataset: Any, *, limit: Count | None = None, flat: bool = True) -
     if tensors is not None and len(tensors) == 2:
         X, y = (_array(tensor[:rows]) for tensor in tensors)
     else:
-        pairs = [dataset[i] for i in _tracked(range(rows))]
+        pairs = [dataset[i] for i in tracked(range(rows), "Reading rows")]
         if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
             raise DataError("the rows of the data set are not pairs (x, y)")
         X = _stacked("x", (pair[0] for pair in pairs))
@@ -125,7 +117,7 @@ def from_huggingface(
             hint="choose a split, such as dataset['train']",
         )
     known = dataset.features
-    answers = _listed(target)
+    answers = listed(target)
     chosen = [n for n in known if n not in answers] if features is None else list(features)
     check_columns([*chosen, *answers], list(known))
     parts = {name: _part(pandas, dataset, name) for name in [*chosen, *answers]}
@@ -159,58 +151,23 @@ def _from_frame(
     kinds: Mapping[str, Kind] | None = None,
     unknown: Unknown = "error",
 ) -> Dataset:
-    answers = _listed(target)
-    aside = {*answers, *_listed(group)}
+    answers = listed(target)
+    aside = {*answers, *listed(group)}
     kinds = kinds or {}
-    check_columns([*answers, *_listed(group), *(columns or ()), *kinds], frame.columns)
+    check_columns([*answers, *listed(group), *(columns or ()), *kinds], frame.columns)
     chosen = [c for c in (columns or frame.columns) if c not in aside]
     if not chosen:
         raise DataError("there is no column to learn from besides the target")
     X, features = read_frame(frame, chosen, kinds)
-    y: NDArray[Any] | None = None
-    kind: Target = "none"
-    class_names: tuple[str, ...] = ()
-    if isinstance(target, str):
-        y, kind, class_names = _one_answer(frame[target], kinds.get(target))
-    elif answers:
-        y, kind, class_names = _answers([frame[name] for name in answers])
-    outputs = 0 if y is None else len(class_names) or (y.shape[1] if y.ndim == 2 else 1)
-    whole = _whole(origin, X, y, features, kind, outputs, class_names)
+    seen = [Column(name, kinds.get(name), values=True) for name in answers]
+    for column in seen:
+        column.add(frame[column.name])
+    answer = Answer.of(seen, single=isinstance(target, str))
+    y = answer.read(frame)
+    whole = _whole(origin, X, y, features, answer.kind, answer.outputs, answer.class_names)
     groups = {} if group is None else {group: target_array(frame[group], f"column {group!r}")}
     schema = dataclasses.replace(whole.schema, unknown=unknown)
     return dataclasses.replace(whole, groups=groups, target_names=tuple(answers), schema=schema)
-
-
-def _one_answer(series: Any, declared: Kind | None) -> tuple[NDArray[Any], Target, tuple[str, ...]]:
-    values, feature = _complete(series, declared)
-    if feature.kind == "categorical":
-        return values.astype(np.int64), "classes", feature.categories
-    if declared is not None or not is_whole(series):
-        return values, "numbers", ()
-    distinct, codes = np.unique(values, return_inverse=True)
-    return codes.astype(np.int64), "classes", tuple(f"{value:.0f}" for value in distinct)
-
-
-def _answers(columns: Sequence[Any]) -> tuple[NDArray[Any], Target, tuple[str, ...]]:
-    read = [_complete(series) for series in columns]
-    y = np.column_stack([values for values, _ in read])
-    if all(map(is_whole, columns)) and np.isin(y, (0, 1)).all():
-        return y.astype(np.uint8), "labels", tuple(feature.name for _, feature in read)
-    for _, feature in read:
-        if feature.kind == "categorical":
-            raise DataError(f"target column {feature.name!r} holds neither 0/1 labels nor numbers")
-    return y, "numbers", ()
-
-
-def _complete(series: Any, declared: Kind | None = None) -> tuple[FloatArray, Feature]:
-    values, feature = read_column(series, declared)
-    missing = int(np.isnan(values).sum())
-    if missing:
-        raise DataError(
-            f"target column {feature.name!r} has {missing} missing values",
-            hint="leave these rows out",
-        )
-    return values, feature
 
 
 def _stacked(name: str, cells: Iterable[Any]) -> NDArray[Any]:
@@ -229,16 +186,18 @@ def _array(value: Any) -> NDArray[Any]:
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
-def _tracked(rows: range) -> Iterable[int]:
+def tracked(rows: range, title: str) -> Iterable[int]:
+    """The numbers, with a progress bar where they are many."""
     if len(rows) < _SHOW_PROGRESS:
         return rows
     from rich.console import Console
     from rich.progress import track
 
-    return track(rows, "Reading rows", console=Console(stderr=True), transient=True)
+    return track(rows, title, console=Console(stderr=True), transient=True)
 
 
-def _listed(names: str | Sequence[str] | None) -> list[str]:
+def listed(names: str | Sequence[str] | None) -> list[str]:
+    """One name, several or none as a list."""
     return [names] if isinstance(names, str) else list(names or ())
 
 

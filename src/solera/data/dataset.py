@@ -66,7 +66,7 @@ class Dataset:
         """
         if self.schema.target != "classes" or not self.class_names:
             return self
-        values = _class_values(self.class_names)
+        values = class_values(self.class_names)
         classes = np.unique(values)
         return replace(
             self,
@@ -124,7 +124,8 @@ class Dataset:
         return f"{text}: {', '.join(shown + more)}"
 
 
-def _class_values(names: tuple[str, ...]) -> NDArray[Any]:
+def class_values(names: tuple[str, ...]) -> NDArray[Any]:
+    """What names of classes stand for: whole numbers, truth values or texts."""
     if {*names} <= {"False", "True"}:
         return np.array([name == "True" for name in names])
     whole = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", name) for name in names)

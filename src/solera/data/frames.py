@@ -14,7 +14,7 @@ the schema that came of it, so that a text means the same code whatever else its
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,11 +23,9 @@ from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray
 from solera.core.errors import DataError, MissingExtra
-from solera.core.schema import Feature, Kind, Schema, Unknown, numbered
+from solera.core.schema import Feature, Schema, Unknown, numbered
 from solera.data.files import require_pandas
 
-_FREE_TEXT = 100  # different texts a short column may have
-_DATE = r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?"
 _SHOWN = 6
 
 
@@ -53,95 +51,26 @@ def to_pandas(frame: Any) -> Any:
     return frame
 
 
-# --- a column by what it holds ---
+# --- values and their texts ---
 
 
-def read_column(series: Any, kind: Kind | None = None) -> tuple[FloatArray, Feature]:
-    """A column as numbers or codes, NaN where missing; ``kind`` where it does not go by itself."""
-    name, series = str(series.name), _typed(series)
-    kind = _kind_of(name, series) if kind is None else kind
-    feature = Feature(name, kind, _categories(series) if kind == "categorical" else ())
-    return encode_column(series, feature), feature
-
-
-def _typed(series: Any) -> Any:
+def typed(series: Any) -> Any:
     """A column of Python objects with the type its values share, if they do."""
     series = series.infer_objects()
     return series.convert_dtypes() if series.dtype == object else series
 
 
-def is_whole(series: Any) -> bool:
-    """Whether all its values are integers or truth values by their type."""
-    from pandas.api import types
-
-    dtype = _typed(series).dtype
-    return bool(types.is_integer_dtype(dtype) or types.is_bool_dtype(dtype))
-
-
-def _kind_of(name: str, series: Any) -> Kind:
-    from pandas import CategoricalDtype
-    from pandas.api import types
-
-    if types.is_bool_dtype(series.dtype) or isinstance(series.dtype, CategoricalDtype):
-        return "categorical"
-    if types.is_numeric_dtype(series.dtype) and not types.is_complex_dtype(series.dtype):
-        return "numeric"
-    what = types.infer_dtype(series)
-    if what == "decimal":
-        return "numeric"
-    if what in ("date", "datetime", "datetime64") or _reads_as_dates(series):
-        return "date"
-    if what not in ("string", "empty"):
-        hint = "leave it out, or turn it into numbers, text or a category first"
-        if what.startswith(("time", "period")):
-            hint = "turn it into numbers first, such as days"
-        raise DataError(f"column {name!r} holds {what} values", hint=hint)
-    texts = series.nunique()
-    if texts > max(_FREE_TEXT, len(series) // 2):
-        raise DataError(
-            f"column {name!r} holds {texts:,} different texts in {len(series):,} rows",
-            hint="leave free text and identifiers out, or make it a category dtype",
-        )
-    return "categorical"
-
-
-def _reads_as_dates(series: Any) -> bool:
-    """Whether it is text, and all of it dates as ISO 8601 writes them."""
-    from pandas.api import types
-
-    if types.infer_dtype(series) != "string":
-        return False
-    known = series.dropna().astype(str)
-    return bool(len(known)) and bool(known.str.fullmatch(_DATE).all())
-
-
-def _categories(series: Any) -> tuple[str, ...]:
-    """The texts of a column: in the order of a category dtype, of numbers, or of the alphabet."""
-    from pandas import CategoricalDtype
-    from pandas.api import types
-
-    if isinstance(series.dtype, CategoricalDtype):
-        values = series.cat.categories
-    elif types.is_bool_dtype(series.dtype):
-        values = [False, True]
-    elif types.is_numeric_dtype(series.dtype):
-        values = sorted(series.dropna().unique())
-    else:
-        return tuple(sorted(set(_texts(series)) - {None}))
-    return tuple(dict.fromkeys(_text(value) for value in values))
-
-
-def _text(value: Any) -> str:
+def category_text(value: Any) -> str:
     """How a category reads: 3, 3.0 and "3" are the same one."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return f"{value:.0f}"
     return str(value)
 
 
-def _texts(series: Any) -> NDArray[Any]:
+def category_texts(series: Any) -> NDArray[Any]:
     """Every value as the text of its category, None where missing."""
     codes, values = series.factorize()
-    names = np.array([*(_text(value) for value in values), None], dtype=object)
+    names = np.array([*(category_text(value) for value in values), None], dtype=object)
     texts: NDArray[Any] = names[np.asarray(codes)]
     return texts
 
@@ -157,9 +86,9 @@ def encode_column(series: Any, feature: Feature, unknown: Unknown = "error") -> 
 
 
 def _codes(series: Any, feature: Feature, unknown: Unknown) -> FloatArray:
-    codes, values = _typed(series).factorize()
+    codes, values = typed(series).factorize()
     place = {name: code for code, name in enumerate(feature.categories)}
-    texts = [_text(value) for value in values]
+    texts = [category_text(value) for value in values]
     strangers = [text for text in texts if text not in place]
     if strangers and unknown == "error":
         raise DataError(
@@ -176,7 +105,9 @@ def _numbers(series: Any, name: str) -> FloatArray:
     from pandas import to_numeric
     from pandas.api import types
 
-    series = _typed(series)
+    series = typed(series)
+    if _is_plain(series.dtype):
+        return np.asarray(series.to_numpy(dtype=np.float64))
     if types.is_datetime64_any_dtype(series.dtype) or types.is_timedelta64_dtype(series.dtype):
         raise DataError(f"column {name!r} holds {series.dtype} values, numbers are needed")
     if not types.is_numeric_dtype(series.dtype):
@@ -194,7 +125,7 @@ def _days(series: Any, name: str) -> FloatArray:
     from pandas import to_datetime
     from pandas.api import types
 
-    series = _typed(series)
+    series = typed(series)
     if types.is_numeric_dtype(series.dtype) and series.notna().any():
         raise DataError(
             f"column {name!r} holds numbers, dates are needed",
@@ -222,8 +153,17 @@ def encode_frame(frame: Any, schema: Schema) -> FloatArray:
     if features == numbered(len(features)) and not {f.name for f in features} & {*frame.columns}:
         features = tuple(Feature(name) for name in frame.columns)
     check_columns([feature.name for feature in features], frame.columns)
+    types = dict(frame.dtypes)
+    plain = [f.name for f in features if f.kind == "numeric" and _is_plain(types[f.name])]
+    if len(plain) == len(features):  # at once: many times faster than column by column
+        return np.ascontiguousarray(frame[plain].to_numpy(dtype=np.float64))
     columns = [encode_column(frame[f.name], f, schema.unknown) for f in features]
     return np.column_stack(columns)
+
+
+def _is_plain(dtype: Any) -> bool:
+    """Whether it is a type of numbers that NumPy itself has."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "iuf"
 
 
 def check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -298,14 +238,3 @@ def _is_missing(value: Any) -> bool:
 def _listed(words: Any, most: int = _SHOWN) -> str:
     words = list(words)
     return ", ".join(words[:most]) + (", …" if len(words) > most else "")
-
-
-# --- a whole frame ---
-
-
-def read_frame(
-    frame: Any, names: Sequence[str], kinds: Mapping[str, Kind]
-) -> tuple[FloatArray, tuple[Feature, ...]]:
-    """These columns of a pandas frame, and what they are."""
-    columns = [read_column(frame[name], kinds.get(name)) for name in names]
-    return np.column_stack([values for values, _ in columns]), tuple(f for _, f in columns)

@@ -22,15 +22,14 @@ from solera.core.schema import Kind, Unknown
 from solera.data.adapters import from_pandas
 from solera.data.dataset import Dataset, held_out
 from solera.data.files import require_pandas
+from solera.data.table_files import ENDINGS, TableFile, table_files
 
-_ENDINGS = (".csv", ".csv.gz", ".parquet")
 _READ_ONLY = {"sqlite": "PRAGMA query_only = ON", "postgresql": "SET TRANSACTION READ ONLY"}
-_MISSING = ("", "?", "NA", "NaN", "nan", "NULL", "null")
 
 
 def is_own(name: str) -> bool:
     """Whether it says where a table is, rather than naming a data set."""
-    return name.startswith("sql:") or name.endswith(_ENDINGS) or "/" in name or Path(name).is_dir()
+    return name.startswith("sql:") or name.endswith(ENDINGS) or "/" in name or Path(name).is_dir()
 
 
 def read_table(url: str) -> Any:
@@ -87,7 +86,7 @@ def digest(file: str) -> str:
     if file.startswith("sql:"):
         return hashlib.sha256(file.encode()).hexdigest()
     total = hashlib.sha256()
-    for path in _files(Path(file)):
+    for path in table_files(Path(file)):
         total.update(path.read_bytes())
     return total.hexdigest()
 
@@ -100,39 +99,13 @@ def _shown(file: str) -> str:
 # --- files ---
 
 
-def _files(path: Path) -> list[Path]:
-    """The file, or those of a folder by name."""
-    if not path.is_dir():
-        if not path.is_file():
-            raise DataError(f"there is no file {path}")
-        return [path]
-    files = sorted(p for p in path.iterdir() if p.name.endswith(_ENDINGS) and p.is_file())
-    if not files:
-        raise DataError(f"the folder {path} holds no {' or '.join(_ENDINGS)} file")
-    return files
-
-
 def _from_files(path: Path) -> Any:
     pandas = require_pandas("a table of one's own")
-    files = _files(path)
-    frames = [_from_file(file) for file in files]
+    files = table_files(path)
+    frames = [TableFile(file).read() for file in files]
     for file, frame in zip(files[1:], frames[1:], strict=True):
         _check_alike(file, frame, files[0], frames[0])
     return pandas.concat([frame[frames[0].columns] for frame in frames], ignore_index=True)
-
-
-def _from_file(path: Path) -> Any:
-    pandas = require_pandas("a table of one's own")
-    try:
-        if path.name.endswith(".parquet"):
-            return pandas.read_parquet(path)
-        if path.name.endswith(_ENDINGS):
-            return pandas.read_csv(path, keep_default_na=False, na_values=_MISSING)
-    except ImportError:
-        raise MissingExtra.of(f"reading {path.name}", "arrow") from None
-    except Exception as error:  # readers raise errors of many libraries
-        raise DataError(f"{path} cannot be read: {_first_line(error)}") from None
-    raise DataError(f"{path} is none of {', '.join(_ENDINGS)}")
 
 
 def _check_alike(file: Path, frame: Any, first: Path, wanted: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -21,19 +21,26 @@ from solera.core.clients import (
     Source,
 )
 from solera.core.component import build_fitted
+from solera.core.cover import build_cover
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.groups import GroupedSource, needs_groups
+from solera.core.disclosure.noised import Ledger
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
-from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
+from solera.core.payload import decode, encode, encoded_size, read_only
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
+from solera.core.sealing import Sealer, open_ask, seal_reply
 from solera.core.task import Task, find_task
 from solera.engines.gates import Gates
 
 States = dict[int, dict[str, Any]]
 
+RELEASED = "solera.released"
+"""Where a client's state keeps what left it."""
+_SCOPE = ("", "simulation")
+"""Federation and job for which simulated clients seal."""
 MEMORY = 256 << 20
 """Bytes of rows and updates that a ``many=`` call may hold at once, unless told otherwise."""
 
@@ -67,12 +74,15 @@ class Runner:
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
         limits: ReleaseLimits | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.source = source
         self.fault_model = fault_model
         self.memory = memory
         self.limits = limits
-        self.gates = None if limits is None else Gates(limits, source)
+        self.gates = None if limits is None else Gates(limits, source, ledger)
+        self.sealer: Sealer | None = None
+        """Seals messages between simulated clients; an agent does it for a real one."""
         self._prepared: dict[str, Source] = {}
 
     def block(
@@ -145,6 +155,9 @@ class Runner:
             payloads = task.many(group, ask.payload)
             if self.gates is not None and admitted is not None:
                 payloads = self.gates.release(task, ask, group, payloads, admitted)
+            if ask.cover is not None:
+                cover = build_cover(ask.cover).cover
+                payloads = [cover(c, reply) for c, reply in zip(group, payloads, strict=True)]
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -190,19 +203,28 @@ class Runner:
 
     def _reply(self, task: Task, ask: Ask, client: int, state: dict[str, Any]) -> Any:
         """The reply of one client, through the gate where there is one."""
+        seals = self.sealer if task.sealed else None
+        if task.sealed and seals is None:
+            raise Refusal(f"task {task.name!r} exchanges messages, and clients here have no keys")
+        if seals is not None:
+            payload = ask.payload_for(client)
+            payload = open_ask(task, payload, ask.round, client, _SCOPE, seals)
+            ask = replace(ask, payload=payload)
         asked = Client(client, self._source_for(ask), _draws(ask), state)
         admitted = None if self.gates is None else self.gates.admit(task, ask, asked.alone)
         reply = task.one(asked, ask.payload_for(client))
         if self.gates is not None and admitted is not None:
             (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
-        return reply
+        if ask.cover is not None:
+            reply = build_cover(ask.cover).cover(asked, reply)
+        return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
 
     def _source_for(self, ask: Ask) -> Source:
         """What the task of an ask sees of the rows, prepared as the ask says."""
         source, kind = self.source, "rows"
         if self.limits is not None:
             task = find_task(ask.task, ask.version)
-            if needs_groups(task, self.limits):
+            if needs_groups(task, self.limits, _any_payload(ask)):
                 source, kind = self._grouped, "groups"
         if not ask.prepare:
             return source
@@ -273,6 +295,9 @@ class Runner:
 class Simulated:
     """What engines share whose clients live on this machine: their rows and what they keep."""
 
+    simulated = True
+    """Whatever protects is seeded, and protects nobody."""
+
     def __init__(
         self,
         source: Source,
@@ -301,6 +326,10 @@ class Simulated:
         undisturbed = self._runner.fault_model is None and self._runner.limits is None
         return undisturbed and knows is not None and bool(knows())
 
+    def seal_with(self, sealer: Sealer) -> None:
+        """Seal messages between clients; without it no task may ask for that."""
+        self._runner.sealer = sealer
+
     def states(self) -> dict[int, Any]:
         return self._states
 
@@ -323,7 +352,7 @@ def validate_and_fold(
 
     Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
     """
-    if task.like is not None and not isinstance(batch.payloads, Stacked):
+    if task.like is not None and ask.cover is None and not isinstance(batch.payloads, Stacked):
         like = task.like
         batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
         failures += failed
@@ -337,8 +366,8 @@ def validate_and_fold(
             batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
             failures += failed
             partial = aggregation.fold(batch)
-    if task.finite and (aggregation is None or not is_finite(partial)):
-        batch, failed = batch.only_finite(None if aggregation is None else aggregation.lift)
+    if task.finite and (aggregation is None or not aggregation.sound(partial)):
+        batch, failed = batch.only_finite(None if aggregation is None else aggregation.sound_reply)
         failures += failed
         if aggregation is not None and failed:
             partial = aggregation.fold(batch)
@@ -367,6 +396,13 @@ def _remove_unreachable(
     virtual = max(waited, float(delay.max(initial=0.0)))
     rest = Faults(faults.dropped[~gone], faults.crashed[~gone], faults.corrupted[~gone], delay)
     return clients[~gone], failures, virtual, rest
+
+
+def _any_payload(ask: Ask) -> Any:
+    """The payload, or that of some client: noise is for all of an ask or for none."""
+    if isinstance(ask.payload, PerClient):
+        return next(iter(ask.payload.payloads.values()), None)
+    return ask.payload
 
 
 def _draws(ask: Ask) -> Draws:
