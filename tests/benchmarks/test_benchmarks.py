@@ -37,6 +37,7 @@ SHOWS = {
     "selection": r"largest difference of a value \d",
     "simulation": r"W3: (.*\n)*loop +\d",
     "trees": r"FedHistGBDT, .*ratio \d",
+    "vertical": r"solera, processes +\d",
 }
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
@@ -56,6 +57,7 @@ NEEDS = {
     "secure_sum": ("cryptography",),
     "selection": ("torch",),
     "simulation": ("torch",),
+    "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
 

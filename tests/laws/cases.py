@@ -33,6 +33,7 @@ from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.id3 import grow_id3
 from solera.privacy.he.sums import EncryptedSum
 from solera.privacy.secure_sum.protocol import MaskedWords, SecureSum
+from solera.robust.collect import CollectUpdates, Robust
 
 
 def registered(kind: type) -> list[type]:
@@ -63,6 +64,8 @@ AGGREGATIONS: dict[type, Callable[[], Any]] = {
     so.aggregations.ByFold: lambda: so.aggregations.ByFold(so.aggregations.Sum(), 2),
     so.aggregations.Mean: lambda: so.aggregations.Mean(weight="rows"),
     UpdateMean: lambda: UpdateMean(3),
+    CollectUpdates: lambda: CollectUpdates(UpdateMean(3)),
+    Robust: lambda: Robust(UpdateMean(3), so.robust.Median()),
     so.aggregations.Fields: lambda: so.aggregations.Fields(
         {"sums": so.aggregations.Sum(), "rows": so.aggregations.Collect()}
     ),
@@ -118,6 +121,8 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     ),
     SumOf: vectors,
     UpdateMean: _updates,
+    CollectUpdates: _updates,
+    Robust: _updates,
     Grams: st.fixed_dictionaries(
         {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}
     )
@@ -266,6 +271,12 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
                     so.updates.Quantise(8),
                 ],
             ),
+            ("classes",),
+        ),
+        ("robust", averaging(so.FedAvg, aggregate=so.robust.Median()), ("classes",)),
+        (
+            "buckets",
+            averaging(so.FedAvg, aggregate=so.robust.Buckets(so.robust.Median(), buckets=2)),
             ("classes",),
         ),
         ("module", averaging_module, ("classes",)),

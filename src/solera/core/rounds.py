@@ -34,6 +34,9 @@ from solera.core.task import Task
 
 log = logging.getLogger("solera")
 
+_UNSOUND = ("invalid", "corrupt")
+"""Kinds of failures of clients that replied, but nothing that may be aggregated."""
+
 
 class Round:
     """One turn of the loop, as the learner sees it.
@@ -258,9 +261,12 @@ class Rounds:
                 callback.on_end(self.learner)
 
     def _roster(self, time: float) -> Roster:
-        federation, clients = self.federation, len(self.federation)
+        federation, clients = self.federation, self.federation.engine.clients
         clock = federation.clock
         available = None if clock is None else clock.available(federation.seed, time, clients)
+        if len(federation) < clients:
+            everyone = federation.clients
+            available = everyone if available is None else np.intersect1d(available, everyone)
         there = clients if available is None else len(available)
         budget = there if self.per_round is None else min(self.per_round, there)
         sizes = federation.engine.sizes("train")
@@ -314,6 +320,9 @@ class Rounds:
             **({"secure": True} if round.secure else {}),
             **round.metrics,
         }
+        excluded = [[f.client, f.reason] for f in round.failures if f.kind in _UNSOUND]
+        if excluded:
+            round.metrics["excluded"] = excluded
         for callback in self.callbacks:
             callback.on_round(self.learner, round)
         self.history.append(round.metrics)

@@ -34,7 +34,7 @@ def training_facts(federation: Federation, *, started: bool) -> dict[str, Any]:
         **earlier,
         **secure,
         "clients": len(federation),
-        "rows": None if sizes is None else int(sizes.sum()),
+        "rows": None if sizes is None else int(sizes[federation.clients].sum()),
         "seed": federation.seed,
         "versions": _versions(),
     }

@@ -30,6 +30,7 @@ from solera.core.constraints import Count, NonNegative, NonNegativeInt
 from solera.core.plan import Plan, in_turn
 from solera.learn.base import Additive, Learner, Predictor
 from solera.learn.evaluation import evaluation_asks
+from solera.learn.vertical.base import VerticalLearner
 from solera.privacy.secure_sum import SecureSum
 from solera.serve.description import Description, learner_table
 from solera.serve.wire import NAME
@@ -64,8 +65,13 @@ class JobSpec:
                 for entry in asks
             )
         if self.evaluates:
-            asks = in_turn(asks, evaluation_asks(self.learner, self.evaluate))
+            asks = in_turn(asks, self._evaluation_asks())
         return SecureSum().asks(asks) if self.secure else asks
+
+    def _evaluation_asks(self) -> Plan:
+        if isinstance(self.learner, VerticalLearner):
+            return self.learner.evaluation_plan(self.evaluate)
+        return evaluation_asks(self.learner, self.evaluate)
 
     @property
     def evaluates(self) -> bool:
