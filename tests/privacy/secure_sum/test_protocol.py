@@ -543,6 +543,16 @@ def test_the_history_and_the_card_say_that_sums_were_secure():
     assert "only sums" not in plain.card()
 
 
+def test_a_robust_rule_over_buckets_sees_sums_of_buckets():
+    X, y = VALUES, (VALUES[:, 0] > 0).astype(int)
+    rule = so.robust.Buckets(so.robust.Median(), buckets=3)
+    feds = [so.simulate(X, y, clients=9, seed=1, secure=secure) for secure in (False, True)]
+    models = [so.FedLinear(rounds=2, aggregate=rule).fit(fed) for fed in feds]
+    np.testing.assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-9)
+    shared = [r for r in feds[1].meter.records if r.task == "secure.shares"]
+    assert [len(record.clients) for record in shared] == [3] * 6
+
+
 def test_the_gate_judges_before_anything_is_masked():
     """A secure sum lifts no limit: who may not tell a number may not tell it masked either."""
     X, y = VALUES, (VALUES[:, 0] > 0).astype(int)
