@@ -40,6 +40,7 @@ from solera.data.client_files import from_files
 from solera.learn import *
 from solera.learn.vertical.simulation import simulate_vertical
 from solera.partitions import Dirichlet
+from solera.privacy.dp.mechanism import DP
 from solera.privacy.he import keys
 from solera.privacy.secure_sum import SecureSum
 from solera.selectors import ActiveSampling
@@ -70,12 +71,14 @@ _NAMESPACES = {
 _INSIDE = {
     "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
     "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
-    "SimFL", "Transformer", "VerticalLearner", "common_rows", "evaluate", "in_turn", "kaplan_meier",
-    "learn", "planned",
+    "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
+    "VerticalPoissonRegression", "common_rows", "evaluate", "in_turn", "kaplan_meier", "learn",
+    "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
 __all__ = [
+    "DP",
     "ActiveSampling",
     "Dirichlet",
     "Federation",

@@ -45,6 +45,12 @@ def join(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
     ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Vertical learning: the column that says who a row is about."
+        ),
+    ] = None,
     test: Annotated[
         float,
         typer.Option(min=0, max=0.9, help="Share of the rows that is only ever judged on."),
@@ -87,6 +93,7 @@ def join(
             translate=rules.columns,
             unit=rules.data.unit,
             withdrawn=read_withdrawn(folder),
+            id=id,
             test=test,
         )
 

@@ -140,6 +140,12 @@ class ClientData:
         known = getattr(self._source, "identifiers_of", None)
         return None if known is None else known(int(self._id[0]), part)
 
+    def labelled(self, part: Part) -> BoolArray:
+        """Which rows have a target; all of them where the source does not say otherwise."""
+        known = getattr(self._source, "labelled_of", None)
+        marks = None if known is None else known(int(self._id[0]), part)
+        return np.ones(len(self.part(part)), dtype=bool) if marks is None else marks
+
     def units(self, part: Part) -> IntArray | None:
         """Whose row each row is, as codes 0, 1, …, where the source knows."""
         known = getattr(self._source, "units", None)

@@ -105,6 +105,11 @@ class Round:
         return self.missed + asked
 
     @property
+    def secure(self) -> bool:
+        """Whether something of this round was folded in secret."""
+        return any(replies.secure for replies in self._replies)
+
+    @property
     def traffic(self) -> Total:
         """Bytes and seconds of this round so far."""
         return self.federation.meter.total(since=self._asked_before)
@@ -312,6 +317,7 @@ class Rounds:
             "failures": len(round.failures),
             "bytes_down": traffic.down,
             "bytes_up": traffic.up,
+            **({"secure": True} if round.secure else {}),
             **round.metrics,
         }
         excluded = [[f.client, f.reason] for f in round.failures if f.kind in _UNSOUND]
@@ -379,5 +385,5 @@ class Rounds:
 
 def logged(entry: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of one round that the learner logged, without those of the loop itself."""
-    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "seconds", "time")
+    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "secure", "seconds", "time")
     return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}

@@ -16,7 +16,7 @@ Clients name each other by the numbers under which they are enrolled, ``client.i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from solera.core.errors import PayloadError, Refusal
@@ -58,38 +58,60 @@ def deliver(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"sender": int(m["sender"]), SEALED: m[SEALED]} for m in messages]
 
 
+def each_message(tree: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
+    """An ask or a reply with each of its messages changed."""
+    if not isinstance(tree, Mapping) or SEALED not in tree:
+        return tree
+    return {**tree, SEALED: [change(m) for m in tree[SEALED]]}
+
+
 def seal_reply(task: Task, reply: Any, client: int, scope: Iterable[str], sealer: Sealer) -> Any:
     """The reply of a client as it leaves; ``scope`` names federation and job."""
-    if not task.sealed or not isinstance(reply, Mapping) or SEALED not in reply:
-        return reply
-    leaves = []
-    for m in reply[SEALED]:
-        context = _context(scope, m["task"], m["round"], client, m["to"])
-        sealed = sealer.seal(client, m["to"], encode(m["content"]), context=context)
-        leaves.append({"to": m["to"], "task": m["task"], "round": m["round"], SEALED: sealed})
-    return {**reply, SEALED: leaves}
+
+    def sealed(m: Mapping[str, Any]) -> dict[str, Any]:
+        packed = encode(m["content"])
+        return {**_address(m), SEALED: seal_message({**m, SEALED: packed}, client, scope, sealer)}
+
+    return each_message(reply, sealed) if task.sealed else reply
+
+
+def seal_message(m: Mapping[str, Any], client: int, scope: Iterable[str], sealer: Sealer) -> bytes:
+    """The bytes of a message, for its recipient and for the ask that it is meant for."""
+    context = context_of(scope, m["task"], m["round"], client, m["to"])
+    return sealer.seal(client, m["to"], m[SEALED], context=context)
+
+
+def _address(m: Mapping[str, Any]) -> dict[str, Any]:
+    return {"to": int(m["to"]), "task": m["task"], "round": int(m["round"])}
 
 
 def open_ask(
     task: Task, payload: Any, round: int, client: int, scope: Iterable[str], sealer: Sealer
 ) -> Any:
     """The payload of an ask as the task reads it; what is not for it is a :class:`Refusal`."""
-    if not task.sealed or not isinstance(payload, Mapping) or SEALED not in payload:
-        return payload
-    opened = []
-    for m in payload[SEALED]:
-        try:
-            sender, sealed = int(m["sender"]), bytes(m[SEALED])
-        except (LookupError, TypeError, ValueError):
-            raise Refusal("a message of another client is not sealed") from None
-        context = _context(scope, task.name, round, sender, client)
-        try:
-            content = decode(sealer.open(client, sender, sealed, context=context))
-        except PayloadError as error:
-            raise Refusal(f"a message of client {sender} does not open: {error.message}") from None
-        opened.append({"sender": sender, "content": content})
-    return {**payload, SEALED: opened}
+
+    def opened(m: Mapping[str, Any]) -> dict[str, Any]:
+        packed = open_message(task, m, round, client, scope, sealer)
+        return {"sender": int(m["sender"]), "content": decode(packed)}
+
+    return each_message(payload, opened) if task.sealed else payload
 
 
-def _context(scope: Iterable[str], task: str, round: int, sender: int, recipient: int) -> bytes:
+def open_message(
+    task: Task, m: Any, round: int, client: int, scope: Iterable[str], sealer: Sealer
+) -> bytes:
+    """The bytes that another client sealed to this one for this ask, or a :class:`Refusal`."""
+    try:
+        sender, sealed = int(m["sender"]), bytes(m[SEALED])
+    except (LookupError, TypeError, ValueError):
+        raise Refusal("a message of another client is not sealed") from None
+    context = context_of(scope, task.name, round, sender, client)
+    try:
+        return sealer.open(client, sender, sealed, context=context)
+    except PayloadError as error:
+        raise Refusal(f"a message of client {sender} does not open: {error.message}") from None
+
+
+def context_of(scope: Iterable[str], task: str, round: int, sender: int, recipient: int) -> bytes:
+    """What a message is for: it opens nowhere else."""
     return encode(["solera message 1", *scope, task, int(round), int(sender), int(recipient)])

@@ -692,10 +692,11 @@ def _possible_schemas() -> Iterator[Schema]:
 def _identity(learner: Learner) -> Any:
     """What a checkpoint belongs to: the learner, whatever the number of rounds.
 
-    A schedule counts the rounds to come, so with one their number matters.
+    A schedule counts the rounds to come, and so does the noise for an ε: with one of them the
+    number of rounds matters.
     """
     described = describe(learner)
-    if described["params"].get("schedule") is None:
+    if described["params"].get("schedule") is None and described["params"].get("dp") is None:
         described["params"].pop("rounds", None)
     return described
 

@@ -16,10 +16,11 @@ from solera.learn.base import from_bytes
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
-from network import Network, kill  # noqa: E402
+from network import Network, Program, kill  # noqa: E402
 
 from solera.serve import wire  # noqa: E402
 from solera.serve.agent.home import connect_to, read_place  # noqa: E402
+from solera.serve.agent.sources import open_source  # noqa: E402
 from solera.serve.audit import verify  # noqa: E402
 from solera.serve.connection import CoordinatorError  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
@@ -112,6 +113,43 @@ def model_of(network, job):
 
 def finished(told):
     return told["state"] == "finished"
+
+
+JOIN = """
+import sys
+from solera.cli.app import main
+main()
+"""
+
+
+def test_a_job_is_judged_on_the_rows_that_owners_keep_apart(network, tmp_path):
+    """Two owners join by command with --test 0.2; the model never sees a fifth of their rows."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text('policy = "training"\n')
+    judged = []
+    driver = network.driver()
+    for k, name in enumerate(("north", "south")):
+        rows = np.random.default_rng(k).normal(size=(1000, 2))
+        ill = rows[:, 0] + np.random.default_rng(k + 10).normal(size=1000) > 0
+        lines = [f"{a!r},{b!r},{int(c)}" for (a, b), c in zip(rows.tolist(), ill, strict=True)]
+        file = tmp_path / f"{name}.csv"
+        file.write_text("\n".join(["a,b,ill", *lines]))
+        path = "/v1/federations/cardio/invites"
+        token = driver.request("POST", path, json={"name": name}).json()["token"]
+        about = ["--data", str(file), "--target", "ill", "--test", "0.2", "--policy", str(policy)]
+        about += ["--token", token, "--ca", network.ca, "--folder", str(tmp_path / name)]
+        network.agents[name] = Program(JOIN, "join", network.url, *about)
+        judged.append(open_source(str(file), target="ill", test=0.2).segments([0], "test")[0])
+    driver.close()
+    text = MANAGED.replace('"train"', '"test"').replace("clients = 3", "clients = 2")
+    start(network, text.format(name="apart", rounds=3), "apart")
+    until(network, "apart", finished)
+    model, _ = model_of(network, "apart")
+    events = get(network, "/v1/jobs/apart/events")
+    (metrics,) = [e["facts"] for e in events if e["event"] == "evaluated"]
+    assert [len(rows) for rows in judged] == [200, 200]
+    hits = sum((model.predict(rows.X) == rows.y).sum() for rows in judged)
+    assert metrics["accuracy"] == pytest.approx(hits / 400), metrics
 
 
 def some_clients(*indices):

@@ -147,6 +147,14 @@ class Averaging(Predictor, abstract=True):
     def after_round(self, round: Round) -> None:
         """What comes after every round; nothing unless a subclass says so."""
 
+    def account(self, round: Round, mean: Entries) -> None:
+        """Log what the folded replies of a round say besides the model."""
+        round.log(loss=float(mean["loss"]))
+
+    def chooser(self) -> Selector | None:
+        """Who chooses the clients of a round."""
+        return self.select
+
     def _keeping(self, federation: Federation, keep: Any, checkpoint: Any) -> KeepingEngine:
         check_can_keep(federation)
         return KeepingRounds(federation.engine, federation.seed, federation.names)
@@ -181,12 +189,12 @@ class Averaging(Predictor, abstract=True):
     def train(self, federation: Federation) -> None:
         self.begin(federation)
         rounds = self.each_round(
-            federation, rounds=self.rounds, per_round=self.per_round, select=self.select
+            federation, rounds=self.rounds, per_round=self.per_round, select=self.chooser()
         )
         for r in rounds:
             mean = self.fold_round(r)
             self.apply_update(mean)
-            r.log(loss=float(mean["loss"]))
+            self.account(r, mean)
             self.after_round(r)
 
 

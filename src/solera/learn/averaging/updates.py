@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from operator import add
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation, length
-from solera.core.clients import Array, FloatArray, IntArray
+from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, SoleraError, UsageError
@@ -27,6 +27,7 @@ from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rng import Bits, random_bits, uniform
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
+from solera.privacy.dp.randomness import Randomness, protecting
 
 Parts = dict[str, Any]
 """The entries of an update: tensors at a client, arrays at the coordinator."""
@@ -38,6 +39,8 @@ class UpdateStep(Component, abstract=True):
 
     lossy: ClassVar[bool] = False
     """Whether the coordinator gets back less than was put in."""
+    protects: ClassVar[bool] = False
+    """Whether it draws what protects a client: from :class:`Randomness`, not from keys."""
 
     @property
     def feeds_back(self) -> bool:
@@ -45,8 +48,8 @@ class UpdateStep(Component, abstract=True):
         return True
 
     @abstractmethod
-    def send(self, parts: Parts, keys: Bits) -> Parts:
-        """The client's side."""
+    def send(self, parts: Parts, draws: Any) -> Parts:
+        """The client's side; ``draws`` are the clients' stream keys, or what protects them."""
 
     def receive(self, parts: Parts, size: int) -> Parts:
         """The coordinator's side; ``size`` is the length of the values before :meth:`send`."""
@@ -63,26 +66,30 @@ class Clip(UpdateStep):
     def __init__(self, norm: Positive) -> None:
         self.norm = norm
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Bits) -> Parts:
         lengths = torch().linalg.vector_norm(parts["values"], dim=1, keepdim=True)
         scale = (self.norm / lengths.clamp(min=1e-30)).clamp(max=1)
         return {**parts, "values": parts["values"] * scale}
 
 
 class Noise(UpdateStep):
-    """Add Gaussian noise N(0, deviation²) to every number; each client draws its own.
+    """Add Gaussian noise N(0, deviation²) to every number; each client draws its own secretly.
 
-    The draws follow from the seed of the run: the noise protects against those who see the model,
-    not against a coordinator that subtracts it.
+    What it is worth nobody counts here: ``dp=so.DP(…)`` clips, adds noise and says which ε it is.
     """
+
+    protects = True
 
     def __init__(self, deviation: NonNegative) -> None:
         self.deviation = deviation
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Sequence[Randomness]) -> Parts:
         values = parts["values"]
-        drawn = torch().from_numpy(normal(keys, values.shape[1])).to(values)
-        return {**parts, "values": values + self.deviation * drawn}
+        noised = [
+            draw.add_normal(update.cpu().numpy(), self.deviation)
+            for draw, update in zip(draws, values, strict=True)
+        ]
+        return {**parts, "values": torch().from_numpy(np.stack(noised)).to(values)}
 
 
 class Sparse(UpdateStep, abstract=True):
@@ -101,7 +108,7 @@ class TopK(Sparse):
     def __init__(self, fraction: PositiveFraction = 0.01) -> None:
         self.fraction = fraction
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Bits) -> Parts:
         values = parts["values"]
         places = values.abs().topk(self.sent_size(values.shape[1]), dim=1).indices
         places = places.sort(dim=1).values
@@ -136,10 +143,10 @@ class RandomMask(Sparse):
     def feeds_back(self) -> bool:
         return not self.unbiased  # both would make the residual grow without bounds
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Bits) -> Parts:
         values = parts["values"]
         size = values.shape[1]
-        seeds = (random_bits(keys, 4 << 56) >> np.uint64(1)).astype(np.int64)
+        seeds = (random_bits(draws, 4 << 56) >> np.uint64(1)).astype(np.int64)
         places = torch().from_numpy(_drawn_places(seeds, size, self.sent_size(size)))
         sent = values.gather(1, places.to(values.device))
         if self.unbiased:
@@ -182,11 +189,11 @@ class Quantise(UpdateStep):
     def __init__(self, bits: Literal[4, 8, 16] = 8) -> None:
         self.bits = bits
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Bits) -> Parts:
         values = parts["values"]
         low = values.min(dim=1, keepdim=True).values
         step = (values.max(dim=1, keepdim=True).values - low) / (2**self.bits - 1)
-        drawn = torch().from_numpy(_uniform(keys, values.shape[1], purpose=1)).to(values)
+        drawn = torch().from_numpy(_uniform(draws, values.shape[1], purpose=1)).to(values)
         scaled = (values - low) / step.clamp(min=1e-30)
         codes = (scaled + drawn).floor().clamp(0, 2**self.bits - 1)
         packed = _pack(codes.to("cpu", torch().int32).numpy(), self.bits)
@@ -219,12 +226,6 @@ def _uniform(keys: Bits, count: int, purpose: int) -> FloatArray:
     return uniform(keys[:, None], (purpose << 56) + np.arange(count))
 
 
-def normal(keys: Bits, count: int) -> FloatArray:
-    """Standard normal numbers, by the Box–Muller transform."""
-    radius = np.sqrt(-2 * np.log1p(-_uniform(keys, count, purpose=2)))
-    return np.asarray(radius * np.cos(2 * np.pi * _uniform(keys, count, purpose=3)))
-
-
 def check_steps(steps: Sequence[UpdateStep]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
     for step in steps:
@@ -249,13 +250,17 @@ def pack_update(
     steps: Sequence[UpdateStep],
     keys: Bits,
     states: Sequence[MutableMapping[str, Any]],
+    clients: Iterable[Client] = (),
 ) -> Parts:
     """The client's side of the onion; each client's state remembers what compression lost."""
     lossy = [step for step in steps if step.lossy]
     fed_back = lossy if all(step.feeds_back for step in lossy) else []
     parts: Parts = {"values": values}
-    for step in steps[: len(steps) - len(fed_back)]:
-        parts = step.send(parts, keys)
+    for place, step in enumerate(steps[: len(steps) - len(fed_back)]):
+        draws: Any = keys
+        if step.protects:
+            draws = [protecting(client, f"update step {place}") for client in clients]
+        parts = step.send(parts, draws)
     if not fed_back:
         return _numpy(parts)
     residuals = [state.get(_RESIDUAL) for state in states]

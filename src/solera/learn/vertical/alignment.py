@@ -32,7 +32,6 @@ class TakeRows(TypedDict):
     parties: Annotated[list[NonNegativeInt], Meta(min_length=2, max_length=MOST_PARTIES)]
     validation: ProperFraction
     test: ProperFraction
-    sealed: list[NonNegativeInt]
 
 
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:

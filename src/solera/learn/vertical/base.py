@@ -120,8 +120,8 @@ class VerticalLearner(Predictor, abstract=True):
     def prediction_asks(self) -> Plan:
         """What :meth:`predict_parties` asks."""
 
-    def check_parties(self, widths: Sequence[int]) -> None:
-        """Raise an error where the parties' columns do not fit the parameters."""
+    def check_parties(self, views: Sequence[Schema]) -> None:
+        """Raise an error where what the parties hold does not fit the parameters."""
 
     # --- learning ---
 
@@ -141,7 +141,7 @@ class VerticalLearner(Predictor, abstract=True):
         holders = [k for k, view in enumerate(views) if view.target != "none"]
         self.parties_ = list(parties.names)
         self.owners_ = self._chosen_owners(holders)
-        self.check_parties([view.width for view in views])
+        self.check_parties(views)
         described = encode([describe(self), federation.seed, self.parties_])
         self.model_ = blake2b(described, digest_size=16).hexdigest()
         return self._joint(views)
@@ -226,13 +226,9 @@ class VerticalLearner(Predictor, abstract=True):
         label owner holds the rows that all parties share.
         """
         self.check_fitted()
-        parties = self._parties(federation)
-
-        def plan() -> Plan:
-            again = ALIGNMENT if part is None else ()
-            return in_turn(again, self.prediction_asks(), JUDGING)
-
-        with federation.announced(self, plan):
+        self._check_federation(federation)
+        with federation.announced(self, lambda: self.evaluation_plan(part)):
+            parties = self._parties(federation)
             return outputs(parties, self.model_, self.owners_[0], self._say(parties, part))
 
     def _say(self, parties: Parties, part: SharedPart | None) -> SharedPart:
@@ -242,13 +238,15 @@ class VerticalLearner(Predictor, abstract=True):
         self.predict_parties(parties, part or "now")
         return part or "now"
 
-    def _parties(self, federation: Federation) -> Parties:
+    def _check_federation(self, federation: Any) -> None:
         if not isinstance(federation, Federation):
             raise UsageError(
                 f"{type(self).__name__} predicts with all its parties, X is "
                 f"{type(federation).__name__}",
                 hint="give the federation: each party holds its own part of the model",
             )
+
+    def _parties(self, federation: Federation) -> Parties:
         parties = Parties(federation, deadline=self.deadline)
         if list(parties.names) != self.parties_:
             raise UsageError(
@@ -272,24 +270,35 @@ class VerticalLearner(Predictor, abstract=True):
             raise UsageError(f"{type(self).__name__} was fitted to {self.schema_.target}")
         return self.predict_outputs(X, part)
 
-    def evaluate(  # type: ignore[override]
-        self, federation: Federation, part: SharedPart | None = "test", *, scores: Any = False
+    def evaluate(
+        self,
+        federation: Any,
+        part: Any = "test",
+        *,
+        y: Any = None,
+        per_client: bool = True,
+        scores: Any = False,
+        metrics: Sequence[str] = (),
     ) -> Any:
         """Metrics, counted by the label owner; neither labels nor predictions leave it.
 
+        ``part`` are rows of the training's order, or None for all that the parties share now;
         ``scores`` as in :func:`solera.learn.evaluate`. With several label owners the counts of
         all are added.
         """
         self.check_fitted()
-        parties = self._parties(federation)
-
-        def plan() -> Plan:
-            again = ALIGNMENT if part is None else ()
-            return in_turn(again, self.prediction_asks(), JUDGING)
-
-        with federation.announced(self, plan):
+        self._check_federation(federation)
+        if y is not None or metrics:
+            raise UsageError("evaluate(federation): the label owner has the target and its metrics")
+        with federation.announced(self, lambda: self.evaluation_plan(part)):
+            parties = self._parties(federation)
             rows = self._say(parties, part)
             return judge(parties, self.model_, self.owners_, rows, self.schema_, scores)
+
+    def evaluation_plan(self, part: Any) -> Plan:
+        """What :meth:`evaluate` and :meth:`predict` ask."""
+        again = ALIGNMENT if part is None else ()
+        return in_turn(again, self.prediction_asks(), JUDGING)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Accuracy or R² over all rows that the parties share now, counted by the label owner."""

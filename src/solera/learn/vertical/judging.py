@@ -29,7 +29,13 @@ from solera.learn.evaluation import (
     summed,
 )
 from solera.learn.scores import Bins, ScoreGrid, Threshold, _scored, located, score_counts
-from solera.learn.vertical.party import SharedPart, outputs_of, row_numbers, shared_rows
+from solera.learn.vertical.party import (
+    SharedPart,
+    labelled,
+    outputs_of,
+    row_numbers,
+    shared_rows,
+)
 
 ModelName = Annotated[str, Checked(lambda value, schema: _name_objection(value))]
 
@@ -88,19 +94,12 @@ def _rows(client: Client, ask: Any) -> tuple[Said, Segments, IntArray]:
     if rows.y is None:
         raise DataError("this party holds no labels to judge by")
     numbers = row_numbers(client, ask["model"], ask["part"])
-    known = labelled(rows.y)
+    known = labelled(client, ask["model"], ask["part"])
     one = Segments(said[known], rows.y[known], np.zeros(1, np.int64), np.array([known.sum()]))
     return Said(client.data.schema), one, numbers[known]
 
 
-def labelled(y: Any) -> Array:
-    """Which rows have a label."""
-    if y.dtype.kind != "f":
-        return np.ones(len(y), dtype=bool)
-    return np.asarray(np.isfinite(y.reshape(len(y), -1)).all(axis=1))
-
-
-def _spread(values: Array, numbers: IntArray, rows: int, empty: float = 0) -> Array:
+def spread(values: Array, numbers: IntArray, rows: int, empty: float = 0) -> Array:
     """Values of some rows as those of all rows of the client."""
     spread = np.full((rows, *values.shape[1:]), empty, dtype=values.dtype)
     spread[numbers] = values
@@ -114,11 +113,11 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
         classes = model.schema_.classes
         k = len(classes)
         true, said = class_codes(joined.y, classes), class_codes(model.predict(joined.X), classes)
-        return {"confusion": cells(_spread(true * k + said, numbers, rows, -1), k * k)}
-    found = {"rows": Sums(_spread(np.ones((len(joined), 1), bool), numbers, rows))}
+        return {"confusion": cells(spread(true * k + said, numbers, rows, -1), k * k)}
+    found = {"rows": Sums(spread(np.ones((len(joined), 1), bool), numbers, rows))}
     for name, value in _given(model, joined).items():
         is_sum = name in ("y", "y2", "error", "error2")
-        given = _spread(value.reshape(len(joined), -1), numbers, rows)
+        given = spread(value.reshape(len(joined), -1), numbers, rows)
         found[name] = Sums(given, what=name if is_sum else "", beyond=is_sum)
     return found
 
@@ -129,19 +128,19 @@ def _losses_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     rows = len(client.data)
     return {
         "scores.loss": Sums(
-            _spread(scored.loss[:, None], numbers, rows), what="losses", beyond=True
+            spread(scored.loss[:, None], numbers, rows), what="losses", beyond=True
         ),
         "scores.brier": Sums(
-            _spread(scored.brier[:, None], numbers, rows), what="squared scores", beyond=True
+            spread(scored.brier[:, None], numbers, rows), what="squared scores", beyond=True
         ),
-        "scores.rows": Sums(_spread(np.ones((len(numbers), 1), bool), numbers, rows)),
+        "scores.rows": Sums(spread(np.ones((len(numbers), 1), bool), numbers, rows)),
     }
 
 
 def _bins_behind(client: Client, ask: Any) -> tuple[IntArray, Any]:
     model, segments, numbers = _rows(client, ask)
     index = _scored(model, segments.joined(), _asked_grid(ask).edges).bins
-    return _spread(index.reshape(len(numbers), -1), numbers, len(client.data), -1), "train"
+    return spread(index.reshape(len(numbers), -1), numbers, len(client.data), -1), "train"
 
 
 def _asked_grid(ask: Any) -> ScoreGrid:
@@ -204,7 +203,10 @@ def judge(
     each = {owner: told[owner] for owner in owners}
     total = summed(list(each.values()))
     if not rows_counted(total):
-        raise DataError(f"there are no {part} rows", hint="set some aside with test=0.2")
+        raise DataError(
+            f"the label owner counted no {part} rows",
+            hint="set more aside, such as test=0.2: its policy may withhold counts of a few rows",
+        )
     counted = Counted()
     if grid is not None and all(f is not None for f in found):
         stacked = located(map_leaves(lambda *leaves: np.stack(leaves), *found))

@@ -28,12 +28,11 @@ class Parties:
     def __init__(self, federation: Federation, *, deadline: float | None = None) -> None:
         self.federation = federation
         self.deadline = deadline
-        engine: Any = federation.engine
-        if open_job := getattr(engine, "open_job", None):
-            engine = open_job()
-        numbers = getattr(engine, "active", None)
+        engine = federation.engine
+        numbers = getattr(engine, "numbers", None)
         self.numbers: list[int] = list(federation.clients.tolist() if numbers is None else numbers)
-        self.names = tuple(federation.names) or tuple(f"client {n}" for n in self.numbers)
+        names = federation.names or getattr(engine, "client_names", ())
+        self.names = tuple(names) or tuple(f"client {n}" for n in self.numbers)
         self._waiting: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:
@@ -60,7 +59,7 @@ class Parties:
                 payloads[party] = None
                 continue
             mail = self._waiting.pop((task.name, round, self.numbers[party]), [])
-            sealed = {SEALED: deliver(mail)} if task.sealed else {}
+            sealed = {SEALED: deliver(mail)} if mail else {}
             payloads[party] = {**payload, **(own or {}).get(party, {}), **sealed}
         replies = self.federation.ask(
             task,

@@ -15,11 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from solera.core.clients import Array, Client, IntArray, Rows, take_rows
+from solera.core.clients import Array, BoolArray, Client, IntArray, Rows, take_rows
 from solera.core.errors import Refusal
 
 PARTS = "solera.parts"
 """Where a client's state keeps its parts of models."""
+MOST_PARTS = 64
+"""Models of which a client keeps its part; of more, the one that was begun longest ago goes."""
 SharedPart = Literal["train", "validation", "test", "now"]
 """Rows of the order in which the model was trained, or of the last new one, to predict."""
 
@@ -39,10 +41,17 @@ def keep_part(client: Client, model: str, **changed: Any) -> None:
     client.state[PARTS] = held
 
 
+def replace_part(client: Client, model: str, part: Mapping[str, Any]) -> None:
+    """Let this client's part of a model be this."""
+    held = dict(client.state.get(PARTS, {}))
+    client.state[PARTS] = {**held, model: dict(part)}
+
+
 def begin_part(client: Client, model: str) -> None:
     """Forget whatever was known of a model of this name."""
-    held = dict(client.state.get(PARTS, {}))
-    client.state[PARTS] = {**held, model: {}}
+    held = {name: part for name, part in client.state.get(PARTS, {}).items() if name != model}
+    newest = list(held.items())[1 - MOST_PARTS :]
+    client.state[PARTS] = {**dict(newest), model: {}}
 
 
 def row_numbers(client: Client, model: str, part: SharedPart) -> IntArray:
@@ -100,6 +109,11 @@ def outputs_of(client: Client, model: str, part: SharedPart) -> Array:
     if kept is None or kept["part"] != part:
         raise Refusal("the model has not been asked about these rows yet")
     return np.asarray(kept["values"])
+
+
+def labelled(client: Client, model: str, part: SharedPart) -> BoolArray:
+    """Which of the shared rows this client has labels of."""
+    return client.data.labelled("train")[row_numbers(client, model, part)]
 
 
 def private_seed(client: Client, purpose: str) -> bytes:

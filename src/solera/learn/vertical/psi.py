@@ -72,7 +72,6 @@ class Begin(TypedDict):
     now: bool
     rule: Normalisation
     parties: _Numbers
-    sealed: list[NonNegativeInt]
 
 
 class Points(TypedDict):
@@ -103,7 +102,6 @@ class Reveal(TypedDict):
     model: ModelName
     places: Annotated[IntArray, Shape("common", kind="i", least=0, longest=MOST_ROWS)]
     commitments: Annotated[list[_Secret], Meta(min_length=2, max_length=MOST_PARTIES)]
-    sealed: list[NonNegativeInt]
 
 
 class Contribution(TypedDict):

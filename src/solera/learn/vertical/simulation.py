@@ -11,9 +11,10 @@ from solera.core.constraints import Count, names_checked
 from solera.core.errors import DataError, UsageError
 from solera.core.gate import ReleaseLimits
 from solera.core.rng import generator
+from solera.data.dataset import Dataset
 from solera.data.frames import is_frame, to_pandas
 from solera.data.vertical import VerticalPartition, VerticalSplit
-from solera.data.vertical_data import VerticalData, party_data
+from solera.data.vertical_data import VerticalData, frame_of, party_data
 from solera.privacy.simulated_keys import SimulatedKeys
 from solera.simulate.failures import Failures
 from solera.simulate.simulation import Simulation, simulate
@@ -24,7 +25,7 @@ def simulate_vertical(
     df: Any,
     *,
     columns: Mapping[str, Sequence[str]] | None = None,
-    target: str,
+    target: str = "target",
     id: str | None = None,
     labels: str | Sequence[str] | None = None,
     partition: VerticalPartition | None = None,
@@ -42,7 +43,8 @@ def simulate_vertical(
 
     Parameters
     ----------
-    df: one table to divide, or every client's own table by its name.
+    df: one table to divide, or every client's own table by its name; or a :class:`Dataset`, all
+        rows of which are taken, and which gets a column ``id`` if it has none.
     columns: which columns of the one table each client holds.
     target: the column to predict.
     id: the column that says who a row is about. Each client holds its rows in an order of its own
@@ -54,6 +56,8 @@ def simulate_vertical(
         as ``so.partitions.TransferSplit(…)``; clients are called ``c0``, ``c1``, ….
     seed, engine, workers, failures, policy: as for :func:`solera.simulate`.
     """
+    if isinstance(df, Dataset):
+        df = frame_of(df, target=target, id=id)
     if isinstance(df, Mapping) and not is_frame(df):
         tables = {str(name): to_pandas(frame) for name, frame in df.items()}
         if columns is not None or partition is not None or clients is not None:

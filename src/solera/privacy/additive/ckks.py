@@ -141,10 +141,13 @@ class CkksKey(PublicKey):
             self.ring.evaluator.add_plain_inplace(product, plaintext)
         return 2 * mask
 
-    def unmask(self, residues: Any, masks: Any, form: Form, columns: int) -> FloatArray:
-        numbers = np.asarray(residues, np.float64)
-        if numbers.shape != (form.vectors * columns,) or not np.isfinite(numbers).all():
-            raise PayloadError(f"damaged residues: {numbers.shape} instead of {columns} columns")
+    def unmask(self, residues: Blocks, masks: Any, form: Form, columns: int) -> FloatArray:
+        count = form.vectors * columns
+        if len(residues) != 1 or len(residues[0]) != 8 * count:
+            raise PayloadError(f"damaged residues: these are not those of {columns} columns")
+        numbers = np.frombuffer(residues[0], np.float64)
+        if not np.isfinite(numbers).all():
+            raise PayloadError("damaged residues: they are no numbers")
         if masks is not None:
             modulus = float(self.ring.primes[0])
             numbers = np.remainder(numbers - masks + modulus / 2, modulus) - modulus / 2
@@ -165,7 +168,7 @@ class CkksSecret(SecretKey):
     def encrypt(self, values: Any, form: Form) -> Blocks:
         return _encrypt(self.key, values, form)
 
-    def decrypt(self, blocks: Blocks, form: Form, columns: int) -> FloatArray:
+    def decrypt(self, blocks: Blocks, form: Form, columns: int) -> Blocks:
         here = ring(PARAMETERS)
         groups = list(_groups(form, columns))
         if len(blocks) != len(groups):
@@ -179,7 +182,7 @@ class CkksSecret(SecretKey):
                 raise PayloadError("damaged product: its modulus, scale or size is unexpected")
             coefficients = extract(self.key.decrypt_block(product)) * scale
             residues.append(coefficients[_useful(form, len(group))])
-        return np.concatenate(residues)
+        return [np.concatenate(residues).tobytes()]
 
 
 class _Encoded:

@@ -132,7 +132,7 @@ class PublicKey(ABC):
         """
 
     @abstractmethod
-    def unmask(self, residues: Any, masks: Any, form: Form, columns: int) -> FloatArray:
+    def unmask(self, residues: Blocks, masks: Any, form: Form, columns: int) -> FloatArray:
         """The sums V × C in what the key holder decrypted; ``masks`` is None without masks."""
 
 
@@ -149,5 +149,5 @@ class SecretKey(ABC):
         return self.public.encrypt(values, form)
 
     @abstractmethod
-    def decrypt(self, blocks: Blocks, form: Form, columns: int) -> Any:
+    def decrypt(self, blocks: Blocks, form: Form, columns: int) -> Blocks:
         """What the ciphertexts of products hold, for :meth:`PublicKey.unmask`."""

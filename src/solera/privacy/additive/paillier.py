@@ -113,7 +113,7 @@ class PaillierKey(PublicKey):
             blocks.append(modulus.write(total))
         return Products(blocks, masks if masked else None)
 
-    def unmask(self, residues: Any, masks: Any, form: Form, columns: int) -> FloatArray:
+    def unmask(self, residues: Blocks, masks: Any, form: Form, columns: int) -> FloatArray:
         n, together = self.modulus.n, self._columns_together(form)
         masks = [bytes(1)] * len(residues) if masks is None else masks
         sums: list[int] = []
@@ -160,7 +160,7 @@ class PaillierSecret(SecretKey):
             raise PayloadError("damaged key: its primes are not those of n")
         return cls(Factors(p, q), public.modulus)
 
-    def decrypt(self, blocks: Blocks, form: Form, columns: int) -> list[bytes]:
+    def decrypt(self, blocks: Blocks, form: Form, columns: int) -> Blocks:
         modulus = self.key.modulus
         if len(blocks) != -(-columns // self.key._columns_together(form)):
             raise PayloadError(f"{len(blocks)} ciphertexts are not those of {columns} columns")
@@ -254,7 +254,7 @@ def _product(numbers: Sequence[Any], square: Any) -> Any:
     return total
 
 
-def _number(data: Any) -> Any:
+def _number(data: bytes) -> Any:
     if not isinstance(data, bytes):
         raise PayloadError("damaged residues: these are no numbers")
     return gmp().mpz.from_bytes(data, "little")

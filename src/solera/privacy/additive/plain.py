@@ -43,8 +43,8 @@ class PlainKey(PublicKey):
         sums = _read(encrypted, form.rows, form).astype(np.float64) @ prepared
         return Products([np.rint(sums).astype(np.int64).tobytes()], None)
 
-    def unmask(self, residues: Any, masks: Any, form: Form, columns: int) -> FloatArray:
-        return np.asarray(residues, dtype=np.float64).reshape(form.vectors, columns)
+    def unmask(self, residues: Blocks, masks: Any, form: Form, columns: int) -> FloatArray:
+        return np.asarray(_read(residues, columns, form), dtype=np.float64)
 
 
 class PlainSecret(SecretKey):
@@ -55,8 +55,8 @@ class PlainSecret(SecretKey):
     def to_bytes(self) -> bytes:
         return _KIND
 
-    def decrypt(self, blocks: Blocks, form: Form, columns: int) -> Any:
-        return _read(blocks, columns, form)
+    def decrypt(self, blocks: Blocks, form: Form, columns: int) -> Blocks:
+        return blocks
 
 
 def _read(blocks: Blocks, columns: int, form: Form) -> Any:

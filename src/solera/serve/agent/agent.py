@@ -34,6 +34,7 @@ from solera.core.errors import (
 )
 from solera.core.payload import decode, encode
 from solera.core.task import installed_tasks
+from solera.learn.vertical.party import PARTS
 from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
@@ -43,6 +44,7 @@ from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
 from solera.serve.agent.memory import NOTHING, Memory, digest_of
+from solera.serve.agent.messages import Messages
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
@@ -98,6 +100,8 @@ class Agent:
         self.held = HeldJobs(self.folder / home.HELD)
         self.attempts = Attempts(self.folder / home.ATTEMPTS)
         self.connection = home.connect_to(self.place, self.identity, patience)
+        who = (self.place, self.identity, self.folder, self.connection)
+        self.messages = Messages(*who, lambda: self.policy)
         self.stop = threading.Event()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
@@ -115,7 +119,10 @@ class Agent:
         """Stand the policy's gate around the rows, and keep copies if it says so."""
         key = self.policy.output.keep_copies
         self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
-        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+        budget = self.policy.privacy
+        own = self.folder / home.LEDGER
+        ledger = Path(budget.ledger) if budget is not None and budget.ledger else own
+        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES, ledger))
 
     def _refresh(self) -> None:
         """Follow the policy's file, and who withdrew.
@@ -241,10 +248,15 @@ class Agent:
         try:
             if self.attempts.begin(key).hopeless:
                 raise PayloadError("crashed: the ask ended the process that worked on it")
-            frame, outcome = self._run(pending, states.get(pending.job, {}))
-            others = [(job, kept) for job, kept in states.items() if job != pending.job]
-            kept = dict([*others[1 - _MOST_STATES :], (pending.job, outcome.state)])
-            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
+            parts = {PARTS: states[PARTS]} if PARTS in states else {}
+            frame, outcome = self._run(pending, {**states.get(pending.job, {}), **parts})
+            own = {name: value for name, value in outcome.state.items() if name != PARTS}
+            others = [(job, s) for job, s in states.items() if job not in (pending.job, PARTS)]
+            kept = dict([*others[1 - _MOST_STATES :], (pending.job, own)])
+            if PARTS in outcome.state:  # of models: they outlive the job that made them
+                kept[PARTS] = outcome.state[PARTS]
+            told = {"new_numbers": outcome.counted, "epsilon": outcome.epsilon}
+            return replace(done, frame=frame, states=kept, **told)
         except NeedsApproval:
             self.attempts.undo(key)
             raise
@@ -280,7 +292,8 @@ class Agent:
         elif self.policy.approval.mode == "ask":
             raise Refusal("the job's description does not say what it asks")
         who = (self.policy, self.place, self.identity, self.folder, self.connection)
-        outcome = self._run_task(pending, vouched(ask, pending.job, *who), state)
+        ask = self.messages.opened(vouched(ask, pending.job, *who), pending.job)
+        outcome = self._run_task(pending, ask, state)
         if outcome.kind == "refused":
             raise Refusal(outcome.reason)
         if outcome.reply is None:
@@ -289,15 +302,16 @@ class Agent:
             raise PayloadError(reason)
         if approved and not self._approved(pending):
             raise NeedsApproval("the approval was withdrawn while the task ran")
-        self.policy.check_reply(ask.task, len(outcome.reply))
-        return outcome.reply, outcome
+        frame = self.messages.sealed(ask, pending.job, outcome.reply)
+        self.policy.check_reply(ask.task, len(frame))
+        return frame, outcome
 
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""
         self.doing = pending.task
         key = _key(pending)
         while True:
-            outcome = self.worker.run(ask, self.place.client, state)
+            outcome = self.worker.run(ask, self.place.client, state, pending.job)
             if outcome.kind != "crashed":
                 break
             log.warning("task %s: %s", pending.task, outcome.reason)
@@ -377,6 +391,7 @@ class Agent:
             bytes=len(frame),
             numbers=_numbers_in(decode(frame)) if answered else 0,
             new=done.new_numbers,
+            epsilon=done.epsilon,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE

@@ -29,6 +29,7 @@ from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData, check_rows
 from solera.data.files import require_pandas
 from solera.data.own_tables import read_table
+from solera.data.vertical_data import fill_labels, identifier_texts
 from solera.serve.agent.policy_rules import Column
 from solera.serve.agent.withdrawn import Withdrawn
 
@@ -41,6 +42,7 @@ def open_source(
     translate: Mapping[str, Column] | None = None,
     unit: str | None = None,
     withdrawn: Withdrawn | None = None,
+    id: str | None = None,
     test: float = 0.0,
     validation: float = 0.0,
     seed: int = 0,
@@ -55,6 +57,8 @@ def open_source(
     translate: columns of other names, units or categories here, by the name they get.
     unit: the column that says whose row it is; it is not shown.
     withdrawn: whose rows are left out, by what that column says.
+    id: the column of identifiers by which other owners, who hold other columns of the same people,
+        know a row; it is not shown either. Rows may lack the target then.
     test, validation: shares of the rows set aside to judge by, drawn with ``seed``.
     """
     if withdrawn is not None and unit is None:
@@ -68,6 +72,8 @@ def open_source(
             raise UsageError(f"{url} returns the target itself", hint="leave the target out")
         if translate:
             raise UsageError(f"{url} returns its columns itself", hint="leave [columns] out")
+        if id is not None:
+            raise UsageError(f"{url} returns identifiers itself", hint="leave --id out")
         found = _from_function(rest)
         data = _only(_select(found, (*columns, *_named(unit)) if columns else ()))
     else:
@@ -75,7 +81,15 @@ def open_source(
         frame = _translated(_with_text_names(frame), translate or {})
         if withdrawn is not None and unit in frame.columns:
             frame = frame[~np.array(withdrawn.of(map(_category, frame[unit])), dtype=bool)]
+        identifiers, labelled = None, None
+        if id is not None:
+            _check_columns([id], list(frame.columns))
+            identifiers, frame = identifier_texts(frame[id]), frame.drop(columns=[id])
+            if target in frame.columns:
+                frame, labelled = fill_labels(frame, str(target))
+            columns = [c for c in columns or () if c != id]
         data = _from_dataset(_from_frame(frame, url, target, columns or (), unit))
+        data.identifiers, data.labelled = identifiers, labelled
     if unit is not None:
         if withdrawn is not None and kind == "python":
             data = _without(data, unit, withdrawn)
@@ -194,6 +208,7 @@ def _with_persons(data: FederatedData, unit: str) -> FederatedData:
     if np.isnan(codes).any():
         raise DataError(f"column {unit!r} is missing in some rows, which are then nobody's")
     rest = data.prepared([_Columns([i for i, name in enumerate(names) if name != unit])])
+    rest.identifiers, rest.labelled = data.identifiers, data.labelled
     rest.persons = np.unique(codes, return_inverse=True)[1].astype(np.int64)
     return rest
 

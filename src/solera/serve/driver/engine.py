@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -67,6 +68,7 @@ class HttpEngine:
         self._rows = AgreedRows()
         stored = connection.call("GET", f"/v1/jobs/{job}", wire.Job)
         self.active = stored.clients or []
+        self._federation = stored.federation
         self.signatures = Signatures(connection, stored.federation, job, known or KnownKeys())
 
     @property
@@ -77,6 +79,14 @@ class HttpEngine:
     def numbers(self) -> list[int]:
         """The enrolment numbers of the clients, by which they know themselves."""
         return self.active
+
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """What the clients are called, in their order."""
+        path = f"/v1/federations/{self._federation}"
+        members = self.connection.call("GET", path, wire.Members).clients
+        names = {member.id: member.name for member in members}
+        return tuple(names.get(number, f"client {number}") for number in self.active)
 
     @property
     def schema(self) -> Schema | None:
@@ -301,6 +311,10 @@ class DrivenEngine:
     @property
     def numbers(self) -> list[int]:
         return self.open_job().numbers
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        return self.open_job().client_names
 
     @property
     def clients(self) -> int:

@@ -8,12 +8,12 @@ says which of its tied ones comes first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from solera.core.clients import FloatArray, IntArray
+from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.learn.trees.boosting.histograms import Units
 from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
 from solera.learn.trees.tree import Tree
@@ -52,6 +52,17 @@ class CandidateTree(GrowingTree):
         return {
             int(nodes[i]): np.flatnonzero(gains[i] == most[i]) for i in np.flatnonzero(gained > 0)
         }
+
+    def mostly_left(self, sums: IntArray) -> Callable[[int, IntArray], BoolArray]:
+        """(node, candidates) → whether most rows of the node go left."""
+        nodes, hist = self._all_histograms(sums) if len(self.wanted) else (self.wanted, sums)
+        place = {node: i for i, node in enumerate(nodes.tolist())}
+
+        def is_so(node: int, candidates: IntArray) -> BoolArray:
+            left = self.units.unpacked(hist[place[node], candidates].T)[2]
+            return np.asarray(2 * left >= self.units.unpacked(hist[place[node], -1])[2])
+
+        return is_so
 
     def grow_by(self, sums: IntArray, chosen: Mapping[int, int]) -> None:
         """Split nodes by these candidates, of those that :meth:`best` named."""
@@ -104,10 +115,41 @@ class CandidateTree(GrowingTree):
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> CandidateTree:
-        units = [*map(int, payload["units"][:3]), *map(bool, payload["units"][3:])]
-        tree = cls(Units(*units), Limits(*payload["limits"]))
+        tree = cls(Units(*payload["units"]), Limits(*payload["limits"]))
         tree.builder = tree.builder.of(Tree(**payload["tree"]))
         tree.wanted, tree._siblings = payload["wanted"], payload["siblings"]
         tree._small, tree._hist = payload["small"], payload["hist"]
         tree._parents = payload["parents"]
         return tree
+
+
+class Layout:
+    """Where the candidates of each party stand: first all with missing values to the right."""
+
+    def __init__(self, layout: Any) -> None:
+        self.blocks: list[tuple[int, int, int]] = []
+        """Party, number of its first candidate here, and how many."""
+        self.blocks += [(party, 0, right) for party, right, _ in layout]
+        self.blocks += [(party, right, left) for party, right, left in layout]
+        self.ends = np.cumsum([count for _, _, count in self.blocks])
+
+    def joined(self, sums: dict[int, IntArray]) -> IntArray:
+        """Sums of all candidates: nodes × candidates × k."""
+        return np.concatenate(
+            [sums[party][:, first : first + count] for party, first, count in self.blocks], axis=1
+        )
+
+    def first(self, tied: IntArray) -> tuple[int, IntArray]:
+        """The first party, and its tied candidates there, by its own numbers."""
+        block = int(np.searchsorted(self.ends, tied[0], side="right"))
+        party, first, count = self.blocks[block]
+        start = int(self.ends[block]) - count
+        return party, tied[tied < self.ends[block]] - start + first
+
+    def places(self, party: int, numbers: IntArray) -> IntArray:
+        """Where candidates of a party stand."""
+        found = np.empty(len(numbers), dtype=np.int64)
+        for (owner, first, count), end in zip(self.blocks, self.ends, strict=True):
+            here = (owner == party) & (numbers >= first) & (numbers < first + count)
+            found[here] = numbers[here] - first + int(end) - count
+        return found

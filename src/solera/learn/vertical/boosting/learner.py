@@ -9,22 +9,17 @@ from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
+from solera.core.schema import Schema
+from solera.learn.trees.boosting.base import Loss
 from solera.learn.trees.boosting.histograms import Bins
 from solera.learn.vertical.base import Labels, VerticalLearner
+from solera.learn.vertical.boosting.feature_owner import add_gradients, begin, split, tell_sides
+from solera.learn.vertical.boosting.label_owner import choose, grow, score
 from solera.learn.vertical.boosting.split_trees import (
     Conditions,
     SplitTree,
     condition_lines,
     tree_lines,
-)
-from solera.learn.vertical.boosting.tasks import (
-    add_gradients,
-    begin,
-    choose,
-    grow,
-    score,
-    split,
-    tell_sides,
 )
 from solera.learn.vertical.parties import Parties
 from solera.learn.vertical.party import SharedPart
@@ -108,16 +103,14 @@ class SecureBoost(VerticalLearner):
     def predicts(self) -> bool:
         return True
 
-    def loss(self) -> str:
+    def agree_on_rows(self, federation: Federation) -> Schema:
+        schema = super().agree_on_rows(federation)
+        _loss(schema)
+        return schema
+
+    def loss(self) -> Loss:
         """The name of the loss that suits the label owner's target."""
-        target, classes = self.schema_.target, len(self.schema_.classes)
-        if target == "numbers" and self.schema_.outputs == 1:
-            return "squared"
-        if target != "classes":
-            raise DataError(f"SecureBoost learns classes or one number, the target is {target}")
-        if classes < 2:
-            raise DataError("SecureBoost needs two classes, the target has 1 class")
-        return "sigmoid" if classes == 2 else "softmax"
+        return _loss(self.schema_)
 
     @property
     def _trees(self) -> int:
@@ -144,15 +137,16 @@ class SecureBoost(VerticalLearner):
                 final = tree + 1 == self.rounds * self._trees
                 for level in range(levels):
                     step = tree * levels + level
-                    last = {"step": step, "last": final and level == self.max_depth}
-                    parties.ask(grow, {**growing, **last}, to=[owner], round=step)
+                    last = {"last": final and level == self.max_depth}
+                    parties.ask(grow, {**growing, "step": step, **last}, to=[owner], round=step)
                     if level == self.max_depth:
                         break
                     ask = {**model, "step": step}
                     summed = {**ask, "cipher": self.cipher}
                     parties.ask(add_gradients, summed, to=others, round=step)
                     parties.ask(choose, ask, to=[owner], round=step)
-                    parties.ask(split, {**ask, "tree": tree}, to=others, round=step)
+                    last = {"last": final and level == self.max_depth - 1}
+                    parties.ask(split, {**ask, "tree": tree, **last}, to=others, round=step)
 
     def _growth(self) -> dict[str, Any]:
         return {
@@ -167,7 +161,7 @@ class SecureBoost(VerticalLearner):
     def protocol_asks(self) -> Plan:
         trees = self.rounds * self._trees
         steps = trees * self.max_depth
-        open_ = ["model", "step"]
+        open_ = ["model", "step", "sealed"]
         cipher = {"cipher": self.cipher}
         growth = ["last", "parties", *open_]
         return in_turn(
@@ -175,7 +169,7 @@ class SecureBoost(VerticalLearner):
             [planned(grow, steps + trees, self._growth(), open=growth, optional=True)],
             [planned(add_gradients, steps, cipher, open=open_, optional=True)],
             [planned(choose, steps, {}, open=open_, optional=True)],
-            [planned(split, steps, {}, open=["tree", *open_], optional=True)],
+            [planned(split, steps, {}, open=["tree", "last", *open_], optional=True)],
             self.loop_asks(self.rounds),
         )
 
@@ -184,14 +178,13 @@ class SecureBoost(VerticalLearner):
         others = [k for k in range(len(parties)) if k != owner]
         ask = {"model": self.model_, "part": part}
         parties.ask(tell_sides, ask, to=others)
-        parties.ask(score, {**ask, "loss": self.loss()}, to=[owner])
+        parties.ask(score, ask, to=[owner])
 
     def prediction_asks(self) -> Plan:
         open_ = ["model", "part"]
-        loss = {"loss": self.loss()}
         return in_turn(
             [planned(tell_sides, 1, {}, open=open_, optional=True)],
-            [planned(score, 1, loss, open=open_, optional=True)],
+            [planned(score, 1, {}, open=["sealed", *open_], optional=True)],
         )
 
     def show(self, federation: Federation, party: str | int) -> str:
@@ -208,3 +201,14 @@ class SecureBoost(VerticalLearner):
         trees = [SplitTree.from_payload(tree) for tree in part["trees"]]
         names = dict(zip(self._parties(federation).numbers, self.parties_, strict=True))
         return "\n".join(tree_lines(trees, part["owner"], conditions, names))
+
+
+def _loss(schema: Schema) -> Loss:
+    target, classes = schema.target, len(schema.classes)
+    if target == "numbers" and schema.outputs == 1:
+        return "squared"
+    if target != "classes":
+        raise DataError(f"SecureBoost learns classes or one number, the target is {target}")
+    if classes < 2:
+        raise DataError("SecureBoost needs two classes, the target has 1 class")
+    return "sigmoid" if classes == 2 else "softmax"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
-from solera.core.errors import PayloadError
+from solera.core.errors import DataError, PayloadError
 from solera.learn.rows import dense
 
 
@@ -62,6 +62,10 @@ class Conditions:
         A value that is not finite is missing.
         """
         X = np.asarray(dense(X), dtype=np.float64)
+        if X.shape[1] != len(self.names):
+            raise DataError(
+                f"this party has {X.shape[1]} columns, its part of the model {len(self.names)}"
+            )
         found = np.empty((len(self), len(X)), dtype=bool)
         for line, i in enumerate(np.lexsort((self.node, self.tree))):
             x = X[:, self.column[i]]
