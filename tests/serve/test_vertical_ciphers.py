@@ -42,7 +42,7 @@ kind = "VerticalLogisticRegression"
 epochs = 1
 lr = 0.5
 batch_size = 30
-validation = 0.1
+validation = 0.3
 """,
 }
 
