@@ -104,6 +104,7 @@ def _openmined(rows: int) -> dict[str, float] | None:
 SECURITY = {"ckks": "192 bits", "paillier": "128 bits", "plain": "no encryption"}
 LEARNED, TREES = sized(("credit2", "adult"), tiny=("breast_cancer", "breast_cancer"))
 DEPTHS, ROUNDS, EPOCHS = sized(((3, 5), 4, 4), tiny=((2,), 2, 2))
+BATCH = 4096
 PAILLIER = sized("paillier", tiny="paillier-2048")
 
 
@@ -135,14 +136,13 @@ def regression(rows: int) -> None:
     for cipher, epochs in (("plain", EPOCHS), ("ckks", EPOCHS), (PAILLIER, 1)):
         fed, data, names = divided(LEARNED, 10)
         laps = Laps()
-        options = {"epochs": epochs, "cipher": cipher, "align": "order"}
+        options = {"epochs": epochs, "cipher": cipher, "align": "order", "batch_size": BATCH}
         so.VerticalLogisticRegression(**options).fit(fed, callbacks=[laps], progress=False)
         later = laps.each[1:] if epochs > 1 else laps.each
         seconds[cipher] = float(np.median(later))
         if cipher == "plain":
-            print(
-                f"regression, {LEARNED}, {len(data.all[1]):,} rows, 10 + {len(names) - 10} columns"
-            )
+            shape = f"{len(data.all[1]):,} rows, 10 + {len(names) - 10} columns"
+            print(f"regression, {LEARNED}, {shape}, batches of {BATCH:,}")
         print(
             f"{cipher:<14}{seconds[cipher]:9.3f} s CPU per epoch (first {laps.each[0]:.3f} s), "
             f"{np.diff(laps.bytes).mean() / 1e6:.1f} MB, {SECURITY.get(cipher, '112 bits')}",
