@@ -18,6 +18,7 @@ from typing import Any
 
 from solera import (
     aggregations,
+    audit,
     callbacks,
     data,
     energy,
@@ -25,6 +26,7 @@ from solera import (
     messages,
     metrics,
     partitions,
+    robust,
     selectors,
     simulation,
     updates,
@@ -38,6 +40,7 @@ from solera.data.client_files import from_files
 from solera.learn import *
 from solera.learn.vertical.simulation import simulate_vertical
 from solera.partitions import Dirichlet
+from solera.privacy.dp.mechanism import DP
 from solera.privacy.he import keys
 from solera.privacy.secure_sum import SecureSum
 from solera.selectors import ActiveSampling
@@ -52,6 +55,7 @@ except PackageNotFoundError:  # run from a source tree
 
 _NAMESPACES = {
     "aggregations": aggregations,
+    "audit": audit,
     "callbacks": callbacks,
     "data": data,
     "energy": energy,
@@ -59,6 +63,7 @@ _NAMESPACES = {
     "messages": messages,
     "metrics": metrics,
     "partitions": partitions,
+    "robust": robust,
     "selectors": selectors,
     "simulation": simulation,
     "updates": updates,
@@ -73,6 +78,7 @@ _INSIDE = {
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
 __all__ = [
+    "DP",
     "ActiveSampling",
     "Dirichlet",
     "Federation",

@@ -3,7 +3,8 @@
 Everything that spends of a privacy budget is an :class:`Event`: which noise, how much of it against
 what one row (or one client) can change, how often, and on which share of the rows. Events are plain
 data. They are stored as they are and composed by an accountant, Rényi differential privacy (Mironov
-2017) or privacy loss distributions (Koskela et al. 2020); ε is never added up.
+2017), privacy loss distributions (Koskela et al. 2020) or, for Gaussian noise alone, the exact ε of
+Balle & Wang (2018); ε is never added up.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from typing import Any, Literal
 
 from solera.core.errors import MissingExtra, UsageError
 
-Accountant = Literal["rdp", "pld"]
-WHOLE_ORDERS = (*range(2, 64), 128, 256, 512, 1024)
+Accountant = Literal["rdp", "pld", "analytic"]
+WHOLE_ORDERS = (*range(2, 64), 128, 256)
 """Orders for events of samples, of which fractional ones take a hundred times longer.
 
 They would tell a smaller ε where it is above ten or so; without them none is too small.
 """
+_FEW_ORDERS = (*range(2, 25), 28, 32, 40, 48, 64, 128)
+"""To look for a noise multiplier, which takes many tries."""
 _MOST_NOISE = 1e6
 
 
@@ -63,6 +66,8 @@ def epsilon_of(events: Iterable[Event], delta: float, accountant: Accountant = "
         return math.inf
     if delta == 0:
         return _pure(events)
+    if accountant == "analytic":
+        return float(_theory().get_epsilon_gaussian(_one_gaussian(events), delta))
     with _quiet():
         if accountant == "rdp":
             orders, rdp = _composed_rdp(events)
@@ -79,6 +84,8 @@ def delta_of(events: Iterable[Event], epsilon: float, accountant: Accountant = "
         return 0.0
     if any(event.noise <= 0 for event in events):
         return 1.0
+    if accountant == "analytic":
+        return _gaussian_delta(_one_gaussian(events), epsilon)
     with _quiet():
         return float(_accountant(events, accountant).get_delta(epsilon))
 
@@ -97,7 +104,12 @@ def noise_for(
     check_installed()
 
     def enough(noise: float) -> bool:
-        return epsilon_of(events(noise), delta, accountant) <= epsilon
+        composed = grouped(events(noise))
+        if delta == 0 or accountant != "rdp" or not _samples(composed):
+            return epsilon_of(composed, delta, accountant) <= epsilon
+        with _quiet():
+            found = _accountant(composed, "rdp", orders=_FEW_ORDERS).get_epsilon(delta)
+        return bool(found <= epsilon)
 
     low, high, precision = 0.0, 1.0, 1e-4
     if accountant == "pld":
@@ -114,6 +126,31 @@ def noise_for(
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def _one_gaussian(events: Iterable[Event]) -> float:
+    """The noise multiplier of one Gaussian mechanism that is worth as much as all of these."""
+    events = list(events)
+    if any(event.mechanism != "gaussian" or event.rate < 1 for event in events):
+        raise UsageError(
+            'the accountant "analytic" is for Gaussian noise on all rows', hint='"rdp" for others'
+        )
+    return float(sum(event.times / event.noise**2 for event in events) ** -0.5)
+
+
+def _gaussian_delta(noise: float, epsilon: float) -> float:
+    """Balle & Wang (2018), Theorem 8."""
+    from scipy.stats import norm
+
+    near, far = 1 / (2 * noise) - epsilon * noise, -1 / (2 * noise) - epsilon * noise
+    return float(norm.cdf(near) - math.exp(epsilon) * norm.cdf(far))
+
+
+def _theory() -> Any:
+    check_installed()
+    from dp_accounting import gaussian_mechanism
+
+    return gaussian_mechanism
 
 
 def grouped(events: Iterable[Event]) -> list[Event]:
@@ -144,7 +181,10 @@ def _samples(events: Iterable[Event]) -> bool:
 
 
 def _accountant(
-    events: Sequence[Event], kind: Accountant, traits: tuple[bool, bool] | None = None
+    events: Sequence[Event],
+    kind: Accountant,
+    traits: tuple[bool, bool] | None = None,
+    orders: Sequence[int] = WHOLE_ORDERS,
 ) -> Any:
     """The accountant of dp-accounting that has seen these events.
 
@@ -157,8 +197,9 @@ def _accountant(
     if kind == "rdp":
         from dp_accounting.rdp import RdpAccountant
 
-        orders = WHOLE_ORDERS if sampled else None
-        accountant: Any = RdpAccountant(orders=orders, neighboring_relation=neighbours)
+        accountant: Any = RdpAccountant(
+            orders=orders if sampled else None, neighboring_relation=neighbours
+        )
     else:
         from dp_accounting.pld import PLDAccountant
 

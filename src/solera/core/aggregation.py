@@ -9,6 +9,7 @@ Partials are payloads, so that they can travel and be stored like everything els
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,9 @@ from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray
 from solera.core.component import Component
+from solera.core.constraints import Positive
 from solera.core.errors import NotEnoughReplies, PayloadError, SoleraError
+from solera.core.payload import is_finite
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 
 MAX_BLOCK = 64
@@ -98,6 +101,14 @@ class Aggregation(Component, abstract=True):
                 ) from error
         return partial
 
+    def sound(self, partial: Any) -> bool:
+        """Whether no reply of this partial holds numbers that must not be aggregated."""
+        return is_finite(partial)
+
+    def sound_reply(self, reply: Reply) -> bool:
+        """:meth:`sound` of one reply."""
+        return self.sound(self.lift(reply))
+
     def result(self, partial: Any) -> Any:
         """:meth:`finish`, or an error when there was nothing to fold."""
         if partial is None:
@@ -123,16 +134,19 @@ class Sum(Aggregation):
 
 
 class Mean(Aggregation):
-    """Σ w·x / Σ w over the replies; w is the reply's entry named ``weight``, or 1."""
+    """Σ w·x / Σ w over the replies; w is the reply's entry named ``weight``, or 1.
+
+    A reply whose arrays, taken together, are longer than ``largest`` does not count.
+    """
 
     additive = True
 
-    def __init__(self, weight: str | None = None) -> None:
+    def __init__(self, weight: str | None = None, *, largest: Positive | None = None) -> None:
         self.weight = weight
+        self.largest = largest
 
     def lift(self, reply: Reply) -> Any:
-        weight, values = self._split(reply.payload, np.float64(1))
-        weight = float(weight)
+        weight, values = self.alone(reply)
         with np.errstate(over="ignore"):
             weighted = map_leaves(lambda leaf: _wide(leaf) * weight, values)
         return {"weight": weight, "sum": weighted}
@@ -157,6 +171,16 @@ class Mean(Aggregation):
                 hint="at least one client must have a positive weight",
             )
         return map_leaves(lambda leaf: leaf / total, partial["sum"])
+
+    def sound(self, partial: Any) -> bool:
+        if partial is None or self.largest is None:
+            return is_finite(partial)
+        return is_finite(partial) and length(partial["sum"]) <= self.largest * partial["weight"]
+
+    def alone(self, reply: Reply) -> tuple[float, Any]:
+        """The weight of a reply and the values that it weighs."""
+        weight, values = self._split(reply.payload, np.float64(1))
+        return float(weight), values
 
     def _split(self, values: Any, ones: Any) -> tuple[Any, Any]:
         """The weights and the values they weigh."""
@@ -269,6 +293,16 @@ class ByFold(Aggregation):
 
     def finish(self, partial: Any) -> dict[str, Any]:
         return {fold: self.aggregation.finish(part) for fold, part in partial.items()}
+
+
+def length(values: Any) -> float:
+    """The Euclidean norm of all arrays in these values; single numbers do not count."""
+    if isinstance(values, Mapping):
+        return math.hypot(*map(length, values.values()))
+    if np.ndim(values) == 0:
+        return 0.0
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(np.ravel(values)))
 
 
 def _wide(leaf: Any) -> Any:

@@ -147,6 +147,9 @@ class Replies:
             assert block.batch is not None
             batch, failed = block.batch.liftable(aggregation.lift)
             self.failures += failed
+            if find_task(ask.task, ask.version).finite:
+                batch, failed = batch.only_finite(aggregation.sound_reply)
+                self.failures += failed
             clients = np.concatenate([self.updates.clients, batch.clients])
             lifted = self.updates.partials + [aggregation.lift(reply) for reply in batch]
             self.updates = Updates(aggregation, clients, lifted)
@@ -252,6 +255,7 @@ class Federation:
         self.names: tuple[str, ...] = ()
         """What the clients are called, in their order, where they have names."""
         self._prepare: tuple[Preparation, ...] = ()
+        self._left_out: IntArray = np.empty(0, dtype=np.int64)
 
     def ask(
         self,
@@ -298,16 +302,44 @@ class Federation:
     @property
     def clients(self) -> IntArray:
         """The ids of all clients."""
-        return np.arange(self.engine.clients, dtype=np.int64)
+        everyone = np.arange(self.engine.clients, dtype=np.int64)
+        return everyone if not len(self._left_out) else np.setdiff1d(everyone, self._left_out)
 
     @property
     def numbers(self) -> IntArray:
         """The number by which each client knows itself: its id, or that of its enrolment."""
         given = getattr(self.engine, "numbers", None)
-        return self.clients if given is None else np.asarray(given, dtype=np.int64)
+        own = np.arange(self.engine.clients) if given is None else given
+        return np.asarray(own, dtype=np.int64)
 
     def __len__(self) -> int:
-        return self.engine.clients
+        return self.engine.clients - len(self._left_out)
+
+    def without(self, *clients: int | str) -> Federation:
+        """The same federation as if these clients, by id or name, had never been in it.
+
+        The others keep their ids, and with them their draws.
+        """
+        ids = [self.find_client(client) for client in clients]
+        view = self._view()
+        view.secure, view._prepare = self.secure, self._prepare
+        view._left_out = np.union1d(self._left_out, np.array(ids, dtype=np.int64))
+        return view
+
+    def find_client(self, client: int | str) -> int:
+        """The id of a client."""
+        if isinstance(client, str) and client in self.names:
+            return self.names.index(client)
+        if isinstance(client, str) or not 0 <= client < self.engine.clients:
+            known = ", ".join(self.names[:20]) or f"ids are 0 to {self.engine.clients - 1}"
+            raise UsageError(f"there is no client {client!r}", hint=known)
+        return int(client)
+
+    def over(self, engine: Any) -> Federation:
+        """The same clients, reached by another engine."""
+        view = self.without()
+        view.engine = engine
+        return view
 
     @property
     def schema(self) -> Schema | None:
@@ -347,6 +379,7 @@ class Federation:
     def _view(self) -> Federation:
         view = Federation(self.engine, seed=self.seed, topology=self.topology, limits=self.limits)
         view.meter, view.clock, view.names = self.meter, self.clock, self.names
+        view._left_out = self._left_out
         return view
 
     @contextmanager
@@ -402,9 +435,14 @@ class Federation:
         ids = ids.astype(np.int64)
         if (ids[1:] <= ids[:-1]).any():
             ids = np.unique(ids)
-        if ids[0] < 0 or ids[-1] >= len(self):
+        if ids[0] < 0 or ids[-1] >= self.engine.clients:
             wrong = ids[0] if ids[0] < 0 else ids[-1]
-            raise UsageError(f"ask(to=…): no client {wrong}; ids are 0 to {len(self) - 1}")
+            last = self.engine.clients - 1
+            raise UsageError(f"ask(to=…): no client {wrong}; ids are 0 to {last}")
+        if len(self._left_out):
+            ids = np.setdiff1d(ids, self._left_out)
+            if not ids.size:
+                raise UsageError(f"ask(to={to!r}): these clients were left out")
         return ids
 
     def _check_payload(self, payload: Any, clients: IntArray) -> int:

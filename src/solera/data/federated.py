@@ -231,6 +231,13 @@ class FederatedData:
         view.labelled = self.labelled
         return view
 
+    def with_rows(self, X: Any, y: Any) -> FederatedData:
+        """The same clients with other rows, as many of each, in their order."""
+        view = self._replaced(Rows(X, y), self.schema, self._held_out)
+        view.resources = self.resources
+        view.persons = self.persons
+        return view
+
     def _replaced(self, rows: Rows, schema: Schema, held_out: HeldOut | None) -> FederatedData:
         """As many rows for every client, but others."""
         return FederatedData(

@@ -24,10 +24,11 @@ from solera.core.component import build_fitted
 from solera.core.cover import build_cover
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.groups import GroupedSource, needs_groups
+from solera.core.disclosure.noised import Ledger
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
-from solera.core.payload import decode, encode, encoded_size, is_finite, read_only
+from solera.core.payload import decode, encode, encoded_size, read_only
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
 from solera.core.sealing import Sealer, open_ask, seal_reply
@@ -73,12 +74,13 @@ class Runner:
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
         limits: ReleaseLimits | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.source = source
         self.fault_model = fault_model
         self.memory = memory
         self.limits = limits
-        self.gates = None if limits is None else Gates(limits, source)
+        self.gates = None if limits is None else Gates(limits, source, ledger)
         self.sealer: Sealer | None = None
         """Seals messages between simulated clients; an agent does it for a real one."""
         self._prepared: dict[str, Source] = {}
@@ -222,7 +224,7 @@ class Runner:
         source, kind = self.source, "rows"
         if self.limits is not None:
             task = find_task(ask.task, ask.version)
-            if needs_groups(task, self.limits):
+            if needs_groups(task, self.limits, _any_payload(ask)):
                 source, kind = self._grouped, "groups"
         if not ask.prepare:
             return source
@@ -293,6 +295,9 @@ class Runner:
 class Simulated:
     """What engines share whose clients live on this machine: their rows and what they keep."""
 
+    simulated = True
+    """Whatever protects is seeded, and protects nobody."""
+
     def __init__(
         self,
         source: Source,
@@ -361,8 +366,8 @@ def validate_and_fold(
             batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
             failures += failed
             partial = aggregation.fold(batch)
-    if task.finite and (aggregation is None or not is_finite(partial)):
-        batch, failed = batch.only_finite(None if aggregation is None else aggregation.lift)
+    if task.finite and (aggregation is None or not aggregation.sound(partial)):
+        batch, failed = batch.only_finite(None if aggregation is None else aggregation.sound_reply)
         failures += failed
         if aggregation is not None and failed:
             partial = aggregation.fold(batch)
@@ -391,6 +396,13 @@ def _remove_unreachable(
     virtual = max(waited, float(delay.max(initial=0.0)))
     rest = Faults(faults.dropped[~gone], faults.crashed[~gone], faults.corrupted[~gone], delay)
     return clients[~gone], failures, virtual, rest
+
+
+def _any_payload(ask: Ask) -> Any:
+    """The payload, or that of some client: noise is for all of an ask or for none."""
+    if isinstance(ask.payload, PerClient):
+        return next(iter(ask.payload.payloads.values()), None)
+    return ask.payload
 
 
 def _draws(ask: Ask) -> Draws:

@@ -9,6 +9,7 @@ import numpy as np
 
 from solera.core.clients import ClientGroup, IntArray, Source
 from solera.core.disclosure.memory import Memory, row_digests
+from solera.core.disclosure.noised import Ledger
 from solera.core.engine import Ask, PerClient
 from solera.core.gate import Gate, ReleaseLimits, check_ask, is_about_rows
 from solera.core.replies import Stacked
@@ -21,8 +22,9 @@ RELEASED = "solera.released"
 class Gates:
     """Lets asks in to the clients of a source, and their replies out."""
 
-    def __init__(self, limits: ReleaseLimits, source: Source) -> None:
+    def __init__(self, limits: ReleaseLimits, source: Source, ledger: Ledger | None = None) -> None:
         self.limits = limits
+        self.ledger = ledger
         self._source = source
         self._digests: dict[int, IntArray] = {}
         self._checked: Ask | None = None
@@ -31,7 +33,7 @@ class Gates:
         """The gate of every client, if all of them let the ask in."""
         self._check(task, ask, group)
         known = [Memory.from_payload(state.pop(RELEASED, None)) for state in group.states]
-        gates = [Gate(self.limits, memory) for memory in known]
+        gates = [Gate(self.limits, memory, self.ledger) for memory in known]
         if not is_about_rows(task):
             return gates
         if self.limits.unit is not None or group.data.sizes.min() < self.limits.min_rows:

@@ -29,10 +29,12 @@ def training_facts(federation: Federation, *, started: bool) -> dict[str, Any]:
     """
     sizes = federation.engine.sizes("train")
     earlier = {"started": True} if started else {}
+    secure = {} if federation.secure is None else {"secure": repr(federation.secure)}
     return {
         **earlier,
+        **secure,
         "clients": len(federation),
-        "rows": None if sizes is None else int(sizes.sum()),
+        "rows": None if sizes is None else int(sizes[federation.clients].sum()),
         "seed": federation.seed,
         "versions": _versions(),
     }
@@ -57,7 +59,7 @@ def model_card(learner: Any, evaluation: Any, energy: Any) -> str:
         "Data": _data(learner.schema_),
         "Training": _rounds(learner, training),
         "Metrics": _metrics(evaluation),
-        "Privacy": _privacy(learner),
+        "Privacy": [*_privacy(learner), *_secure(training)],
         "Energy": ["not measured" if energy is None else f"{energy}"],
         "Versions": [f"{name} {number}" for name, number in training.get("versions", {}).items()],
         "Limits": _limits(learner),
@@ -119,6 +121,11 @@ def _privacy(learner: Any) -> Iterator[str]:
         yield f"differential privacy: {name}={value:g}"
     encrypted = [v for k, v in params.items() if k.endswith("encrypt") and v is not None]
     yield f"encryption of what clients send: {encrypted[0]!r}" if encrypted else "encryption: none"
+
+
+def _secure(training: Mapping[str, Any]) -> Iterator[str]:
+    if "secure" in training:
+        yield f"what clients sent was masked, only sums could be read: `{training['secure']}`"
 
 
 def _limits(learner: Any) -> Iterator[str]:

@@ -433,12 +433,29 @@ class Held(Message):
     bytes: int
 
 
+class Receipt(Message):
+    """What a coordinator signs for a client that left: nothing of it is held any more.
+
+    ``client`` is its key, ``rows`` what was deleted, ``refolded`` the standing jobs whose models
+    are folded again without it.
+    """
+
+    federation: str
+    client: str
+    rows: dict[str, int]
+    refolded: list[str]
+    time: float
+    key: str = ""
+    signature: str = ""
+
+
 class Left(Message):
     """What was deleted, and how many blobs stay because others refer to them."""
 
     rows: dict[str, int]
     blobs: int
     kept: int
+    receipt: Receipt | None = None
 
 
 # --- blobs ---------------------------------------------------------------------------------------

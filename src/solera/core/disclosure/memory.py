@@ -25,7 +25,8 @@ class Memory:
     """What left one client's data set: over all jobs, and in one version of its rows.
 
     ``grouped``: whether anything left that follows from the table of groups
-    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole.
+    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole. ``events``: what left
+    with noise, in a simulation; an agent has a ledger.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Memory:
         self.grouped = False
         self.rows: IntArray | None = None
         self.families: dict[str, tuple[Array, FloatArray]] = {}
+        self.events: list[dict[str, Any]] = []
         self._digests: dict[str, list[bytes]] = {}
         self._left: tuple[Left, str] = None, left_digest(None)
 
@@ -139,6 +141,7 @@ class Memory:
             "numbers": self.numbers,
             "grouped": self.grouped,
             "rows": self.rows,
+            "events": self.events,
             "families": {name: list(pair) for name, pair in self.families.items()},
         }
 
@@ -148,6 +151,7 @@ class Memory:
         if payload is not None:
             memory.numbers, memory.rows = payload["numbers"], payload["rows"]
             memory.grouped = payload["grouped"]
+            memory.events = list(payload.get("events", ()))
             memory.families = {
                 name: (pair[0], pair[1]) for name, pair in payload["families"].items()
             }

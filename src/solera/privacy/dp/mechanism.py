@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from solera.core.accounting import (
     Accountant,
@@ -45,7 +45,8 @@ class DP(Component):
     sampling: how the clients of a round are drawn, a "fixed" number, or each by itself ("poisson").
     rate: of ``level="record"`` where rows are drawn anew for every step: the share of its rows that
         a client takes, each by itself.
-    accountant: "rdp", or "pld", which is tighter and slower and knows no fixed number.
+    accountant: "rdp"; "pld", which is tighter and slower and knows no fixed number; or "analytic",
+        which is exact, for noise on all rows or clients without sampling.
     """
 
     def __init__(
@@ -111,6 +112,12 @@ class DP(Component):
     def epsilon_of(self, events: Sequence[Event], delta: float) -> float:
         """ε of what was noised, by this accountant."""
         return epsilon_of(events, delta, self.accountant)
+
+
+def whose_noise(federation: Any) -> str:
+    """What a history says of its noise: in a simulation it is seeded, and protects nobody."""
+    simulated = getattr(federation.engine, "simulated", False)
+    return "simulated" if simulated else "drawn by clients"
 
 
 @dataclass(frozen=True, slots=True)

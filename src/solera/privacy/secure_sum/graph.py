@@ -12,7 +12,6 @@ from __future__ import annotations
 from functools import cache, lru_cache
 
 import numpy as np
-from scipy.stats import hypergeom
 
 from solera.core.clients import IntArray
 from solera.core.errors import UsageError
@@ -53,6 +52,8 @@ def degree(clients: int, share: float) -> int:
         )
     if clients <= ALL:
         return clients - 1
+    from scipy.stats import hypergeom
+
     dropped, colluding = int(DROPPED * clients), int(COLLUDING * clients)
     for k in range(10, clients - 1, 2):
         t = threshold(k + 1, share)

@@ -50,8 +50,9 @@ class SecureSum(Aggregation):
     Parameters
     ----------
     aggregation: what is folded, a :class:`Sum` by default.
-    range: the largest number that a client may contribute to any entry of the sum. By default
-        none is declared, and a number takes 16 bytes; with a range it takes 8.
+    range: the largest number that a client may add to any entry of the sum: to a weighted mean,
+        weight times value. By default none is declared, and a number takes 16 bytes; with a
+        range it takes 8.
     precision: the largest rounding error of a number that will do, where a range is declared;
         numbers then take 4 bytes if that is enough.
     threshold: the share of clients of which more must stay to the end. More than half, against a

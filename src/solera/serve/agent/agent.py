@@ -49,6 +49,7 @@ from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
 from solera.serve.agent.secure_sums import vouched
+from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
@@ -106,6 +107,7 @@ class Agent:
         self._held: list[wire.PendingAsk] = []
         self._listed: set[str] | None = None
         self._descriptions: dict[str, Description] = {}
+        self._left_out = self._withdrawals()
         self._guard()
 
     @property
@@ -117,10 +119,20 @@ class Agent:
         """Stand the policy's gate around the rows, and keep copies if it says so."""
         key = self.policy.output.keep_copies
         self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
-        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+        budget = self.policy.privacy
+        own = self.folder / home.LEDGER
+        ledger = Path(budget.ledger) if budget is not None and budget.ledger else own
+        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES, ledger))
 
     def _refresh(self) -> None:
-        """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
+        """Follow the policy's file, and who withdrew.
+
+        :class:`PolicyBroken` if the policy makes no sense now.
+        """
+        withdrawn = self._withdrawals()
+        if self._source is not None and withdrawn != self._left_out:
+            self.worker.read(self._source(self.policy))
+        self._left_out = withdrawn
         if self._policy_file is None or not self._policy_file.refresh():
             return
         before, self.policy = self.policy, self._policy_file.policy
@@ -132,6 +144,11 @@ class Agent:
             raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
         if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
             self.worker.read(self._source(self.policy))
+
+    def _withdrawals(self) -> bytes:
+        """Who withdrew, as the file says."""
+        path = self.folder / WITHDRAWN
+        return path.read_bytes() if path.exists() else b""
 
     # --- joining ---
 
@@ -238,7 +255,8 @@ class Agent:
             kept = dict([*others[1 - _MOST_STATES :], (pending.job, own)])
             if PARTS in outcome.state:  # of models: they outlive the job that made them
                 kept[PARTS] = outcome.state[PARTS]
-            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
+            told = {"new_numbers": outcome.counted, "epsilon": outcome.epsilon}
+            return replace(done, frame=frame, states=kept, **told)
         except NeedsApproval:
             self.attempts.undo(key)
             raise
@@ -293,7 +311,7 @@ class Agent:
         self.doing = pending.task
         key = _key(pending)
         while True:
-            outcome = self.worker.run(ask, self.place.client, state)
+            outcome = self.worker.run(ask, self.place.client, state, pending.job)
             if outcome.kind != "crashed":
                 break
             log.warning("task %s: %s", pending.task, outcome.reason)
@@ -373,6 +391,7 @@ class Agent:
             bytes=len(frame),
             numbers=_numbers_in(decode(frame)) if answered else 0,
             new=done.new_numbers,
+            epsilon=done.epsilon,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE

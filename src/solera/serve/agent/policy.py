@@ -40,12 +40,14 @@
     min_peers = 3                # with so many other clients in them whose keys are known
     keep_copies = "copies.pub"   # a copy of all that leaves, sealed to this key
 
-    [peers]                      # whose keys count for min_peers, by name; absent: all known ones
+    [peers]                      # whose keys count for min_peers, and who may be sent sealed
+                                 # messages, by name; absent: all known ones
     hospital-b = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
 
-    [privacy]
-    epsilon = 4.0                # the budget that a ledger will keep, over all jobs
-    delta = 1e-6                 # until it does, tasks that spend of it are refused
+    [privacy]                    # noise lets more leave, neural networks too, until it is spent:
+    epsilon = 4.0                # the budget of these rows, over all jobs; `solera budget`
+    delta = 1e-6
+    ledger = "/srv/rows.ledger"  # counted here with other agents on these rows; absent: the folder
 
     [[task]]                     # only these tasks; none listed: all that the named policy lets out
     name = "linear.train"        # or a prefix: "preprocess.*"
@@ -59,8 +61,9 @@
 
 Where several entries name a task the most exact name counts; among entries of one name it is enough
 that one allows. A transformer that clients pass their rows through first is allowed as a task
-``prepare.<its class>``. An ask says by a ``privacy`` table in its payload that it spends of the
-budget. Refusals travel to the coordinator, so they never tell a small number.
+``prepare.<its class>``. An ask says by a ``privacy`` table in its payload that noise is to be
+added; the client's own task does it. Refusals travel to the coordinator, so they never tell a small
+number.
 """
 
 from __future__ import annotations
@@ -110,6 +113,7 @@ _LIMITS = (
     "category_share",
     "numbers",
     "encrypted",
+    "noised",
 )
 
 
@@ -164,6 +168,8 @@ class Policy:
         }
         if self.data.min_rows is not None:
             given["min_rows"] = self.data.min_rows
+        if self.privacy is not None:
+            given["budget"] = (self.privacy.epsilon, self.privacy.delta)
         listed = {("" if name == "classes" else name): v for name, v in self.listed.items()}
         return replace(
             POLICIES[self.named or _UNNAMED],
@@ -212,8 +218,6 @@ class Policy:
         time unless it carries a time zone.
         """
         self._check_task(task, version, payload)
-        if value_at(payload, "privacy") is not None:
-            raise Refusal(f"task {task!r} spends of a privacy budget, and no ledger keeps one yet")
         moment = (now.astimezone() if now.tzinfo else now).time()
         if self.hours is not None and moment not in self.hours:
             raise Refusal(f"it is {moment:%H:%M}, the policy allows tasks {self.hours}")

@@ -32,7 +32,7 @@ def describe(policy: Policy) -> str:
         + ("; in secure sums only" if policy.output.only_sums else ""),
         "  privacy   "
         + (f"ε = {budget.epsilon:g}, δ = {budget.delta:g}" if budget else "no budget")
-        + "; no ledger yet, so tasks that spend of it are refused",
+        + (", over all jobs, for what leaves with noise" if budget else ""),
     ]
     rules = policy.tasks or (("all that may leave",) if policy.named else ("none",))
     return "\n".join([*lines, *(f"  task      {rule}" for rule in rules)])

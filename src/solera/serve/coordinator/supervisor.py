@@ -75,6 +75,7 @@ class Supervisor:
             self._environment[PIN] = certificate
         self._drivers: dict[str, _Driver] = {}
         self._tidied = time.monotonic()
+        self._forgotten = 0
         self._found = False
 
     async def run(self) -> None:
@@ -193,8 +194,9 @@ class Supervisor:
             self._find_end()
         while events := store.events(after=self.coordinator.signed_event):
             head = self.audit.extend([(event.event, _facts(event)) for event in events])
-            self.coordinator.signed_event = events[-1].id
-            store.forget_routine(self.coordinator.signed_event, head)
+            last = self.coordinator.signed_event = events[-1].id
+            store.forget_routine(last, head, after=self._forgotten)
+            self._forgotten = last
         self.audit.head()  # a log that was cut is noticed, also when there is nothing to add
 
     def _find_end(self) -> None:

@@ -40,7 +40,7 @@ def drive(connection: Connection, job: str) -> None:
     description = connection.download(_job(connection, job).spec)
     spec = parse_job(decode(description)["toml"], file=job, name=job)
     _wait_for_clients(connection, job, spec)
-    federation = Federation(HttpEngine(connection, job), seed=spec.seed)
+    federation = Federation(HttpEngine(connection, job), seed=spec.seed, secure=spec.secure)
     learner = spec.learner
     if isinstance(learner, Additive) and spec.standing:
         Standing(connection, job, learner, federation).run()

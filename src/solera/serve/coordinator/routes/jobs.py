@@ -27,7 +27,7 @@ from solera.serve.wire import (
     StartedJob,
 )
 
-_EVENTS = 200
+_EVENTS = 100
 """Events of one answer: more would delay all others."""
 
 

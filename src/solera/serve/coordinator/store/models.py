@@ -134,6 +134,19 @@ class Models(Base):
             state = "folded" if folded.get(str(row.client), -1) >= seq else "queued"
         return Contribution(seq, row.client, state, reason)
 
+    def standing_jobs(self, federation: str, client: int) -> list[str]:
+        """The running standing jobs to which a client has contributed."""
+        ours = select(jobs.c.id).filter_by(federation=federation, kind="standing", state="running")
+        with self._read() as connection:
+            names = connection.scalars(ours.order_by(jobs.c.id)).all()
+            return [
+                name
+                for name in names
+                if connection.scalar(
+                    select(func.count()).select_from(deliveries).filter_by(job=name, client=client)
+                )
+            ]
+
     # --- models ---
 
     def publish(self, job: str, new: NewModel, now: float) -> Model:
