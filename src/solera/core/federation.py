@@ -97,9 +97,8 @@ class Replies:
         total = None
         groups = self._federation.topology.groups(self.ask.clients)
         for group in groups:
-            partial = None
-            for part in self._partials(replace(self.ask, clients=group), aggregation):
-                partial = aggregation.merge(partial, part)
+            parts = self._partials(replace(self.ask, clients=group), aggregation)
+            partial = aggregation.merge_all(parts)
             if len(groups) > 1:
                 self._federation.meter.relayed += encoded_size(partial)
             total = aggregation.merge(total, partial)

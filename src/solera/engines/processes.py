@@ -43,6 +43,7 @@ from solera.core.task import installed_tasks
 from solera.engines.asks import ask_from_payload, ask_to_payload
 from solera.engines.blocks import MEMORY, FaultModel, Runner, Simulated, States
 from solera.engines.child import Child
+from solera.engines.threads import cores
 
 _UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
 """Parent and workers trust each other; the limits of the federation were checked before."""
@@ -67,7 +68,7 @@ class ProcessEngine(Simulated):
         start: Literal["fork", "spawn"] | None = None,
     ) -> None:
         super().__init__(source, fault_model, memory, limits)
-        self.workers = _cores() if workers is None else workers
+        self.workers = cores() if workers is None else workers
         methods = multiprocessing.get_all_start_methods()
         self.start = start or ("fork" if "fork" in methods else "spawn")
         self._workers: list[_Worker] = []
@@ -315,7 +316,3 @@ def _block_from_payload(message: dict[str, Any], aggregation: Aggregation | None
         partial, batch = aggregation.fold(batch), None
     failures = [Failure(*failure) for failure in message["failures"]]
     return Block(message["replied"], message["up"], failures, message["virtual"], batch, partial)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
