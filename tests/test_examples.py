@@ -20,8 +20,14 @@ NEEDS = {
     "encrypted_ensemble_digits": "tenseal",
     "on_device": "tenseal",
     "table_pipeline": "pandas",
+    "vertical_credit": "torch",
+    "vertical_steps": "torch",
 }
-FILES = {"carbon_nanotubes_regression": "carbon_nanotubes.csv.gz"}
+FILES = {
+    "carbon_nanotubes_regression": "carbon_nanotubes.csv.gz",
+    "vertical_credit": "german_credit.csv.gz",
+    "vertical_steps": "heart_cleveland.csv.gz",
+}
 SHOWS = {
     "averaging_with_selection": r"at random +0\.\d+ .*\nactive sampling .* 0\.9\d\d +20 ",
     "clusters_without_rows": r"wine 2 .*\n\d+ rounds from the same start; .* \de-1\d",
@@ -31,6 +37,8 @@ SHOWS = {
     "encrypted_ensemble_digits": r"finish=coordinator +0\.9(.*\n)*without the key: .*not hold",
     "incremental_hospitals": r"all at once +0\.9\d\d\n.*weights: \d+e[-+]\d\d",
     "non_iid_by_label": r"one class +0\.9\d\d +\de-1\d",
+    "vertical_credit": r"merchant +AUC 0\.[78](.*\n)+.*the same: True",
+    "vertical_steps": r"nothing else: 303\n(.*\n)*.*gradients sent\n.*sealed(.*\n)*.*accuracy=0",
     "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
 }
 SECONDS = 180

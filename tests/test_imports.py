@@ -12,6 +12,7 @@ import solera as so
 
 NAMESPACES = [
     "aggregations",
+    "audit",
     "callbacks",
     "data",
     "energy",
@@ -19,6 +20,7 @@ NAMESPACES = [
     "messages",
     "metrics",
     "partitions",
+    "robust",
     "selectors",
     "simulation",
     "updates",

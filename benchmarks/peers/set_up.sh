@@ -21,6 +21,7 @@ peer() {
 peer fedjax fedjax jax jaxlib
 peer pfl pfl
 peer flexible flexible-fl packaging
+peer psi openmined.psi
 peer flower 'flwr[simulation]' || {
     # Where its newest certifi is not to be had, its other pins will do.
     peer flower --no-deps flwr && peer flower ray

@@ -18,6 +18,7 @@ from typing import Any
 
 from solera import (
     aggregations,
+    audit,
     callbacks,
     data,
     energy,
@@ -25,6 +26,7 @@ from solera import (
     messages,
     metrics,
     partitions,
+    robust,
     selectors,
     simulation,
     updates,
@@ -36,8 +38,11 @@ from solera.data import datasets
 from solera.data.adapters import from_pandas
 from solera.data.client_files import from_files
 from solera.learn import *
+from solera.learn.vertical.simulation import simulate_vertical
 from solera.partitions import Dirichlet
+from solera.privacy.dp.mechanism import DP
 from solera.privacy.he import keys
+from solera.privacy.secure_sum import SecureSum
 from solera.selectors import ActiveSampling
 from solera.simulate.pool import pool
 from solera.simulate.simulation import simulate
@@ -50,6 +55,7 @@ except PackageNotFoundError:  # run from a source tree
 
 _NAMESPACES = {
     "aggregations": aggregations,
+    "audit": audit,
     "callbacks": callbacks,
     "data": data,
     "energy": energy,
@@ -57,6 +63,7 @@ _NAMESPACES = {
     "messages": messages,
     "metrics": metrics,
     "partitions": partitions,
+    "robust": robust,
     "selectors": selectors,
     "simulation": simulation,
     "updates": updates,
@@ -64,14 +71,18 @@ _NAMESPACES = {
 _INSIDE = {
     "Additive", "Averaging", "Ditto", "FedAdagrad", "FedAvgM", "FedBN", "FedBuff", "FedNova",
     "FedPer", "FedRep", "FedSGD", "FedSelect", "FedYogi", "PeerToPeer", "Predictor", "Scaffold",
-    "SimFL", "Transformer", "evaluate", "in_turn", "kaplan_meier", "learn", "planned",
+    "SimFL", "Transformer", "VerticalLearner", "VerticalLinearRegression",
+    "VerticalPoissonRegression", "common_rows", "evaluate", "in_turn", "kaplan_meier", "learn",
+    "planned",
 }  # fmt: skip
 """What fewer programs need and is found in ``so.learn``, and what other namespaces show."""
 
 __all__ = [
+    "DP",
     "ActiveSampling",
     "Dirichlet",
     "Federation",
+    "SecureSum",
     "connect",
     "datasets",
     "errors",
@@ -81,6 +92,7 @@ __all__ = [
     "pool",
     "runs",
     "simulate",
+    "simulate_vertical",
     "task",
     *sorted({*_NAMESPACES, *learn.__all__} - _INSIDE),
 ]

@@ -1,6 +1,6 @@
 """``so.selectors``: which clients take part in a round, and what selectors came to."""
 
-from solera.core.selection import Roster, Selector, Uniform
+from solera.core.selection import Poisson, Roster, Selector, Uniform
 from solera.select.active import ActiveSampling, PowerOfChoice
 from solera.select.metrics import (
     Selections,
@@ -27,6 +27,7 @@ __all__ = [
     "FedCS",
     "GreedyShapley",
     "HybridFL",
+    "Poisson",
     "PowerOfChoice",
     "Roster",
     "RoundRobin",

@@ -34,9 +34,11 @@ SHOWS = {
     "million_averaging": r"peak memory +\d+ MB",
     "overhead": r"processes \(2 workers\), fold.* the loop",
     "progress_bar": r"bar \d.* ratio \d",
+    "secure_sum": r"120 +\d+ +100 +\d\.\d",
     "selection": r"largest difference of a value \d",
     "simulation": r"W3: (.*\n)*loop +\d",
     "trees": r"FedHistGBDT, .*ratio \d",
+    "vertical": r"solera, processes +\d",
 }
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
@@ -54,8 +56,10 @@ NEEDS = {
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
     "progress_bar": ("torch",),
+    "secure_sum": ("cryptography",),
     "selection": ("torch",),
     "simulation": ("torch",),
+    "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
 

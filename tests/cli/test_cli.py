@@ -235,7 +235,7 @@ def test_interrupt_and_go_on() -> None:
     assert "Traceback" not in err
     solera_("run", "long.toml")
     solera_("run", "long.toml", "--folder", "runs/undisturbed")
-    models = sorted(Path("runs/undisturbed/models").iterdir())
+    models = sorted(Path("runs/undisturbed/models").glob("*.sol"))
     assert [path.stem.partition("-")[2] for path in models] == [
         "federated-seed0",
         "federated-seed1",

@@ -101,7 +101,7 @@ def url(_in_a_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         port = probe.getsockname()[1]
     solera_("tls", "init", "--host", "127.0.0.1")
     pair = ("--certificate", "tls/coordinator.pem", "--key", "tls/coordinator.key")
-    process = start("serve", "--port", str(port), *pair)
+    process = start("serve", "--port", str(port), *pair, "--uploads", "1")
     try:
         deadline = time.monotonic() + 20
         while not answers(port) and time.monotonic() < deadline:
@@ -187,6 +187,17 @@ def test_a_federation_from_invitation_to_audit(url: str) -> None:
     assert client["status"] == "revoked"
     assert "status 40" in complaint("clients", *FEDERATION, "--token", "wrong")
     assert "status 404" in complaint("clients", "--federation", "nobody")
+
+
+def test_what_is_uploaded_and_not_used_is_bounded(url: str) -> None:
+    from solera.serve.connection import Connection, CoordinatorError
+
+    token = {"Authorization": f"Bearer {Path('coordinator/driver.token').read_text()}"}
+    driver = Connection(url, lambda *_: token, ca="tls/ca.pem", patience=0)
+    driver.upload(bytes(900_000))
+    with pytest.raises(CoordinatorError, match="uploaded and are not used"):
+        driver.upload(bytes(200_000))
+    driver.close()
 
 
 def _check_audit(log: Path) -> None:

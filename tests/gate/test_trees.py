@@ -65,7 +65,6 @@ def count_ask(tree: Any) -> dict[str, Any]:
         "sizes": np.array([3, 3, 3]),
         "width": 3,
         "classes": CLASSES,
-        "epsilon": None,
     }
 
 
@@ -109,7 +108,7 @@ class Booster:
 @pytest.fixture
 def ungrouped(monkeypatch):
     """The mechanism taken out: tasks see rows, and nobody minds."""
-    monkeypatch.setattr("solera.core.gate.needs_groups", lambda task, limits: False)
+    monkeypatch.setattr("solera.core.gate.needs_groups", lambda *_: False)
     monkeypatch.setattr(
         "solera.core.disclosure.groups.Trees.judge", lambda self, leaving: leaving.reply
     )
@@ -258,7 +257,7 @@ def test_what_a_task_answers_does_not_depend_on_how_often_it_was_asked():
 
 
 def test_rows_that_are_not_in_groups_do_not_leave(monkeypatch):
-    monkeypatch.setattr("solera.core.gate.needs_groups", lambda task, limits: False)
+    monkeypatch.setattr("solera.core.gate.needs_groups", lambda *_: False)
     owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
     assert owner.ask("trees.grow", GROW) == REFUSED
     assert "not in groups" in owner.why

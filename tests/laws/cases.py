@@ -26,11 +26,14 @@ from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
 from solera.learn.row_metrics import Totals
 from solera.learn.scores import ScoreTotals
+from solera.learn.trees.boosting.base import Exponents
 from solera.learn.trees.boosting.histograms import HistBins
 from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.id3 import grow_id3
 from solera.privacy.he.sums import EncryptedSum
+from solera.privacy.secure_sum.protocol import MaskedWords, SecureSum
+from solera.robust.collect import CollectUpdates, Robust
 
 
 def registered(kind: type) -> list[type]:
@@ -57,9 +60,12 @@ whole = st.integers(-(2**20), 2**20)
 vectors = hnp.arrays(np.float64, 3, elements=st.integers(-1000, 1000).map(float))
 weights = st.integers(0, 8).map(float)
 AGGREGATIONS: dict[type, Callable[[], Any]] = {
+    SecureSum: lambda: SecureSum(so.aggregations.Mean(weight="rows")),
     so.aggregations.ByFold: lambda: so.aggregations.ByFold(so.aggregations.Sum(), 2),
     so.aggregations.Mean: lambda: so.aggregations.Mean(weight="rows"),
     UpdateMean: lambda: UpdateMean(3),
+    CollectUpdates: lambda: CollectUpdates(UpdateMean(3)),
+    Robust: lambda: Robust(UpdateMean(3), so.robust.Median()),
     so.aggregations.Fields: lambda: so.aggregations.Fields(
         {"sums": so.aggregations.Sum(), "rows": so.aggregations.Collect()}
     ),
@@ -85,6 +91,7 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     so.aggregations.Mean: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
     so.aggregations.Collect: st.one_of(_sums, whole, st.text(max_size=3)),
     so.aggregations.Extremes: _sums,
+    Exponents: st.integers(-1074, 1024),
     so.aggregations.Union: st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4),
     so.aggregations.Fields: _sums,
     so.aggregations.ByFold: _sums,
@@ -92,6 +99,16 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     CollectTrees: st.fixed_dictionaries({"tree": _trees, "rows": whole})
     | st.fixed_dictionaries({"trees": st.lists(_trees, min_size=1, max_size=2)}),
     Gather: _sums,
+    SecureSum: st.fixed_dictionaries({"sums": vectors, "rows": weights}),
+    MaskedWords: st.builds(
+        lambda words, wide: {
+            "words": words.astype("<u8" if wide else "<u4").tobytes(),
+            "form": {"$leaf": ["float64", [3]]},
+            "bits": 64 if wide else 32,
+        },
+        hnp.arrays(np.uint64, 3),
+        st.booleans(),
+    ),
     Totals: st.fixed_dictionaries({"total": whole.map(float), "rows": st.integers(0, 100)}),
     ScoreTotals: st.fixed_dictionaries(
         {
@@ -104,6 +121,8 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
     ),
     SumOf: vectors,
     UpdateMean: _updates,
+    CollectUpdates: _updates,
+    Robust: _updates,
     Grams: st.fixed_dictionaries(
         {"grams": hnp.arrays(np.float64, (1, 1, 6), elements=st.integers(0, 50).map(float))}
     )
@@ -254,6 +273,12 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
             ),
             ("classes",),
         ),
+        ("robust", averaging(so.FedAvg, aggregate=so.robust.Median()), ("classes",)),
+        (
+            "buckets",
+            averaging(so.FedAvg, aggregate=so.robust.Buckets(so.robust.Median(), buckets=2)),
+            ("classes",),
+        ),
         ("module", averaging_module, ("classes",)),
         ("uniform", averaging(so.FedAvg, weight=None, schedule=so.nn.StepDecay(0.5)), ("labels",)),
     ],
@@ -347,12 +372,22 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     ],
     so.PeerToPeer: [("", lambda: so.PeerToPeer(so.FedLinear(rounds=2)), ("classes",))],
 }
+NOT_SUMS = (
+    so.FedBuff,  # collects updates as they come
+    so.FedForest,
+    so.FederatedTree,
+    so.SimFL,
+    so.PeerToPeer,
+)
+"""Learners that fold something which does not add up, whatever their parameters."""
 TOPOLOGIES: dict[type, Callable[[], Any]] = {so.PeerToPeer: lambda: so.simulation.Peers("random")}
 
 
 def learner_cases() -> Iterator[tuple[str, Callable[[], Any], str]]:
     """(name, factory, target) of every learner, variant and kind of target it is tested on."""
     for cls in registered(so.Learner):
+        if issubclass(cls, so.learn.VerticalLearner):
+            continue  # tests/laws/test_vertical_laws.py
         default = [("", lambda cls=cls: example(cls, {}), ("classes",))]
         for variant, make, targets in LEARNERS.get(cls, default):
             for target in targets:

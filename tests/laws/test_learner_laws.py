@@ -9,6 +9,7 @@ import pytest
 import sklearn.base
 from cases import (
     ENGINES,
+    NOT_SUMS,
     averaging_module,
     federation,
     federation_over,
@@ -19,6 +20,7 @@ from cases import (
 import solera as so
 from solera.core.clients import ClientGroup, Draws
 from solera.core.component import describe_fitted
+from solera.core.cover import told_alone
 from solera.core.errors import DataError, NotFitted, SoleraError, UsageError
 from solera.core.payload import encode, encoded_size
 from solera.core.task import find_task, installed_tasks
@@ -26,6 +28,14 @@ from solera.engines.local import LocalEngine
 from solera.learn.averaging.models import described
 
 CASES = {name: (make, target) for name, make, target in learner_cases()}
+SECURE = list(
+    {
+        **{name.partition("-")[0]: name for name in reversed(CASES)},
+        "FedKMeans": "FedKMeans-random-classes",  # others begin with rows of clients
+        "FedHEONN": "FedHEONN-ensemble-labels",
+    }.values()
+)
+"""An example of every learner, to be folded in secret."""
 
 
 class Case:
@@ -93,6 +103,23 @@ def test_engines_agree(case, engine):
     np.testing.assert_allclose(
         numbers(here.get_state()), numbers(there.get_state()), rtol=1e-9, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("case", SECURE, indirect=True)
+def test_secure_sums_give_the_same_model(case):
+    """To the precision of fixed point; what does not add up is an error that says so."""
+    learner = case.make()
+    engine = ENGINES["local"](rows(case.target))
+    fed = so.Federation(engine, seed=11, secure=True)
+    if isinstance(learner, NOT_SUMS):
+        with pytest.raises(UsageError, match=r"no sum|PeerToPeer needs"):
+            learner.fit(fed)
+        return
+    model = learner.fit(fed)
+    found = numbers(model.get_state())
+    np.testing.assert_allclose(found, numbers(case.fitted().get_state()), rtol=1e-8, atol=1e-10)
+    asked = [record.task for record in fed.meter.records]
+    assert sum(not told_alone(find_task(name)) for name in asked) == asked.count("secure.keys")
 
 
 def test_same_seed_same_bytes(case):

@@ -205,7 +205,7 @@ def work(folder: str, rows: str, policy: str) -> None:
     held = decode(Path(rows).read_bytes())
     schema = Schema.from_payload(held["schema"])
     data = so.data.FederatedData(held["X"], held["y"], held["offsets"], schema=schema)
-    Agent(folder, Worker(data), Policy.read(policy)).run(wait=5)
+    Agent(folder, Worker(data, begin=False), Policy.read(policy)).run(wait=5)
 
 
 def drive(url: str, token: str, ca: str, job: str, rounds: int, often: bool, out: str) -> None:

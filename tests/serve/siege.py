@@ -206,11 +206,13 @@ class Siege:
     # --- honest clients ---
 
     def _be_honest(self, identity: Identity, number: int) -> None:
-        """Look for work at one server and the other in turn, ten times a second."""
+        """Look for work at one server and the other, now one first and now the other."""
         ours = Client(self, self.network.port, identity)
         null = Client(self, self.null_port, identity)
+        servers = [("solera", ours), ("null", null)]
         while not self._stop.wait(0.05):
-            for name, client in (("solera", ours), ("null", null)):
+            servers.reverse()  # the first after a pause finds a colder processor
+            for name, client in servers:
                 began = time.perf_counter()
                 try:
                     status, said = client.send("GET", "/v1/work?wait=0", b"", {})

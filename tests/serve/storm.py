@@ -60,11 +60,16 @@ class Storm:
             assert time.monotonic() < end, f"the jobs do not end; killed: {self.killed}"
             time.sleep(self.chance.uniform(0.0, 0.6))
             if self.killed.total() < aim:
-                self.kill(self.chance.choice(KINDS))
+                self.kill(self._next_kind())
             elif model is None:
                 model = self.model(job)
         assert self.network.lives["driver"].code == 0, self.said()
         return out.read_bytes(), model
+
+    def _next_kind(self) -> str:
+        """Any kind, every other time one that has not died yet: a short storm kills all of them."""
+        spared = [kind for kind in KINDS if not self.killed[kind]]
+        return self.chance.choice(spared if spared and self.chance.random() < 0.5 else KINDS)
 
     def said(self) -> str:
         return (self.network.folder / "driver.log").read_text()[-3000:]

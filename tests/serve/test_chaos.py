@@ -113,7 +113,7 @@ def test_anything_dies_at_any_time(database, kills, request, tmp_path):
     url = None if database == "sqlite" else new_database(request.getfixturevalue("postgres"))
     network = Fragile(tmp_path, url)
     storm = Storm(network, NAMES, seed=kills)
-    rounds, at_once = (3, 13) if kills < 100 else (ROUNDS, 25)
+    rounds, at_once = (3, kills) if kills < 100 else (ROUNDS, 25)
     try:
         network.start()
         network.staff(NAMES, DATA)

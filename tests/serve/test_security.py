@@ -1,6 +1,6 @@
 """What a hospital's reviewer tests, one promise after the other, against processes that run.
 
-Still to come: the privacy ledger; its place in the policy is tested. Leaving is in
+The privacy ledger is killed in ``agent/test_ledger.py``. Leaving is in
 ``agent/test_leaving.py``, memory in ``coordinator/test_memory.py``. Resuming is short here:
 ``test_chaos.py`` kills all sides at every step.
 """
@@ -81,7 +81,7 @@ CAREFUL = {
     "few": '[data]\nmin_rows = 1000\n[[task]]\nname = "data.*"\n',
     "wary": f'[approval]\nmode = "ask"\napprovers = {{ garcia = "{GARCIA.public}" }}\n'
     '[output]\nmax_bytes = 10\n[[task]]\nname = "data.*"\n',
-    "frugal": '[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[[task]]\nname = "data.*"\n',
+    "frugal": '[privacy]\nepsilon = 1.0\ndelta = 1e-6\n[[task]]\nname = "averaging.*"\n',
 }
 
 
@@ -372,14 +372,21 @@ def test_limits_are_enforced_at_the_client(careful):
 # --- privacy budget -------------------------------------------------------------------------------
 
 
-def test_the_budget_has_its_place_and_nothing_spends_without_a_ledger(careful):
-    spends = {"privacy": {"epsilon": 0.1, "delta": 1e-7}}
-    for _ in range(2):
+def test_the_budget_refuses_past_its_limit_after_a_restart_too(careful):
+    pytest.importorskip("dp_accounting")
+    pytest.importorskip("torch")
+    model = so.nn.mlp(4, 3)
+    learner = so.FedAvg(model, weight=None, dp=so.DP(noise_multiplier=12, delta=1e-6, clip=1))
+    here = so.simulate(X, Y, clients=1)
+    learner.schema_ = here.schema
+    learner.begin(here)
+    for attempt in range(2):
         fed = careful.connect()
-        assert "no ledger keeps one" in reason_of(fed, 3, "data.flaws", spends)
-        assert len(fed.ask("data.flaws", to=[3], deadline=20).collect()) == 1
+        replies = fed.ask("averaging.train", learner.round_ask(0), to=[3], quorum=0, deadline=30)
+        assert len(list(replies)) == 1 - attempt, replies.failures
         kill(careful.agents["frugal"])
-        careful.work("frugal")  # after a restart, too
+        careful.work("frugal")
+    assert "the privacy budget is ε = 1" in replies.failures[0].reason
     for wrong in ("epsilon = 0.0", "epsilon = nan", "epsilon = inf", "delta = 1e-6"):
         with pytest.raises(UsageError):
             Policy.parse(f"[privacy]\n{wrong}\n")

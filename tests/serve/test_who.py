@@ -10,8 +10,10 @@ import time
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import solera as so
+from solera.cli.app import app
 from solera.core.errors import UsageError
 from solera.core.payload import encode
 
@@ -346,6 +348,12 @@ def test_a_client_checks_who_signed_the_keys_that_it_seals_to(staffed, tmp_path,
          "seal_signature": signed},
     ]  # fmt: skip
     real = Connection.call
+    folder = ["--folder", str(staffed.folder / "one")]
+
+    def listed():
+        result = CliRunner().invoke(app, ["peers", "list", "--json", *folder], prog_name="solera")
+        standings = {peer["name"]: peer["standing"] for peer in json.loads(result.stdout)}
+        return result.exit_code, standings
 
     for lie in lies:
 
@@ -359,7 +367,24 @@ def test_a_client_checks_who_signed_the_keys_that_it_seals_to(staffed, tmp_path,
             patch.setattr(Connection, "call", call)
             with pytest.raises(WrongKey, match="client 'two'"):
                 peers_of(hand, known)
+            if "sign_key" not in lie:
+                wrong = "WRONG, has not signed its key to seal to"
+                assert listed() == (1, {"one": "not seen before", "two": wrong})
     assert peers_of(hand, known).keys() == {0, 1}
+
+    def pin(name, key):
+        return CliRunner().invoke(app, ["peers", "pin", name, key, *folder], prog_name="solera")
+
+    assert listed() == (0, {"one": "not seen before", "two": "not seen before"})
+    assert pin("two", two.sign_key.hex()).exit_code == 0
+    assert listed() == (0, {"one": "not seen before", "two": "known"}), "looking remembers nothing"
+    wrong = pin("two", thief.sign_key.hex())
+    assert (wrong.exit_code, "had the key" in wrong.stderr) == (1, True)
+    assert "no key" in pin("one", "abc").stderr
+    assert pin("one", thief.sign_key.hex()).exit_code == 0
+    assert listed()[1]["one"] == f"WRONG, known by {thief.sign_key.hex()}"
+    assert listed()[0] == 1
+    (staffed.folder / "one" / "known_keys").unlink()
 
 
 @pytest.mark.parametrize("url", ["http://example.org", "http://10.0.0.1:8443", "ftp://x", "x"])

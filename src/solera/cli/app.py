@@ -10,8 +10,10 @@ from typer.core import TyperGroup
 
 from solera import __version__
 from solera.cli import (
+    account,
     approvals,
     audit,
+    budget,
     client,
     compare,
     data,
@@ -19,6 +21,7 @@ from solera.cli import (
     describe,
     jobs,
     model,
+    peers,
     policy,
     predict,
     run,
@@ -85,6 +88,8 @@ GROUPS = {
     "job": jobs.job,
     "audit": audit.audit,
     "approver": approvals.approver,
+    "account": account.app,
+    "peers": peers.app,
     "policy": policy.app,
     "model": model.app,
 }
@@ -127,6 +132,7 @@ COMMANDS = (
         "Example: solera withdraw HASH --key ana.key --policy policy.toml",
     ),
     ("held", approvals.held, "Example: solera held --policy policy.toml"),
+    ("budget", budget.budget, "Example: solera budget --folder agent"),
     ("tasks", tasks.tasks, "Example: solera tasks linear.train"),
     ("leave", client.leave, "Example: solera leave --folder agent --delete"),
 )

@@ -12,6 +12,7 @@ from solera.cli.client import FOLDER, Folder, check_folder
 from solera.cli.data import AsJson
 from solera.cli.output import print_json
 from solera.cli.serve import check_name, extra
+from solera.core.errors import UsageError
 
 if TYPE_CHECKING:
     from solera.serve.agent.approvals import Verdict
@@ -54,9 +55,43 @@ def approve(job: Job, key: Key, policy: PolicyFile, folder: Folder = FOLDER) -> 
     _decide(job, "approved", key, policy, folder)
 
 
-def withdraw(job: Job, key: Key, policy: PolicyFile, folder: Folder = FOLDER) -> None:
-    """Take back the approval of a job: nothing more of it runs, and no reply of it leaves."""
-    _decide(job, "withdrawn", key, policy, folder)
+def withdraw(
+    job: Annotated[
+        str | None, typer.Argument(metavar="HASH", help="The job's hash, 64 digits.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The approver's own key.")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The client's policy.")
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="A person to leave out, as the column of units names it."),
+    ] = None,
+    folder: Folder = FOLDER,
+) -> None:
+    """Take back the approval of a job, or leave a person out.
+
+    A job: nothing more of it runs, and no reply of it leaves. A person (--unit): no task from the
+    next one on sees the rows; [bold]solera contribute[/bold] then takes the person out of the
+    models of standing jobs, too.
+    """
+    if unit is None:
+        if job is None or key is None or policy is None:
+            raise UsageError(
+                "withdraw what?", hint="HASH --key FILE --policy FILE of a job, or --unit ID"
+            )
+        _decide(job, "withdrawn", key, policy, folder)
+        return
+    if job is not None:
+        raise UsageError("withdraw a job or a person, one at a time")
+    with extra("taking part in a federation"):
+        from solera.serve.agent.withdrawn import withdraw as leave_out
+
+    check_folder(folder)
+    persons = leave_out(folder, unit)
+    typer.echo(f"left out from the next task on; {persons} so far have withdrawn here")
 
 
 def _decide(job: str, verdict: Verdict, key: Path, policy: Path, folder: Path) -> None:

@@ -45,6 +45,12 @@ def join(
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
     ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Vertical learning: the column that says who a row is about."
+        ),
+    ] = None,
     test: Annotated[
         float,
         typer.Option(min=0, max=0.9, help="Share of the rows that is only ever judged on."),
@@ -75,6 +81,7 @@ def join(
         from solera.serve.agent.home import write_place
         from solera.serve.agent.policy_file import PolicyFile
         from solera.serve.agent.sources import open_source
+        from solera.serve.agent.withdrawn import read_withdrawn
         from solera.serve.agent.worker import Worker
 
     def rows_for(rules: Policy) -> functools.partial[FederatedData]:
@@ -85,6 +92,8 @@ def join(
             columns=rules.data.columns or None,
             translate=rules.columns,
             unit=rules.data.unit,
+            withdrawn=read_withdrawn(folder),
+            id=id,
             test=test,
         )
 
@@ -175,7 +184,8 @@ def leave(
     """List everything that is held for this client, at the coordinator and here; or delete it.
 
     Deleted are the client's rows and blobs at the coordinator, and its keys, state and approvals
-    here. The audit log stays: it proves what has left. Models that were trained stay, too.
+    here. The audit log stays: it proves what has left. Models of standing jobs are folded again
+    without the client, other models that were trained stay. The coordinator signs a receipt.
     """
     with extra("leaving a federation"):
         from solera.serve.agent import leaving
@@ -191,9 +201,13 @@ def leave(
     if not delete:
         return
     key = None if held.place is None else Identity.load(folder).sign_key.hex()
-    leaving.leave(folder, log=log)
+    receipt = leaving.leave(folder, log=log)
     if as_json:
         return
+    if receipt is not None:
+        refolded = ", ".join(receipt.refolded)
+        again = f"; folded again without it: {refolded}" if refolded else ""
+        typer.echo(f"the coordinator signed a receipt with key {receipt.key}{again}")
     typer.echo("all of it was deleted" if log else "all of it was deleted but the audit log")
     if key is not None and not log:
         typer.echo(f"check the log with: solera audit verify {folder / 'audit.log'} --key {key}")

@@ -15,7 +15,7 @@ from solera.cli.output import print_json, print_table
 from solera.cli.serve import FederationName, Reason, check_name, driver_command, extra, moment
 from solera.core.errors import UsageError
 from solera.serve.connection import Connection
-from solera.serve.wire import Event, Job, Model, NewJob, NewState, StartedJob
+from solera.serve.wire import Event, Job, NewJob, NewState, StartedJob
 
 job = typer.Typer(no_args_is_help=True, help="Start a job at a coordinator, and look after it.")
 
@@ -144,15 +144,27 @@ def model(
     out: Annotated[Path, typer.Option(help="Where the model goes; so.load reads it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the latest model of a job."""
+    """Fetch the latest model of a job, its card, and the coordinator's signed statement about it.
+
+    The statement says where the model comes from: [bold]solera model verify[/bold] checks it.
+    """
+    from solera.learn.base import load
+    from solera.learn.card import CARD
+    from solera.learn.evaluation import Evaluation
+    from solera.serve.driver.published import fetch
+    from solera.serve.provenance import ENDING
+
     check_name("JOB", name)
-    latest = connection.call("GET", f"/v1/jobs/{name}/model", Model)
-    out.write_bytes(connection.download(latest.digest))
+    statement = fetch(connection, name, out)
+    judged = connection.call("GET", f"/v1/jobs/{name}/events?event=evaluated", list[Event])
+    found = Evaluation(judged[-1].facts or {}, {}, {}) if judged else None
+    Path(f"{out}{CARD}").write_text(load(out).card(found), encoding="utf-8")
     if as_json:
-        print_json({**to_builtins(latest), "file": str(out)})
+        print_json({**to_builtins(statement), "file": str(out)})
         return
-    made = f", made of {len(latest.contributions)} clients" if latest.contributions else ""
-    typer.echo(f"{out}: version {latest.version} of {moment(latest.time)}{made}")
+    made = f"made of {len(statement.clients)} clients"
+    typer.echo(f"{out}: version {statement.version} of {moment(statement.time)}, {made}")
+    typer.echo(f"{out}{ENDING}: signed with key {statement.key}")
 
 
 def _follow(connection: Connection, name: str, as_json: bool) -> None:

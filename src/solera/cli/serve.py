@@ -134,6 +134,14 @@ def serve(
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="How the log on standard error is written.")
     ] = "text",
+    uploads: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="Megabytes that a client, or drivers, may have uploaded and not used yet.",
+        ),
+    ] = 4096,
 ) -> None:
     """Run a coordinator until it is interrupted.
 
@@ -162,6 +170,7 @@ def serve(
         certificate=None if certificate is None else str(certificate),
         key=None if key is None else str(key),
         log_format=log_format,
+        uploads=uploads << 20,
     )
     raise KeyboardInterrupt  # what else ends a server
 

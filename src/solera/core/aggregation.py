@@ -9,6 +9,7 @@ Partials are payloads, so that they can travel and be stored like everything els
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,9 @@ from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray
 from solera.core.component import Component
+from solera.core.constraints import Positive
 from solera.core.errors import NotEnoughReplies, PayloadError, SoleraError
+from solera.core.payload import is_finite
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 
 MAX_BLOCK = 64
@@ -58,6 +61,24 @@ class Aggregation(Component, abstract=True):
     def finish(self, partial: Any) -> Any:
         """The result of a partial that is not None."""
         return partial
+
+    @property
+    def additive(self) -> bool:
+        """Whether the :meth:`terms` of partials add up, so that a secure sum can fold them."""
+        return False
+
+    def terms(self, partial: Any) -> Any:
+        """Of an additive aggregation: the partial as numbers that add up over replies."""
+        return partial
+
+    def from_terms(self, total: Any) -> Any:
+        """The partial whose terms these are."""
+        return total
+
+    @property
+    def protocol(self) -> Any:
+        """The :class:`~solera.core.cover.SecureFold` by which it folds, or None."""
+        return None
 
     def merge(self, a: Any, b: Any) -> Any:
         """:meth:`combine`, with None as its identity."""
@@ -104,6 +125,14 @@ class Aggregation(Component, abstract=True):
                 ) from error
         return partial
 
+    def sound(self, partial: Any) -> bool:
+        """Whether no reply of this partial holds numbers that must not be aggregated."""
+        return is_finite(partial)
+
+    def sound_reply(self, reply: Reply) -> bool:
+        """:meth:`sound` of one reply."""
+        return self.sound(self.lift(reply))
+
     def result(self, partial: Any) -> Any:
         """:meth:`finish`, or an error when there was nothing to fold."""
         if partial is None:
@@ -113,6 +142,8 @@ class Aggregation(Component, abstract=True):
 
 class Sum(Aggregation):
     """Σ of every number in the replies, leaf by leaf."""
+
+    additive = True
 
     def lift(self, reply: Reply) -> Any:
         return map_leaves(_wide, reply.payload)
@@ -147,14 +178,19 @@ class Sum(Aggregation):
 
 
 class Mean(Aggregation):
-    """Σ w·x / Σ w over the replies; w is the reply's entry named ``weight``, or 1."""
+    """Σ w·x / Σ w over the replies; w is the reply's entry named ``weight``, or 1.
 
-    def __init__(self, weight: str | None = None) -> None:
+    A reply whose arrays, taken together, are longer than ``largest`` does not count.
+    """
+
+    additive = True
+
+    def __init__(self, weight: str | None = None, *, largest: Positive | None = None) -> None:
         self.weight = weight
+        self.largest = largest
 
     def lift(self, reply: Reply) -> Any:
-        weight, values = self._split(reply.payload, np.float64(1))
-        weight = float(weight)
+        weight, values = self.alone(reply)
         with np.errstate(over="ignore"):
             weighted = map_leaves(lambda leaf: _wide(leaf) * weight, values)
         return {"weight": weight, "sum": weighted}
@@ -179,6 +215,16 @@ class Mean(Aggregation):
                 hint="at least one client must have a positive weight",
             )
         return map_leaves(lambda leaf: leaf / total, partial["sum"])
+
+    def sound(self, partial: Any) -> bool:
+        if partial is None or self.largest is None:
+            return is_finite(partial)
+        return is_finite(partial) and length(partial["sum"]) <= self.largest * partial["weight"]
+
+    def alone(self, reply: Reply) -> tuple[float, Any]:
+        """The weight of a reply and the values that it weighs."""
+        weight, values = self._split(reply.payload, np.float64(1))
+        return float(weight), values
 
     def _split(self, values: Any, ones: Any) -> tuple[Any, Any]:
         """The weights and the values they weigh."""
@@ -258,6 +304,16 @@ class Fields(Aggregation):
     def without(self, entries: Collection[str]) -> Aggregation:
         return Fields({key: agg for key, agg in self.fields.items() if key not in entries})
 
+    @property
+    def additive(self) -> bool:
+        return all(agg.additive for agg in self.fields.values())
+
+    def terms(self, partial: Any) -> Any:
+        return {key: agg.terms(partial[key]) for key, agg in self.fields.items()}
+
+    def from_terms(self, total: Any) -> Any:
+        return {key: agg.from_terms(total[key]) for key, agg in self.fields.items()}
+
     def _entry(self, payload: Any, key: str) -> Any:
         if not isinstance(payload, Mapping) or key not in payload:
             raise PayloadError(f"the reply has no entry {key!r}")
@@ -291,6 +347,16 @@ class ByFold(Aggregation):
 
     def finish(self, partial: Any) -> dict[str, Any]:
         return {fold: self.aggregation.finish(part) for fold, part in partial.items()}
+
+
+def length(values: Any) -> float:
+    """The Euclidean norm of all arrays in these values; single numbers do not count."""
+    if isinstance(values, Mapping):
+        return math.hypot(*map(length, values.values()))
+    if np.ndim(values) == 0:
+        return 0.0
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(np.ravel(values)))
 
 
 def _wide(leaf: Any) -> Any:

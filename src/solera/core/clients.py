@@ -139,7 +139,19 @@ class ClientData:
 
     @property
     def schema(self) -> Schema:
-        return self._source.schema
+        own = getattr(self._source, "schema_of", None)  # where clients hold different columns
+        return self._source.schema if own is None else own(int(self._id[0]))
+
+    def identifiers(self, part: Part) -> Array | None:
+        """By what other clients know these rows, as text, where the source has such a column."""
+        known = getattr(self._source, "identifiers_of", None)
+        return None if known is None else known(int(self._id[0]), part)
+
+    def labelled(self, part: Part) -> BoolArray:
+        """Which rows have a target; all of them where the source does not say otherwise."""
+        known = getattr(self._source, "labelled_of", None)
+        marks = None if known is None else known(int(self._id[0]), part)
+        return np.ones(len(self.part(part)), dtype=bool) if marks is None else marks
 
     def units(self, part: Part) -> IntArray | None:
         """Whose row each row is, as codes 0, 1, …, where the source knows."""

@@ -56,6 +56,8 @@ class Ask:
     prepare: tuple[Preparation, ...] = ()
     known_size: int | None = None
     """Encoded size of the payload (the largest of a PerClient), where somebody took it already."""
+    cover: Mapping[str, Any] | None = None
+    """What the released reply passes through: the description of a ``solera.core.cover.Cover``."""
     secret: bytes | None = None
     """What the client draws its protection from, added by its agent; it never travels."""
 

@@ -37,6 +37,10 @@ class UsageError(SoleraError, ValueError):
         return cls(f"{kind}({name}={value!r}): {name} {rule}", hint=hint)
 
 
+class CannotForget(UsageError):
+    """A client cannot be taken out of a model: what would be needed for it was not kept."""
+
+
 class UnknownArgument(UsageError, TypeError):
     """A function or a component is given an argument that it does not have."""
 

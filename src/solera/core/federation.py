@@ -18,6 +18,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray
 from solera.core.component import Component, build_fitted
 from solera.core.constraints import Positive, check_arguments
+from solera.core.cover import NotASum, SecureFold, find_secure, told_alone
 from solera.core.engine import Ask, Block, Engine, PerClient, Preparation, payload_size
 from solera.core.errors import NotEnoughReplies, PayloadTooLarge, UsageError
 from solera.core.html import html_table
@@ -59,7 +60,8 @@ class Replies:
         self.coordinator_rows: Engine | None = None
         self.keeps_updates = False
         self.updates: Updates | None = None
-        self._federation = federation
+        self.secure = False
+        self.federation = federation
         self._sent = False
         self._replied: list[IntArray] = []
         self._up: list[IntArray] = []
@@ -68,7 +70,8 @@ class Replies:
     def __iter__(self) -> Iterator[Reply]:
         """Replies in client order, as their blocks arrive."""
         self._send()
-        for block in self._blocks(self.ask, None):
+        self._protocol(None)
+        for block in self.blocks(self.ask, None):
             assert block.batch is not None
             yield from block.batch
         self._close()
@@ -86,7 +89,7 @@ class Replies:
         """The partial over all replies, to be merged with others later; None without replies.
 
         Every aggregator of the topology folds the replies of its own clients; their partials are
-        merged in order.
+        merged in order. A secure sum has no aggregators in between: masks cancel in all together.
         """
         self._send()
         if not isinstance(aggregation, Aggregation):
@@ -94,13 +97,17 @@ class Replies:
                 f"fold needs an aggregation, not {aggregation!r}",
                 hint="for example fold(so.aggregations.Sum())",
             )
+        protocol = self._protocol(aggregation)
         total = None
-        groups = self._federation.topology.groups(self.ask.clients)
+        groups = self.federation.topology.groups(self.ask.clients)
+        if protocol is not None:
+            groups, self.secure = [], True
+            total = protocol.partial(self, aggregation)
         for group in groups:
             parts = self._partials(replace(self.ask, clients=group), aggregation)
             partial = aggregation.merge_all(parts)
             if len(groups) > 1:
-                self._federation.meter.relayed += encoded_size(partial)
+                self.federation.meter.relayed += encoded_size(partial)
             total = aggregation.merge(total, partial)
         if self.coordinator_rows is not None and not isinstance(self.ask.payload, PerClient):
             ask = replace(self.ask, clients=np.zeros(1, np.int64), prepare=())
@@ -109,17 +116,39 @@ class Replies:
         self._close()
         return total
 
+    def _protocol(self, aggregation: Aggregation | None) -> SecureFold | None:
+        """By what the replies are folded in secret; None where each may be read."""
+        given = None if aggregation is None else aggregation.protocol
+        protocol: SecureFold | None = given or self.federation.secure
+        if protocol is None:
+            return None
+        if aggregation is not None and aggregation.additive and not self.keeps_updates:
+            return protocol
+        if given is None and told_alone(find_task(self.ask.task, self.ask.version)):
+            return None
+        what = "read one by one" if aggregation is None else f"folded by {aggregation!r}"
+        if self.keeps_updates:
+            what = "shown to the selector one by one"
+        raise NotASum(
+            f"the replies to {self.ask.task!r} are {what}, which is no sum: "
+            "in a secure federation the coordinator sees sums only",
+            hint="use a rule whose partials add, or a federation without secure=",
+        )
+
     def _partials(self, ask: Ask, aggregation: Aggregation) -> Iterator[Any]:
         """The partial of every block; each client's own is kept as well where that is wanted."""
         if not self.keeps_updates:
-            yield from (block.partial for block in self._blocks(ask, aggregation))
+            yield from (block.partial for block in self.blocks(ask, aggregation))
             return
         if self.updates is None:
             self.updates = Updates(aggregation, ask.clients[:0], [])
-        for block in self._blocks(ask, None):
+        for block in self.blocks(ask, None):
             assert block.batch is not None
             batch, failed = block.batch.liftable(aggregation.lift)
             self.failures += failed
+            if find_task(ask.task, ask.version).finite:
+                batch, failed = batch.only_finite(aggregation.sound_reply)
+                self.failures += failed
             clients = np.concatenate([self.updates.clients, batch.clients])
             lifted = self.updates.partials + [aggregation.lift(reply) for reply in batch]
             self.updates = Updates(aggregation, clients, lifted)
@@ -134,13 +163,20 @@ class Replies:
         self._sent = True
         self._began = time.perf_counter()
 
-    def _blocks(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
-        for block in self._federation.engine.run(ask, aggregation):
+    def blocks(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        """What the engine brings back for an ask, taken account of."""
+        for block in self.federation.engine.run(ask, aggregation):
             self.failures += block.failures
             self._replied.append(block.replied)
             self._up.append(block.up)
             self._virtual = max(self._virtual, block.virtual)
             yield block
+
+    def count_only(self, clients: IntArray) -> None:
+        """Of those who have replied so far, only these count as having done so."""
+        replied, up = np.concatenate(self._replied), np.concatenate(self._up)
+        counts = np.isin(replied, clients)
+        self._replied, self._up = [replied[counts]], [up[counts]]
 
     def _close(self) -> None:
         """Account for what travelled, and judge whether enough clients replied."""
@@ -148,7 +184,7 @@ class Replies:
         none = ask.clients[:0]
         replied = np.concatenate([none, *self._replied])
         up = compact(np.concatenate([none, *self._up]))
-        self._federation.meter.add(
+        self.federation.meter.add(
             Record(
                 ask.round,
                 ask.task,
@@ -205,8 +241,11 @@ class Federation:
         seed: int = 0,
         topology: Topology | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        secure: Any = None,
     ) -> None:
         self.engine = engine
+        self.secure = find_secure(secure)
+        """How sums are folded so that nobody sees a single reply; None where each may be read."""
         self.seed = seed
         self.topology = topology if topology is not None else Star()
         self.limits = limits
@@ -215,6 +254,7 @@ class Federation:
         self.names: tuple[str, ...] = ()
         """What the clients are called, in their order, where they have names."""
         self._prepare: tuple[Preparation, ...] = ()
+        self._left_out: IntArray = np.empty(0, dtype=np.int64)
 
     def ask(
         self,
@@ -261,10 +301,44 @@ class Federation:
     @property
     def clients(self) -> IntArray:
         """The ids of all clients."""
-        return np.arange(self.engine.clients, dtype=np.int64)
+        everyone = np.arange(self.engine.clients, dtype=np.int64)
+        return everyone if not len(self._left_out) else np.setdiff1d(everyone, self._left_out)
+
+    @property
+    def numbers(self) -> IntArray:
+        """The number by which each client knows itself: its id, or that of its enrolment."""
+        given = getattr(self.engine, "numbers", None)
+        own = np.arange(self.engine.clients) if given is None else given
+        return np.asarray(own, dtype=np.int64)
 
     def __len__(self) -> int:
-        return self.engine.clients
+        return self.engine.clients - len(self._left_out)
+
+    def without(self, *clients: int | str) -> Federation:
+        """The same federation as if these clients, by id or name, had never been in it.
+
+        The others keep their ids, and with them their draws.
+        """
+        ids = [self.find_client(client) for client in clients]
+        view = self._view()
+        view.secure, view._prepare = self.secure, self._prepare
+        view._left_out = np.union1d(self._left_out, np.array(ids, dtype=np.int64))
+        return view
+
+    def find_client(self, client: int | str) -> int:
+        """The id of a client."""
+        if isinstance(client, str) and client in self.names:
+            return self.names.index(client)
+        if isinstance(client, str) or not 0 <= client < self.engine.clients:
+            known = ", ".join(self.names[:20]) or f"ids are 0 to {self.engine.clients - 1}"
+            raise UsageError(f"there is no client {client!r}", hint=known)
+        return int(client)
+
+    def over(self, engine: Any) -> Federation:
+        """The same clients, reached by another engine."""
+        view = self.without()
+        view.engine = engine
+        return view
 
     @property
     def schema(self) -> Schema | None:
@@ -292,9 +366,19 @@ class Federation:
 
     def prepared(self, transformer: Component) -> Federation:
         """The same clients, who pass their rows through a fitted transformer before every task."""
+        view = self._view()
+        view.secure = self.secure
+        view._prepare = (*self._prepare, Preparation.by(transformer))
+        return view
+
+    def unprepared(self) -> Federation:
+        """The same clients with their rows as they are, whose replies are read one by one."""
+        return self._view()
+
+    def _view(self) -> Federation:
         view = Federation(self.engine, seed=self.seed, topology=self.topology, limits=self.limits)
         view.meter, view.clock, view.names = self.meter, self.clock, self.names
-        view._prepare = (*self._prepare, Preparation.by(transformer))
+        view._left_out = self._left_out
         return view
 
     @contextmanager
@@ -305,7 +389,9 @@ class Federation:
         their agents compare every ask with it. What is announced inside is part of the same job.
         """
         announce = getattr(self.engine, "announced", None)
-        with nullcontext() if announce is None else announce(learner, plan):
+        secure = self.secure
+        asks = plan if secure is None else lambda: secure.asks(plan())
+        with nullcontext() if announce is None else announce(learner, asks):
             yield
 
     def close(self) -> None:
@@ -348,9 +434,14 @@ class Federation:
         ids = ids.astype(np.int64)
         if (ids[1:] <= ids[:-1]).any():
             ids = np.unique(ids)
-        if ids[0] < 0 or ids[-1] >= len(self):
+        if ids[0] < 0 or ids[-1] >= self.engine.clients:
             wrong = ids[0] if ids[0] < 0 else ids[-1]
-            raise UsageError(f"ask(to=…): no client {wrong}; ids are 0 to {len(self) - 1}")
+            last = self.engine.clients - 1
+            raise UsageError(f"ask(to=…): no client {wrong}; ids are 0 to {last}")
+        if len(self._left_out):
+            ids = np.setdiff1d(ids, self._left_out)
+            if not ids.size:
+                raise UsageError(f"ask(to={to!r}): these clients were left out")
         return ids
 
     def _check_payload(self, payload: Any, clients: IntArray) -> int:

@@ -24,8 +24,10 @@ from solera.core.disclosure.declared import check_payload
 from solera.core.disclosure.evidence import Persons
 from solera.core.disclosure.groups import GroupedSource, needs_groups
 from solera.core.disclosure.memory import Memory
+from solera.core.disclosure.noised import Ledger, MemoryLedger, Noised, is_noised
 from solera.core.errors import Refusal, UsageError
 from solera.core.release import Kind, Leaving
+from solera.core.schema import Schema
 from solera.core.task import Task
 
 
@@ -48,6 +50,8 @@ class ReleaseLimits:
     trusted: the driver may read rows: replies leave as they are.
     encrypted: releases that may only leave encrypted or masked.
     unit: the column that says whose row it is; persons are counted instead of rows.
+    budget: ε and δ over all jobs, for what leaves with noise (:mod:`.disclosure.noised`).
+    noised: releases that may only leave with noise.
     """
 
     allows: frozenset[Kind] = frozenset({"facts", "cells", "categories", "extremes"})
@@ -64,6 +68,8 @@ class ReleaseLimits:
     trusted: bool = False
     encrypted: frozenset[Kind] = frozenset()
     unit: str | None = None
+    budget: tuple[float, float] | None = None
+    noised: frozenset[Kind] = frozenset()
 
 
 _STATISTICS: frozenset[Kind] = frozenset({"facts", "cells", "gram", "categories", "extremes"})
@@ -88,40 +94,65 @@ def find_limits(policy: str | ReleaseLimits) -> ReleaseLimits:
     return POLICIES[policy]
 
 
+def check_ask(limits: ReleaseLimits, task: Task, payload: Any, schema: Schema) -> None:
+    """Refuse a task that says not what leaves, and a payload that does not fit the schema."""
+    if task.release is None:
+        raise Refusal(f"task {task.name!r} does not declare what leaves with its reply")
+    for release in task.release:
+        if release.kind not in limits.allows:
+            raise Refusal(f"task {task.name!r} releases {release.says}, which is not allowed")
+        noised = isinstance(release, Noised) and is_noised(payload, limits)
+        if limits.noised.intersection(_kinds(release)) and not noised:
+            raise Refusal(f"task {task.name!r} releases {release.says}, which need noise here")
+    check_payload(task, payload, schema)
+
+
+def _kinds(release: Any) -> set[Kind]:
+    """The kind of a release, and of the one whose rules it follows."""
+    inner = getattr(release, "inside", None) or getattr(release, "inner", None)
+    return {release.kind} if inner is None else {release.kind, *_kinds(inner)}
+
+
+def is_about_rows(task: Task) -> bool:
+    """Whether anything that leaves with a reply depends on rows."""
+    return any(release.about_rows for release in task.release or ())
+
+
 class Gate:
     """Judges what comes in to the rows of a client and what leaves.
 
-    ``memory`` is what left; ``outcome`` what became of the numbers of the last reply.
+    ``memory`` is what left, ``ledger`` what left with noise was worth; ``outcome`` what became of
+    the numbers of the last reply.
     """
 
-    def __init__(self, limits: ReleaseLimits, memory: Memory | None = None) -> None:
+    def __init__(
+        self, limits: ReleaseLimits, memory: Memory | None = None, ledger: Ledger | None = None
+    ) -> None:
         self.limits = limits
         self.memory = Memory() if memory is None else memory
+        self.ledger: Ledger = MemoryLedger(self.memory) if ledger is None else ledger
         self.outcome: dict[str, IntArray] = {}
 
-    def source(self, task: Task, source: Source) -> Source:
+    def source(self, task: Task, source: Source, payload: Any = None) -> Source:
         """What a task sees of the rows: themselves, or in groups where it grows or follows trees.
 
         Transformers come after: ``gate.source(task, source).prepared(steps)``.
         """
-        return GroupedSource(source, self.limits) if needs_groups(task, self.limits) else source
+        grouped = needs_groups(task, self.limits, payload)
+        return GroupedSource(source, self.limits) if grouped else source
 
-    def admit(self, task: Task, client: Client, payload: Any, *, checked: bool = False) -> None:
-        """Refuse a task that says not what leaves, and a payload that does not fit the rows.
+    def admit(self, task: Task, client: Client, payload: Any) -> None:
+        """Refuse a task or payload that does not fit the rows, and too few rows."""
+        check_ask(self.limits, task, payload, client.data.schema)
+        self.check_rows(task, client)
 
-        ``checked``: a client with the same schema was sent the same payload and admitted it.
-        """
-        if task.release is None:
-            raise Refusal(f"task {task.name!r} does not declare what leaves with its reply")
-        for release in task.release:
-            if release.kind not in self.limits.allows:
-                raise Refusal(f"task {task.name!r} releases {release.says}, which is not allowed")
-        if not checked:
-            check_payload(task, payload, client.data.schema)
-        if any(release.about_rows for release in task.release):
-            rows = self.persons(client, "train").count(np.ones((len(client.data), 1), bool))[0]
-            if rows < self.limits.min_rows:
-                raise Refusal(f"there are fewer rows than min_rows = {self.limits.min_rows:,}")
+    def check_rows(self, task: Task, client: Client) -> None:
+        """Refuse to answer about too few rows, or persons."""
+        if not is_about_rows(task):
+            return
+        rows = self.persons(client, "train").count(np.ones((len(client.data), 1), bool))[0]
+        if rows < self.limits.min_rows:
+            raise Refusal(f"there are fewer rows than min_rows = {self.limits.min_rows:,}")
 
     def release(self, task: Task, client: Client, payload: Any, reply: Any) -> Any:
         """The reply as it may leave; what may not is merged, replaced or refused."""

@@ -117,6 +117,11 @@ class Stacked:
         return good
 
     @staticmethod
+    def of(replies: Sequence[Mapping[str, Any]]) -> Stacked:
+        """Replies of the same shape, stacked."""
+        return Stacked(map_leaves(lambda *leaves: np.stack(leaves), *replies))
+
+    @staticmethod
     def joined(parts: Sequence[Stacked]) -> Stacked:
         """Several stacks of the same shape as one."""
         if len(parts) == 1:
@@ -153,17 +158,17 @@ class Batch:
                 known[id(payload)] = encoded_size(payload)
         return np.array([known[id(payload)] for payload in self.payloads], dtype=np.int64)
 
-    def only_finite(self, view: Callable[[Reply], Any] | None = None) -> Checked:
+    def only_finite(self, sound: Callable[[Reply], bool] | None = None) -> Checked:
         """The replies free of NaN and infinities, and a failure for each of the others.
 
-        With ``view``, what it makes of a reply must be finite as well.
+        With ``sound``, it must be true of a reply as well.
         """
         if isinstance(self.payloads, Stacked):
             good = self.payloads.finite()
         else:
             good = np.fromiter((is_finite(p) for p in self.payloads), dtype=bool, count=len(self))
-        if view is not None:
-            seen = (is_finite(view(reply)) for reply in self)
+        if sound is not None:
+            seen = (sound(reply) for reply in self)
             good &= np.fromiter(seen, dtype=bool, count=len(self))
         reason = "the reply holds NaN, infinite or too large numbers"
         wrong = self.clients[~good].tolist()

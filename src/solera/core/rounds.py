@@ -34,6 +34,9 @@ from solera.core.task import Task
 
 log = logging.getLogger("solera")
 
+_UNSOUND = ("invalid", "corrupt")
+"""Kinds of failures of clients that replied, but nothing that may be aggregated."""
+
 
 class Round:
     """One turn of the loop, as the learner sees it.
@@ -100,6 +103,11 @@ class Round:
         """Who failed so far in this round, and why."""
         asked = [failure for replies in self._replies for failure in replies.failures]
         return self.missed + asked
+
+    @property
+    def secure(self) -> bool:
+        """Whether something of this round was folded in secret."""
+        return any(replies.secure for replies in self._replies)
 
     @property
     def traffic(self) -> Total:
@@ -253,9 +261,12 @@ class Rounds:
                 callback.on_end(self.learner)
 
     def _roster(self, time: float) -> Roster:
-        federation, clients = self.federation, len(self.federation)
+        federation, clients = self.federation, self.federation.engine.clients
         clock = federation.clock
         available = None if clock is None else clock.available(federation.seed, time, clients)
+        if len(federation) < clients:
+            everyone = federation.clients
+            available = everyone if available is None else np.intersect1d(available, everyone)
         there = clients if available is None else len(available)
         budget = there if self.per_round is None else min(self.per_round, there)
         sizes = federation.engine.sizes("train")
@@ -306,8 +317,12 @@ class Rounds:
             "failures": len(round.failures),
             "bytes_down": traffic.down,
             "bytes_up": traffic.up,
+            **({"secure": True} if round.secure else {}),
             **round.metrics,
         }
+        excluded = [[f.client, f.reason] for f in round.failures if f.kind in _UNSOUND]
+        if excluded:
+            round.metrics["excluded"] = excluded
         for callback in self.callbacks:
             callback.on_round(self.learner, round)
         self.history.append(round.metrics)
@@ -370,5 +385,5 @@ class Rounds:
 
 def logged(entry: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of one round that the learner logged, without those of the loop itself."""
-    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "seconds", "time")
+    loop = ("round", "clients", "failures", "bytes_down", "bytes_up", "secure", "seconds", "time")
     return {k: v for k, v in entry.items() if k not in loop and isinstance(v, int | float)}

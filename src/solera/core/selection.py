@@ -91,6 +91,14 @@ class Uniform(Selector):
         return np.asarray(rng.choice(pool, size=roster.budget, replace=False, shuffle=False))
 
 
+class Poisson(Selector):
+    """Every client by itself, with the probability budget / clients: as many as chance wants."""
+
+    def choose(self, round: int, roster: Roster, rng: Generator) -> IntArray:
+        ids = roster.ids
+        return np.asarray(ids[rng.random(len(ids)) < roster.budget / max(1, len(ids))])
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a round asks of its clients: bits of the model, passes over the rows, and the rows."""

@@ -24,13 +24,13 @@ class Stateful:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`get_state` of an object of the same class returned."""
-        self.forget()
+        self.reset()
         for name, value in state.items():
             if not is_state(name):
                 raise PayloadError(f"{name!r} is nothing that {type(self).__name__} learns")
             setattr(self, name, _unpack(value))
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Go back to the state of a new object."""
         for name in filter(is_state, list(vars(self))):
             delattr(self, name)

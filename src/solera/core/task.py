@@ -29,7 +29,8 @@ class Task:
     False, and those that differ in keys, shapes or types from the example ``like`` makes of the
     ask's payload. ``ask`` declares what the task takes (:mod:`solera.core.disclosure.declared`) and
     ``release`` what leaves with its reply (:mod:`solera.core.release`); a task that does not say
-    what leaves runs in simulations, but is not installed at an agent.
+    what leaves runs in simulations, but is not installed at an agent. ``sealed`` says that it
+    exchanges messages with other clients (:mod:`solera.core.sealing`).
     """
 
     name: str
@@ -40,6 +41,7 @@ class Task:
     like: Callable[[Any], Any] | None = None
     ask: Any = None
     release: tuple[Release, ...] | None = None
+    sealed: bool = False
 
     def __call__(self, client: Client, ask: Any) -> Any:
         return self.one(client, ask)
@@ -57,6 +59,7 @@ def task(
     like: Callable[[Any], Any] | None = None,
     ask: Any = None,
     release: Sequence[Release] | None = None,
+    sealed: bool = False,
 ) -> Callable[[One], Task]:
     """Install a function ``(client, ask) -> reply`` as the task ``name``.
 
@@ -73,7 +76,7 @@ def task(
                 hint="choose another name; names are shared by all packages",
             )
         leaves = None if release is None else tuple(release)
-        _tasks[name] = Task(name, one, many, version, finite, like, ask, leaves)
+        _tasks[name] = Task(name, one, many, version, finite, like, ask, leaves, sealed)
         return _tasks[name]
 
     return install

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from solera.core import rng
-from solera.core.clients import IntArray, Part, Rows, Segments, take_rows
+from solera.core.clients import Array, BoolArray, IntArray, Part, Rows, Segments, take_rows
 from solera.core.constraints import Count, ProperFraction, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import is_finite
@@ -79,6 +79,10 @@ class FederatedData:
         self.resources: Any = None
         self.persons: IntArray | None = None
         """Whose row each row is, as codes 0, 1, …; None where every row is somebody else's."""
+        self.identifiers: Array | None = None
+        """By what other clients that hold columns of the same people know each row, as text."""
+        self.labelled: BoolArray | None = None
+        """Which rows have a target; None where all have. The others hold any one in its place."""
         self._held_out = held_out
 
     @classmethod
@@ -133,6 +137,20 @@ class FederatedData:
             return None
         start, size = self._bounds(client, part)
         return self.persons[start : start + size]
+
+    def labelled_of(self, client: int, part: Part) -> BoolArray | None:
+        """Which of a client's rows have a target, where not all have."""
+        if self.labelled is None:
+            return None
+        start, size = self._bounds(client, part)
+        return self.labelled[start : start + size]
+
+    def identifiers_of(self, client: int, part: Part) -> Array | None:
+        """The identifiers of a client's rows, where they have any."""
+        if self.identifiers is None:
+            return None
+        start, size = self._bounds(client, part)
+        return self.identifiers[start : start + size]
 
     def _bounds(self, clients: Any, part: Part) -> tuple[IntArray, IntArray]:
         starts, ends = self.offsets[:-1][clients], self.offsets[1:][clients]
@@ -198,6 +216,8 @@ class FederatedData:
     def _ordered(self, order: IntArray, held_out: HeldOut) -> FederatedData:
         view = self._replaced(take_rows(self.X, self.y, order), self.schema, held_out)
         view.persons = None if self.persons is None else self.persons[order]
+        view.identifiers = None if self.identifiers is None else self.identifiers[order]
+        view.labelled = None if self.labelled is None else self.labelled[order]
         return view
 
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
@@ -205,6 +225,15 @@ class FederatedData:
         for step in steps:
             X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
         view = self._replaced(Rows(X, self.y), schema, self._held_out)
+        view.resources = self.resources
+        view.persons = self.persons
+        view.identifiers = self.identifiers
+        view.labelled = self.labelled
+        return view
+
+    def with_rows(self, X: Any, y: Any) -> FederatedData:
+        """The same clients with other rows, as many of each, in their order."""
+        view = self._replaced(Rows(X, y), self.schema, self._held_out)
         view.resources = self.resources
         view.persons = self.persons
         return view
@@ -256,6 +285,8 @@ class FederatedData:
             names=self.names[client : client + 1],
         )
         view.persons = None if self.persons is None else self.persons[start:end]
+        view.identifiers = None if self.identifiers is None else self.identifiers[start:end]
+        view.labelled = None if self.labelled is None else self.labelled[start:end]
         return view
 
     def class_counts(self) -> IntArray | None:

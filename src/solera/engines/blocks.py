@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -21,12 +21,13 @@ from solera.core.clients import (
     Source,
 )
 from solera.core.component import build_fitted
+from solera.core.cover import build_cover
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.groups import GroupedSource, needs_groups
-from solera.core.disclosure.memory import Memory, row_digests
+from solera.core.disclosure.noised import Ledger
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
-from solera.core.gate import Gate, ReleaseLimits
+from solera.core.gate import ReleaseLimits
 from solera.core.payload import (
     check_payload,
     decode,
@@ -37,12 +38,16 @@ from solera.core.payload import (
 )
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
+from solera.core.sealing import Sealer, open_ask, seal_reply
 from solera.core.task import Task, find_task
+from solera.engines.gates import Gates
 
 States = dict[int, dict[str, Any]]
 
 RELEASED = "solera.released"
 """Where a client's state keeps what left it."""
+_SCOPE = ("", "simulation")
+"""Federation and job for which simulated clients seal."""
 MEMORY = 256 << 20
 """Bytes of rows and updates that a ``many=`` call may hold at once, unless told otherwise."""
 
@@ -83,13 +88,16 @@ class Runner:
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
         limits: ReleaseLimits | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.source = source
         self.fault_model = fault_model
         self.memory = memory
         self.limits = limits
+        self.gates = None if limits is None else Gates(limits, source, ledger)
+        self.sealer: Sealer | None = None
+        """Seals messages between simulated clients; an agent does it for a real one."""
         self._prepared: dict[str, Source] = {}
-        self._digests: dict[int, IntArray] = {}
 
     def block(
         self, ask: Ask, clients: IntArray, states: States, aggregation: Aggregation | None
@@ -114,7 +122,8 @@ class Runner:
         if faults is not None:
             clients, failures, virtual, faults = _remove_unreachable(ask, clients, faults)
         sums = None
-        if aggregation is not None and faults is None and self.limits is None:
+        hidden = self.limits is not None or ask.cover is not None
+        if aggregation is not None and faults is None and not hidden:
             bounds = np.cumsum([0, *(len(span) for span in spans)])
             sums = BlockSums(bounds, aggregation.adds)
         batch, failed = self._replies(task, ask, clients, states, sums)
@@ -184,17 +193,20 @@ class Runner:
         assert task.many is not None
         own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
-            gates = self._admit(task, ask, clients, own_states)
             group = ClientGroup(
                 clients, self._source_for(ask), _draws(ask), own_states, *(sums or ())
             )
+            admitted = None if self.gates is None else self.gates.admit(task, ask, group)
             payloads = task.many(group, ask.payload)
             if isinstance(payloads, Stacked) and payloads.sums:
                 known = payloads.fields, payloads.sums
                 if task.finite and not is_finite(list(known)):  # ask anew, to find out whose
                     return self._in_one_call(task, ask, clients, states)
-            if gates:
-                payloads = _release(task, ask, group, payloads, gates)
+            if self.gates is not None and admitted is not None:
+                payloads = self.gates.release(task, ask, group, payloads, admitted)
+            if ask.cover is not None:
+                cover = build_cover(ask.cover).cover
+                payloads = [cover(c, reply) for c, reply in zip(group, payloads, strict=True)]
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -240,46 +252,28 @@ class Runner:
 
     def _reply(self, task: Task, ask: Ask, client: int, state: dict[str, Any]) -> Any:
         """The reply of one client, through the gate where there is one."""
-        gates = self._admit(task, ask, _ints([client]), [state])
-        asked, payload = (
-            Client(client, self._source_for(ask), _draws(ask), state),
-            ask.payload_for(client),
-        )
-        reply = task.one(asked, payload)
-        if gates:
-            reply = gates[0].release(task, asked, payload, reply)
-            state[RELEASED] = gates[0].memory.to_payload()
-        return reply
-
-    def _admit(
-        self, task: Task, ask: Ask, clients: IntArray, states: Sequence[dict[str, Any]]
-    ) -> list[Gate]:
-        """The gate of every client, where there is one, if it lets the ask in."""
-        gates: list[Gate] = []
-        if self.limits is None:
-            return gates
-        for client, state in zip(clients.tolist(), states, strict=True):
-            gate = Gate(self.limits, Memory.from_payload(state.pop(RELEASED, None)))
-            if not self.limits.trusted:
-                gate.memory.check_rows(self._row_digests(client), self.limits.min_count)
-            asked = Client(client, self._source_for(ask), _draws(ask), state)
-            checked = bool(gates) and not isinstance(ask.payload, PerClient)
-            gate.admit(task, asked, ask.payload_for(client), checked=checked)
-            gates.append(gate)
-        return gates
-
-    def _row_digests(self, client: int) -> IntArray:
-        if client not in self._digests:
-            rows = self.source.segments(_ints([client]), "train")[0]
-            self._digests[client] = row_digests(rows.X, rows.y)
-        return self._digests[client]
+        seals = self.sealer if task.sealed else None
+        if task.sealed and seals is None:
+            raise Refusal(f"task {task.name!r} exchanges messages, and clients here have no keys")
+        if seals is not None:
+            payload = ask.payload_for(client)
+            payload = open_ask(task, payload, ask.round, client, _SCOPE, seals)
+            ask = replace(ask, payload=payload)
+        asked = Client(client, self._source_for(ask), _draws(ask), state)
+        admitted = None if self.gates is None else self.gates.admit(task, ask, asked.alone)
+        reply = task.one(asked, ask.payload_for(client))
+        if self.gates is not None and admitted is not None:
+            (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
+        if ask.cover is not None:
+            reply = build_cover(ask.cover).cover(asked, reply)
+        return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
 
     def _source_for(self, ask: Ask) -> Source:
         """What the task of an ask sees of the rows, prepared as the ask says."""
         source, kind = self.source, "rows"
         if self.limits is not None:
             task = find_task(ask.task, ask.version)
-            if needs_groups(task, self.limits):
+            if needs_groups(task, self.limits, _any_payload(ask)):
                 source, kind = self._grouped, "groups"
         if not ask.prepare:
             return source
@@ -350,6 +344,9 @@ class Runner:
 class Simulated:
     """What engines share whose clients live on this machine: their rows and what they keep."""
 
+    simulated = True
+    """Whatever protects is seeded, and protects nobody."""
+
     def __init__(
         self,
         source: Source,
@@ -378,6 +375,10 @@ class Simulated:
         undisturbed = self._runner.fault_model is None and self._runner.limits is None
         return undisturbed and knows is not None and bool(knows())
 
+    def seal_with(self, sealer: Sealer) -> None:
+        """Seal messages between clients; without it no task may ask for that."""
+        self._runner.sealer = sealer
+
     def states(self) -> dict[int, Any]:
         return self._states
 
@@ -400,7 +401,7 @@ def validate_and_fold(
 
     Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
     """
-    if task.like is not None and not isinstance(batch.payloads, Stacked):
+    if task.like is not None and ask.cover is None and not isinstance(batch.payloads, Stacked):
         like = task.like
         batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
         failures += failed
@@ -414,8 +415,8 @@ def validate_and_fold(
             batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
             failures += failed
             partial = aggregation.fold(batch)
-    if task.finite and (aggregation is None or not is_finite(partial)):
-        batch, failed = batch.only_finite(None if aggregation is None else aggregation.lift)
+    if task.finite and (aggregation is None or not aggregation.sound(partial)):
+        batch, failed = batch.only_finite(None if aggregation is None else aggregation.sound_reply)
         failures += failed
         if aggregation is not None and failed:
             partial = aggregation.fold(batch)
@@ -470,15 +471,11 @@ def _remove_unreachable(
     return clients[~gone], failures, virtual, rest
 
 
-def _release(
-    task: Task, ask: Ask, group: ClientGroup, replies: Any, gates: Sequence[Gate]
-) -> list[Any]:
-    """The replies of a group as their gates let them out."""
-    released = []
-    for client, reply, gate in zip(group, replies, gates, strict=True):
-        released.append(gate.release(task, client, ask.payload, reply))
-        client.state[RELEASED] = gate.memory.to_payload()
-    return released
+def _any_payload(ask: Ask) -> Any:
+    """The payload, or that of some client: noise is for all of an ask or for none."""
+    if isinstance(ask.payload, PerClient):
+        return next(iter(ask.payload.payloads.values()), None)
+    return ask.payload
 
 
 def _draws(ask: Ask) -> Draws:

@@ -37,6 +37,15 @@ from solera.learn.trees.boosting.simfl import SimFL
 from solera.learn.trees.fed_id3 import FedID3
 from solera.learn.trees.forest import FedForest
 from solera.learn.trees.fusion.federated_tree import FederatedTree
+from solera.learn.vertical.base import VerticalLearner
+from solera.learn.vertical.boosting.learner import SecureBoost
+from solera.learn.vertical.psi import common_rows
+from solera.learn.vertical.regression.learner import (
+    VerticalLinearRegression,
+    VerticalLogisticRegression,
+    VerticalPoissonRegression,
+)
+from solera.learn.vertical.split_nn import SplitNN
 
 __all__ = [
     "Additive",
@@ -77,8 +86,15 @@ __all__ = [
     "Predictor",
     "RandomPatches",
     "Scaffold",
+    "SecureBoost",
     "SimFL",
+    "SplitNN",
     "Transformer",
+    "VerticalLearner",
+    "VerticalLinearRegression",
+    "VerticalLogisticRegression",
+    "VerticalPoissonRegression",
+    "common_rows",
     "describe",
     "evaluate",
     "in_turn",

@@ -19,7 +19,14 @@ from solera.core.clients import Array, FloatArray
 from solera.core.component import Component, build_fitted, describe, describe_fitted
 from solera.core.constraints import names_checked
 from solera.core.engine import CheckpointStore
-from solera.core.errors import DataError, NotFitted, PayloadError, SchemaError, UsageError
+from solera.core.errors import (
+    CannotForget,
+    DataError,
+    NotFitted,
+    PayloadError,
+    SchemaError,
+    UsageError,
+)
 from solera.core.federation import Federation
 from solera.core.payload import Limits, decode, encode, is_finite
 from solera.core.plan import Plan, in_turn, one_of
@@ -33,11 +40,21 @@ from solera.data.agreement import AGREEMENT, agree
 from solera.data.dataset import Dataset
 from solera.data.federated import as_numbers
 from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
+from solera.engines.kept import KeepingEngine, Kept, KeptReplies
 from solera.learn.card import model_card, training_facts
 from solera.learn.history import learner_html, plot_history
 from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
 from solera.learn.sklearn_tags import tags_of
+from solera.learn.unlearning import (
+    GoOn,
+    KeepingRounds,
+    Signer,
+    check_can_keep,
+    read_kept,
+    receipt,
+    write_kept,
+)
 from solera.learn.warm_start import continued_schema
 from solera.simulate.simulation import simulate
 
@@ -71,10 +88,12 @@ class Learner(Stateful, Component, abstract=True):
     history_: list[dict[str, Any]]
     _selector: Selector | None = None
     _callbacks: Sequence[Callback] = ()
-    _checkpoint: str | os.PathLike[str] | None = None
+    _checkpoint: Any = None
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
     _trained_with: Mapping[str, Any] | None = None
+    _kept: Kept | None = None
+    _receipt: dict[str, Any] | None = None
 
     @names_checked
     def fit(
@@ -83,9 +102,10 @@ class Learner(Stateful, Component, abstract=True):
         y: Any = None,
         *,
         callbacks: Sequence[Callback] = (),
-        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint: str | os.PathLike[str] | GoOn | None = None,
         start: Learner | None = None,
         progress: bool | None = None,
+        keep: bool | str | os.PathLike[str] = False,
     ) -> Self:
         """Learn from the clients of a federation.
 
@@ -98,17 +118,22 @@ class Learner(Stateful, Component, abstract=True):
         finished run goes on as well. ``start`` is a fitted model to begin with instead of from
         nothing: of the same columns, and for averaging of the same shape. ``progress`` shows a
         bar of the rounds: by default in terminals and notebooks, once they take longer than a
-        second.
+        second. ``keep`` keeps what :meth:`forget` needs, in memory or in the file that it names;
+        the model that :meth:`save` writes does not hold it.
         """
         self.check_params()
         if not self.allows_sparse and hasattr(federation, "tocsr"):
             raise DataError(f"{type(self).__name__} needs dense rows, X is sparse")
         federation = as_federation(federation, y)
-        self.forget()
+        self.reset()
         self.history_ = []
+        self._kept = None
+        keeping = self._keeping(federation, keep, checkpoint) if keep else None
+        if keeping is not None:
+            federation = federation.over(keeping)
         bar = [RoundBar()] if is_wanted(progress) else []
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
-            self.schema_ = agree(federation, allow_missing=self.allows_missing)
+            self.schema_ = self.agree_on_rows(federation)
             if start is not None:
                 self._begin_with(start)
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
@@ -120,7 +145,97 @@ class Learner(Stateful, Component, abstract=True):
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
         self._trained_with = training_facts(federation, started=start is not None)
+        if keeping is not None:
+            self._kept = keeping.kept
+            self._kept["started"] = start is not None
+            if not isinstance(keep, bool):
+                write_kept(self._kept, keep)
         return self
+
+    # --- forgetting a client ---
+
+    def forget(
+        self,
+        client: int | str,
+        federation: Federation | None = None,
+        *,
+        kept: str | os.PathLike[str] | None = None,
+        key: Signer | None = None,
+        progress: bool | None = None,
+    ) -> Self:
+        """Become the model of a federation that never had this client.
+
+        What ``fit(keep=True)`` kept, or the file ``kept`` that it wrote, is folded once more
+        without the client's replies; the result is that of a fit without it, to the bit.
+        What then is asked with other numbers (by pipelines, trees, learners of many rounds) is
+        asked the others again, for which ``federation`` is needed; with nothing kept, all of it.
+        With a ``key``, :attr:`receipt` is a signed statement about it.
+        """
+        self.check_fitted()
+        before = self.to_bytes()
+        stored = self._kept if kept is None else read_kept(kept)
+        if stored is None and federation is None:
+            raise CannotForget(
+                "nothing was kept of this model's training",
+                hint="fit(federation, keep=True), or fit again: forget(client, federation)",
+            )
+        exact = self._forget(client, stored, federation, progress)
+        self._receipt = None
+        if key is not None:
+            facts: dict[str, Any] = {"before": before, "after": self.to_bytes(), "exact": exact}
+            self._receipt = receipt(key, client=str(client), **facts)
+        return self
+
+    @property
+    def receipt(self) -> dict[str, Any] | None:
+        """What was signed when a client was forgotten; see :func:`~.unlearning.check_receipt`."""
+        return self._receipt
+
+    def _forget(
+        self, client: int | str, kept: Any, federation: Federation | None, progress: bool | None
+    ) -> bool:
+        """Fit without the client; whether the result is that of a federation without it."""
+        if kept is None:
+            assert federation is not None
+            check_can_keep(federation)
+            self.fit(federation.without(client), progress=progress)
+            return True
+        if kept["started"]:
+            raise CannotForget(
+                "the model began with another one, which knows the client as well",
+                hint="forget the client in that one and fit(start=…) again",
+            )
+        rest = self._rest(client, kept, federation)
+        rest.engine = KeptReplies(kept, None if federation is None else federation.engine)
+        self.fit(rest, progress=progress, keep=True)
+        self._forgotten(rest)
+        return True
+
+    def _rest(self, client: int | str, kept: Any, federation: Federation | None) -> Federation:
+        """The clients that are left of those that took part."""
+        engine = KeptReplies(kept)
+        if federation is None:
+            federation = Federation(engine, seed=kept["seed"])
+            federation.names = tuple(kept["names"])
+        elif federation.engine.clients != kept["clients"] or federation.seed != kept["seed"]:
+            raise CannotForget("the federation is not the one that the model was fitted to")
+        gone = [federation.find_client(c) for c in kept.get("forgotten", [])]
+        return federation.without(*gone, client)
+
+    def _forgotten(self, rest: Federation) -> None:
+        """Remember who has been forgotten, for the next one."""
+        if self._kept is not None:
+            everyone = range(rest.engine.clients)
+            self._kept["forgotten"] = sorted(set(everyone) - set(rest.clients.tolist()))
+
+    def _keeping(self, federation: Federation, keep: Any, checkpoint: Any) -> KeepingEngine:
+        """The engine that keeps what forgetting needs."""
+        check_can_keep(federation)
+        return KeepingEngine(federation.engine, federation.seed, federation.names)
+
+    def agree_on_rows(self, federation: Federation) -> Schema:
+        """What the rows of all clients look like, before anything is learned from them."""
+        return agree(federation, allow_missing=self.allows_missing)
 
     def _begin_with(self, start: Any) -> None:
         """Make sure that learning can begin with this model."""
@@ -196,9 +311,11 @@ class Learner(Stateful, Component, abstract=True):
                 "must be a selector",
                 hint="for example so.selectors.Uniform()",
             )
-        checkpoint = None
+        checkpoint: Any = None
         store: CheckpointStore | None
-        if self._checkpoint is None:
+        if isinstance(self._checkpoint, GoOn):
+            store, checkpoint = None, self._checkpoint
+        elif self._checkpoint is None:
             store = federation.engine.checkpoint_store()
         else:
             store = CheckpointFile(self._checkpoint)
@@ -207,6 +324,9 @@ class Learner(Stateful, Component, abstract=True):
             seed, clients = federation.seed, len(federation)
             run = fingerprint(_identity(self), seed, clients, self.schema_.to_payload(), sizes)
             checkpoint = Checkpoint(store, run)
+        if isinstance(federation.engine, KeepingRounds):
+            federation.engine.checkpoint = checkpoint
+            checkpoint = federation.engine
         self._selector = selector.clone()
         self._loop = iter(
             Rounds(
@@ -572,10 +692,11 @@ def _possible_schemas() -> Iterator[Schema]:
 def _identity(learner: Learner) -> Any:
     """What a checkpoint belongs to: the learner, whatever the number of rounds.
 
-    A schedule counts the rounds to come, so with one their number matters.
+    A schedule counts the rounds to come, and so does the noise for an ε: with one of them the
+    number of rounds matters.
     """
     described = describe(learner)
-    if described["params"].get("schedule") is None:
+    if described["params"].get("schedule") is None and described["params"].get("dp") is None:
         described["params"].pop("rounds", None)
     return described
 

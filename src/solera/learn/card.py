@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
 
 from solera.core.federation import Federation
 from solera.core.rounds import logged
@@ -17,6 +17,8 @@ from solera.core.schema import Schema
 
 _UNKNOWN = "not known"
 _SHOWN = 20
+CARD: Final = ".card.md"
+"""What the file of a card is called: the model's file and this."""
 _PACKAGES = ("solera", "numpy", "scikit-learn", "torch")
 
 
@@ -27,10 +29,12 @@ def training_facts(federation: Federation, *, started: bool) -> dict[str, Any]:
     """
     sizes = federation.engine.sizes("train")
     earlier = {"started": True} if started else {}
+    secure = {} if federation.secure is None else {"secure": repr(federation.secure)}
     return {
         **earlier,
+        **secure,
         "clients": len(federation),
-        "rows": None if sizes is None else int(sizes.sum()),
+        "rows": None if sizes is None else int(sizes[federation.clients].sum()),
         "seed": federation.seed,
         "versions": _versions(),
     }
@@ -55,7 +59,7 @@ def model_card(learner: Any, evaluation: Any, energy: Any) -> str:
         "Data": _data(learner.schema_),
         "Training": _rounds(learner, training),
         "Metrics": _metrics(evaluation),
-        "Privacy": _privacy(learner),
+        "Privacy": [*_privacy(learner), *_secure(training)],
         "Energy": ["not measured" if energy is None else f"{energy}"],
         "Versions": [f"{name} {number}" for name, number in training.get("versions", {}).items()],
         "Limits": _limits(learner),
@@ -103,7 +107,9 @@ def _metrics(evaluation: Any) -> list[str]:
     if evaluation is None:
         return [f"{_UNKNOWN}: give `card` what `evaluate` returned"]
     found = [f"{name}: {value:.4g}" for name, value in evaluation.metrics.items()]
-    return [*found, f"clients that judged it by rows of their own: {len(evaluation.clients):,}"]
+    if evaluation.clients:
+        found.append(f"clients that judged it by rows of their own: {len(evaluation.clients):,}")
+    return found
 
 
 def _privacy(learner: Any) -> Iterator[str]:
@@ -115,6 +121,11 @@ def _privacy(learner: Any) -> Iterator[str]:
         yield f"differential privacy: {name}={value:g}"
     encrypted = [v for k, v in params.items() if k.endswith("encrypt") and v is not None]
     yield f"encryption of what clients send: {encrypted[0]!r}" if encrypted else "encryption: none"
+
+
+def _secure(training: Mapping[str, Any]) -> Iterator[str]:
+    if "secure" in training:
+        yield f"what clients sent was masked, only sums could be read: `{training['secure']}`"
 
 
 def _limits(learner: Any) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.accounting import Event
 from solera.core.aggregation import Fields, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
@@ -22,7 +23,10 @@ from solera.data.agreement import describe as describe_columns
 from solera.learn.description import MISSING, OTHER, column_of_cells, count_cells, sum_products
 from solera.learn.evaluation import Gather, ratio
 from solera.learn.preprocess.moments import Moments, column_moments
+from solera.learn.preprocess.quantiles import ROUNDS as _USUAL
 from solera.learn.preprocess.quantiles import count, quantile_asks, quantiles
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import planned_noise, sum_noise
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _MOST_SHOWN = 12
@@ -43,7 +47,8 @@ class Description:
         below each edge.
     categories: for every column clients × categories, how many rows have each.
     classes: clients × classes.
-    correlations: of the columns of numbers; None where owners do not allow products.
+    correlations: of the columns of numbers; None where owners do not allow products, or with noise.
+    epsilon: what all of it together has spent, where it was noised; see ``dp`` of :func:`describe`.
     """
 
     schema: Schema
@@ -56,6 +61,7 @@ class Description:
     categories: tuple[IntArray, ...]
     classes: IntArray
     correlations: FloatArray | None
+    epsilon: float | None = None
 
     @property
     def numbers(self) -> list[int]:
@@ -198,14 +204,26 @@ class Description:
             ax.stairs(np.diff(own) * scale, edges, color="0.4", lw=0.4)
 
 
-class Describe(Component):
-    """How :func:`describe` asks: ``bins`` of every histogram."""
+_ROUNDS = 3
+"""How often a quantile is narrowed where every ask costs privacy."""
 
-    def __init__(self, bins: Count = 20) -> None:
+
+class Describe(Component):
+    """How :func:`describe` asks: ``bins`` of every histogram, and noise."""
+
+    def __init__(self, bins: Count = 20, dp: DP | None = None) -> None:
         self.bins = bins
+        self.dp = dp
 
     def asks(self) -> Plan:
         """What is asked of every client."""
+        if self.dp is not None:
+            table, open_ = planned_noise(self.dp)
+            return in_turn(
+                AGREEMENT,
+                (planned(count, _ROUNDS + 2, {"privacy": table}, open=open_),),
+                (planned(count_cells, 1, {"privacy": table}, open=["columns", *open_]),),
+            )
         return in_turn(
             AGREEMENT,
             quantile_asks(),
@@ -217,16 +235,24 @@ class Describe(Component):
 
     def look(self, federation: Federation) -> Description:
         """Ask the clients."""
+        noise, rounds, epsilon = dict[str, Any](), _USUAL, None
+        if self.dp is not None:
+            rounds = _ROUNDS
+            noise["privacy"], accounts = sum_noise("describe", self.dp, rounds + 3, len(federation))
+            epsilon = self.dp.solve(
+                lambda sigma: [Event(sigma, rounds + 3, accounts["mechanism"])]
+            ).epsilon
         with federation.announced(self, self.asks):
             schema = federation.ask(describe_columns).fold(SchemaAgreement())["schema"]
             width = len(schema.features)
-            found = quantiles(federation, LEVELS, width)
+            found = quantiles(federation, LEVELS, width, rounds=rounds, privacy=noise)
             edges = _edges(found, self.bins)
-            _, below = federation.ask(count, {"edges": edges}, round=len(LEVELS) + 1).fold(Gather())
+            ask = {"edges": edges, **noise}
+            _, below = federation.ask(count, ask, round=len(LEVELS) + 1).fold(Gather())
             columns = [{"categories": list(f.categories)} for f in schema.features]
-            ask = {"columns": columns, "classes": schema.classes}
+            ask = {"columns": columns, "classes": schema.classes, **noise}
             ids, counts = federation.ask(count_cells, ask).fold(Gather())
-            correlations = _correlations(federation)
+            correlations = None if noise else _correlations(federation)
         cell = column_of_cells(ask)
         tables = [counts["cells"][:, cell == j] for j in range(width)]
         categorical = np.array([f.kind == "categorical" for f in schema.features])
@@ -242,18 +268,21 @@ class Describe(Component):
             categories=tuple(table[:, OTHER + 1 :] for table in tables),
             classes=counts["classes"],
             correlations=correlations,
+            epsilon=epsilon,
         )
 
 
-def describe(federation: Federation, *, bins: int = 20) -> Description:
+def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) -> Description:
     """What the rows of all clients are like, and how clients differ, from counts and sums alone.
 
     Rows, missing values, quantiles, histograms, categories, classes, correlations and drift. The
     smallest and the largest value are not asked for. Behind a gate counts of fewer than
     ``min_count`` rows are withheld and rare categories and classes not named; correlations need a
-    policy that allows Gram matrices, such as "training".
+    policy that allows Gram matrices, such as "training". With ``dp``
+    (``so.DP(level="record", …)``) all counts are noised at the clients and there are no
+    correlations; names of columns, categories and classes are told as without.
     """
-    return Describe(bins).look(federation)
+    return Describe(bins, dp).look(federation)
 
 
 def _names(federation: Federation, ids: IntArray) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
 from solera.core.disclosure.declared import Classes, Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
 from solera.core.disclosure.gram import Gram, Member
+from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError
 from solera.core.release import Cells
 from solera.core.task import task
 from solera.learn.rows import dense
+from solera.privacy.dp.sums import SumNoise, add_noise, norm, spent_by_sums
 
 MISSING, OTHER = 0, 1
 """The first cells of every column; that of known numbers, or of categories without a name, next."""
@@ -31,6 +33,7 @@ class CountRows(TypedDict):
 
     columns: list[ColumnNames]
     classes: Annotated[Array, Classes()]
+    privacy: NotRequired[SumNoise]
 
 
 def column_of_cells(ask: Any) -> IntArray:
@@ -75,24 +78,35 @@ def _rows_behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     }
 
 
+def _with_rows(client: Client, ask: Any) -> tuple[()]:
+    """Nothing more: what the whole reply is worth is said with its rows."""
+    return ()
+
+
 @task(
     "describe.counts",
     ask=CountRows,
     release=[
-        Cells("rows", behind=_rows_behind),
-        Cells("cells", behind=_rows_behind, margins=column_of_cells),
-        Cells("classes", behind=_rows_behind),
+        Noised(Cells("rows", behind=_rows_behind), spends=spent_by_sums),
+        Noised(Cells("cells", behind=_rows_behind, margins=column_of_cells), spends=_with_rows),
+        Noised(Cells("classes", behind=_rows_behind), spends=_with_rows),
     ],
 )
 def count_cells(client: Client, ask: Any) -> dict[str, Any]:
     """Rows, those of each column that miss, and those of each category and class."""
     number = len(column_of_cells(ask))
     place, classes = _cell_of_rows(client, ask), _class_of_rows(client, ask)
-    return {
+    counts = {
         "rows": len(place),
         "cells": np.bincount(place.reshape(-1), minlength=number),
         "classes": np.bincount(classes[classes >= 0], minlength=len(ask["classes"])),
     }
+    if "privacy" not in ask:
+        return counts
+    most = {"rows": 1.0, "cells": norm(ask["privacy"], place.shape[1]), "classes": 1.0}
+    noised = add_noise(client, counts, most, ask["privacy"])
+    whole = {name: np.rint(value).astype(np.int64) for name, value in noised.items()}
+    return {**whole, "rows": int(whole["rows"])}
 
 
 class Products(TypedDict):

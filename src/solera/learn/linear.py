@@ -31,6 +31,7 @@ from solera.learn.averaging.training.batches import shuffle_rows
 from solera.learn.averaging.training.losses import targets_of
 from solera.learn.probabilities import sigmoid
 from solera.learn.rows import check_shape, dense, not_finite
+from solera.robust.rules import Rule
 
 # --- the client's side ---
 
@@ -236,6 +237,8 @@ class FedLinear(ScoreAveraging):
     epochs, batch_size: passes of a client over its rows, and rows per step (None: all of them).
     l2: strength of the penalty on the weights.
     select: which clients take part; :class:`Uniform` by default.
+    aggregate: None for the mean, or a rule for clients that may lie, such as
+        ``so.robust.Median()``.
 
     Attributes
     ----------
@@ -256,6 +259,7 @@ class FedLinear(ScoreAveraging):
         batch_size: Count | None = 32,
         l2: NonNegative = 0.0,
         select: Selector | None = None,
+        aggregate: Rule | None = None,
     ) -> None:
         self.rounds = rounds
         self.per_round = per_round
@@ -264,6 +268,7 @@ class FedLinear(ScoreAveraging):
         self.batch_size = batch_size
         self.l2 = l2
         self.select = select
+        self.aggregate = aggregate
 
     def first_model(self, seed: int) -> Entries:
         return {

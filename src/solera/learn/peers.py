@@ -42,7 +42,7 @@ class PeerToPeer(Predictor):
         self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):
             draw = generator(federation.seed, "route", r.index)
-            steps = topology.route(len(federation), draw)
+            steps = [federation.clients[s] for s in topology.route(len(federation), draw)]
             losses = [self._step(r, clients) for clients in steps]
             known = [loss for loss in losses if loss is not None]
             if not known:
@@ -61,7 +61,7 @@ class PeerToPeer(Predictor):
         """Train at these peers at once and keep the mean; a peer that fails is passed over."""
         learner = self.learner_
         ask = learner.round_ask(r.index)
-        rule = learner.round_aggregation()
+        rule = learner.folding()
         partial = r.ask(learner.update, ask, to=clients, quorum=0).partial(rule)
         if partial is None:
             return None

@@ -82,6 +82,8 @@ def _values(name: str, function: RowMetric, client: Client, ask: Any) -> FloatAr
 class Totals(Aggregation):
     """Sums and rows of all clients but those whose sum could not leave: they tell of no rows."""
 
+    additive = True
+
     def lift(self, reply: Reply) -> Any:
         rows = int(reply.payload["rows"])
         return {"total": float(reply.payload["total"]) if rows else 0.0, "rows": rows}

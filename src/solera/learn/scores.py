@@ -231,6 +231,8 @@ def _names(model: Any) -> tuple[str, ...]:
 class ScoreTotals(Aggregation):
     """The sum of all counts, after finding where merged rows can be."""
 
+    additive = True
+
     def lift(self, reply: Reply) -> Any:
         stacked = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
         return map_leaves(lambda leaf: leaf[0], located(stacked))
@@ -277,12 +279,21 @@ def quantile_metrics(total: dict[str, Any], levels: Sequence[float]) -> dict[str
     return {f"quantile_loss_{q:g}": float(m) for q, m in zip(levels, means, strict=True)}
 
 
+def gives_scores(model: Any) -> bool:
+    """Whether a model gives probabilities or numbers."""
+    return model.schema_.target == "numbers" or hasattr(_last_step(model), "predict_proba")
+
+
+def _last_step(model: Any) -> Any:
+    while "steps_" in vars(model):
+        model = model.steps_[-1]
+    return model
+
+
 def check_scores(model: Any) -> None:
     """Refuse to count scores of a model that gives neither probabilities nor numbers."""
-    last = model
-    while "steps_" in vars(last):
-        last = last.steps_[-1]
-    if model.schema_.target != "numbers" and not hasattr(last, "predict_proba"):
+    if not gives_scores(model):
+        last = _last_step(model)
         raise UsageError(
             f"{type(last).__name__} gives no probabilities, so there are no scores to count",
             hint="evaluate it without scores",

@@ -29,7 +29,7 @@ class Selections(Callback):
 
     def on_start(self, learner: Any, rounds: int, start: int) -> None:
         if not start:
-            self.forget()
+            self.reset()
 
     def on_round(self, learner: Any, round: Round) -> None:
         clients = len(round.federation)

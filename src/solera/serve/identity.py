@@ -267,9 +267,12 @@ def check_request(
 
 def _parse(headers: Mapping[str, str]) -> list[str]:
     """The values; each exactly once and in its one spelling."""
+    all_sent: dict[str, list[str]] = {}
+    for given, value in headers.items():
+        all_sent.setdefault(given.lower(), []).append(value)
     values = []
     for name, pattern in _HEADERS.items():
-        sent = [value for given, value in headers.items() if given.lower() == name.lower()]
+        sent = all_sent.get(name.lower(), [])
         if len(sent) != 1:
             raise Unauthorised("header", f"{name} is {'repeated' if sent else 'missing'}")
         if not pattern.fullmatch(sent[0]):

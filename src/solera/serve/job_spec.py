@@ -7,6 +7,7 @@ seed = 0
 clients = 3              # begin once that many have joined
 deadline = 86400         # seconds until the job as a whole is over; a week by default
 standing = false         # true: clients contribute at any time, until the job is cancelled
+secure = false           # true: only sums of what clients send can be read, see so.SecureSum
 evaluate = "test"        # judge the model on what clients keep apart; "" for no judgement
 
 [learner]
@@ -29,6 +30,8 @@ from solera.core.constraints import Count, NonNegative, NonNegativeInt
 from solera.core.plan import Plan, in_turn
 from solera.learn.base import Additive, Learner, Predictor
 from solera.learn.evaluation import evaluation_asks
+from solera.learn.vertical.base import VerticalLearner
+from solera.privacy.secure_sum import SecureSum
 from solera.serve.description import Description, learner_table
 from solera.serve.wire import NAME
 
@@ -48,6 +51,7 @@ class JobSpec:
     clients: Count = 1
     deadline: NonNegative | None = None
     standing: bool = False
+    secure: bool = False
     evaluate: Literal["", "train", "test"] = ""
 
     def plan(self) -> Plan:
@@ -61,8 +65,13 @@ class JobSpec:
                 for entry in asks
             )
         if self.evaluates:
-            asks = in_turn(asks, evaluation_asks(self.learner, self.evaluate))
-        return asks
+            asks = in_turn(asks, self._evaluation_asks())
+        return SecureSum().asks(asks) if self.secure else asks
+
+    def _evaluation_asks(self) -> Plan:
+        if isinstance(self.learner, VerticalLearner):
+            return self.learner.evaluation_plan(self.evaluate)
+        return evaluation_asks(self.learner, self.evaluate)
 
     @property
     def evaluates(self) -> bool:
@@ -106,5 +115,11 @@ def _job(table: Mapping[str, Any]) -> JobSpec:
             ("learner", "kind"),
             f"{table['learner']['kind']} cannot stand: it needs its clients at the same time",
             hint="FedHEONN adds up what clients bring one by one",
+        )
+    if table.get("standing") and table.get("secure"):
+        raise Problem(
+            ("secure",),
+            "a standing job has no secure sums: its clients come one by one",
+            hint="leave one of the two out",
         )
     return JobSpec(**{**table, "learner": learner})

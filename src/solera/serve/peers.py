@@ -33,6 +33,10 @@ class KnownKeys:
         self.path = None if path is None else Path(path)
         self._keys = {} if self.path is None or not self.path.exists() else _read(self.path)
 
+    def key(self, federation: str, name: str) -> str | None:
+        """The key by which a client is known, if it is."""
+        return self._keys.get((federation, name))
+
     def check(self, federation: str, name: str, key: str) -> None:
         """Remember a client's key, or make sure that it is the one that is known."""
         known = self._keys.get((federation, name))
@@ -83,11 +87,16 @@ def find_peers(connection: Connection, federation: str, known: KnownKeys) -> dic
     peers = connection.call("GET", "/v1/peers", wire.Peers).peers
     for peer in peers:
         known.check(federation, peer.name, peer.sign_key)
-        vouched = seal_key_message(federation, bytes.fromhex(peer.seal_key))
-        if not verify(bytes.fromhex(peer.sign_key), vouched, bytes.fromhex(peer.seal_signature)):
+        if not is_vouched(peer, federation):
             raise WrongKey(
                 f"client {peer.name!r} of {federation!r} has not signed the key to seal to "
                 f"that the coordinator gives, {peer.seal_key}",
                 hint="nothing is sealed to it; ask the client, and whoever runs the coordinator",
             )
     return {peer.id: peer for peer in peers}
+
+
+def is_vouched(peer: wire.Peer, federation: str) -> bool:
+    """Whether a client has signed the key to seal to that the coordinator gives as its own."""
+    vouched = seal_key_message(federation, bytes.fromhex(peer.seal_key))
+    return verify(bytes.fromhex(peer.sign_key), vouched, bytes.fromhex(peer.seal_signature))

@@ -97,6 +97,18 @@ class Call(Message, kw_only=True):
     prepare: Digest | None = None
 
 
+def covered(payload: Any, cover: Any) -> Any:
+    """What the blob of a payload holds: itself, or beside it how the reply is to be covered."""
+    return payload if cover is None else {"$payload": payload, "$cover": cover}
+
+
+def uncovered(content: Any) -> tuple[Any, Any]:
+    """The payload and the cover that :func:`covered` put together."""
+    if isinstance(content, dict) and content.keys() == {"$payload", "$cover"}:
+        return content["$payload"], content["$cover"]
+    return content, None
+
+
 class NewAsk(Call, kw_only=True):
     """An ask of a driver; ``payload`` is a blob for all clients, or one for each."""
 
@@ -421,12 +433,29 @@ class Held(Message):
     bytes: int
 
 
+class Receipt(Message):
+    """What a coordinator signs for a client that left: nothing of it is held any more.
+
+    ``client`` is its key, ``rows`` what was deleted, ``refolded`` the standing jobs whose models
+    are folded again without it.
+    """
+
+    federation: str
+    client: str
+    rows: dict[str, int]
+    refolded: list[str]
+    time: float
+    key: str = ""
+    signature: str = ""
+
+
 class Left(Message):
     """What was deleted, and how many blobs stay because others refer to them."""
 
     rows: dict[str, int]
     blobs: int
     kept: int
+    receipt: Receipt | None = None
 
 
 # --- blobs ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Source
+from solera.core.clients import IntArray, Source
 from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.engine import find_engine
 from solera.core.errors import DataError, UsageError
@@ -27,6 +27,8 @@ from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
 from solera.data.stored import StoredData
+from solera.robust.attacked import AttackedEngine, poisoned
+from solera.robust.attacks import Attack, RowAttack, UpdateAttack
 from solera.simulate.clock import VirtualClock
 from solera.simulate.failures import Failures
 
@@ -39,6 +41,8 @@ class Simulation(Federation):
     """
 
     data: Any
+    attackers: IntArray
+    """The clients that lie, where there is an attack."""
     _remade: Callable[[FederatedData], Simulation]
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -74,6 +78,7 @@ def simulate(
     workers: Count | None = None,
     engine_options: Mapping[str, Any] | None = None,
     failures: Failures | None = None,
+    attack: Attack | None = None,
     clock: VirtualClock | None = None,
     topology: Topology | None = None,
     target: str | Sequence[str] | None = None,
@@ -86,6 +91,7 @@ def simulate(
     memory: Count | None = None,
     limits: Limits = DEFAULT_LIMITS,
     policy: str | ReleaseLimits | None = None,
+    secure: Any = False,
 ) -> Simulation:
     """A federation of simulated clients.
 
@@ -103,6 +109,7 @@ def simulate(
         number of cores by default). Other packages add engines by entry points
         ``solera.engines``; ``engine_options`` are for theirs.
     failures: what goes wrong.
+    attack: clients that lie, such as ``so.robust.SignFlip(share=0.2, factor=5)``.
     clock: virtual time, and what clients can do in it.
     topology: the shape of the federation; a star by default.
     target, columns, kinds, unknown: how to read a frame; see :func:`solera.from_pandas`.
@@ -114,8 +121,11 @@ def simulate(
     limits: the largest payload that may be sent.
     policy: None, or what the owners let out: the name of a policy (``"training"``) or limits of
         one's own. Every ask and reply then passes the gate that stands at real clients.
+    secure: True, or a :class:`SecureSum`: whatever adds up is folded so that nobody sees a single
+        reply, and what does not is an error.
     """
-    check_arguments(simulate, engine=engine, workers=workers, memory=memory, partition=partition)
+    given = {"engine": engine, "workers": workers, "memory": memory}
+    check_arguments(simulate, partition=partition, attack=attack, **given)
     reading: dict[str, Any] = {
         "target": target,
         "columns": columns,
@@ -165,9 +175,18 @@ def simulate(
         "fault_model": failures,
         "limits": release_limits,
     }
+    attackers = np.empty(0, dtype=np.int64)
+    if attack is not None:
+        attack.check_params()
+        attackers = attack.attackers(seed, source.clients)
+    if isinstance(attack, RowAttack):
+        source = poisoned(source, attack, attackers, seed)
     carrier = _engine(engine, source, {**options, **(engine_options or {})})
-    federation = Simulation(carrier, seed=seed, topology=topology, limits=limits)
+    if isinstance(attack, UpdateAttack):
+        carrier = AttackedEngine(carrier, attack, attackers)
+    federation = Simulation(carrier, seed=seed, topology=topology, limits=limits, secure=secure)
     federation.data, federation.clock = source, clock
+    federation.attackers = attackers
     federation.names = getattr(source, "names", ())
     federation._remade = partial(
         simulate,
@@ -176,10 +195,12 @@ def simulate(
         workers=workers,
         engine_options=engine_options,
         failures=failures,
+        attack=attack,
         clock=clock,
         topology=topology,
         memory=memory,
         limits=limits,
+        secure=secure,
     )
     return federation
 

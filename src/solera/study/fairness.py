@@ -22,7 +22,7 @@ from solera.learn.base import Predictor
 from solera.learn.evaluation import Evaluation, evaluation_of
 from solera.simulate.simulation import simulate
 from solera.study.files.tables import SCHEMES
-from solera.study.run.schemes import counts_of, one_client
+from solera.study.run.schemes import judged, one_client
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,9 @@ def three_schemes(
         progress(f"alone: client {client} of {data.clients}")
         only = np.array([client])
         test = data.segments(only, "test").joined()
-        counts[client] = counts_of(fitted(only), test.X, test.y, data.schema)
+        found = judged(fitted(only), test.X, test.y, data.schema)
+        assert found is not None
+        counts[client] = found.counts
     alone = evaluation_of(counts)
     assert alone is not None
     evaluations = {"alone": alone, "federated": federated, "centralised": centralised}

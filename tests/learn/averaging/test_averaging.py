@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from sklearn.metrics import f1_score, label_ranking_loss
 
 import solera as so
+from solera.core.clients import Client, Draws
+from solera.core.component import Component
 from solera.core.errors import DataError, NotEnoughReplies, PayloadError, UsageError
 from solera.core.rng import stream_keys
 from solera.learn.averaging import learner, models, multilabel
 from solera.learn.averaging.label_metrics import label_scores, tune_thresholds
 from solera.learn.averaging.multilabel import worse_twice
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.updates import normal, pack_update, unpack_update
+from solera.learn.averaging.updates import UpdateStep, pack_update, unpack_update
 
 rng = np.random.default_rng(1)
 X = rng.normal(size=(240, 5))
@@ -167,10 +169,36 @@ def test_clip_and_noise():
     np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), 1)
     short, _ = packed(values * 1e-4, [so.updates.Clip(1.0)])
     np.testing.assert_allclose(short, values * 1e-4)
-    noisy, _ = packed(values, [so.updates.Noise(2.0)])
-    assert (noisy - values).std() == pytest.approx(2.0, rel=0.05)
-    drawn = normal(stream_keys(0, "a", 0, np.arange(2)), 5000)
-    assert abs(np.corrcoef(drawn)[0, 1]) < 0.05
+
+
+def noised(values, step, secret=None, seed=0):
+    """What a step adds at agents whose secrets begin so, or in a simulation."""
+    source = so.simulate(X, Y, clients=4, seed=0).engine.source
+    own = [None if secret is None else secret + bytes([i]) for i in range(4)]
+    group = [Client(i, source, Draws(seed, "test", 0, own[i]), {}) for i in range(4)]
+    keys = stream_keys(seed, "test", 0, np.arange(4))
+    parts = pack_update(torch().from_numpy(values), [step], keys, [{}] * 4, group)
+    return parts["values"] - values
+
+
+STEPS_THAT_PROTECT = [so.updates.Noise(2.0)]
+
+
+def test_every_step_that_protects_is_tested():
+    every = {c for c in Component.registry.values() if issubclass(c, UpdateStep) and c.protects}
+    assert {type(step) for step in STEPS_THAT_PROTECT} == every
+
+
+@pytest.mark.parametrize("step", STEPS_THAT_PROTECT)
+def test_noise_is_drawn_from_secrets_and_not_from_the_seed(step):
+    values = rng.normal(size=(4, 2000))
+    simulated = noised(values, step)
+    assert simulated.std() == pytest.approx(2.0, rel=0.05)
+    assert abs(np.corrcoef(simulated)[0, 1]) < 0.1
+    one, other = noised(values, step, b"a" * 31), noised(values, step, b"b" * 31)
+    assert np.array_equal(one, noised(values, step, b"a" * 31, seed=9))
+    assert abs(np.corrcoef(one[0], other[0])[0, 1]) < 0.1
+    assert abs(np.corrcoef(one[0], simulated[0])[0, 1]) < 0.1
 
 
 def test_compression_saves_bytes_and_still_learns():

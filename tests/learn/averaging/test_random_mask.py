@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 import solera as so
+from solera.core.clients import Client, Draws
 from solera.core.errors import PayloadError, UsageError
 from solera.core.rng import stream_keys
 from solera.learn.averaging.training.devices import torch
@@ -18,6 +19,7 @@ X = rng.normal(size=(240, 5))
 Y = (X @ rng.normal(size=(5, 3))).argmax(axis=1)
 NET = so.nn.mlp(5, 40, 3)
 HOW = {"rounds": 15, "lr": 0.3}
+SOURCE = so.simulate(X, Y, clients=6, seed=0).engine.source
 
 
 def federation():
@@ -26,9 +28,11 @@ def federation():
 
 def send(values, steps, states=None, who=None, round=0):
     """What travels, as arrays."""
-    keys = stream_keys(0, "test", round, np.arange(len(values)) if who is None else who)
+    who = np.arange(len(values)) if who is None else who
+    keys = stream_keys(0, "test", round, who)
     states = [{} for _ in values] if states is None else states
-    parts = pack_update(torch().from_numpy(values), steps, keys, states)
+    group = [Client(i, SOURCE, Draws(0, "test", round), {}) for i in who]
+    parts = pack_update(torch().from_numpy(values), steps, keys, states, group)
     return {n: v if isinstance(v, np.ndarray) else v.numpy() for n, v in parts.items()}
 
 

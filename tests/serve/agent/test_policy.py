@@ -214,13 +214,13 @@ def test_what_is_no_transformer_prepares_no_rows(made):
             everything.check_ask(JOB, prepared(description), 4, NIGHT)
 
 
-def test_a_task_that_spends_a_budget_is_refused_until_a_ledger_keeps_it():
-    spends = {**FINE, "privacy": {"epsilon": 0.5, "delta": 1e-6}}
-    for policy in (POLICY, Policy.parse('[[task]]\nname = "*"')):
-        check(policy=policy)
-        for payload in (spends, {**FINE, "privacy": {}}, {**FINE, "privacy": 0.5}):
-            with pytest.raises(Refusal, match="no ledger"):
-                check(payload=payload, policy=policy)
+def test_the_budget_of_the_policy_is_that_of_the_gate():
+    assert POLICY.limits.budget == (4.0, 1e-6)
+    assert Policy.parse('policy = "training"').limits.budget is None
+    text = '[output]\nnoised = ["cells"]\n[privacy]\nepsilon = 1.0\nledger = "/srv/rows.ledger"'
+    policy = Policy.parse(text)
+    assert policy.limits.noised == {"cells"}
+    assert policy.privacy.ledger == "/srv/rows.ledger"
 
 
 # --- approvals ---
@@ -308,7 +308,7 @@ def test_describe_says_it_all():
         "approval  not needed",
         "from 20:00 to 06:00",
         "at most 1,000 bytes; numbers from 5 rows",
-        "ε = 4, δ = 1e-06; no ledger yet, so tasks that spend of it are refused",
+        "ε = 4, δ = 1e-06, over all jobs, for what leaves with noise",
         "linear.train version 1: epochs at most 10; lr at least 0 at most 1; loss one of 'softmax'",
         "task      preprocess.*",
         "edges.size at most 100; nothing else",

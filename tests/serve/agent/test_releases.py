@@ -74,6 +74,27 @@ def test_what_left_is_read_back_as_it_was_written(tmp_path):
     assert path.stat().st_mode & 0o077 == 0
 
 
+def test_an_ask_that_adds_nothing_costs_no_write(tmp_path):
+    path = tmp_path / "releases.sqlite"
+    rows, numbers = np.arange(4), rng.normal(size=(3, 2))
+    one = memory(8, rows, a=(rng.normal(size=(4, 3)), numbers))
+    Releases(path).keep(one)
+    releases = Releases(path)
+    with sqlite3.connect(path) as db:
+
+        def version():
+            return db.execute("PRAGMA data_version").fetchone()
+
+        first = version()
+        assert releases.keep(one) == 0
+        assert version() == first
+        for change in (memory(9, rows, a=one["families"]["a"]), memory(9, rows)):
+            releases.keep(change)
+            assert version() != first
+            first = version()
+            assert same(Releases(path).kept, change)
+
+
 def test_a_task_that_does_not_say_what_leaves_does_not_run(guard):
     with Worker(ROWS, guard=guard) as worker:
         outcome = worker.run(asked("releases.undeclared"), 3, {})

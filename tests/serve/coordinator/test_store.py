@@ -126,10 +126,10 @@ def test_a_replayed_ask_is_the_stored_one(store, job):
 def test_pending_asks_come_oldest_first_from_running_jobs(store, job):
     for seq in range(3):
         add_ask(store, seq)
-    assert [a.seq for a in store.pending("cardio", 1, 10)] == [0, 1, 2]
-    assert [a.seq for a in store.pending("cardio", 1, 2)] == [0, 1]
+    assert [a.sequence for a in store.pending("cardio", 1, 10)] == [0, 1, 2]
+    assert [a.sequence for a in store.pending("cardio", 1, 2)] == [0, 1]
     reply(store, 1)
-    assert [a.seq for a in store.pending("cardio", 1, 10)] == [1, 2]
+    assert [a.sequence for a in store.pending("cardio", 1, 10)] == [1, 2]
     assert store.pending("cardio", 3, 10) == store.pending("other", 1, 10) == []
     store.set_job_state(job, "failed", "", NOW)
     assert store.pending("cardio", 1, 10) == []

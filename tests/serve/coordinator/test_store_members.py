@@ -126,7 +126,7 @@ def test_a_checkpoint_lets_go_of_earlier_blobs(store, job, tmp_path):
         ("dropped", None, True),
     ]
     assert reply(store, 1) is False
-    assert [a.seq for a in store.pending("cardio", 2, 9)] == [1]
+    assert [a.sequence for a in store.pending("cardio", 2, 9)] == [1]
     with pytest.raises(Conflict, match="later than 0"):
         checkpoint(store, 0, 0, "old")
     with pytest.raises(Conflict, match="running"):

@@ -16,10 +16,11 @@ from solera.learn.base import from_bytes
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
-from network import Network, kill  # noqa: E402
+from network import Network, Program, kill  # noqa: E402
 
 from solera.serve import wire  # noqa: E402
 from solera.serve.agent.home import connect_to, read_place  # noqa: E402
+from solera.serve.agent.sources import open_source  # noqa: E402
 from solera.serve.audit import verify  # noqa: E402
 from solera.serve.connection import CoordinatorError  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
@@ -112,6 +113,43 @@ def model_of(network, job):
 
 def finished(told):
     return told["state"] == "finished"
+
+
+JOIN = """
+import sys
+from solera.cli.app import main
+main()
+"""
+
+
+def test_a_job_is_judged_on_the_rows_that_owners_keep_apart(network, tmp_path):
+    """Two owners join by command with --test 0.2; the model never sees a fifth of their rows."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text('policy = "training"\n')
+    judged = []
+    driver = network.driver()
+    for k, name in enumerate(("north", "south")):
+        rows = np.random.default_rng(k).normal(size=(1000, 2))
+        ill = rows[:, 0] + np.random.default_rng(k + 10).normal(size=1000) > 0
+        lines = [f"{a!r},{b!r},{int(c)}" for (a, b), c in zip(rows.tolist(), ill, strict=True)]
+        file = tmp_path / f"{name}.csv"
+        file.write_text("\n".join(["a,b,ill", *lines]))
+        path = "/v1/federations/cardio/invites"
+        token = driver.request("POST", path, json={"name": name}).json()["token"]
+        about = ["--data", str(file), "--target", "ill", "--test", "0.2", "--policy", str(policy)]
+        about += ["--token", token, "--ca", network.ca, "--folder", str(tmp_path / name)]
+        network.agents[name] = Program(JOIN, "join", network.url, *about)
+        judged.append(open_source(str(file), target="ill", test=0.2).segments([0], "test")[0])
+    driver.close()
+    text = MANAGED.replace('"train"', '"test"').replace("clients = 3", "clients = 2")
+    start(network, text.format(name="apart", rounds=3), "apart")
+    until(network, "apart", finished)
+    model, _ = model_of(network, "apart")
+    events = get(network, "/v1/jobs/apart/events")
+    (metrics,) = [e["facts"] for e in events if e["event"] == "evaluated"]
+    assert [len(rows) for rows in judged] == [200, 200]
+    hits = sum((model.predict(rows.X) == rows.y).sum() for rows in judged)
+    assert metrics["accuracy"] == pytest.approx(hits / 400), metrics
 
 
 def some_clients(*indices):
@@ -360,3 +398,38 @@ def test_nobody_asks_in_a_job_that_the_coordinator_runs(network):
             driver.request(method, f"/v1/jobs/m/{path}", json=bodies.get(path, ask))
         driver.close()
     until(network, "m", lambda job: job["state"] == "finished")
+
+
+def test_who_leaves_a_standing_job_was_never_in_its_model(network, tmp_path):
+    """The same bytes as in a federation without the client, and a receipt."""
+    from typer.testing import CliRunner
+
+    from solera.cli.app import app
+    from solera.serve.receipts import is_genuine
+
+    join(network, "north", "south", "west")
+    text = STANDING.format(name="s").replace("clients = 2", "clients = 3")
+    start(network, text, "s", "standing")
+    version = until(network, "s", contributions(3))["model"]["version"]
+    home = network.folder / "south"
+    kill(network.agents["south"])
+    result = CliRunner().invoke(app, ["leave", "--folder", str(home), "--delete"])
+    assert result.exit_code == 0, result.output
+    assert "folded again without it: s" in result.output
+    told = until(network, "s", lambda told: told["model"]["version"] > version)
+    assert set(told["model"]["contributions"]) == {"0", "2"}
+
+    receipt = wire.msgspec.json.decode((home / "receipt.json").read_bytes(), type=wire.Receipt)
+    assert is_genuine(receipt)
+    assert receipt.refolded == ["s"]
+    assert not is_genuine(wire.msgspec.structs.replace(receipt, refolded=[]))
+
+    never = Network(tmp_path / "never")
+    try:
+        never.start()
+        join(never, "north", "west")
+        start(never, STANDING.format(name="s"), "s", "standing")
+        until(never, "s", contributions(2))
+        assert model_of(network, "s")[1] == model_of(never, "s")[1]
+    finally:
+        never.close()

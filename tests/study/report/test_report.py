@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from browser import needs_chromium, screenshot, visit
 from matplotlib.figure import Figure
+from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from solera.core.component import Component
 from solera.core.errors import UsageError
+from solera.learn.base import load as load_model
 from solera.learn.linear import FedLinear
+from solera.learn.score_curves import GRID
 from solera.study.files.reader import parse
 from solera.study.formatting import size
 from solera.study.report import clients, costs, outcomes
@@ -23,9 +26,10 @@ from solera.study.report.export import NoBrowser, export_report
 from solera.study.report.groups import StudyResults, best
 from solera.study.report.html import render_html
 from solera.study.report.report import sections_of
-from solera.study.run.cells import cells_of
+from solera.study.run.cells import CellStore, cells_of
 from solera.study.run.results import Result
 from solera.study.run.runner import StudyRun, run_study
+from solera.study.run.schemes import load
 
 STUDY = """\
 # <script>alert('x')</script>
@@ -53,8 +57,9 @@ kind = "FedHEONN"
 country = "ESP"
 """
 TITLES = [
-    "Summary", "Results", "Learning curves", "Partitions", "Selection", "Fairness", "Confusion",
-    "Traffic", "Energy", "Study file", "Environment",
+    "Summary", "Results", "Learning curves", "Partitions", "Selection", "Fairness",
+    "Clients one by one", "Confusion", "Score by cost", "Traffic", "Energy", "Study file",
+    "Environment",
 ]  # fmt: skip
 
 
@@ -257,3 +262,51 @@ def test_significance_is_that_of_the_comparison(run: StudyRun, page: str) -> Non
     assert comparison.worse <= set(comparison.methods)
     assert "Friedman: χ²" in page
     assert page.count(" †") >= 1 + len(comparison.worse)
+
+
+SCORED = """\
+seeds = [0, 1]
+schemes = ["alone", "federated"]
+metrics = ["auroc", "brier"]
+[data]
+name = "breast_cancer"
+clients = 4
+client_test = 0.3
+[[learner]]
+kind = "FedHEONN"
+[[learner]]
+kind = "FedID3"
+max_depth = 2
+"""
+
+
+def test_scores_give_curves_and_metrics_that_scikit_learn_gives(tmp_path: Path) -> None:
+    run = run_study(parse(SCORED, file="s.toml", name="s"), tmp_path / "s")
+    sections = {section.title: section.blocks for section in sections_of(run)}
+    assert len(sections["Discrimination and calibration"]) == 1
+    federated = [(c, r) for c, r in run.finished if c.scheme == "federated"]
+    cell, result = next((c, r) for c, r in federated if r.curves is not None)
+    path = CellStore(run.folder).model(cell)
+    model = load_model(path)
+    assert f"auroc: {result.metrics['auroc']:.4g}" in Path(f"{path}.card.md").read_text()
+    dataset = load(cell.variant.data)
+    p = model.predict_proba(dataset.X_test)[:, 1]
+    assert result.metrics["auroc"] == pytest.approx(roc_auc_score(dataset.y_test, p), abs=5e-3)
+    assert result.metrics["brier"] == pytest.approx(brier_score_loss(dataset.y_test, p))
+    assert len(result.client_curves) == 4
+    assert result.curves is not None
+    area = np.trapezoid(result.curves.roc, GRID)
+    assert area == pytest.approx(roc_auc_score(dataset.y_test, p), abs=0.02)
+    alone = next(r for c, r in run.finished if c.scheme == "alone")
+    assert alone.curves is None
+    assert len(alone.client_curves) == 4
+
+
+def test_a_study_that_later_asks_for_scores_trains_its_cells_again(tmp_path: Path) -> None:
+    text = SCORED.replace('metrics = ["auroc", "brier"]\n', "")
+    without = parse(text, file="s.toml", name="s")
+    scored = parse(SCORED, file="s.toml", name="s")
+    keys = [{cell.key for cell in cells_of(s, s.variants()[0])} for s in (without, scored)]
+    assert keys[0].isdisjoint(keys[1])
+    assert not without.scores
+    assert parse("scores = true\n" + text, file="s.toml", name="s").scores

@@ -112,7 +112,7 @@ def test_the_folder(undisturbed: Path) -> None:
         "report.md",
         "spec.toml",
     ]
-    (key,) = {path.name.partition("-")[0] for path in (undisturbed / "models").iterdir()}
+    (key,) = {path.name.partition("-")[0] for path in (undisturbed / "models").glob("*.sol")}
     names = [f"{key}-federated-seed{seed}" for seed in (0, 1)]
     for folder in ("cells", "models"):
         assert sorted(path.stem for path in (undisturbed / folder).iterdir()) == names
@@ -196,7 +196,7 @@ def test_another_run_in_the_same_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert [r.seed for r in run(other, tmp_path, fresh=True)] == [5]
     assert list(finished(tmp_path)) == [5]
-    assert len(list((tmp_path / "models").iterdir())) == 1
+    assert len(list((tmp_path / "models").glob("*.sol"))) == 1
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 

@@ -99,7 +99,9 @@ class Intervals:
             return before
         with np.errstate(over="ignore"):
             width = self.high[inside] - self.low[inside]
-            share = np.where(touched > below, (edges - self.low[inside]) / width, 0.0)
+            past = edges - self.low[inside]
+        inner = (touched > below) & (width > 0)  # the interval that ends at 0 may be too narrow
+        share = np.divide(past, width, out=np.zeros(edges.shape), where=inner)
         return np.asarray(before + np.floor(share * rows))
 
     def _below(self, edges: FloatArray) -> IntArray:

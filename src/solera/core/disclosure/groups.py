@@ -39,6 +39,7 @@ import numpy as np
 
 from solera.core.clients import IntArray, Part, Rows, Segments, Source
 from solera.core.disclosure.grouping import Groups, group_rows
+from solera.core.disclosure.noised import is_noised
 from solera.core.errors import Refusal
 from solera.core.release import Leaving, Release
 
@@ -67,11 +68,15 @@ class Trees(Release):
         return leaving.reply
 
 
-def needs_groups(task: Task, limits: ReleaseLimits | None) -> bool:
-    """Whether a task sees the table of groups in place of the rows."""
+def needs_groups(task: Task, limits: ReleaseLimits | None, payload: Any = None) -> bool:
+    """Whether a task sees the table of groups in place of the rows.
+
+    Not where it adds noise: one row may change many groups, for which noise is not made.
+    """
     if limits is None or limits.trusted or task.release is None:
         return False
-    return any(isinstance(release, Trees) for release in task.release)
+    grouped = [isinstance(getattr(r, "inside", r), Trees) for r in task.release]
+    return any(grouped) and not is_noised(payload, limits)
 
 
 class GroupedSource:

@@ -25,7 +25,8 @@ class Memory:
     """What left one client's data set: over all jobs, and in one version of its rows.
 
     ``grouped``: whether anything left that follows from the table of groups
-    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole.
+    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole. ``events``: what left
+    with noise, in a simulation; an agent has a ledger.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,9 @@ class Memory:
         self.grouped = False
         self.rows: IntArray | None = None
         self.families: dict[str, tuple[Array, FloatArray]] = {}
+        self.events: list[dict[str, Any]] = []
+        self._digests: dict[str, list[bytes]] = {}
+        self._left: tuple[Left, str] = None, left_digest(None)
 
     # --- which rows ---
 
@@ -47,6 +51,7 @@ class Memory:
             if changed < least:
                 raise Refusal(f"fewer than {least} rows have changed since the last answer")
             self.families.clear()
+            self._digests.clear()
             self.grouped = False
         self.rows = rows
 
@@ -82,7 +87,7 @@ class Memory:
         this job or another, has the same reply to the bit.
         """
         right, released = self.known(sums)
-        places = {digest: place for place, digest in enumerate(_column_digests(right))}
+        places = {digest: place for place, digest in enumerate(self._known_digests(sums))}
         again = np.zeros(sums.shape[0], dtype=bool)
         told = np.zeros(sums.shape)
         for k, digest in enumerate(_column_digests(sums.right.astype(right.dtype))):
@@ -93,27 +98,40 @@ class Memory:
 
     def known(self, sums: Sums) -> tuple[Array, FloatArray]:
         """What rows gave to earlier numbers of the same kind, and these numbers."""
-        known = self.families.get(_family(sums))
+        known = self.families.get(self._family(sums))
         if known is None or len(known[0]) != len(sums.right):
             return sums.right[:, :0], np.empty((0, sums.shape[1]))
         return known
 
     def keep(self, sums: Sums, released: FloatArray) -> int:
         """Remember what left; how many numbers of it are new."""
-        family = _family(sums)
         right, kept = self.known(sums)
+        digests = self._known_digests(sums)
         if right.dtype != sums.right.dtype:
             right = right.astype(float)
-        seen = set(_column_digests(right))
-        fresh = []
-        for k, digest in enumerate(_column_digests(sums.right.astype(right.dtype))):
-            if digest not in seen:
-                seen.add(digest)
-                fresh.append(k)
+            digests = _column_digests(right)
+        now = _column_digests(sums.right.astype(right.dtype))
+        first = {digest: k for k, digest in reversed([*enumerate(now)])}
+        fresh = sorted(first[digest] for digest in first.keys() - set(digests))
         if fresh:
+            family = self._family(sums)
             right = np.concatenate([right, sums.right[:, fresh].astype(right.dtype)], axis=1)
             self.families[family] = right, np.concatenate([kept, released[fresh]])
+            self._digests[family] = [*digests, *(now[k] for k in fresh)]
         return len(fresh) * sums.shape[1]
+
+    def _known_digests(self, sums: Sums) -> list[bytes]:
+        """Digests of what rows gave to earlier numbers of the same kind."""
+        family, (right, _) = self._family(sums), self.known(sums)
+        digests = self._digests.get(family)
+        if digests is None or len(digests) != right.shape[1]:
+            digests = self._digests[family] = _column_digests(right)
+        return digests
+
+    def _family(self, sums: Sums) -> str:
+        if sums.left is not self._left[0]:
+            self._left = sums.left, left_digest(sums.left)
+        return f"{sums.part}/{sums.what}/{self._left[1]}"
 
     # --- on the way ---
 
@@ -123,6 +141,7 @@ class Memory:
             "numbers": self.numbers,
             "grouped": self.grouped,
             "rows": self.rows,
+            "events": self.events,
             "families": {name: list(pair) for name, pair in self.families.items()},
         }
 
@@ -132,6 +151,7 @@ class Memory:
         if payload is not None:
             memory.numbers, memory.rows = payload["numbers"], payload["rows"]
             memory.grouped = payload["grouped"]
+            memory.events = list(payload.get("events", ()))
             memory.families = {
                 name: (pair[0], pair[1]) for name, pair in payload["families"].items()
             }
@@ -147,19 +167,20 @@ def _earlier_counts(
     everybody knows: cumulative counts are judged by their steps.
     """
     none, everything = np.zeros((len(now), 1), bool), np.ones((len(now), 1), bool)
-    cells = np.concatenate([none, everything, right, now], axis=1).T
-    sizes = cells.sum(axis=1)
+    cells = np.concatenate([none, everything, right, now], axis=1)
+    sizes = cells.sum(axis=0)
+    bits = _packed(cells)
     first = 2 + right.shape[1]
     numbers = np.concatenate([[0.0, len(now)], released[:, 0], sizes[first:]])
     by_size = np.argsort(sizes, kind="stable")
-    usable = np.arange(len(cells)) < first  # cells of this ask once they are found sound
+    ends = sizes[first:, None] + [1 - least, least]  # few rows apart, and so are the sizes
+    spans = np.searchsorted(sizes, ends, sorter=by_size)
+    usable = np.arange(len(bits)) < first  # cells of this ask once they are found sound
     conflict = np.zeros(now.shape[1], dtype=bool)
-    for k, size in enumerate(sizes[first:].tolist()):
-        # cells that differ in few rows differ in size by as few
-        span = np.searchsorted(sizes, (size - least + 1, size + least), sorter=by_size)
-        candidates = np.sort(by_size[slice(*span)])
+    for k in np.flatnonzero(np.diff(spans)[:, 0] > 1).tolist():
+        candidates = np.sort(by_size[slice(*spans[k])])
         candidates = candidates[usable[candidates]]
-        apart = (cells[candidates] != cells[first + k]).sum(axis=1)
+        apart = _ONES[bits[candidates] ^ bits[first + k]].sum(axis=1)
         near = candidates[(apart > 0) & (apart < least)]
         if len(near):
             conflict[k] = True
@@ -167,6 +188,15 @@ def _earlier_counts(
         else:
             usable[first + k] = True
     return conflict[:, None], numbers[first:, None]
+
+
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)
+"""How many bits of a byte are 1."""
+
+
+def _packed(marks: BoolArray) -> Array:
+    """Marks as bits, a line for each column."""
+    return np.packbits(np.ascontiguousarray(marks.T), axis=1)
 
 
 def row_digests(*columns: Any) -> IntArray:
@@ -194,12 +224,8 @@ def _digest(bits: Any, total: Any) -> Any:
 
 
 def _column_digests(right: Array) -> list[bytes]:
-    columns = np.ascontiguousarray(right.T)
+    columns = _packed(right) if right.dtype == bool else np.ascontiguousarray(right.T)
     return [blake2b(column.tobytes(), digest_size=12).digest() for column in columns]
-
-
-def _family(sums: Sums) -> str:
-    return f"{sums.part}/{sums.what}/{left_digest(sums.left)}"
 
 
 def left_digest(left: Left) -> str:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from solera.core.aggregation import Aggregation, Mean
+from solera.core.aggregation import Aggregation, Mean, length
 from solera.core.clients import Array, FloatArray
-from solera.core.errors import DataError, UsageError
+from solera.core.errors import CannotForget, DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.core.task import Task
+from solera.engines.kept import KeepingEngine
 from solera.learn.base import Predictor
 from solera.learn.probabilities import sigmoid, softmax
+from solera.learn.unlearning import GoOn, KeepingRounds, check_can_keep
 from solera.learn.warm_start import continued_model
+from solera.robust.buckets import Buckets
+from solera.robust.collect import Robust
+from solera.robust.rules import Rule
 
+log = logging.getLogger("solera")
+
+HUGE = 1e9
+"""An update so many times as long as the model (or as 1) is no result of training."""
 Entries = Mapping[str, Any]
 """What a model, an ask or a reply holds, by name."""
 
@@ -36,6 +46,8 @@ class Averaging(Predictor, abstract=True):
     rounds: int
     per_round: int | None
     select: Selector | None
+    aggregate: Rule | None
+    """What takes the place of the mean where clients may lie."""
     update: ClassVar[Task]
     """The task that turns the global model into a client's; replies have ``rows`` and ``loss``."""
 
@@ -60,8 +72,36 @@ class Averaging(Predictor, abstract=True):
         return {**self.round_config(round), **self.get_model()}
 
     def round_aggregation(self) -> Aggregation:
-        """How the clients' replies become one."""
-        return Mean(weight="rows")
+        """The mean that the clients' replies become where all of them are honest."""
+        return Mean(weight="rows", largest=self.largest_update())
+
+    def largest_update(self) -> float:
+        """The norm beyond which an update, or a client's model, is no result of training."""
+        return HUGE * (1 + length(self.get_model()))
+
+    def round_origin(self) -> Entries | None:
+        """What is to be subtracted from replies to see how they change the model, if anything."""
+        return self.get_model()
+
+    def folding(self) -> Aggregation:
+        """How the clients' replies become one: their mean, or what ``aggregate`` says."""
+        mean = self.round_aggregation()
+        if self.aggregate is None or isinstance(self.aggregate, Buckets):
+            return mean
+        return Robust(mean, self.aggregate, self.round_origin())
+
+    def fold_round(self, round: Round) -> Entries:
+        """Ask the clients of a round and fold their replies."""
+        ask, folding = self.round_ask(round.index), self.folding()
+        if not isinstance(self.aggregate, Buckets):
+            mean = round.ask(self.update, ask).fold(folding)
+        else:
+            buckets = self.aggregate.deal(round.clients, round.federation.seed, round.index)
+            asked = [round.ask(self.update, ask, to=b, quorum=0).partial(folding) for b in buckets]
+            mean = self.aggregate.fold(asked, folding, self.round_origin())
+        if mean.get("judged"):
+            round.log(down_weighted=mean["judged"])
+        return dict(mean)
 
     def apply_update(self, mean: Entries) -> None:
         """Change the model by the folded replies of one round."""
@@ -83,7 +123,8 @@ class Averaging(Predictor, abstract=True):
     def update_asks(self) -> Plan:
         """What clients are asked for their updates, over all rounds."""
         configs = [self.round_config(round) for round in range(self.rounds)]
-        return (planned(self.update, self.rounds, *configs),)
+        asks = 1 if not isinstance(self.aggregate, Buckets) else self.aggregate.buckets
+        return (planned(self.update, asks * self.rounds, *configs),)
 
     def training_asks(self) -> Plan:
         loop = self.loop_asks(self.rounds, self.per_round, self.select)
@@ -106,15 +147,54 @@ class Averaging(Predictor, abstract=True):
     def after_round(self, round: Round) -> None:
         """What comes after every round; nothing unless a subclass says so."""
 
+    def account(self, round: Round, mean: Entries) -> None:
+        """Log what the folded replies of a round say besides the model."""
+        round.log(loss=float(mean["loss"]))
+
+    def chooser(self) -> Selector | None:
+        """Who chooses the clients of a round."""
+        return self.select
+
+    def _keeping(self, federation: Federation, keep: Any, checkpoint: Any) -> KeepingEngine:
+        check_can_keep(federation)
+        return KeepingRounds(federation.engine, federation.seed, federation.names)
+
+    def _forget(
+        self, client: int | str, kept: Any, federation: Federation | None, progress: bool | None
+    ) -> bool:
+        """Go on from the last round before the client took part, without it: not exact."""
+        if federation is None or kept is None:
+            if federation is None:
+                raise CannotForget(
+                    f"{type(self).__name__} learns in rounds: the others must train again",
+                    hint="give the federation as well: model.forget(client, federation)",
+                )
+            return super()._forget(client, kept, federation, progress)
+        rest = self._rest(client, kept, federation)
+        first = kept["first"].get(str(federation.find_client(client)))
+        state = kept["states"].get(str(first))
+        at = len(self.history_) if first is None else (first if state is not None else 0)
+        log.warning(
+            "client %s is forgotten by training again from round %d on; this is not exact: who "
+            "took part before depended on who was there",
+            client,
+            at,
+        )
+        if first is not None:
+            begin = None if state is None else GoOn(state)
+            self.fit(rest, checkpoint=begin, progress=progress, keep=True)
+        self._forgotten(rest)
+        return False
+
     def train(self, federation: Federation) -> None:
         self.begin(federation)
         rounds = self.each_round(
-            federation, rounds=self.rounds, per_round=self.per_round, select=self.select
+            federation, rounds=self.rounds, per_round=self.per_round, select=self.chooser()
         )
         for r in rounds:
-            mean = r.ask(self.update, self.round_ask(r.index)).fold(self.round_aggregation())
+            mean = self.fold_round(r)
             self.apply_update(mean)
-            r.log(loss=float(mean["loss"]))
+            self.account(r, mean)
             self.after_round(r)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.aggregation import Collect
 from solera.core.clients import Array
 from solera.core.constraints import Count
 from solera.core.errors import UsageError
@@ -23,8 +22,10 @@ from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn
 from solera.core.rng import generator
 from solera.core.rounds import Round
+from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
-from solera.learn.averaging.updates import unpack_update
+from solera.robust.buckets import Buckets
+from solera.robust.collect import CollectUpdates, Robust
 from solera.simulate.durations import Durations
 
 Job = dict[str, Any]
@@ -72,7 +73,7 @@ class FedBuff(FedAvg):
         for r in self.each_round(federation, rounds=self.rounds):
             if not self.jobs_:
                 draw = generator(federation.seed, "buffer", r.index)
-                chosen = draw.choice(len(federation), self.concurrency, replace=False)
+                chosen = draw.choice(federation.clients, self.concurrency, replace=False)
                 self._begin(federation, chosen, np.zeros(self.concurrency), r.index)
             arrived = self._wait(federation, r.index)
             self._ask(r, [*arrived, *self.jobs_])
@@ -101,7 +102,7 @@ class FedBuff(FedAvg):
         Where nobody else is idle, the replacement waits until the model has moved.
         """
         draw = generator(federation.seed, "buffer/next", version)
-        everyone = np.arange(len(federation))
+        everyone = federation.clients
         arrived: list[Job] = []
         while len(arrived) < self.buffer:
             first = min(self.jobs_, key=lambda job: (job["arrives"], job["client"]))
@@ -124,30 +125,43 @@ class FedBuff(FedAvg):
         if not new:
             return
         clients = sorted({job["client"] for job in new})
-        replies = r.ask(self.update, self.round_ask(r.index), to=clients).fold(Collect())
+        folding = CollectUpdates(self.round_aggregation())
+        replies = r.ask(self.update, self.round_ask(r.index), to=clients).fold(folding)
         for job in new:
             job["reply"] = replies.get(job["client"], False)
 
     def _move(self, r: Round, arrived: list[Job]) -> None:
         """Average what arrived and move the model."""
         replied = [job for job in arrived if job["reply"]]
-        size = self._shared_size
-        total = np.zeros(size, self.dtype)
-        for job in replied:
-            parts = {n: np.asarray(v)[None] for n, v in job["reply"]["update"].items()}
-            stale = (1 + r.index - job["version"]) ** -0.5
-            total += (stale * unpack_update(parts, self.update_steps, size)[0]).astype(self.dtype)
-        if replied:
+        if replied and self.aggregate is not None:
+            scaled = [[job["client"], {"values": self._stale(r, job)}] for job in replied]
+            mean = Robust(self.round_aggregation(), self.aggregate).finish(scaled)
+            self.apply_update(mean)
+            r.log(loss=mean["loss"])
+            if mean["judged"]:
+                r.log(down_weighted=mean["judged"])
+        elif replied:
+            total = np.zeros(self._shared_size, self.dtype)
+            for job in replied:
+                total += self._stale(r, job)["update"]
             self.apply_update({"update": total / len(replied)})
-            r.log(loss=float(np.mean([job["reply"]["loss"] for job in replied])))
+            r.log(loss=float(np.mean([job["reply"]["values"]["loss"] for job in replied])))
         r.log(
             clients=len(arrived),
             time=max(job["arrives"] for job in arrived),
             staleness=float(np.mean([r.index - job["version"] for job in arrived])),
         )
 
+    def _stale(self, r: Round, job: Job) -> Entries:
+        """The reply of a job, its update shortened by the age of the model it began with."""
+        values = job["reply"]["values"]
+        stale = (1 + r.index - job["version"]) ** -0.5
+        return {**values, "update": (stale * values["update"]).astype(self.dtype)}
+
     def check_params(self) -> None:
         super().check_params()
+        if isinstance(self.aggregate, Buckets):
+            raise UsageError("FedBuff asks clients when they are idle, not in buckets")
         if self.weight is not None:
             raise UsageError.of(self, "weight", self.weight, "must be None: staleness weighs")
         if self.send != "difference":

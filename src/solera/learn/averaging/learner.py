@@ -21,7 +21,9 @@ from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.disclosure.declared import Shape
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
+from solera.core.plan import Plan, planned
 from solera.core.replies import Stacked
+from solera.core.rounds import Round
 from solera.core.schema import Schema
 from solera.core.selection import Selector
 from solera.learn.averaging.base import Entries, ScoreAveraging
@@ -32,21 +34,35 @@ from solera.learn.averaging.models import (
     described_loss,
     registration_needed,
 )
+from solera.learn.averaging.private_rounds import (
+    Accounts,
+    after_round,
+    events_of,
+    open_accounts,
+    privacy_table,
+    selector_of,
+)
 from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
-from solera.learn.averaging.training.asked import MOST_PARAMETERS
+from solera.learn.averaging.training.asked import (
+    MOST_PARAMETERS,
+    TrainPrivately,
+    noised_update,
+)
 from solera.learn.averaging.training.batched_models import forward
 from solera.learn.averaging.training.devices import find_device, torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
+from solera.privacy.dp.mechanism import DP, whose_noise
+from solera.robust.rules import Rule
 
 _PREDICTED = 1 << 27
 """Bytes of rows that are predicted at once."""
 
 
-@training_task("averaging.train")
+@training_task("averaging.train", ask=TrainPrivately, release=noised_update())
 def train_and_send(local: LocalTraining) -> Stacked:
     """Train from the model that was sent, keep what is private, send what changed."""
     return local.update()
@@ -75,6 +91,10 @@ class FedAvg(ScoreAveraging):
     send: ``"difference"`` to the global model, or ``"weights"``.
     update_steps: what happens to updates on their way, for example
         ``[so.updates.Clip(1.0), so.updates.TopK(0.05)]``.
+    dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>`: updates are clipped and noised,
+        and ``history_`` says the ε that is spent. Needs equal weights, and tells no loss.
+    aggregate: None for the mean, or a rule for clients that may lie, such as
+        ``so.robust.Krum(f=2)``; then every client has one vote, whatever ``weight`` says.
     dtype: ``"float32"`` or ``"float64"``.
     device: where simulated clients are trained; by default a GPU where there is one.
 
@@ -86,6 +106,7 @@ class FedAvg(ScoreAveraging):
 
     update = train_and_send
     weights_: Annotated[Array, Shape("parameters", longest=MOST_PARAMETERS)]
+    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -107,6 +128,8 @@ class FedAvg(ScoreAveraging):
         server_lr: Positive = 1.0,
         send: Literal["difference", "weights"] = "difference",
         update_steps: Sequence[UpdateStep] = (),
+        dp: DP | None = None,
+        aggregate: Rule | None = None,
         dtype: Literal["float32", "float64"] = "float32",
         device: str | None = None,
     ) -> None:
@@ -127,6 +150,8 @@ class FedAvg(ScoreAveraging):
         self.server_lr = server_lr
         self.send = send
         self.update_steps = update_steps
+        self.dp = dp
+        self.aggregate = aggregate
         self.dtype = dtype
         self.device = device
 
@@ -137,6 +162,9 @@ class FedAvg(ScoreAveraging):
             if isinstance(getattr(type(self), name, None), cached_property):
                 delattr(self, name)  # left from an earlier fit
         find_device(self.device)
+        if self.dp is not None:
+            self._check_private()
+            self.accounts_ = open_accounts(self, self.dp, len(federation), self._training(0))
         super().begin(federation)
 
     def first_model(self, seed: int) -> Entries:
@@ -151,6 +179,7 @@ class FedAvg(ScoreAveraging):
 
     def round_config(self, round: int) -> Entries:
         return {
+            **self._privacy(round),
             "model": self._description,
             "classes": self.schema_.classes,
             "training": self._training(round),
@@ -161,16 +190,73 @@ class FedAvg(ScoreAveraging):
         }
 
     def round_aggregation(self) -> Aggregation:
-        return UpdateMean(self._shared_size, steps=self.update_steps, weight=self.weight)
+        return UpdateMean(
+            self._shared_size,
+            steps=self.update_steps,
+            weight=self.weight,
+            largest=self.largest_update(),
+        )
+
+    def round_origin(self) -> Entries | None:
+        return {"update": self._shared_weights} if self.send == "weights" else None
+
+    @property
+    def _shared_weights(self) -> Array:
+        return self.weights_ if self._hidden is None else self.weights_[~self._hidden]
 
     def apply_update(self, mean: Entries) -> None:
         shared: Any = slice(None) if self._hidden is None else ~self._hidden
         change = mean["update"]
+        if self.dp is not None and self.dp.sampling == "poisson":
+            change = change * (
+                mean["count"] / self.accounts_["asked"]
+            )  # a mean would tell who came
         if self.send == "weights":
-            change = change - self.weights_[shared]
+            change = change - self._shared_weights
         moved = self.weights_.copy()
         moved[shared] += self.server_step(change).astype(moved.dtype)
         self.weights_ = moved
+
+    def account(self, round: Round, mean: Entries) -> None:
+        if self.dp is None:
+            super().account(round, mean)
+            return
+        self.accounts_ = after_round(self.dp, self.accounts_, mean)
+        epsilon = self.dp.epsilon_of(events_of(self.accounts_), self.accounts_["delta"])
+        round.log(epsilon=epsilon, noise=whose_noise(round.federation))
+        if self.dp.adaptive is not None:
+            round.log(clip=self.accounts_["clip"])
+
+    def chooser(self) -> Selector | None:
+        return selector_of(self.dp, self.select)
+
+    def _privacy(self, round: int) -> Entries:
+        """What clients are told about noise, where there is any."""
+        if self.dp is None:
+            return {}
+        known = vars(self).get("accounts_")
+        return {"privacy": privacy_table(self.dp, known or self._unknown_accounts(round))}
+
+    def _unknown_accounts(self, round: int) -> Accounts:
+        assert self.dp is not None
+        return open_accounts(self, self.dp, None, self._training(round))
+
+    def update_asks(self) -> Plan:
+        if self.dp is None:
+            return super().update_asks()
+        configs = [self.round_config(round) for round in range(self.rounds)]
+        follow = [f"privacy.{name}" for name in ("noise", "clip", "share", "below")]
+        return (planned(self.update, self.rounds, *configs, open=follow),)
+
+    def _check_private(self) -> None:
+        """Raise :class:`UsageError` for a network that noise cannot make private."""
+        mixing = self._architecture.mixes_rows
+        if mixing:
+            raise UsageError(
+                f"{type(self).__name__}(dp=…): {mixing} keeps statistics of rows, which would "
+                "leave without noise",
+                hint="a network without batch normalisation",
+            )
 
     def server_step(self, change: Array) -> Array:
         """What the mean change of a round does to the model."""
@@ -246,6 +332,37 @@ class FedAvg(ScoreAveraging):
         check_steps(self.update_steps)
         if self.update_steps and self.send == "weights":
             raise UsageError("update_steps work on differences", hint="use send='difference'")
+        if self.dp is not None:
+            self._check_dp(self.dp)
+
+    def _check_dp(self, dp: DP) -> None:
+        kind = type(self).__name__
+        if self.update is not train_and_send or type(self).train is not FedAvg.train:
+            raise UsageError(
+                f"{kind} sends more than an update, which dp= does not protect",
+                hint="FedAvg, FedProx, FedAvgM, FedAdam, FedYogi and FedAdagrad take dp=",
+            )
+        if self.weight is not None:
+            raise UsageError(
+                f"{kind}(dp=…, weight={self.weight!r}): a client that weighs more than others "
+                "needs more noise",
+                hint="equal weights: weight=None",
+            )
+        if self.send != "difference":
+            raise UsageError.of(self, "send", self.send, "must be 'difference' with dp=")
+        dp.need_clip(self, "the norm of a client's update, or of a row's gradient")
+        if dp.level == "record" and dp.rate is None:
+            raise UsageError(
+                f"{kind}(dp={dp!r}): rate is missing, the share of its rows that a client draws in "
+                "every step",
+                hint="so.DP(level='record', rate=0.01, …); it takes the place of batch_size",
+            )
+        if dp.level == "record" and dp.where == "central":
+            raise UsageError.of(dp, "where", dp.where, "gradients of rows are noised at the client")
+        if dp.sampling == "poisson" and (self.select is not None or self.per_round is None):
+            raise UsageError(
+                f"{kind}(dp={dp!r}): clients that come by chance need per_round= and no select="
+            )
 
     # --- the same in all rounds of a fit ---
 

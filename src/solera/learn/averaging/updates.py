@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from operator import add
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.aggregation import Aggregation
-from solera.core.clients import Array, FloatArray, IntArray
+from solera.core.aggregation import Aggregation, length
+from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, PositiveFraction
 from solera.core.errors import PayloadError, SoleraError, UsageError
+from solera.core.payload import is_finite
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rng import Bits, random_bits, uniform
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
+from solera.privacy.dp.randomness import Randomness, protecting
 
 Parts = dict[str, Any]
 """The entries of an update: tensors at a client, arrays at the coordinator."""
@@ -37,6 +39,8 @@ class UpdateStep(Component, abstract=True):
 
     lossy: ClassVar[bool] = False
     """Whether the coordinator gets back less than was put in."""
+    protects: ClassVar[bool] = False
+    """Whether it draws what protects a client: from :class:`Randomness`, not from keys."""
 
     @property
     def feeds_back(self) -> bool:
@@ -44,8 +48,8 @@ class UpdateStep(Component, abstract=True):
         return True
 
     @abstractmethod
-    def send(self, parts: Parts, keys: Bits) -> Parts:
-        """The client's side."""
+    def send(self, parts: Parts, draws: Any) -> Parts:
+        """The client's side; ``draws`` are the clients' stream keys, or what protects them."""
 
     def receive(self, parts: Parts, size: int) -> Parts:
         """The coordinator's side; ``size`` is the length of the values before :meth:`send`."""
@@ -62,26 +66,30 @@ class Clip(UpdateStep):
     def __init__(self, norm: Positive) -> None:
         self.norm = norm
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Bits) -> Parts:
         lengths = torch().linalg.vector_norm(parts["values"], dim=1, keepdim=True)
         scale = (self.norm / lengths.clamp(min=1e-30)).clamp(max=1)
         return {**parts, "values": parts["values"] * scale}
 
 
 class Noise(UpdateStep):
-    """Add Gaussian noise N(0, deviation²) to every number; each client draws its own.
+    """Add Gaussian noise N(0, deviation²) to every number; each client draws its own secretly.
 
-    The draws follow from the seed of the run: the noise protects against those who see the model,
-    not against a coordinator that subtracts it.
+    What it is worth nobody counts here: ``dp=so.DP(…)`` clips, adds noise and says which ε it is.
     """
+
+    protects = True
 
     def __init__(self, deviation: NonNegative) -> None:
         self.deviation = deviation
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Sequence[Randomness]) -> Parts:
         values = parts["values"]
-        drawn = torch().from_numpy(normal(keys, values.shape[1])).to(values)
-        return {**parts, "values": values + self.deviation * drawn}
+        noised = [
+            draw.add_normal(update.cpu().numpy(), self.deviation)
+            for draw, update in zip(draws, values, strict=True)
+        ]
+        return {**parts, "values": torch().from_numpy(np.stack(noised)).to(values)}
 
 
 class Sparse(UpdateStep, abstract=True):
@@ -100,7 +108,7 @@ class TopK(Sparse):
     def __init__(self, fraction: PositiveFraction = 0.01) -> None:
         self.fraction = fraction
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Bits) -> Parts:
         values = parts["values"]
         places = values.abs().topk(self.sent_size(values.shape[1]), dim=1).indices
         places = places.sort(dim=1).values
@@ -135,10 +143,10 @@ class RandomMask(Sparse):
     def feeds_back(self) -> bool:
         return not self.unbiased  # both would make the residual grow without bounds
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Bits) -> Parts:
         values = parts["values"]
         size = values.shape[1]
-        seeds = (random_bits(keys, 4 << 56) >> np.uint64(1)).astype(np.int64)
+        seeds = (random_bits(draws, 4 << 56) >> np.uint64(1)).astype(np.int64)
         places = torch().from_numpy(_drawn_places(seeds, size, self.sent_size(size)))
         sent = values.gather(1, places.to(values.device))
         if self.unbiased:
@@ -181,11 +189,11 @@ class Quantise(UpdateStep):
     def __init__(self, bits: Literal[4, 8, 16] = 8) -> None:
         self.bits = bits
 
-    def send(self, parts: Parts, keys: Bits) -> Parts:
+    def send(self, parts: Parts, draws: Bits) -> Parts:
         values = parts["values"]
         low = values.min(dim=1, keepdim=True).values
         step = (values.max(dim=1, keepdim=True).values - low) / (2**self.bits - 1)
-        drawn = torch().from_numpy(_uniform(keys, values.shape[1], purpose=1)).to(values)
+        drawn = torch().from_numpy(_uniform(draws, values.shape[1], purpose=1)).to(values)
         scaled = (values - low) / step.clamp(min=1e-30)
         codes = (scaled + drawn).floor().clamp(0, 2**self.bits - 1)
         packed = _pack(codes.to("cpu", torch().int32).numpy(), self.bits)
@@ -218,12 +226,6 @@ def _uniform(keys: Bits, count: int, purpose: int) -> FloatArray:
     return uniform(keys[:, None], (purpose << 56) + np.arange(count))
 
 
-def normal(keys: Bits, count: int) -> FloatArray:
-    """Standard normal numbers, by the Box–Muller transform."""
-    radius = np.sqrt(-2 * np.log1p(-_uniform(keys, count, purpose=2)))
-    return np.asarray(radius * np.cos(2 * np.pi * _uniform(keys, count, purpose=3)))
-
-
 def check_steps(steps: Sequence[UpdateStep]) -> None:
     """Lossy steps come last: noise added after compression would not be what was promised."""
     for step in steps:
@@ -248,13 +250,17 @@ def pack_update(
     steps: Sequence[UpdateStep],
     keys: Bits,
     states: Sequence[MutableMapping[str, Any]],
+    clients: Iterable[Client] = (),
 ) -> Parts:
     """The client's side of the onion; each client's state remembers what compression lost."""
     lossy = [step for step in steps if step.lossy]
     fed_back = lossy if all(step.feeds_back for step in lossy) else []
     parts: Parts = {"values": values}
-    for step in steps[: len(steps) - len(fed_back)]:
-        parts = step.send(parts, keys)
+    for place, step in enumerate(steps[: len(steps) - len(fed_back)]):
+        draws: Any = keys
+        if step.protects:
+            draws = [protecting(client, f"update step {place}") for client in clients]
+        parts = step.send(parts, draws)
     if not fed_back:
         return _numpy(parts)
     residuals = [state.get(_RESIDUAL) for state in states]
@@ -283,8 +289,10 @@ def unpack_update(parts: Parts, steps: Sequence[UpdateStep], size: int) -> Array
         values: Array = parts["values"]
     except KeyError as missing:
         raise PayloadError(f"an update has no entry {missing}") from None
-    if values.shape[1:] != (size,):
-        raise PayloadError(f"an update has shape {values.shape[1:]}, not ({size},)")
+    if values.shape[1:] != (size,) or values.dtype.kind != "f":
+        raise PayloadError(
+            f"an update is {values.dtype} of shape {values.shape[1:]}, not numbers of ({size},)"
+        )
     return values
 
 
@@ -293,11 +301,15 @@ def _numpy(parts: Parts) -> Parts:
 
 
 class UpdateMean(Aggregation):
-    """The weighted mean of updates, unpacked; other entries are averaged beside it.
+    """The weighted mean of updates, unpacked; the numbers ``entries`` are averaged beside it.
 
     ``weight`` names the entry to weigh by, or is None, or a function from a reply (a dict) to its
-    weight. ``plain`` entries are averaged with equal weights. ``count`` is how many there were.
+    weight. ``plain`` are vectors that are averaged with equal weights, and their lengths. ``count``
+    is how many there were. A reply with other entries is none, and an update longer than
+    ``largest`` does not count.
     """
+
+    additive = True
 
     def __init__(
         self,
@@ -305,12 +317,16 @@ class UpdateMean(Aggregation):
         *,
         steps: Sequence[UpdateStep] = (),
         weight: Any = "rows",
-        plain: Sequence[str] = (),
+        entries: Sequence[str] = ("loss",),
+        plain: Mapping[str, int] | None = None,
+        largest: Positive | None = None,
     ) -> None:
         self.size = size
         self.steps = steps
         self.weight = weight
+        self.entries = entries
         self.plain = plain
+        self.largest = largest
 
     def lift(self, reply: Reply) -> Any:
         return self._sum_stacked(_stack_of_one(reply.payload))
@@ -321,6 +337,7 @@ class UpdateMean(Aggregation):
     def fold(self, batch: Batch) -> Any:
         replies = batch.payloads
         if isinstance(replies, LazyUpdates) and len(batch):
+            self._check(replies.rest)
             return self._sum(replies.rest, len(batch), replies.weighted_sum)
         if isinstance(replies, Stacked) and len(batch):
             return self._sum_stacked(replies.fields)
@@ -338,11 +355,44 @@ class UpdateMean(Aggregation):
         means.update({name: value / count for name, value in partial["plain"].items()})
         return {**means, "count": count}
 
-    def _sum_stacked(self, fields: Mapping[str, Any]) -> Any:
+    def sound(self, partial: Any) -> bool:
+        if partial is None or self.largest is None:
+            return is_finite(partial)
+        sums = {name: np.atleast_1d(v) for name, v in partial["sums"].items() if name != "loss"}
+        return (
+            is_finite(partial)
+            and length(sums) <= self.largest * partial["weight"]
+            and length(partial["plain"]) <= self.largest * partial["count"]
+        )
+
+    def alone(self, reply: Reply) -> tuple[float, Parts]:
+        """The weight of a reply and the values that it weighs, its update unpacked."""
+        fields = _stack_of_one(reply.payload)
+        values, rest = self._unpack(fields)
+        parts = {name: value[0] for name, value in rest.items() if name != "rows"}
+        return float(self._weights(rest, 1)[0]), {"update": values[0], **parts}
+
+    def _unpack(self, fields: Mapping[str, Any]) -> tuple[Array, Parts]:
         if "update" not in fields:
             raise PayloadError("the reply has no entry 'update'")
-        values = unpack_update(fields["update"], self.steps, self.size)
         rest = {n: v for n, v in fields.items() if n != "update"}
+        self._check(rest)
+        return unpack_update(fields["update"], self.steps, self.size), rest
+
+    def _check(self, fields: Mapping[str, Any]) -> None:
+        """Raise an error for entries beside the update that are not those of every reply."""
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("rows", *self.entries), ())
+        shapes |= {name: (size,) for name, size in (self.plain or {}).items()}
+        for name in shapes.keys() | fields.keys():
+            if name not in fields or name not in shapes:
+                which = "has no" if name in shapes else "has an unknown"
+                raise PayloadError(f"the reply {which} entry {name!r}")
+            found = np.shape(fields[name])[1:]
+            if found != shapes[name] or np.asarray(fields[name]).dtype.kind not in "iuf":
+                raise PayloadError(f"the entry {name!r} has shape {found}, not {shapes[name]}")
+
+    def _sum_stacked(self, fields: Mapping[str, Any]) -> Any:
+        values, rest = self._unpack(fields)
         return self._sum(rest, len(values), lambda weights: weights.astype(values.dtype) @ values)
 
     def _sum(
@@ -352,14 +402,14 @@ class UpdateMean(Aggregation):
         weighted_sum: Callable[[FloatArray], Array],
     ) -> Any:
         weights = self._weights(fields, count)
-        rest = {n: v for n, v in fields.items() if n not in ("rows", *self.plain)}
+        rest = {n: v for n, v in fields.items() if n in self.entries}
         weighted = {"update": weighted_sum(weights)}
         weighted.update({name: weights @ value for name, value in rest.items()})
         return {
             "weight": float(weights.sum()),
             "count": count,
             "sums": weighted,
-            "plain": {name: fields[name].sum(axis=0) for name in self.plain},
+            "plain": {name: fields[name].sum(axis=0) for name in self.plain or ()},
         }
 
     def _weights(self, fields: Mapping[str, Any], count: int) -> FloatArray:

@@ -176,7 +176,8 @@ class Scaffold(FedAvg):
         return {**super().get_model(), "control": self.control_}
 
     def round_aggregation(self) -> Aggregation:
-        return super().round_aggregation().set_params(plain=["control"])
+        trained = self._architecture.layout.trained
+        return super().round_aggregation().set_params(plain={"control": trained})
 
     def apply_update(self, mean: Entries) -> None:
         super().apply_update(mean)
@@ -221,6 +222,9 @@ class FedNova(FedProx):
 
     def __init__(self, model: Any, *, mu: NonNegative = 0.0, **averaging: Any) -> None:
         super().__init__(model, mu=mu, **averaging)
+
+    def round_aggregation(self) -> Aggregation:
+        return super().round_aggregation().set_params(entries=["loss", "length"])
 
     def apply_update(self, mean: Entries) -> None:
         super().apply_update({**mean, "update": mean["update"] * float(mean["length"])})

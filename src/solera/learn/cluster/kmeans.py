@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from solera.core.accounting import Event
 from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
@@ -14,6 +16,7 @@ from solera.core.disclosure.declared import Shape
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
+from solera.core.rounds import Round
 from solera.core.selection import Selector
 from solera.data.agreement import AGREEMENT, agree
 from solera.learn.base import Learner
@@ -21,6 +24,8 @@ from solera.learn.cluster import seeding
 from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import cost, silhouette, update
 from solera.learn.warm_start import continued_model
+from solera.privacy.dp.mechanism import DP, whose_noise
+from solera.privacy.dp.sums import after_ask, planned_noise, sum_noise
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {
@@ -56,6 +61,9 @@ class FedKMeans(Learner):
     init: ``"k-means||"``, ``"k-means++"`` at the clients, ``"random"``, or k centroids.
     tolerance: stop when no centroid moves farther in a round.
     select: which clients take part; :class:`Uniform` by default.
+    dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"`` and
+        ``clip``, the longest that a row may be. Then ``init`` must be k centroids, clients take
+        one step over all their rows, and nobody is told the inertia.
 
     Attributes
     ----------
@@ -67,6 +75,7 @@ class FedKMeans(Learner):
     centroids_: Annotated[FloatArray, Shape("k", "columns", longest=10_000)]
     inertia_: float
     counts_: Annotated[IntArray, Shape("k", kind="i", least=0)]
+    accounts_: dict[str, Any]
 
     can_start = True
 
@@ -83,6 +92,7 @@ class FedKMeans(Learner):
         init: Init | ArrayLike = "k-means||",
         tolerance: NonNegative = 1e-3,
         select: Selector | None = None,
+        dp: DP | None = None,
     ) -> None:
         self.k = k
         self.rounds = rounds
@@ -94,15 +104,35 @@ class FedKMeans(Learner):
         self.init = init
         self.tolerance = tolerance
         self.select = select
+        self.dp = dp
 
     def check_params(self) -> None:
         super().check_params()
         if isinstance(self.init, str) and self.init not in _SEEDINGS:
             names = ", ".join(map(repr, _SEEDINGS))
             raise UsageError.of(self, "init", self.init, f"must be {names} or k centroids")
+        if self.dp is not None:
+            self._check_dp(self.dp)
+
+    def _check_dp(self, dp: DP) -> None:
+        dp.need_clip(self, "the length of a row")
+        if isinstance(self.init, str):
+            hint = "k centroids that do not come from these rows"
+            raise UsageError.of(self, "init", self.init, "would tell rows without noise", hint=hint)
+        if (self.epochs, self.batch_size, self.client_rate) != (1, None, 1.0):
+            raise UsageError(
+                "FedKMeans(dp=…) takes one step over all rows",
+                hint="epochs=1, batch_size=None, client_rate=1.0",
+            )
+        if self.per_round is not None:
+            raise UsageError.of(self, "per_round", self.per_round, "must be None with dp=")
 
     def train(self, federation: Federation) -> None:
         order = self._order()
+        if self.dp is not None:
+            clip = self.dp.need_clip(self, "the length of a row")
+            noise = sum_noise(self, self.dp, self.rounds, len(federation), clip)
+            order["privacy"], self.accounts_ = noise
         self.centroids_ = self._centroids_to_start(federation)
         rounds = self.each_round(
             federation,
@@ -111,15 +141,30 @@ class FedKMeans(Learner):
             select=self.select,
         )
         for r in rounds:
-            total = r.ask(update, {**order, "centroids": self.centroids_}).fold(Sum())
+            replies = r.ask(update, {**order, "centroids": self.centroids_})
+            total = replies.fold(Sum())
             before = self.centroids_
             self.apply_update(total)
             moved = float(np.sqrt(((self.centroids_ - before) ** 2).sum(axis=1)).max())
-            r.log(loss=total["inertia"] / max(int(total["counts"].sum()), 1), moved=moved)
+            if self.dp is None:
+                r.log(loss=total["inertia"] / max(int(total["counts"].sum()), 1), moved=moved)
+            else:
+                self._account(r, self.dp, len(r.clients) - len(replies.failures), total, moved)
             if moved <= self.tolerance:
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
+        if self.dp is not None:
+            self.inertia_ = math.nan
+            return
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
+
+    def _account(self, r: Round, dp: DP, replies: int, total: Any, moved: float) -> None:
+        """Log what a round with noise has spent, and keep its numbers of rows."""
+        self.accounts_ = after_ask(self.accounts_, replies)
+        self.counts_ = np.maximum(total["counts"], 0)
+        spent = [Event.from_payload(event) for event in self.accounts_["events"]]
+        epsilon = dp.epsilon_of(spent, self.accounts_["delta"])
+        r.log(moved=moved, epsilon=epsilon, noise=whose_noise(r.federation))
 
     def _centroids_to_start(self, federation: Federation) -> FloatArray:
         if self._start is None:
@@ -139,6 +184,11 @@ class FedKMeans(Learner):
 
     def training_asks(self) -> Plan:
         budget = self.per_round if isinstance(self.per_round, int) else None
+        if self.dp is not None:
+            privacy, open_ = planned_noise(self.dp, clip=True)
+            order = {**self._order(), "privacy": privacy}
+            rounds = [planned(update, self.rounds, order, open=open_)]
+            return in_turn(rounds, self.loop_asks(self.rounds, budget, self.select))
         return in_turn(
             self._seeding_asks(),
             [planned(update, self.rounds, self._order()), planned(cost, 1)],
@@ -152,6 +202,9 @@ class FedKMeans(Learner):
         """Γ ← Γ + α (Γ* − Γ) with the summed replies of a round."""
         counts = total["counts"][:, None]
         target = np.where(counts > 0, total["sums"] / np.maximum(counts, 1), self.centroids_)
+        if self.dp is not None and self.dp.clip is not None:  # where no row is, no mean is
+            lengths = np.linalg.norm(target, axis=1, keepdims=True)
+            target = target * np.minimum(1.0, self.dp.clip / np.maximum(lengths, 1e-300))
         self.centroids_ = self.centroids_ + self.server_rate * (target - self.centroids_)
 
     def losses(self, X: Any, y: Any = None) -> FloatArray:

@@ -8,7 +8,7 @@ rows, or one that differs in few from an earlier one, leaves as if its rows were
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 from msgspec import Meta
@@ -17,13 +17,16 @@ from solera.core.clients import Client, ClientGroup, FloatArray, IntArray, Segme
 from solera.core.constraints import Count, PositiveFraction
 from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums, cells, everyone
+from solera.core.disclosure.noised import Noised
 from solera.core.disclosure.steps import OneStep
+from solera.core.errors import Refusal
 from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.rng import Bits, random_bits
 from solera.core.task import group_task, task
 from solera.learn.cluster.assignment import cell_sums, distances, nearest
 from solera.learn.rows import check_shape, dense, not_finite
+from solera.privacy.dp.sums import SumNoise, add_noise, clipped_rows, spent_by_sums
 
 
 def _like(ask: Any) -> dict[str, Any]:
@@ -44,6 +47,7 @@ class Update(Centroids):
     epochs: Annotated[int, Meta(ge=1, le=1000)]
     batch_size: Count | None
     rate: PositiveFraction
+    privacy: NotRequired[SumNoise]
 
 
 def _steps(client: Client, ask: Any) -> int:
@@ -79,7 +83,10 @@ def _stay(ask: Any, reply: Any) -> dict[str, Any]:
     like=_like,
     ask=Update,
     release=[
-        OneStep("counts", "sums", steps=_steps, behind=_behind_update, neutral=_stay),
+        Noised(
+            OneStep("counts", "sums", steps=_steps, behind=_behind_update, neutral=_stay),
+            spends=spent_by_sums,
+        ),
         OneStep("inertia", steps=_steps, behind=_behind_update, neutral=_nothing("inertia")),
     ],
 )
@@ -91,8 +98,11 @@ def update(group: ClientGroup, ask: Any) -> Stacked:
         Λ ← Λ + Λᵇ,      Γ ← Γ + β (Λᵇ / Λ) (Γᵇ − Γ)
 
     Λ starts from 0 in every epoch. A reply holds Λ and ΛΓ. The rows of all clients of the group lie
-    one after the other, without padding.
+    one after the other, without padding. With noise there is one step over all rows, which are
+    clipped, and no inertia.
     """
+    if "privacy" in ask:
+        return _noised_sums(group, ask)
     data, start = group.data, np.asarray(ask["centroids"], dtype=np.float64)
     check_shape(group.ids, data.sizes, data.X, start.shape[1])
     m, (k, width) = len(group), start.shape
@@ -121,6 +131,32 @@ def update(group: ClientGroup, ask: Any) -> Stacked:
                 raise not_finite(client, client.data.X)
     sums = counts[:, :, None] * centroids
     return Stacked({"sums": sums, "counts": counts, "inertia": inertia})
+
+
+def _noised_sums(group: ClientGroup, ask: Any) -> Stacked:
+    """Numbers and sums of the rows nearest to each centroid: a row changes one of either.
+
+    Its values are at most ``clip`` long.
+    """
+    start, privacy = np.asarray(ask["centroids"], dtype=np.float64), ask["privacy"]
+    if ask["epochs"] != 1 or ask["batch_size"] is not None or privacy["mechanism"] == "laplace":
+        raise Refusal("noise is for one step over all rows, and Gaussian")
+    check_shape(group.ids, group.data.sizes, group.data.X, start.shape[1])
+    counts, sums = [], []
+    for client in group:
+        X = clipped_rows(dense(client.data.X).astype(np.float64), privacy)
+        label, squared = nearest(X, start)
+        if not np.isfinite(squared).all():
+            raise not_finite(client, X)
+        exact = {
+            "counts": np.bincount(label, minlength=len(start)),
+            "sums": cell_sums(X, label, len(start)),
+        }
+        noised = add_noise(client, exact, {"counts": 1.0, "sums": privacy["clip"]}, privacy)
+        counts.append(np.rint(noised["counts"]).astype(np.int64))
+        sums.append(noised["sums"])
+    inertia = np.zeros(len(group))
+    return Stacked({"sums": np.stack(sums), "counts": np.stack(counts), "inertia": inertia})
 
 
 def _batches(data: Segments, keys: Bits, size: int | None) -> Iterator[tuple[Any, IntArray]]:

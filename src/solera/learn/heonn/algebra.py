@@ -30,6 +30,10 @@ class Grams(Aggregation):
         self.keep = keep
         self.size = size
 
+    @property
+    def additive(self) -> bool:
+        return self.keep == "gram"
+
     def lift(self, reply: Reply) -> Any:
         shape = reply.payload
         if not isinstance(shape, Mapping) or not shape.keys() & {"grams", "factors"}:

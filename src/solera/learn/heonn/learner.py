@@ -37,8 +37,11 @@ from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.plan import MOST_HIDDEN
+from solera.learn.heonn.private import largest_eigenvalue, positive
 from solera.learn.heonn.statistics import with_bias, with_ones
 from solera.learn.heonn.tasks import statistics
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import after_ask, planned_noise, sum_noise
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
@@ -75,6 +78,9 @@ class FedHEONN(Additive):
         is better for nearly collinear columns.
     encrypt: None, or :class:`Encryption` of the moments.
     min_rows: clients with fewer rows refuse; see :func:`.tasks.statistics` for why.
+    dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"`` and
+        ``clip``, the longest that the features of a row may be; see :mod:`.private`. For classes
+        and labels; λ is at least the largest eigenvalue that the noise may have.
 
     Attributes
     ----------
@@ -91,6 +97,7 @@ class FedHEONN(Additive):
     hidden_: dict[str, Any]
     lam_: NonNegative
     lam_errors_: dict[str, float]
+    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -107,6 +114,7 @@ class FedHEONN(Additive):
         representation: Literal["auto", "gram", "svd"] = "auto",
         encrypt: Encryption | None = None,
         min_rows: NonNegativeInt = 1,
+        dp: DP | None = None,
     ) -> None:
         self.activation = activation
         self.lam = lam
@@ -120,6 +128,7 @@ class FedHEONN(Additive):
         self.representation = representation
         self.encrypt = encrypt
         self.min_rows = min_rows
+        self.dp = dp
 
     def check_params(self) -> None:
         super().check_params()
@@ -128,6 +137,10 @@ class FedHEONN(Additive):
             raise UsageError.of(self, "lam", self.lam, "must not be negative")
         if self.encrypt is not None and np.ndim(self.lam):
             raise UsageError("FedHEONN(lam=[…]) needs moments in the clear; choose lam beforehand")
+        if self.dp is not None:
+            self.dp.need_clip(self, "the length of the features of a row")
+            if self.ensemble is not None or self.encrypt is not None or np.ndim(self.lam):
+                raise UsageError("FedHEONN(dp=…) is for one layer in clear, and one lam")
 
     def check_state(self, schema: Schema) -> None:
         """Refuse weights and patches that are not of the layer below, for rows of that schema."""
@@ -162,6 +175,8 @@ class FedHEONN(Additive):
         For clients that come late and for new rows of known ones; the result is that of a fit on
         all of them. A class that appears only later must be in the schema from the start.
         """
+        if self.dp is not None:
+            raise UsageError("FedHEONN(dp=…) asks once: fit knows how much noise that needs")
         federation = as_federation(federation, y)
         self._trained_with = None  # nobody counts who came before and comes later
         with federation.announced(self, lambda: self.asks(None)):
@@ -172,7 +187,7 @@ class FedHEONN(Additive):
                 more = self._ask(federation, clients, aggregation)
                 self.conclude(aggregation.merge(self.statistics_, more))
                 return self
-            self.forget()
+            self.reset()
             self.history_ = []
             self.schema_ = agree(federation, allow_missing=self.allows_missing)
             self.train(federation, clients)
@@ -202,6 +217,11 @@ class FedHEONN(Additive):
             self.patches_ = self.ensemble.draw(self._columns - 1, draw)
         if self.encrypt is not None:
             self.agreed_ = self.encrypt.agree(federation, clients, self._plan())
+        if self.dp is not None:
+            clip = self.dp.need_clip(self, "the length of the features of a row")
+            exact = self.dp.clone().set_params(accountant="analytic")
+            noise, accounts = sum_noise(self, exact, 1, len(federation), clip)
+            self.accounts_ = {**accounts, "privacy": dict(noise)}
 
     def _hidden_layer(self) -> dict[str, Any]:
         return {"kind": self.features, "width": self.hidden, "scale": float(self.scale)}
@@ -214,6 +234,9 @@ class FedHEONN(Additive):
             self.patches_ = np.zeros((1, 1), dtype=np.int64)  # drawn when it begins
         asked = self._plan()
         drawn = [] if self.features is None else ["hidden.seed"]
+        if self.dp is not None:
+            asked["privacy"], open_ = planned_noise(self.dp, clip=True)
+            drawn = [*drawn, *open_]
         if self.encrypt is None:
             return (planned(statistics, 1, asked, open=drawn),)
         sealed = {**asked, "encrypt": {"key": self.encrypt.key}}
@@ -226,6 +249,8 @@ class FedHEONN(Additive):
                 "FedHEONN(lam=[…]) chooses λ from all clients at once",
                 hint="give one λ where clients contribute one by one",
             )
+        if self.dp is not None:
+            raise UsageError("FedHEONN(dp=…) asks all clients at once")
         return self.contribution, self._plan()
 
     def conclude(self, total: Any) -> None:
@@ -235,7 +260,10 @@ class FedHEONN(Additive):
             vars(self).pop("_unsealed", None)
             return
         shape, m = total["shape"], total["moments"]
-        if self._by_factor and self._layout in ("shared", "outputs"):
+        if self.dp is not None:
+            self.lam_ = max(self.lam_, largest_eigenvalue(self._plan(), self._columns))
+            self.solution_ = solve(positive(self._grams(shape)), m, self.lam_)
+        elif self._by_factor and self._layout in ("shared", "outputs"):
             self.solution_ = solve_factor(shape["factors"], m, self.lam_)
         else:
             self.solution_ = solve(self._grams(shape), m, self.lam_)
@@ -272,6 +300,7 @@ class FedHEONN(Additive):
             "row_replacement": None if ensemble is None else ensemble.row_replacement,
             "min_rows": self.min_rows,
             "encrypt": self._agreed_with_clients(),
+            **({} if "accounts_" not in vars(self) else {"privacy": self.accounts_["privacy"]}),
         }
 
     def _agreed_with_clients(self) -> dict[str, Any] | None:
@@ -281,7 +310,7 @@ class FedHEONN(Additive):
     @property
     def _by_factor(self) -> bool:
         """Whether the factor is kept to the end, for the sake of precision."""
-        tiny = np.min(self.lam) < SMALL_LAM and self.encrypt is None
+        tiny = np.min(self.lam) < SMALL_LAM and self.encrypt is None and self.dp is None
         return self.representation == "svd" or (self.representation == "auto" and tiny)
 
     def aggregation(self) -> Aggregation:
@@ -304,6 +333,9 @@ class FedHEONN(Additive):
     ) -> Any:
         replies = federation.ask(statistics, self._plan(), to=clients)
         total = replies.fold(aggregation)
+        if self.dp is not None:
+            asked = len(replies.ask.clients)
+            self.accounts_ = after_ask(self.accounts_, asked - len(replies.failures))
         parts = total.values() if isinstance(aggregation, ByFold) else [total]
         few = sum(part["few"] for part in parts)
         if few:
@@ -376,7 +408,7 @@ class FedHEONN(Additive):
 
     def for_prediction(self) -> Self:
         state = self.get_state()
-        for name in ("statistics_", "agreed_"):
+        for name in ("statistics_", "agreed_", "accounts_"):
             state.pop(name, None)
         return self.with_state(state)
 

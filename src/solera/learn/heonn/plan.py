@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 from msgspec import Meta
@@ -14,6 +14,7 @@ from solera.core.errors import Refusal
 from solera.core.schema import Schema
 from solera.learn.heonn.activations import Layout, Name, layout_of
 from solera.learn.heonn.hidden import Kind
+from solera.privacy.dp.sums import SumNoise
 
 MOST_MEMBERS = 1000
 MOST_HIDDEN = 20_000
@@ -60,6 +61,7 @@ class Plan(TypedDict):
     row_replacement: bool | None
     min_rows: NonNegativeInt
     encrypt: Agreed | None
+    privacy: NotRequired[SumNoise]
 
 
 class KeyPlan(Plan):

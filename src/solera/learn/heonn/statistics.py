@@ -171,6 +171,11 @@ def _moments_and_shape(Z: FloatArray, targets: Targets, factor: bool) -> dict[st
     return sums
 
 
+def moments_and_grams(Z: FloatArray, targets: Targets) -> dict[str, FloatArray]:
+    """Moments, squares and Gram matrices of one estimator."""
+    return _moments_and_shape(Z, targets, factor=False)
+
+
 def wants_factor(representation: str, rows: int, columns: int) -> bool:
     """Whether a factor is sent: when asked for, or when it is smaller than half a Gram matrix."""
     return representation == "svd" or (representation == "auto" and 2 * rows < columns + 1)

@@ -12,12 +12,14 @@ from solera.core.disclosure.cipher import Cipher
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.disclosure.gram import Gram, Member
 from solera.core.disclosure.gram import Layout as Matrices
+from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.release import Cells, Extremes, Facts
 from solera.core.task import task
 from solera.learn.heonn.activations import activation, levels
 from solera.learn.heonn.hidden import hidden
 from solera.learn.heonn.plan import KeyPlan, Plan, Rotations
+from solera.learn.heonn.private import noised_statistics
 from solera.learn.heonn.statistics import (
     Targets,
     check,
@@ -28,6 +30,7 @@ from solera.learn.heonn.statistics import (
 )
 from solera.learn.rows import dense
 from solera.privacy import he
+from solera.privacy.dp.sums import spent_by_sums
 from solera.privacy.he import keys
 
 _MATRICES: dict[str, Matrices] = {"shared": "one"}
@@ -90,13 +93,16 @@ def _rows(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     "heonn.statistics",
     ask=Plan,
     release=[
-        Cipher(
-            Gram("shape", "moments", "squares", "few", members=_members),
-            sealed=lambda ask: ask["encrypt"] is not None,
-            plain=_plain,
-            seal=_sealed,
+        Noised(
+            Cipher(
+                Gram("shape", "moments", "squares", "few", members=_members),
+                sealed=lambda ask: ask["encrypt"] is not None,
+                plain=_plain,
+                seal=_sealed,
+            ),
+            spends=spent_by_sums,
         ),
-        Cells("rows", behind=_rows),
+        Noised(Cells("rows", behind=_rows), spends=lambda client, ask: ()),
     ],
 )
 def statistics(client: Client, ask: Any) -> dict[str, Any]:
@@ -107,6 +113,8 @@ def statistics(client: Client, ask: Any) -> dict[str, Any]:
     (:class:`~solera.core.disclosure.gram.Gram`), refuses then.
     """
     check(client, client.data.part("train"), ask)
+    if "privacy" in ask:
+        return noised_statistics(client, client.data.part("train"), ask)
     plain = _plain(client, ask)
     return plain if ask["encrypt"] is None else _sealed(ask, plain)
 

@@ -98,6 +98,18 @@ class Moments(Aggregation):
                 total[key][there] = values
         return [{key: values[i] for key, values in total.items()} for i in range(len(first))]
 
+    additive = True
+
+    def terms(self, partial: Any) -> Any:
+        """n, Σx and Σx²: these add up, and lose the digits that the mean has of the deviation."""
+        n, mean = partial["rows"], partial["mean"]
+        return {"rows": n, "sum": n * mean, "squares": partial["m2"] + n * mean**2}
+
+    def from_terms(self, total: Any) -> Any:
+        n = total["rows"]
+        mean = total["sum"] / np.maximum(n, 1)
+        return {"rows": n, "mean": mean, "m2": np.maximum(total["squares"] - n * mean**2, 0.0)}
+
     def finish(self, partial: Any) -> dict[str, Any]:
         n = np.maximum(partial["rows"], 1)
         return {"rows": partial["rows"], "mean": partial["mean"], "variance": partial["m2"] / n}

@@ -9,7 +9,8 @@ not even a smallest or largest one, whatever edges are asked for.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,18 +20,20 @@ from solera.core.clients import BoolArray, Client, ClientGroup, FloatArray, IntA
 from solera.core.disclosure.cumulative import Cumulative
 from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums
-from solera.core.errors import DataError, UsageError
+from solera.core.disclosure.noised import Noised
+from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.task import group_task
 from solera.learn.rows import dense
+from solera.privacy.dp.sums import SumNoise, add_noise, norm, spent_by_sums
 
 _POWERS = 2.0 ** np.arange(-40, 64)
 _FIRST = np.concatenate([[-np.inf], -_POWERS[::-1], [0.0], _POWERS, [np.inf]])
 _CUTS = 16
-_ROUNDS = 5
+ROUNDS = 5
 
 
 class Count(TypedDict):
@@ -40,6 +43,7 @@ class Count(TypedDict):
         Annotated[FloatArray, Shape("columns", "edges")]
         | Annotated[FloatArray, Shape("columns", "levels", "cuts")]
     )
+    privacy: NotRequired[SumNoise]
 
 
 def _values(client: Client, ask: Any) -> tuple[FloatArray, FloatArray]:
@@ -53,7 +57,10 @@ def _known(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 @group_task(
     "preprocess.count",
     ask=Count,
-    release=[Cumulative("below", values=_values), Cells("rows", behind=_known)],
+    release=[
+        Noised(Cumulative("below", values=_values), spends=spent_by_sums),
+        Noised(Cells("rows", behind=_known), spends=lambda client, ask: ()),
+    ],
 )
 def count(group: ClientGroup, ask: Any) -> Stacked:
     """How many known values of each column are at most each of its edges."""
@@ -65,7 +72,8 @@ def count(group: ClientGroup, ask: Any) -> Stacked:
         )
     known = np.isfinite(X)
     rows = np.stack([_by_owner(own, data.owners, len(group)) for own in known.T], axis=1)
-    added = group.adds("below")
+    noised = "privacy" in ask  # every client adds its own noise
+    added = not noised and group.adds("below")
     sizes = group.block_sizes() if added else data.sizes
     owners = np.repeat(np.arange(len(sizes)), sizes)
     below = np.empty((len(sizes), *edges.shape), dtype=np.int64)
@@ -79,6 +87,9 @@ def count(group: ClientGroup, ask: Any) -> Stacked:
         by_edge = np.empty_like(summed)
         by_edge[:, order] = summed
         below[:, j] = by_edge.reshape(len(sizes), *edges.shape[1:])
+    if noised:
+        replies = zip(group, below, rows, strict=True)
+        return Stacked.of([_noised_counts(*reply, ask["privacy"]) for reply in replies])
     if added:
         return Stacked({"rows": rows}, sums={"below": below})
     return Stacked({"below": below, "rows": rows})
@@ -88,17 +99,50 @@ def _by_owner(marks: BoolArray, owners: IntArray, clients: int) -> IntArray:
     return np.bincount(owners[marks], minlength=clients)
 
 
-def first_counts(federation: Federation, columns: int) -> Any:
+def _noised_counts(
+    client: Client, below: IntArray, rows: IntArray, privacy: SumNoise
+) -> dict[str, Any]:
+    """The same from noised counts between edges: a row changes one in each list of edges.
+
+    The rows of a column are the sum of those between its (first) edges.
+    """
+    lists = below.reshape(-1, below.shape[-1])
+    if (np.diff(lists, axis=1) < 0).any():
+        raise Refusal("edges must be in order where counts are noised")
+    whole = np.repeat(rows, len(lists) // len(rows))[:, None]
+    between = np.diff(np.concatenate([lists, whole], axis=1), axis=1, prepend=0)
+    noised = add_noise(client, {"n": between}, {"n": norm(privacy, len(lists))}, privacy)["n"]
+    sums = np.rint(np.cumsum(noised, axis=1)).astype(np.int64)
+    first = sums[:: len(lists) // len(rows)]
+    return {"below": sums[:, :-1].reshape(below.shape), "rows": first[:, -1]}
+
+
+def first_counts(
+    federation: Federation, columns: int, privacy: Mapping[str, Any] | None = None
+) -> Any:
     """How many values of every column are at most each power of two, of either sign."""
     edges = np.broadcast_to(_FIRST[1:-1], (columns, len(_FIRST) - 2))
-    return federation.ask(count, {"edges": edges}).fold(Sum())
+    found = federation.ask(count, {"edges": edges, **(privacy or {})}).fold(Sum())
+    return _without_mere_noise(found, privacy["privacy"], len(federation)) if privacy else found
+
+
+def _without_mere_noise(found: Any, privacy: SumNoise, clients: int) -> Any:
+    """Counts between edges that may be noise alone, below three deviations, as 0.
+
+    Most powers of two have no value between them, and their noise would add up.
+    """
+    between = np.diff(found["below"], axis=1, prepend=0)
+    columns = len(between)
+    spread = privacy["noise"] * norm(privacy, columns) * np.sqrt(clients / privacy["share"])
+    below = np.cumsum(np.where(between > 3 * spread, between, 0), axis=1)
+    return {"below": below, "rows": np.maximum(below[:, -1], 0)}
 
 
 FIRST_COUNTS: Plan = (planned(count, 1),)
 """What :func:`first_counts` asks."""
 
 
-def quantile_asks(rounds: int = _ROUNDS, *, first: bool = True) -> Plan:
+def quantile_asks(rounds: int = ROUNDS, *, first: bool = True) -> Plan:
     """What :func:`quantiles` asks; ``first`` says whether the first counts are yet to be asked."""
     narrowing = (planned(count, rounds),)
     return in_turn(FIRST_COUNTS, narrowing) if first else narrowing
@@ -109,13 +153,15 @@ def quantiles(
     q: ArrayLike,
     columns: int,
     *,
-    rounds: int = _ROUNDS,
+    rounds: int = ROUNDS,
     first: Any = None,
+    privacy: Mapping[str, Any] | None = None,
 ) -> FloatArray:
     """The quantiles ``q`` of every column over all clients: columns × len(q).
 
     ``q`` may have a row of its own for each column. Each of the ``rounds`` narrows the place of a
     quantile to a sixteenth. ``first`` are the :func:`first_counts`, where they were asked already.
+    ``privacy``: None, or ``{"privacy": …}``, with which counts are noised.
 
     The quantile q of n values is the ⌈q n⌉-th smallest, as in NumPy's ``inverted_cdf``. Columns
     without a known value give NaN.
@@ -123,7 +169,7 @@ def quantiles(
     levels = np.atleast_1d(np.asarray(q, dtype=float))
     if not ((levels >= 0) & (levels <= 1)).all():
         raise UsageError(f"quantiles must be between 0 and 1, not {levels.tolist()}")
-    first = first_counts(federation, columns) if first is None else first
+    first = first_counts(federation, columns, privacy) if first is None else first
     rank = np.maximum(np.ceil(levels * first["rows"][:, None]), 1)
     cell = (first["below"][:, None, :] < rank[:, :, None]).sum(axis=2)
     low, high = _FIRST[cell], _FIRST[cell + 1]
@@ -132,7 +178,7 @@ def quantiles(
         steps = np.arange(1, _CUTS) / _CUTS
         cuts = low[:, :, None] + (high - low)[:, :, None] * steps
         some, which = _distinct(low, high)
-        ask = {"edges": np.take_along_axis(cuts, some[:, :, None], axis=1)}
+        ask = {"edges": np.take_along_axis(cuts, some[:, :, None], axis=1), **(privacy or {})}
         below = federation.ask(count, ask, round=round).fold(Sum())["below"]
         below = np.take_along_axis(below, which[:, :, None], axis=1)
         cell = (below < rank[:, :, None]).sum(axis=2)

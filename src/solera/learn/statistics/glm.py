@@ -12,11 +12,12 @@ are those of all rows in one place; so does DataSHIELD's ds.glm (Jones et al. 20
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
+from solera.core.accounting import Event
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Count, Positive
@@ -24,6 +25,7 @@ from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums, everyone
 from solera.core.disclosure.exact import Exact
 from solera.core.disclosure.gram import Gram, Member
+from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
@@ -35,7 +37,17 @@ from solera.learn.base import Predictor
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.statistics.families import FAMILIES, Family, Name
 from solera.learn.statistics.linear_terms import covariance, newton_step, unpacked
+from solera.learn.statistics.private_steps import check_noised, damped_step, noised_step
 from solera.learn.statistics.summary import Summary
+from solera.privacy.dp.mechanism import DP, whose_noise
+from solera.privacy.dp.sums import (
+    SumNoise,
+    after_ask,
+    clipped_rows,
+    planned_noise,
+    spent_by_sums,
+    sum_noise,
+)
 
 CONVERGED = 1e-11
 """A step that moves the linear predictor by so small a share of itself is the last."""
@@ -57,6 +69,7 @@ class Step(Model):
     """What ``glm.step`` takes; at the ``start`` responses are put through the link as they are."""
 
     start: bool
+    privacy: NotRequired[SumNoise]
 
 
 class Likelihood(Model):
@@ -166,18 +179,32 @@ def _behind_step(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     "glm.step",
     ask=Step,
     release=[
-        Exact(Gram("shape", "moments", "squares", "few", members=_members)),
-        Exact(Cells("shape.grams", "moments", behind=_behind_step)),
-        Exact(Cells("totals", behind=_behind_step)),
-        Cells("rows", behind=_behind_step),
+        Noised(
+            Exact(Gram("shape", "moments", "squares", "few", members=_members)),
+            spends=spent_by_sums,
+        ),
+        *(
+            Noised(release, spends=lambda client, ask: ())
+            for release in (
+                Exact(Cells("shape.grams", "moments", behind=_behind_step)),
+                Exact(Cells("totals", behind=_behind_step)),
+                Cells("rows", behind=_behind_step),
+            )
+        ),
     ],
 )
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def _step(client: Client, ask: Any) -> dict[str, Any]:
     """ZᵀWZ (its upper triangle), ZᵀWr, their first entries as totals, and the number of rows."""
     design = Design.of(client, ask)
+    if "privacy" in ask:
+        check_noised(ask)
+        ones, X = design.Z[:, :1], clipped_rows(design.Z[:, 1:], ask["privacy"])
+        design = replace(design, Z=np.concatenate([ones, X], axis=1))
     w, moment = _working(design, ask)
     gram = design.Z.T @ (design.Z * w[:, None])
+    if "privacy" in ask:
+        return noised_step(client, gram, design.Z.T @ moment, len(w), ask)
     return {
         "shape": {"grams": gram[np.triu_indices(len(gram))][None, None]},
         "moments": (design.Z.T @ moment)[None, :, None],
@@ -232,6 +259,10 @@ class FedGLM(Predictor):
         the logarithm of an exposure.
     weights: the name of a column of prior weights aᵢ: the variance of a row is φ V(μ) / aᵢ.
     rounds: the most steps; a fit that has not converged by then is an error.
+    dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"`` and
+        ``clip``, the longest that the columns of a row may be; for binomial models
+        (:mod:`.private_steps`). Then all ``rounds`` are asked for, five are enough, and neither
+        standard errors nor a likelihood are known.
 
     Attributes
     ----------
@@ -248,6 +279,7 @@ class FedGLM(Predictor):
     deviance_: float
     log_likelihood_: float
     rows_: int
+    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -256,21 +288,33 @@ class FedGLM(Predictor):
         offset: str | None = None,
         weights: str | None = None,
         rounds: Count = 50,
+        dp: DP | None = None,
     ) -> None:
         self.family = family
         self.offset = offset
         self.weights = weights
         self.rounds = rounds
+        self.dp = dp
 
     def check_params(self) -> None:
         super().check_params()
         if self.offset is not None and self.offset == self.weights:
             raise UsageError(f"FedGLM: {self.offset!r} is both the offset and the weights")
+        if self.dp is not None:
+            self.dp.need_clip(self, "the length of the columns of a row")
+            if self.family != "binomial" or self.offset is not None or self.weights is not None:
+                raise UsageError(
+                    f"FedGLM({self.family!r}, dp=…): nothing bounds what one row changes",
+                    hint="family='binomial', without offset= and weights=",
+                )
 
     def train(self, federation: Federation) -> None:
         self._check_target()
         names = self._terms()
         self.params_ = np.zeros(len(names))
+        if self.dp is not None:
+            self._train_privately(federation, self.dp)
+            return
         for r in self.each_round(federation, rounds=self.rounds):
             payload = {**self._model(), "coef": self.params_, "start": r.index == 0}
             total = r.ask(_step, payload, quorum=len(r.clients)).fold(Sum())
@@ -288,6 +332,24 @@ class FedGLM(Predictor):
                 hint="more rounds=; or a column tells the classes apart without error",
             )
         self._ask_likelihood(federation)
+
+    def _train_privately(self, federation: Federation, dp: DP) -> None:
+        clip = dp.need_clip(self, "the length of the columns of a row")
+        noise, self.accounts_ = sum_noise(self, dp, self.rounds, len(federation), clip)
+        terms = len(self.params_)
+        self.covariance_ = np.full((terms, terms), np.nan)
+        self.scale_, self.deviance_, self.log_likelihood_ = 1.0, np.nan, np.nan
+        for r in self.each_round(federation, rounds=self.rounds):
+            ask = {**self._model(), "coef": self.params_, "start": r.index == 0, "privacy": noise}
+            replies = r.ask(_step, ask)
+            total = replies.fold(Sum())
+            gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
+            self.params_ = self.params_ + damped_step(gram, moment, ask)
+            self.rows_ = int(total["rows"])
+            self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
+            spent = [Event.from_payload(event) for event in self.accounts_["events"]]
+            epsilon = dp.epsilon_of(spent, self.accounts_["delta"])
+            r.log(epsilon=epsilon, noise=whose_noise(federation))
 
     def _moved(self, step: FloatArray, gram: FloatArray) -> float:
         """How far a step moved the linear predictor, as a share of it; lengths are √(bᵀ ZᵀWZ b).
@@ -325,6 +387,11 @@ class FedGLM(Predictor):
     def training_asks(self) -> Plan:
         self._check_target()
         model = self._model()
+        if self.dp is not None:
+            privacy, open_ = planned_noise(self.dp, clip=True)
+            noised = [{**model, "start": start, "privacy": privacy} for start in (True, False)]
+            steps = planned(_step, self.rounds, *noised, open=open_)
+            return in_turn([steps], self.loop_asks(self.rounds))
         payloads = ({**model, "start": True}, {**model, "start": False})
         return in_turn(
             [planned(_step, self.rounds, *payloads)],

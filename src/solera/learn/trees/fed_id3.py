@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, Positive
 from solera.core.disclosure.declared import LONGEST, Classes, Shape
 from solera.core.disclosure.groups import Trees
-from solera.core.errors import Refusal
+from solera.core.disclosure.noised import Noised
+from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.task import task
@@ -19,6 +20,16 @@ from solera.learn.trees.client_trees import rows_and_codes
 from solera.learn.trees.id3 import category_sizes, cell_starts, codes_of, count_rows, grow
 from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import ClassTree, Tree
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import (
+    SumNoise,
+    add_noise,
+    after_ask,
+    norm,
+    planned_noise,
+    spent_by_sums,
+    sum_noise,
+)
 
 
 def _counts_like(ask: Any) -> dict[str, Any]:
@@ -34,15 +45,21 @@ class CountAtNodes(TypedDict):
     sizes: Annotated[IntArray, Shape("columns", kind="i", least=0, most=LONGEST)]
     width: Count
     classes: Annotated[Array, Classes()]
-    epsilon: Positive | None
+    privacy: NotRequired[SumNoise]
 
 
-@task("trees.count", like=_counts_like, ask=CountAtNodes, release=[Trees("counts")])
+@task(
+    "trees.count",
+    version=2,
+    like=_counts_like,
+    ask=CountAtNodes,
+    release=[Noised(Trees("counts"), spends=spent_by_sums)],
+)
 def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     """Rows by open node, category of every column and class; noised here where the ask says so.
 
-    One row changes one count of every column by one: with noise of scale columns/ε a level's
-    counts are ε-differentially private (Dwork et al. 2006).
+    One row changes one count of every column by one: with Laplace noise of scale columns/ε a
+    level's counts are ε-differentially private (Dwork et al. 2006).
     """
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
     sizes, classes = ask["sizes"], len(ask["classes"])
@@ -51,9 +68,10 @@ def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
         raise Refusal(f"the ask names nodes that its tree of {len(tree):,} nodes does not have")
     codes = codes_of(X, sizes)
     counts = count_rows(codes, labels, tree.apply(X), ask["nodes"], sizes, classes)
-    if ask["epsilon"] is not None:
-        counts = counts + client.rng.laplace(scale=ask["width"] / ask["epsilon"], size=counts.shape)
-    return {"counts": counts}
+    if "privacy" not in ask:
+        return {"counts": counts}
+    most = norm(ask["privacy"], len(sizes))
+    return add_noise(client, {"counts": counts}, {"counts": most}, ask["privacy"])
 
 
 class FedID3(SingleTree):
@@ -68,25 +86,53 @@ class FedID3(SingleTree):
     ----------
     max_depth: by default half the columns.
     epsilon: None, or the privacy budget of every row over all levels together; clients add Laplace
-        noise to their counts, an equal share of ε per level.
+        noise to their counts, an equal share of ε per level: short for
+        ``dp=so.DP(epsilon=…, delta=0, level="record")``.
+    dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"``.
     """
 
     tree_: Tree
+    accounts_: dict[str, Any]
 
-    def __init__(self, *, max_depth: Count | None = None, epsilon: Positive | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_depth: Count | None = None,
+        epsilon: Positive | None = None,
+        dp: DP | None = None,
+    ) -> None:
         self.max_depth = max_depth
         self.epsilon = epsilon
+        self.dp = dp
+
+    def check_params(self) -> None:
+        super().check_params()
+        if self.epsilon is not None and self.dp is not None:
+            raise UsageError("FedID3 takes epsilon= or dp=, which is the same with more to say")
+
+    @property
+    def _dp(self) -> DP | None:
+        if self.epsilon is None:
+            return self.dp
+        return DP(epsilon=self.epsilon, delta=0.0, level="record", where="local")
 
     def train(self, federation: Federation) -> None:
         self.check_target()
-        order = self._order()
+        order, dp = self._order(), self._dp
+        if dp is not None:
+            asks = self._depth + 1
+            order["privacy"], self.accounts_ = sum_noise(self, dp, asks, len(federation))
         sizes = order["sizes"]
         level = 0
 
         def count(tree: Tree, nodes: IntArray) -> FloatArray:
             nonlocal level
             ask = {"tree": tree.to_payload(), "nodes": nodes, **order}
-            total = federation.ask(count_at_nodes, ask, round=level).fold(Sum())["counts"]
+            replies = federation.ask(count_at_nodes, ask, round=level)
+            total = replies.fold(Sum())["counts"]
+            if dp is not None:
+                came = len(federation) - len(replies.failures)
+                self.accounts_ = after_ask(self.accounts_, came)
             level += 1
             return np.asarray(np.maximum(total, 0.0))
 
@@ -102,9 +148,11 @@ class FedID3(SingleTree):
             "sizes": category_sizes(self.schema_),
             "width": self.schema_.width,
             "classes": self.schema_.classes,
-            "epsilon": None if self.epsilon is None else self.epsilon / (self._depth + 1),
         }
 
     def training_asks(self) -> Plan:
         self.check_target()
-        return (planned(count_at_nodes, self._depth + 1, self._order()),)
+        order, open_ = self._order(), list[str]()
+        if self._dp is not None:
+            order["privacy"], open_ = planned_noise(self._dp)
+        return (planned(count_at_nodes, self._depth + 1, order, open=open_),)

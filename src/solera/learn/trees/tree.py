@@ -347,6 +347,18 @@ class TreeBuilder:
             leaf.threshold = threshold
             leaf.missing_left = missing_left
 
+    @classmethod
+    def of(cls, tree: Tree) -> TreeBuilder:
+        """A builder that goes on with a tree."""
+        builder = cls(tree.value.shape[1])
+        for i in range(len(tree)):
+            first = tree.start[i]
+            branches = tree.branches[first : first + tree.arity[i]].tolist()
+            found = {name: getattr(tree, name)[i].item() for name in _DTYPES if name != "value"}
+            value = tree.value[i] if builder._outputs > 1 else float(tree.value[i, 0])
+            builder._nodes.append(_Node(value=value, branches=branches, **found))
+        return builder
+
     def build(self) -> Tree:
         nodes = self._nodes
         arity = np.array([len(node.branches) for node in nodes], dtype=np.int64)

@@ -27,6 +27,7 @@ from solera.privacy.he.ring import (
     SMALL,
     SMALL_CLIENT,
     Parameters,
+    context,
     dump,
     ring,
     seal,
@@ -81,13 +82,17 @@ class PublicKey:
         parameters, fields = _unframe(cls._KIND, data, key=bytes)
         return cls(parameters, fields["key"])
 
-    def encrypt_block(self, plaintext: Any) -> bytes:
-        """A ciphertext's bytes."""
+    def encrypt(self, plaintext: Any) -> Any:
+        """SEAL's ciphertext of SEAL's plaintext."""
         api = seal()
         ciphertext = api.Ciphertext()
         encryptor = api.Encryptor(ring(self.parameters).context, self._key)
         encryptor.encrypt(plaintext, ciphertext)
-        return dump(ciphertext)
+        return ciphertext
+
+    def encrypt_block(self, plaintext: Any) -> bytes:
+        """A ciphertext's bytes."""
+        return dump(self.encrypt(plaintext))
 
 
 class Rotations:
@@ -172,14 +177,20 @@ class SecretKey:
         return np.array(here.encoder.decode_complex(plaintext))
 
 
-def generate(parameters: Parameters = CLIENT, *, allow_weak: bool = False) -> SecretKey:
-    """A new key pair."""
+def generate(
+    parameters: Parameters = CLIENT, *, allow_weak: bool = False, seed: bytes | None = None
+) -> SecretKey:
+    """A new key pair; the same from the same ``seed`` of secret random bytes."""
     parameters.check(allow_weak=allow_weak)
-    generator = seal().KeyGenerator(ring(parameters).context)
+    contexts = [ring(parameters).context] * 2
+    if seed is not None:  # two sequences: errors of the public key must not follow the secret
+        draws = (hashlib.blake2b(seed, person=person).digest() for person in (b"secret", b"public"))
+        contexts = [context(parameters, draw) for draw in draws]
+    secret = seal().KeyGenerator(contexts[0]).secret_key()
     public = seal().PublicKey()
-    generator.create_public_key(public)
+    seal().KeyGenerator(contexts[1], secret).create_public_key(public)
     pair = PublicKey(parameters, dump(public))
-    return SecretKey(parameters, dump(generator.secret_key()), pair)
+    return SecretKey(parameters, dump(secret), pair)
 
 
 # --- files ---------------------------------------------------------------------------------------

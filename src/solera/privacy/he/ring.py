@@ -145,18 +145,30 @@ def seal() -> Any:
         raise MissingExtra.of("encryption", "he") from None
 
 
+def context(parameters: Parameters, seed: bytes | None = None) -> Any:
+    """SEAL's context; with ``seed``, of 64 secret bytes, all that is drawn in it follows from it.
+
+    Every draw begins the same sequence again: one context with a seed is for one draw.
+    """
+    api = seal()
+    settings = api.EncryptionParameters(api.SCHEME_TYPE.CKKS)
+    settings.set_poly_modulus_degree(parameters.degree)
+    primes = api.CoeffModulus.Create(parameters.degree, list(parameters.moduli))
+    settings.set_coeff_modulus(primes)
+    if seed is not None:
+        words = [int.from_bytes(seed[i : i + 8], "little") for i in range(0, 64, 8)]
+        settings.set_random_generator(api.Blake2xbPRNGFactory(words))
+    return api.SEALContext(settings, True, api.SEC_LEVEL_TYPE.NONE)
+
+
 class Ring:
     """SEAL's objects for one set of parameters. No keys."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         api = seal()
-        settings = api.EncryptionParameters(api.SCHEME_TYPE.CKKS)
-        settings.set_poly_modulus_degree(parameters.degree)
         try:
-            primes = api.CoeffModulus.Create(parameters.degree, list(parameters.moduli))
-            settings.set_coeff_modulus(primes)
-            self.context = api.SEALContext(settings, True, api.SEC_LEVEL_TYPE.NONE)
+            self.context = context(parameters)
             self.encoder = api.CKKSEncoder(self.context)
         except (RuntimeError, ValueError) as error:
             raise UsageError(f"{parameters}: {error}") from None

@@ -34,6 +34,7 @@ from solera.core.errors import (
 )
 from solera.core.payload import decode, encode
 from solera.core.task import installed_tasks
+from solera.learn.vertical.party import PARTS
 from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
@@ -43,9 +44,12 @@ from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
 from solera.serve.agent.held_jobs import HeldJob, HeldJobs, describe
 from solera.serve.agent.memory import NOTHING, Memory, digest_of
+from solera.serve.agent.messages import Messages
 from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
+from solera.serve.agent.secure_sums import vouched
+from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
@@ -96,11 +100,14 @@ class Agent:
         self.held = HeldJobs(self.folder / home.HELD)
         self.attempts = Attempts(self.folder / home.ATTEMPTS)
         self.connection = home.connect_to(self.place, self.identity, patience)
+        who = (self.place, self.identity, self.folder, self.connection)
+        self.messages = Messages(*who, lambda: self.policy)
         self.stop = threading.Event()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
         self._listed: set[str] | None = None
         self._descriptions: dict[str, Description] = {}
+        self._left_out = self._withdrawals()
         self._guard()
 
     @property
@@ -112,10 +119,20 @@ class Agent:
         """Stand the policy's gate around the rows, and keep copies if it says so."""
         key = self.policy.output.keep_copies
         self._copies = Copies.to(key, self.folder / home.COPIES) if key else None
-        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES))
+        budget = self.policy.privacy
+        own = self.folder / home.LEDGER
+        ledger = Path(budget.ledger) if budget is not None and budget.ledger else own
+        self.worker.change(Guard(self.policy.limits, self.folder / home.RELEASES, ledger))
 
     def _refresh(self) -> None:
-        """Follow the policy's file; :class:`PolicyBroken` if it makes no sense now."""
+        """Follow the policy's file, and who withdrew.
+
+        :class:`PolicyBroken` if the policy makes no sense now.
+        """
+        withdrawn = self._withdrawals()
+        if self._source is not None and withdrawn != self._left_out:
+            self.worker.read(self._source(self.policy))
+        self._left_out = withdrawn
         if self._policy_file is None or not self._policy_file.refresh():
             return
         before, self.policy = self.policy, self._policy_file.policy
@@ -127,6 +144,11 @@ class Agent:
             raise PolicyBroken(f"nothing runs: {error.message}", hint=error.hint) from None
         if self._source is not None and _what_is_read(before) != _what_is_read(self.policy):
             self.worker.read(self._source(self.policy))
+
+    def _withdrawals(self) -> bytes:
+        """Who withdrew, as the file says."""
+        path = self.folder / WITHDRAWN
+        return path.read_bytes() if path.exists() else b""
 
     # --- joining ---
 
@@ -226,10 +248,15 @@ class Agent:
         try:
             if self.attempts.begin(key).hopeless:
                 raise PayloadError("crashed: the ask ended the process that worked on it")
-            frame, outcome = self._run(pending, states.get(pending.job, {}))
-            others = [(job, kept) for job, kept in states.items() if job != pending.job]
-            kept = dict([*others[1 - _MOST_STATES :], (pending.job, outcome.state)])
-            return replace(done, frame=frame, states=kept, new_numbers=outcome.counted)
+            parts = {PARTS: states[PARTS]} if PARTS in states else {}
+            frame, outcome = self._run(pending, {**states.get(pending.job, {}), **parts})
+            own = {name: value for name, value in outcome.state.items() if name != PARTS}
+            others = [(job, s) for job, s in states.items() if job not in (pending.job, PARTS)]
+            kept = dict([*others[1 - _MOST_STATES :], (pending.job, own)])
+            if PARTS in outcome.state:  # of models: they outlive the job that made them
+                kept[PARTS] = outcome.state[PARTS]
+            told = {"new_numbers": outcome.counted, "epsilon": outcome.epsilon}
+            return replace(done, frame=frame, states=kept, **told)
         except NeedsApproval:
             self.attempts.undo(key)
             raise
@@ -264,6 +291,8 @@ class Agent:
             self.attempts.count(key, facts.hash, ask.task, most, approved=approved)
         elif self.policy.approval.mode == "ask":
             raise Refusal("the job's description does not say what it asks")
+        who = (self.policy, self.place, self.identity, self.folder, self.connection)
+        ask = self.messages.opened(vouched(ask, pending.job, *who), pending.job)
         outcome = self._run_task(pending, ask, state)
         if outcome.kind == "refused":
             raise Refusal(outcome.reason)
@@ -273,15 +302,16 @@ class Agent:
             raise PayloadError(reason)
         if approved and not self._approved(pending):
             raise NeedsApproval("the approval was withdrawn while the task ran")
-        self.policy.check_reply(ask.task, len(outcome.reply))
-        return outcome.reply, outcome
+        frame = self.messages.sealed(ask, pending.job, outcome.reply)
+        self.policy.check_reply(ask.task, len(frame))
+        return frame, outcome
 
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""
         self.doing = pending.task
         key = _key(pending)
         while True:
-            outcome = self.worker.run(ask, self.place.client, state)
+            outcome = self.worker.run(ask, self.place.client, state, pending.job)
             if outcome.kind != "crashed":
                 break
             log.warning("task %s: %s", pending.task, outcome.reason)
@@ -319,15 +349,17 @@ class Agent:
         steps = decode(self._download(pending.prepare)) if pending.prepare else []
         if not isinstance(steps, list):
             raise PayloadError("the preparation is not a list of transformers")
+        payload, cover = wire.uncovered(decode(self._download(pending.payload, pending.frame)))
         prepare = [Preparation(step, hashlib.sha256(encode(step)).hexdigest()) for step in steps]
         return Ask(
             pending.task,
             pending.version,
-            decode(self._download(pending.payload, pending.frame)),
+            payload,
             np.array([self.place.client], dtype=np.int64),
             pending.seed,
             pending.round,
             prepare=tuple(prepare),
+            cover=cover,
             secret=hmac.digest(self._secret, encode(list(_key(pending))), "sha256"),
         )
 
@@ -359,6 +391,7 @@ class Agent:
             bytes=len(frame),
             numbers=_numbers_in(decode(frame)) if answered else 0,
             new=done.new_numbers,
+            epsilon=done.epsilon,
             reason=done.reason,
         )
         small = len(frame) <= wire.INLINE

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from solera.core.errors import UsageError
-from solera.core.private_files import sync_folder
+from solera.core.private_files import sync_folder, write_file
 from solera.serve import wire
 from solera.serve.agent import home
+from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
+from solera.serve.receipts import is_genuine
 
 _DATABASE = ("-wal", "-shm", "")
 _ATTEMPTS = tuple(f"{home.ATTEMPTS}{end}" for end in _DATABASE)
@@ -22,15 +26,19 @@ _OURS = (
     *_ATTEMPTS,
     home.APPROVALS,
     home.HELD,
+    WITHDRAWN,
     home.SECRET,
     home.LOCK,
     home.PLACE,
     FILE,
 )
 """In the order in which they go: without the keys nothing more could be asked."""
-_LOGS = (home.LOG, f"{home.LOG}.head", *(f"{home.RELEASES}{end}" for end in _DATABASE))
+_LEFT = tuple(f"{file}{end}" for file in (home.RELEASES, home.LEDGER) for end in _DATABASE)
+_LOGS = (home.LOG, f"{home.LOG}.head", *_LEFT)
 """What has left: proof of it, and what keeps it from leaving in other words."""
 _PATIENCE = 5.0
+RECEIPT = "receipt.json"
+"""What the coordinator signed when the client left."""
 T = TypeVar("T")
 
 
@@ -63,13 +71,14 @@ def holdings(folder: Path) -> Holdings:
     return Holdings(place, there.rows, there.blobs, there.bytes, files)
 
 
-def leave(folder: Path, *, log: bool) -> None:
+def leave(folder: Path, *, log: bool) -> wire.Receipt | None:
     """Delete it all: at the coordinator first, for which the keys are needed, then here.
 
     The audit log stays, with a last line that says so, and so do copies and the record of what
     left, unless ``log``. A command that was cut
-    short can be given again.
+    short can be given again. The coordinator's receipt is written beside the log.
     """
+    receipt = None
     place = home.find_place(folder)
     lock = home.Lock(folder)
     try:
@@ -77,7 +86,10 @@ def leave(folder: Path, *, log: bool) -> None:
             if not log:
                 audit = AuditLog(folder / home.LOG, Identity.load(folder))
                 audit.append("leaving", federation=place.federation, url=place.url)
-            _ask(place, folder, "POST", "/v1/leave", wire.Left)
+            answer = _ask(place, folder, "POST", "/v1/leave", wire.Left)
+            receipt = None if answer is None else answer.receipt
+            if receipt is not None and not log:
+                _keep_receipt(folder, receipt, Identity.load(folder).sign_key.hex())
         for path in _files(folder, (*_LOGS, *_OURS) if log else _OURS):
             path.unlink()
         if log:
@@ -87,6 +99,16 @@ def leave(folder: Path, *, log: bool) -> None:
             folder.rmdir()
     finally:
         lock.release()
+    return receipt
+
+
+def _keep_receipt(folder: Path, receipt: wire.Receipt, key: str) -> None:
+    if not is_genuine(receipt) or receipt.client != key:
+        raise UsageError(
+            "the coordinator's receipt is not genuine, or is not for this client",
+            hint="everything there is deleted; give the command again to delete what is here",
+        )
+    write_file(folder / RECEIPT, msgspec.json.encode(receipt), 0o600, overwrite=True)
 
 
 def _ask(place: home.Place, folder: Path, method: str, path: str, answer: type[T]) -> T | None:

@@ -26,6 +26,7 @@ class Memory(msgspec.Struct, frozen=True):
     states: dict[str, Any]
     ask: str = ""
     new_numbers: int = 0
+    epsilon: float = 0.0
 
     def answers(self, ask: wire.PendingAsk) -> bool:
         """Whether the reply is to this ask: of this number, and with these very words."""

@@ -36,11 +36,17 @@
     [output]                     # limits of the named policy, tightened or loosened
     max_bytes = 10_000_000       # of one reply
     min_count = 5                # the fewest rows behind a number
+    only_sums = true             # numbers about rows leave in secure sums only
+    min_peers = 3                # with so many other clients in them whose keys are known
     keep_copies = "copies.pub"   # a copy of all that leaves, sealed to this key
 
-    [privacy]
-    epsilon = 4.0                # the budget that a ledger will keep, over all jobs
-    delta = 1e-6                 # until it does, tasks that spend of it are refused
+    [peers]                      # whose keys count for min_peers, by name; absent: all known ones
+    hospital-b = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+
+    [privacy]                    # noise lets more leave, neural networks too, until it is spent:
+    epsilon = 4.0                # the budget of these rows, over all jobs; `solera budget`
+    delta = 1e-6
+    ledger = "/srv/rows.ledger"  # counted here with other agents on these rows; absent: the folder
 
     [[task]]                     # only these tasks; none listed: all that the named policy lets out
     name = "linear.train"        # or a prefix: "preprocess.*"
@@ -54,8 +60,9 @@
 
 Where several entries name a task the most exact name counts; among entries of one name it is enough
 that one allows. A transformer that clients pass their rows through first is allowed as a task
-``prepare.<its class>``. An ask says by a ``privacy`` table in its payload that it spends of the
-budget. Refusals travel to the coordinator, so they never tell a small number.
+``prepare.<its class>``. An ask says by a ``privacy`` table in its payload that noise is to be
+added; the client's own task does it. Refusals travel to the coordinator, so they never tell a small
+number.
 """
 
 from __future__ import annotations
@@ -71,12 +78,13 @@ from typing import Any
 
 from solera.core.component import installed_components
 from solera.core.config import errors_located, read_text
+from solera.core.cover import told_alone
 from solera.core.engine import Ask
 from solera.core.errors import Refusal
 from solera.core.gate import POLICIES, ReleaseLimits
 from solera.core.plan import PREPARE
 from solera.core.ranges import value_at
-from solera.core.task import installed_tasks
+from solera.core.task import find_task, installed_tasks
 from solera.learn.base import Transformer
 from solera.serve.agent.policy_rules import (
     ApprovalRules,
@@ -87,6 +95,7 @@ from solera.serve.agent.policy_rules import (
     Hours,
     NotifyRules,
     OutputRules,
+    PublicKey,
     TaskRule,
     components_in,
 )
@@ -103,6 +112,7 @@ _LIMITS = (
     "category_share",
     "numbers",
     "encrypted",
+    "noised",
 )
 
 
@@ -131,6 +141,7 @@ class Policy:
     approval: ApprovalRules = field(default_factory=ApprovalRules)
     hours: Hours | None = None
     output: OutputRules = field(default_factory=OutputRules)
+    peers: Mapping[str, PublicKey] = field(default_factory=dict)
     privacy: Budget | None = None
     notify: NotifyRules = field(default_factory=NotifyRules)
     tasks: tuple[TaskRule, ...] = ()
@@ -156,6 +167,8 @@ class Policy:
         }
         if self.data.min_rows is not None:
             given["min_rows"] = self.data.min_rows
+        if self.privacy is not None:
+            given["budget"] = (self.privacy.epsilon, self.privacy.delta)
         listed = {("" if name == "classes" else name): v for name, v in self.listed.items()}
         return replace(
             POLICIES[self.named or _UNNAMED],
@@ -183,6 +196,10 @@ class Policy:
             _check_transformer(step.description)
         payload = ask.payload_for(client)
         self.check(job, ask.task, ask.version, payload, now, approved=approved)
+        if self.output.only_sums and ask.cover is None and not told_alone(find_task(ask.task)):
+            raise Refusal(
+                f"only sums leave here, and {ask.task!r} is not asked for in a secure sum"
+            )
 
     def check(
         self,
@@ -200,8 +217,6 @@ class Policy:
         time unless it carries a time zone.
         """
         self._check_task(task, version, payload)
-        if value_at(payload, "privacy") is not None:
-            raise Refusal(f"task {task!r} spends of a privacy budget, and no ledger keeps one yet")
         moment = (now.astimezone() if now.tzinfo else now).time()
         if self.hours is not None and moment not in self.hours:
             raise Refusal(f"it is {moment:%H:%M}, the policy allows tasks {self.hours}")

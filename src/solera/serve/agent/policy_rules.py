@@ -127,15 +127,26 @@ class OutputRules:
     category_share: Share | None = None
     numbers: Positive | None = None
     encrypted: frozenset[Kind] | None = None
+    noised: frozenset[Kind] | None = None
+    only_sums: bool = False
+    min_peers: Count | None = None
     keep_copies: str = ""
+
+    @property
+    def peers_needed(self) -> int:
+        """Known clients that must be in a secure sum; 2 where only sums may leave."""
+        if self.min_peers is not None:
+            return self.min_peers
+        return 2 if self.only_sums else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """[privacy]"""
+    """[privacy]: ε and δ of all that leaves with noise; ``ledger`` is another file to count in."""
 
     epsilon: Annotated[float, msgspec.Meta(gt=0)]
     delta: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    ledger: str = ""
 
 
 def components_in(tree: Any) -> Iterator[tuple[Any, Any]]:

@@ -28,10 +28,11 @@ def describe(policy: Policy) -> str:
         f"  approval  {approvers if approval.mode == 'ask' else 'not needed'}",
         f"  hours     {policy.hours or 'at any time'}",
         f"  output    {'any size' if most is None else f'at most {most:,} bytes'}; "
-        f"numbers from {limits.min_count} {'persons' if limits.unit else 'rows'}",
+        f"numbers from {limits.min_count} {'persons' if limits.unit else 'rows'}"
+        + ("; in secure sums only" if policy.output.only_sums else ""),
         "  privacy   "
         + (f"ε = {budget.epsilon:g}, δ = {budget.delta:g}" if budget else "no budget")
-        + "; no ledger yet, so tasks that spend of it are refused",
+        + (", over all jobs, for what leaves with noise" if budget else ""),
     ]
     rules = policy.tasks or (("all that may leave",) if policy.named else ("none",))
     return "\n".join([*lines, *(f"  task      {rule}" for rule in rules)])
@@ -78,6 +79,7 @@ def explain(policy: Policy) -> str:
         lines.append(
             f"These leave encrypted or masked only: {', '.join(sorted(limits.encrypted))}."
         )
+    lines += [_sums(policy)] if policy.output.only_sums else []
     if limits.unit:
         lines.append(f"Column {limits.unit!r} says whose row it is: persons are counted, not rows.")
     if limits.min_count < 3:
@@ -86,6 +88,16 @@ def explain(policy: Policy) -> str:
         lines.append(f"Task {task.name} does not run here: it lets out {out}.")
     lines.append(_sentence(_REMAINS, limits))
     return "\n".join([describe(policy), "", *lines])
+
+
+def _sums(policy: Policy) -> str:
+    whose = "that [peers] names" if policy.peers else "whose keys are known since they first met"
+    return (
+        "Numbers about rows leave masked, in sums with at least "
+        f"{policy.output.peers_needed} other clients {whose}; names of categories and the number "
+        "of rows leave as above. A model that is made for it reads rows out of such a sum, too: "
+        "what may leave is judged before it is masked."
+    )
 
 
 def _sentence(text: str, limits: ReleaseLimits) -> str:

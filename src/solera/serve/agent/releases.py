@@ -31,6 +31,7 @@ class Releases:
 
     def __init__(self, path: Path) -> None:
         self._database = Database(path, _TABLES, durable=True)
+        self._facts: bytes | None = None
         self.kept = self.read()
 
     def read(self) -> dict[str, Any]:
@@ -41,20 +42,29 @@ class Releases:
             pieces = db.execute("SELECT family, rows_gave, numbers FROM released ORDER BY place")
             for family, rows_gave, numbers in pieces:
                 families.setdefault(family, []).append((decode(rows_gave), decode(numbers)))
+        self._facts = None if known is None else known[0]
         facts = Memory().to_payload() if known is None else decode(known[0])
         return facts | {"families": {name: _joined(parts) for name, parts in families.items()}}
 
     def keep(self, after: Mapping[str, Any]) -> int:
-        """Write down what an ask has added to what left; how many numbers it counts."""
+        """Write down what an ask has added to what left; how many numbers it counts.
+
+        An ask that adds nothing costs no write.
+        """
         before, new = self.kept, dict(after)
+        old, families = before["families"], new["families"]
+        facts = encode({name: value for name, value in new.items() if name != "families"})
+        known = {family: _known(old.get(family), gave) for family, (gave, _) in families.items()}
+        same = all(known[family] == gave.shape[1] for family, (gave, _) in families.items())
+        if same and old.keys() == families.keys() and facts == self._facts:
+            return 0
         with self._database.write() as db:
-            facts = {name: value for name, value in new.items() if name != "families"}
-            db.execute("INSERT OR REPLACE INTO known VALUES (1, ?)", (encode(facts),))
-            for family in before["families"].keys() - new["families"].keys():
+            db.execute("INSERT OR REPLACE INTO known VALUES (1, ?)", (facts,))
+            for family in old.keys() - families.keys():
                 db.execute("DELETE FROM released WHERE family = ?", (family,))
-            for family, (gave, numbers) in new["families"].items():
-                _add(db, family, before["families"].get(family), gave, numbers)
-        self.kept = new
+            for family, (gave, numbers) in families.items():
+                _add(db, family, known[family], gave, numbers)
+        self.kept, self._facts = new, facts
         return int(new["numbers"] - before["numbers"])
 
     def close(self) -> None:
@@ -66,12 +76,16 @@ def _joined(parts: list[tuple[Any, Any]]) -> list[Any]:
     return [gave, np.concatenate([part[1] for part in parts])]
 
 
-def _add(db: sqlite3.Connection, family: str, before: Any, gave: Any, numbers: Any) -> None:
-    """Append the columns that are new; all of them where the earlier ones have changed."""
-    known = 0
-    if before is not None and (len(before[0]), before[0].dtype) == (len(gave), gave.dtype):
-        known = before[0].shape[1]
-    else:
+def _known(before: Any, gave: Any) -> int:
+    """How many columns of a family are in the file; none where the earlier ones have changed."""
+    if before is None or (len(before[0]), before[0].dtype) != (len(gave), gave.dtype):
+        return 0
+    return int(before[0].shape[1])
+
+
+def _add(db: sqlite3.Connection, family: str, known: int, gave: Any, numbers: Any) -> None:
+    """Append the columns that are new; all of them where none is known."""
+    if not known:
         db.execute("DELETE FROM released WHERE family = ?", (family,))
     if gave.shape[1] > known:
         row = (family, encode(np.ascontiguousarray(gave[:, known:])), encode(numbers[known:]))

@@ -17,6 +17,7 @@ import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData, check_rows
 from solera.data.files import require_pandas
 from solera.data.own_tables import read_table
+from solera.data.vertical_data import fill_labels, identifier_texts
 from solera.serve.agent.policy_rules import Column
+from solera.serve.agent.withdrawn import Withdrawn
 
 
 def open_source(
@@ -38,6 +41,8 @@ def open_source(
     columns: Sequence[str] | None = None,
     translate: Mapping[str, Column] | None = None,
     unit: str | None = None,
+    withdrawn: Withdrawn | None = None,
+    id: str | None = None,
     test: float = 0.0,
     validation: float = 0.0,
     seed: int = 0,
@@ -51,21 +56,43 @@ def open_source(
     columns: the columns to show besides the target, in this order; all by default.
     translate: columns of other names, units or categories here, by the name they get.
     unit: the column that says whose row it is; it is not shown.
+    withdrawn: whose rows are left out, by what that column says.
+    id: the column of identifiers by which other owners, who hold other columns of the same people,
+        know a row; it is not shown either. Rows may lack the target then.
     test, validation: shares of the rows set aside to judge by, drawn with ``seed``.
     """
+    if withdrawn is not None and unit is None:
+        raise UsageError(
+            "persons have withdrawn, and nothing says whose row is whose",
+            hint='name the column in the policy: [data] unit = "patient_id"',
+        )
     kind, _, rest = url.partition(":")
     if kind == "python":
         if target is not None:
             raise UsageError(f"{url} returns the target itself", hint="leave the target out")
         if translate:
             raise UsageError(f"{url} returns its columns itself", hint="leave [columns] out")
+        if id is not None:
+            raise UsageError(f"{url} returns identifiers itself", hint="leave --id out")
         found = _from_function(rest)
         data = _only(_select(found, (*columns, *_named(unit)) if columns else ()))
     else:
         frame = read_table(url)
         frame = _translated(_with_text_names(frame), translate or {})
+        if withdrawn is not None and unit in frame.columns:
+            frame = frame[~np.array(withdrawn.of(map(_category, frame[unit])), dtype=bool)]
+        identifiers, labelled = None, None
+        if id is not None:
+            _check_columns([id], list(frame.columns))
+            identifiers, frame = identifier_texts(frame[id]), frame.drop(columns=[id])
+            if target in frame.columns:
+                frame, labelled = fill_labels(frame, str(target))
+            columns = [c for c in columns or () if c != id]
         data = _from_dataset(_from_frame(frame, url, target, columns or (), unit))
+        data.identifiers, data.labelled = identifiers, labelled
     if unit is not None:
+        if withdrawn is not None and kind == "python":
+            data = _without(data, unit, withdrawn)
         data = _with_persons(data, unit)
     return data.split(test=test, validation=validation, seed=seed) if test or validation else data
 
@@ -181,8 +208,28 @@ def _with_persons(data: FederatedData, unit: str) -> FederatedData:
     if np.isnan(codes).any():
         raise DataError(f"column {unit!r} is missing in some rows, which are then nobody's")
     rest = data.prepared([_Columns([i for i, name in enumerate(names) if name != unit])])
+    rest.identifiers, rest.labelled = data.identifiers, data.labelled
     rest.persons = np.unique(codes, return_inverse=True)[1].astype(np.int64)
     return rest
+
+
+def _without(data: FederatedData, unit: str, withdrawn: Withdrawn) -> FederatedData:
+    """The data without the rows of persons who withdrew."""
+    names = [feature.name for feature in data.schema.features]
+    _check_columns([unit], names)
+    place = names.index(unit)
+    known = np.array(data.schema.features[place].categories, dtype=object)
+    codes = np.asarray(data.X[:, place], dtype=float).reshape(-1)
+    whose = known[codes.astype(np.int64)] if len(known) else codes.tolist()
+    kept = ~np.array(withdrawn.of([_category(unit) for unit in whose]), dtype=bool)
+    parts = [int(data.sizes(part)[0]) for part in ("train", "validation", "test")]
+    ends = np.cumsum(parts)
+    held = [np.array([int(kept[a:b].sum())]) for a, b in pairwise(ends)]
+    if not kept.any():
+        raise DataError("everybody has withdrawn: there are no rows")
+    offsets = np.array([0, int(kept.sum())], dtype=np.int64)
+    y = None if data.y is None else data.y[kept]
+    return FederatedData(data.X[kept], y, offsets, schema=data.schema, held_out=(held[0], held[1]))
 
 
 def _from_frame(

@@ -28,17 +28,20 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from solera.core.clients import IntArray, Part, Segments
+from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
 from solera.core.engine import Ask
 from solera.core.errors import DataError, PayloadError, SoleraError, UsageError, WorkerDied
 from solera.core.gate import ReleaseLimits
 from solera.core.payload import DEFAULT_LIMITS, Limits, decode, encode, encode_pieces
 from solera.core.replies import Failure, FailureKind
+from solera.core.sealing import SealedOutside
 from solera.data.federated import FederatedData
 from solera.engines.asks import ask_from_payload, ask_to_payload
-from solera.engines.blocks import RELEASED, Runner, States
+from solera.engines.blocks import Runner, States
 from solera.engines.child import Child
+from solera.engines.gates import RELEASED
 from solera.serve.agent.error_codes import code_of
+from solera.serve.agent.ledger import Ledger
 from solera.serve.agent.releases import Releases
 
 _LOCAL = Limits(size=4 * DEFAULT_LIMITS.size, structure=4 * DEFAULT_LIMITS.structure, depth=40)
@@ -71,10 +74,14 @@ class WorkerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The limits of the gate that stands around the rows, and the file of what has left them."""
+    """The limits of the gate that stands around the rows, and the files of what has left them.
+
+    ``ledger`` is that of what left with noise.
+    """
 
     limits: ReleaseLimits
     releases: Path
+    ledger: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class Outcome:
     """What became of a task: a reply as a frame, or a reason. ``state`` is what the client keeps.
 
     Without a reply the state is the one the task was given. ``counted`` are the numbers that the
-    gate has counted as told for the first time.
+    gate has counted as told for the first time, ``epsilon`` what was spent of the privacy budget.
     """
 
     kind: Literal["replied"] | FailureKind
@@ -90,6 +97,7 @@ class Outcome:
     reply: bytes | None = None
     reason: str = ""
     counted: int = 0
+    epsilon: float = 0.0
 
 
 class Worker:
@@ -138,7 +146,7 @@ class Worker:
         with self._turn:
             self._begin()
 
-    def run(self, ask: Ask, client_id: int, state: Mapping[str, Any]) -> Outcome:
+    def run(self, ask: Ask, client_id: int, state: Mapping[str, Any], job: str = "") -> Outcome:
         """Run the ask's task for this client; returns within the time limit, whatever it does.
 
         A :class:`DataError` says that the rows cannot be read now.
@@ -154,7 +162,12 @@ class Worker:
             kind: FailureKind = "failed"
             try:
                 ask = replace(ask, clients=np.array([client_id]))
-                order = {"ask": ask_to_payload(ask), "state": before, "seconds": seconds}
+                order = {
+                    "ask": ask_to_payload(ask),
+                    "state": before,
+                    "seconds": seconds,
+                    "job": job,
+                }
                 self._channel.send(order, deadline)
                 return Outcome(**self._channel.receive(deadline))
             except TimeoutError:
@@ -275,7 +288,7 @@ def _serve(end: socket.socket, source: Rows, limits: WorkerLimits, guard: Guard 
     channel = _Channel(end)
     try:
         rows = _Owner(source() if callable(source) else source)
-        gate = None if guard is None else (guard.limits, Releases(guard.releases))
+        gate = None if guard is None else _gate_of(guard)
     except Exception as error:
         if not isinstance(error, SoleraError):
             log.warning("the rows cannot be read", exc_info=error)
@@ -291,20 +304,33 @@ def _serve(end: socket.socket, source: Rows, limits: WorkerLimits, guard: Guard 
         os._exit(_OUT_OF_MEMORY)
 
 
-_Gate = tuple[ReleaseLimits, Releases] | None
+_Gate = tuple[ReleaseLimits, Releases, Ledger | None] | None
+
+
+def _gate_of(guard: Guard) -> _Gate:
+    ledger = None if guard.ledger is None else Ledger(guard.ledger)
+    return guard.limits, Releases(guard.releases), ledger
 
 
 def _serve_asks(channel: _Channel, rows: _Owner, gate: _Gate) -> None:
-    limits, releases = gate or (None, None)
-    runner, steps = Runner(rows, limits=limits), list[str]()
+    limits, releases, ledger = gate or (None, None, None)
+    runner, steps = _runner(rows, limits, ledger), list[str]()
     while True:
         order = channel.receive()
         ask = ask_from_payload(order["ask"])
         if (wanted := [step.digest for step in ask.prepare]) != steps:
-            runner, steps = Runner(rows, limits=limits), wanted  # one prepared copy at a time
+            runner, steps = _runner(rows, limits, ledger), wanted  # one prepared copy at a time
+        if ledger is not None:
+            ledger.begin(order["job"])
         _alarm(order["seconds"] + _GRACE)
         channel.send(_answer(runner, ask, order["state"], releases))
         _alarm(0)
+
+
+def _runner(rows: _Owner, limits: ReleaseLimits | None, ledger: Ledger | None) -> Runner:
+    runner = Runner(rows, limits=limits, ledger=ledger)
+    runner.sealer = SealedOutside()  # the agent has the keys
+    return runner
 
 
 def _answer(
@@ -322,7 +348,10 @@ def _answer(
             after = states.get(client, {})
             left = after.pop(RELEASED, None)
             counted = 0 if releases is None else releases.keep(left)
-            return {"kind": "replied", "reply": frame, "state": after, "counted": counted}
+            ledger = None if runner.gates is None else runner.gates.ledger
+            spent = ledger.last if isinstance(ledger, Ledger) else 0.0
+            told = {"counted": counted, "epsilon": spent}
+            return {"kind": "replied", "reply": frame, "state": after, **told}
         failure = block.failures[0]
     except Exception as caught:
         failure = Failure(client, "failed", "", caught)
@@ -355,6 +384,12 @@ class _Owner:
 
     def units(self, client: int, part: Part) -> IntArray | None:
         return self.data.units(0, part)
+
+    def identifiers_of(self, client: int, part: Part) -> Array | None:
+        return self.data.identifiers_of(0, part)
+
+    def labelled_of(self, client: int, part: Part) -> BoolArray | None:
+        return self.data.labelled_of(0, part)
 
     def prepared(self, steps: Sequence[Any]) -> _Owner:
         return _Owner(self.data.prepared(steps))

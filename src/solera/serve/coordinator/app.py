@@ -30,7 +30,8 @@ from solera.serve.coordinator.service import UPLOADS, Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
-from solera.serve.identity import Unauthorised
+from solera.serve.coordinator.web.pages import pages_of
+from solera.serve.identity import Identity, Unauthorised
 
 _CACHED_SECONDS = 0.5
 """How long an answer that anybody may ask for is given again."""
@@ -44,13 +45,14 @@ def create_app(
     background: Callable[[Coordinator], Coroutine[Any, Any, None]] | None = None,
     *,
     uploads: int = UPLOADS,
+    identity: Identity | None = None,
 ) -> FastAPI:
     """The service over a store; ``admin`` is the hash of the driver's token.
 
     ``background`` is what the coordinator does beside answering, ``uploads`` the bytes that a
-    client, or drivers, may have uploaded and not used yet.
+    client, or drivers, may have uploaded and not used yet, ``identity`` what it signs with.
     """
-    coordinator = Coordinator(store, blobs, admin, uploads=uploads)
+    coordinator = Coordinator(store, blobs, admin, uploads=uploads, identity=identity)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -99,30 +101,31 @@ def create_app(
     text = Cached(metrics.text, _CACHED_SECONDS)
 
     @app.get("/readyz", tags=["health"])
-    def ready() -> dict[str, Any]:
+    async def ready() -> dict[str, Any]:
         """Alive, and the database answers."""
-        return {"status": "ok", "federations": federations()}
+        return {"status": "ok", "federations": await federations.get()}
 
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
-    def numbers() -> Response:
+    async def numbers() -> Response:
         """Numbers for Prometheus. They name no client, no job and no federation."""
-        return Response(text(), media_type=CONTENT_TYPE)
+        return Response(await text.get(), media_type=CONTENT_TYPE)
 
     routers = [
+        work_of(coordinator),  # asked for most often, and found first
         members(coordinator),
         blobs_of(coordinator),
         jobs_of(coordinator),
         asks_of(coordinator),
-        work_of(coordinator),
     ]
     for router in routers:
         app.include_router(router)
+    app.include_router(pages_of(coordinator))
     described = cache(lambda: describe(app, coordinator, routers))
     app.openapi = described  # type: ignore[method-assign]
     document = cache(lambda: json.dumps(described()).encode())
 
     @app.get("/openapi.json", include_in_schema=False)
-    def openapi() -> Response:
+    async def openapi() -> Response:
         return Response(document(), media_type="application/json")
 
     return app

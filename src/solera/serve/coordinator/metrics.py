@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from starlette.concurrency import run_in_threadpool
+
 from solera.core.errors import MissingExtra
 from solera.serve.coordinator.service import Coordinator
 
@@ -116,3 +118,9 @@ class Cached(Generic[T]):
                 self._value = self._find()
                 self._until = time.monotonic() + self._seconds
             return self._value
+
+    async def get(self) -> T:
+        """The same for a coroutine: only finding out takes a thread."""
+        if time.monotonic() < self._until:
+            return self._value
+        return await run_in_threadpool(self)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio.selector_events
 import asyncio.sslproto
+import gc
 import logging
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from solera.serve.identity import Identity, new_token, token_hash
 
 _KEEP_ALIVE = 75
 """Seconds: agents come back after their tasks, and a new TLS connection is dear."""
+_TURN_SECONDS = 0.0005
+"""How long one thread computes while another waits to: with Python's 5 ms, a request that needs
+the interpreter four times waits 20 ms for somebody else's query."""
 _READ_AT_ONCE = 1 << 16
 """Bytes per connection: with asyncio's 256 kB a thousand of them need 600 MB."""
 
@@ -46,14 +51,17 @@ def coordinator_app(
     store = Store(database_of(folder, database))
     blobs = Blobs(folder / "blobs")
     token = driver_token(folder)
+    identity = _identity(folder / "identity")
 
     async def supervise(coordinator: Coordinator) -> None:
         assert url is not None
-        audit = AuditLog(folder / "audit.log", _identity(folder / "identity"))
+        audit = AuditLog(folder / "audit.log", identity)
         await Supervisor(coordinator, url, folder / "jobs", audit, certificate).run()
 
     background = None if url is None else supervise
-    return create_app(store, blobs, token_hash(token), background, uploads=uploads)
+    return create_app(
+        store, blobs, token_hash(token), background, uploads=uploads, identity=identity
+    )
 
 
 def database_of(folder: Path, database: str | None) -> str:
@@ -115,13 +123,16 @@ def serve(
     make_private(Path(folder))
     sole = Sole(Path(folder), database_of(Path(folder), database))
     allow_many()
+    sys.setswitchinterval(_TURN_SECONDS)
     logs.set_up(log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
     plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
     plain.max_size = _READ_AT_ONCE
+    app = coordinator_app(folder, database, url, certificate, uploads=uploads)
+    gc.freeze()  # what lives as long as the process is not looked through again and again
     uvicorn.run(
-        coordinator_app(folder, database, url, certificate, uploads=uploads),
+        app,
         host=host,
         port=port,
         ssl_certfile=certificate,
@@ -132,5 +143,6 @@ def serve(
         timeout_graceful_shutdown=2,
         timeout_keep_alive=_KEEP_ALIVE,
         http=Connection,
+        proxy_headers=False,  # whoever says to speak for another address is not believed
     )
     sole.close()

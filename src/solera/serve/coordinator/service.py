@@ -18,14 +18,16 @@ from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator.clock import Clock
 from solera.serve.coordinator.connections import SCOPE
 from solera.serve.coordinator.notifier import Notifier
+from solera.serve.coordinator.pending import PendingWork
 from solera.serve.coordinator.quotas import DiskFull, Rates, TooMany, Uploads
 from solera.serve.coordinator.refusals import Refusals
 from solera.serve.coordinator.store.base import Denied
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.coordinator.store.tables import ClientRow, TokenRow
 from solera.serve.identity import (
     UNKNOWN_KEY,
+    Identity,
     NonceCache,
     Unauthorised,
     check_request,
@@ -52,6 +54,14 @@ _COSTS = {
 }
 """Requests that leave something on the disk for good cost more."""
 _LOOK_AGAIN = 1.0
+_FOR_ADMINISTRATORS = (
+    "/v1/federations/{federation}/invites",
+    "/v1/federations/{federation}/clients/{client}/revoke",
+)
+_OF_NO_FEDERATION = ("/v1/blobs", "/v1/blobs/{digest}")
+"""Blobs are named by their SHA-256: who can name one has it, or was told of it."""
+_MOST_DRIVEN = 10_000
+"""Names of jobs that are remembered."""
 
 
 class Refused(SoleraError):
@@ -65,7 +75,15 @@ class Refused(SoleraError):
 class Coordinator:
     """Store, blobs and waiting requests of a running coordinator."""
 
-    def __init__(self, store: Store, blobs: Blobs, admin: bytes, *, uploads: int = UPLOADS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        blobs: Blobs,
+        admin: bytes,
+        *,
+        uploads: int = UPLOADS,
+        identity: Identity | None = None,
+    ) -> None:
         self.store = store
         self.blobs = blobs
         self.admin = admin
@@ -77,15 +95,22 @@ class Coordinator:
         self.nonces = NonceCache()
         self.notifier = Notifier()
         self.refusals = Refusals()
+        self.pending = PendingWork(store, self.inline)
         self.rates = Rates(_RATE, _BURST)
         self.uploads = Uploads(uploads)
         self.clock = Clock(store.last_moment())
+        self.identity = identity
+        """The keys with which it signs its log, and what it says of models."""
+        self.signed_event = 0
+        """The last event that is in the signed log."""
         self.log_problem = ""
         """Why nothing can be added to the signed log, if so: then no job begins."""
         self.heard: dict[tuple[str, int], float] = {}
         """When clients were heard of, until it is written down."""
         self._clients: dict[bytes, ClientRow] = {}
         self._keys: set[bytes] = set()
+        self._tokens: dict[bytes, TokenRow] | None = None
+        self._driven: set[str] = set()
         self._look_at = float("-inf")
         self._looking = asyncio.Lock()
 
@@ -93,15 +118,28 @@ class Coordinator:
 
     async def driver(self, request: Request) -> None:
         self._check_token(request)
+        if request.state.limited is not None:
+            await self._check_limits(request, request.state.limited)
         self._spend(request, request.client)
         self._known(request, "driver")
 
     async def asker(self, request: Request) -> None:
         """The driver of the job in the path: in a job that the coordinator runs, its own alone."""
         await self.driver(request)
-        job = await run_in_threadpool(self.store.job, request.path_params["job"])
-        if job.kind != "driven" and not request.state.is_managed:
-            raise Refused("driver", f"job {job.id!r} is run by the coordinator, which alone asks")
+        job = request.path_params["job"]
+        if not request.state.is_managed and not await self._is_driven(job):
+            raise Refused("driver", f"job {job!r} is run by the coordinator, which alone asks")
+
+    async def _is_driven(self, job: str) -> bool:
+        """Whether a job is driven from outside, which never changes: it is looked up once."""
+        if job not in self._driven:
+            stored = await run_in_threadpool(self.store.job, job)
+            if stored.kind != "driven":
+                return False
+            if len(self._driven) >= _MOST_DRIVEN:
+                self._driven.clear()
+            self._driven.add(job)
+        return True
 
     async def signed(self, request: Request, audience: str, seen: NonceCache | None) -> bytes:
         """The key that signed this request for a federation."""
@@ -137,8 +175,33 @@ class Coordinator:
         token = token_hash(request.headers.get("Authorization", "").removeprefix("Bearer "))
         own = token_hash(self.managed_token)
         request.state.is_managed = hmac.compare_digest(token, own)
-        if not request.state.is_managed and not hmac.compare_digest(token, self.admin):
+        request.state.limited = None
+        if request.state.is_managed or hmac.compare_digest(token, self.admin):
+            return
+        if self._tokens is None:
+            self._tokens = {row.token_hash: row for row in self.store.tokens()}
+        limited = self._tokens.get(token)
+        if limited is None or limited.expires < time.time():
             raise Refused("driver", "wrong token")
+        request.state.limited = limited
+
+    async def _check_limits(self, request: Request, token: TokenRow) -> None:
+        """What a program's token allows: a role, and one federation or all."""
+        route = getattr(request.scope.get("route"), "path", "")
+        if request.method != "GET" and token.role == "viewer":
+            raise Refused("driver", f"token {token.name!r} may look only")
+        if route in _FOR_ADMINISTRATORS and token.role != "administrator":
+            raise Refused("driver", f"token {token.name!r} may not do that")
+        if token.federation is None:
+            return
+        federation = request.path_params.get("federation")
+        if "job" in request.path_params:
+            job = await run_in_threadpool(self.store.job, request.path_params["job"])
+            federation = job.federation
+        if federation is None and route not in _OF_NO_FEDERATION:
+            raise Refused("driver", f"token {token.name!r} is for {token.federation!r} only")
+        if federation not in (None, token.federation):
+            raise Refused("driver", f"token {token.name!r} is for {token.federation!r} only")
 
     def _check_signature(
         self, request: Request, audience: str, body: str | None, seen: NonceCache | None
@@ -167,6 +230,10 @@ class Coordinator:
         """Somebody has joined."""
         self._keys.add(key)
         self.notifier.notify()
+
+    def forget_tokens(self) -> None:
+        """Tokens have changed: look again."""
+        self._tokens = None
 
     def forget_clients(self) -> None:
         """Who takes part has changed: look again, and wake everybody."""
@@ -223,9 +290,10 @@ class Coordinator:
 
     def inline(self, digest: str | None, most: int = INLINE) -> str | None:
         """A small blob as text, to be sent along with the message that names it."""
-        if digest is None or self.blobs.size(digest) > most:
+        if digest is None:
             return None
-        return b64encode(self.blobs.read(digest)).decode()
+        data = self.blobs.read_small(digest, most)
+        return None if data is None else b64encode(data).decode()
 
     def keep(self, digest: str, frame: str) -> None:
         """Store a blob that was sent along with a message."""

@@ -75,7 +75,7 @@ class Supervisor:
             self._environment[PIN] = certificate
         self._drivers: dict[str, _Driver] = {}
         self._tidied = time.monotonic()
-        self._signed = 0
+        self._forgotten = 0
         self._found = False
 
     async def run(self) -> None:
@@ -192,10 +192,11 @@ class Supervisor:
         store = self.coordinator.store
         if not self._found:
             self._find_end()
-        while events := store.events(after=self._signed):
+        while events := store.events(after=self.coordinator.signed_event):
             head = self.audit.extend([(event.event, _facts(event)) for event in events])
-            self._signed = events[-1].id
-            store.forget_routine(self._signed, head)
+            last = self.coordinator.signed_event = events[-1].id
+            store.forget_routine(last, head, after=self._forgotten)
+            self._forgotten = last
         self.audit.head()  # a log that was cut is noticed, also when there is nothing to add
 
     def _find_end(self) -> None:
@@ -207,7 +208,7 @@ class Supervisor:
                 f"{self.audit.path} ends at line {head.n}, {known[0]} lines were written",
                 hint="restore it from a copy",
             )
-        self._signed = int((self.audit.last() or {}).get("event", 0))
+        self.coordinator.signed_event = int((self.audit.last() or {}).get("event", 0))
         self._found = True
 
 

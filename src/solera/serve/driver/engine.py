@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -32,12 +33,15 @@ from solera.core.schema import Schema
 from solera.core.task import find_task
 from solera.core.topology import Topology
 from solera.engines.blocks import validate_and_fold
+from solera.learn.base import Learner
 from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
 from solera.serve.driver.agreed_rows import AgreedRows
+from solera.serve.driver.published import fetch, publish
 from solera.serve.driver.signatures import Signatures
 from solera.serve.peers import KnownKeys
+from solera.serve.provenance import Provenance
 
 _WAIT = 20
 _ALL_AT_ONCE = 64
@@ -64,11 +68,25 @@ class HttpEngine:
         self._rows = AgreedRows()
         stored = connection.call("GET", f"/v1/jobs/{job}", wire.Job)
         self.active = stored.clients or []
+        self._federation = stored.federation
         self.signatures = Signatures(connection, stored.federation, job, known or KnownKeys())
 
     @property
     def clients(self) -> int:
         return len(self.active)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The enrolment numbers of the clients, by which they know themselves."""
+        return self.active
+
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """What the clients are called, in their order."""
+        path = f"/v1/federations/{self._federation}"
+        members = self.connection.call("GET", path, wire.Members).clients
+        names = {member.id: member.name for member in members}
+        return tuple(names.get(number, f"client {number}") for number in self.active)
 
     @property
     def schema(self) -> Schema | None:
@@ -170,9 +188,10 @@ class HttpEngine:
 
     def _upload(self, ask: Ask) -> str | dict[int, str]:
         if not isinstance(ask.payload, PerClient):
-            return self.connection.upload(encode(ask.payload))
+            return self.connection.upload(encode(wire.covered(ask.payload, ask.cover)))
+        payloads = ask.payload.payloads
         return {
-            self.active[c]: self.connection.upload(encode(ask.payload.payloads[c]))
+            self.active[c]: self.connection.upload(encode(wire.covered(payloads[c], ask.cover)))
             for c in ask.clients.tolist()
         }
 
@@ -258,6 +277,17 @@ class DrivenEngine:
             self._announced = False
             self._current = self._members = None
 
+    def publish(self, learner: Learner, out: str | os.PathLike[str]) -> Provenance:
+        """Make a fitted learner the model of the last job, and save it at ``out``.
+
+        Beside it goes the coordinator's signed statement about where the model comes from, which
+        ``solera model verify`` checks. Publish before you evaluate: that is a job of its own.
+        """
+        if self._last is None:
+            raise UsageError("nothing was asked yet", hint="fit the learner before you publish it")
+        publish(self.connection, self._last.job, learner)
+        return fetch(self.connection, self._last.job, out)
+
     def open_job(self) -> HttpEngine:
         """The job in which is asked now; where nothing is announced, one that does not say what."""
         return self._current or self._open()
@@ -277,6 +307,14 @@ class DrivenEngine:
     def job(self) -> str:
         """The name of the job in which was asked last; without any, one is opened."""
         return (self._last or self.open_job()).job
+
+    @property
+    def numbers(self) -> list[int]:
+        return self.open_job().numbers
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        return self.open_job().client_names
 
     @property
     def clients(self) -> int:
@@ -364,6 +402,7 @@ def connect(
     deadline: float | None = None,
     topology: Topology | None = None,
     known_keys: str | os.PathLike[str] | None = None,
+    secure: Any = False,
 ) -> Federation:
     """A real federation, to be asked like a simulated one.
 
@@ -383,6 +422,8 @@ def connect(
         :mod:`solera.serve.peers`. Replies count only with the signature of the client's key. Keys
         that are not in the file are believed at first sight and added; without a file they are
         forgotten when this program ends.
+    secure: True, or a :class:`SecureSum`: whatever adds up is folded so that neither coordinator
+        nor driver sees a single reply; see :mod:`solera.privacy.secure_sum`.
     """
     token = token or os.environ.get("SOLERA_TOKEN", "")
     if not token:
@@ -400,4 +441,4 @@ def connect(
         seconds=deadline,
     )
     engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job, known))
-    return Federation(engine, seed=seed, topology=topology)
+    return Federation(engine, seed=seed, topology=topology, secure=secure)

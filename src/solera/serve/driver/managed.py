@@ -26,6 +26,7 @@ from solera.learn.base import Additive, Learner, Predictor
 from solera.serve import wire
 from solera.serve.connection import PIN, TOKEN, Connection, CoordinatorError
 from solera.serve.driver.engine import HttpEngine
+from solera.serve.driver.published import publish
 from solera.serve.driver.standing import Standing
 from solera.serve.job_spec import JobSpec, parse_job
 
@@ -39,14 +40,13 @@ def drive(connection: Connection, job: str) -> None:
     description = connection.download(_job(connection, job).spec)
     spec = parse_job(decode(description)["toml"], file=job, name=job)
     _wait_for_clients(connection, job, spec)
-    federation = Federation(HttpEngine(connection, job), seed=spec.seed)
+    federation = Federation(HttpEngine(connection, job), seed=spec.seed, secure=spec.secure)
     learner = spec.learner
     if isinstance(learner, Additive) and spec.standing:
         Standing(connection, job, learner, federation).run()
         return
     learner.fit(federation, callbacks=[_Notes(connection, job)])
-    model = wire.NewModel(connection.upload(learner.to_bytes()))
-    connection.request("PUT", f"/v1/jobs/{job}/model", json=model)
+    publish(connection, job, learner)
     _evaluate(connection, job, learner, federation, spec)
     _move(connection, job, "finished")
 

@@ -1,8 +1,10 @@
 """A standing job: clients contribute whenever they can, the model is published again each time.
 
-Answers are folded in blocks of client numbers, and the blocks in order. A new answer changes its
-own block only, and the model depends on what clients said, not on when they said it: every order
-of arrival, with whatever crashes in between, gives the same bytes.
+Answers are folded in blocks of members in the order in which they joined, and the blocks in order.
+A new answer changes its own block only, and the model depends on what clients said, not on when
+they said it: every order of arrival, with whatever crashes in between, gives the same bytes. Of a
+client that left and had everything deleted nothing remains: the others move up by one, and the
+model is that of a federation that never had it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ log = logging.getLogger("solera.driver")
 
 _BLOCK = 16
 _WAIT = 20
+Answers = list[tuple[int, wire.Queued]]
 
 
 class Standing:
@@ -49,6 +52,8 @@ class Standing:
         self._payload: Any = None
         self._call: wire.Call
         self._answers: Mapping[int, wire.Queued] = {}
+        self._members: list[int] = []
+        self._dealt: dict[int, Answers] = {}
         self._partials: dict[int, Any] = {}
         self._unsound: dict[int, wire.Queued] = {}
         """Answers that were turned away."""
@@ -89,24 +94,36 @@ class Standing:
 
     def _fold(self, answers: Mapping[int, wire.Queued]) -> None:
         """Take over the latest answers: the blocks in which one has changed are folded anew."""
-        changed = {
-            client // _BLOCK
-            for client in {*answers, *self._answers}
-            if answers.get(client) != self._answers.get(client)
-        }
+        dealt = self._deal(answers)
         self._answers = answers
         aggregation = self.learner.aggregation()
-        for block in sorted(changed):
+        for block in sorted({*dealt, *self._dealt}):
+            if dealt.get(block) == self._dealt.get(block):
+                continue
             partial = None
-            for client in range(block * _BLOCK, (block + 1) * _BLOCK):
-                if client in answers and self._unsound.get(client) != answers[client]:
-                    folded = self._folded(client, answers[client])
+            for client, answer in dealt.get(block, []):
+                if self._unsound.get(client) != answer:
+                    folded = self._folded(client, answer)
                     try:
                         partial = aggregation.merge(partial, folded)
                     except Exception as error:
                         reason = f"does not fit those of the others: {error}"
-                        self._turn_away(answers[client], Failure(client, "invalid", reason))
+                        self._turn_away(answer, Failure(client, "invalid", reason))
             self._partials[block] = partial
+        self._dealt = dealt
+
+    def _deal(self, answers: Mapping[int, wire.Queued]) -> dict[int, Answers]:
+        """The answers of every block."""
+        if not set(answers) <= set(self._members) or set(self._answers) - set(answers):
+            federation = self.connection.call("GET", self.path, wire.Job).federation
+            path = f"/v1/federations/{federation}"
+            found = self.connection.call("GET", path, wire.Members).clients
+            self._members = sorted({*(member.id for member in found), *answers})
+        dealt: dict[int, Answers] = {}
+        for place, client in enumerate(self._members):
+            if client in answers:
+                dealt.setdefault(place // _BLOCK, []).append((client, answers[client]))
+        return dealt
 
     def _folded(self, client: int, answer: wire.Queued) -> Any:
         """The partial of one answer; None if it is not sound, which everyone is then told."""

@@ -39,6 +39,7 @@ multiplied; see :mod:`solera.study.files.grid` for lists and ranges. Further ent
 
     schemes = ["alone", "federated", "centralised"]
     metrics = ["macro_f1", "accuracy"]      # the first decides what is best
+    scores = true                           # AUROC, calibration and the like, and their curves
     folds = 5                               # cross-validation inside every client
 
     [search]
@@ -84,7 +85,7 @@ from solera.study.files.tables import (
     TomlTable,
     Variant,
 )
-from solera.study.metrics import METRICS
+from solera.study.metrics import METRICS, SCORE_METRICS
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Study:
     seeds: tuple[int, ...] = (0,)
     schemes: tuple[Scheme, ...] = ("federated",)
     metrics: tuple[str, ...] = ()
+    scores: bool = False
     folds: int = 0
     search: SearchSpec = field(default_factory=SearchSpec)
     budget: BudgetSpec = field(default_factory=BudgetSpec)
@@ -169,6 +171,7 @@ class _File:
     seeds: Sequence[int] | _Span = ()
     schemes: Sequence[str] = ()
     metrics: Sequence[str] = ()
+    scores: bool = False
     folds: int = 0
     search: SearchSpec | None = None
     budget: BudgetSpec | None = None
@@ -179,12 +182,14 @@ def _study(content: TomlTable, text: str) -> Study:
     check_call(_File, "the file", content, ())
     if not re.fullmatch(r"\w[\w .+-]*", content["name"]):
         raise Problem(("name",), f"name {content['name']!r} cannot be the name of a folder")
+    metrics = _names(content, "metrics", METRICS)
     study = Study(
         name=content["name"],
         grids=tuple(grids_of(content)),
         seeds=_seeds(content.get("seeds", [0])),
         schemes=_names(content, "schemes", SCHEMES) or ("federated",),  # type: ignore[arg-type]
-        metrics=_names(content, "metrics", METRICS),
+        metrics=metrics,
+        scores=content.get("scores", False) or not set(metrics).isdisjoint(SCORE_METRICS),
         folds=content.get("folds", 0),
         search=build_table(SearchSpec, "[search]", content.get("search", {}), ("search",)),
         budget=build_table(BudgetSpec, "[budget]", content.get("budget", {}), ("budget",)),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from solera.study.formatting import metric_label
+from solera.study.files.tables import SCHEMES
+from solera.study.formatting import capital, metric_label
 from solera.study.report import figures
 from solera.study.report.blocks import Blocks, Paragraph, Table
-from solera.study.report.groups import StudyResults
+from solera.study.report.groups import Group, StudyResults
+from solera.study.run.results import Result
 from solera.study.run.schemes import divided, load
 
 MOST_BOXES = 24
+MOST_SLOPES = 4
+Scores = Mapping[str, Mapping[int, float]]
+"""The score of every client by method or scheme."""
 
 
 def partitions(study: StudyResults) -> Blocks:
@@ -75,10 +80,55 @@ def fairness(study: StudyResults) -> Blocks:
         ]
         for name, values in scores.items()
     ]
-    caption = f"{metric.capitalize()} of every client on its own test rows, over all seeds."
+    caption = f"{capital(metric)} of every client on its own test rows, over all seeds."
     shown = dict(list(scores.items())[:MOST_BOXES])
     header = ["", "worst", "tenth", "median", "best", "spread", "Jain's index"]
     return [figures.drawn(figures.spreads(shown, metric), caption), Table(rows, header)]
+
+
+def one_by_one(study: StudyResults) -> Blocks:
+    """How every client fares with each method, and from alone to federated to centralised."""
+    blocks: Blocks = []
+    for division, groups in study.shown_divisions:
+        by_name = {group.name: _client_means(group.results) for group in groups}
+        by_name = {name: scores for name, scores in by_name.items() if len(scores) > 1}
+        if not by_name:
+            continue
+        first = next(g for g in groups if g.name in by_name).results[0]
+        metric, names = metric_label(first.score or "score"), first.names
+        if len(by_name) > 1:
+            shown = dict(list(by_name.items())[:MOST_BOXES])
+            picture = figures.heat_map(shown, metric, names)
+            caption = f"{capital(metric)} of every client by method on {', '.join(division)}."
+            blocks.append(figures.drawn(picture, caption))
+        for method, schemes in _by_scheme(groups, by_name).items():
+            where = f"{method} on {', '.join(division)}"
+            caption = (
+                f"{capital(metric)} of every client with {where}, {' → '.join(schemes)}; the "
+                "thick line is their mean."
+            )
+            blocks.append(figures.drawn(figures.slopes(schemes, metric, names), caption))
+    return blocks
+
+
+def _client_means(results: Sequence[Result]) -> dict[int, float]:
+    """The mean over seeds of each client's score."""
+    clients = dict.fromkeys(client for result in results for client in result.clients)
+    return {
+        client: float(np.mean([r.clients[client] for r in results if client in r.clients]))
+        for client in clients
+    }
+
+
+def _by_scheme(groups: Sequence[Group], scores: Scores) -> dict[str, Scores]:
+    """The scores of a method in each scheme, for methods that were tried in several."""
+    methods: dict[str, dict[str, Mapping[int, float]]] = {}
+    for scheme in SCHEMES:
+        for group in groups:
+            if group.scheme == scheme and group.name in scores:
+                methods.setdefault(group.method, {})[scheme] = scores[group.name]
+    several = {method: schemes for method, schemes in methods.items() if len(schemes) > 1}
+    return dict(list(several.items())[:MOST_SLOPES])
 
 
 def jain(scores: Sequence[float]) -> float:

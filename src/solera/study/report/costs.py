@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from operator import add
 
 import numpy as np
 
-from solera.study.formatting import number, size
+from solera.study.formatting import capital, metric_label, number, size
 from solera.study.report import figures
 from solera.study.report.blocks import Blocks, Paragraph, Preformatted, Table
 from solera.study.report.groups import StudyResults
@@ -33,6 +34,32 @@ def traffic(study: StudyResults) -> Blocks:
     header = ["", "rounds", "in all", "per round", "per client and round"]
     note = "Sizes of the encoded payloads of one training, mean over seeds and folds."
     return [Table(rows, header), Paragraph(note)]
+
+
+def score_by_cost(study: StudyResults) -> Blocks:
+    """The metric that decides against bytes and against energy, one picture for each division."""
+    blocks: Blocks = []
+    metric = metric_label(study.metric)
+    for division, groups in study.shown_divisions:
+        sent: dict[str, tuple[float, float]] = {}
+        used: dict[str, tuple[float, float]] = {}
+        for group in groups:
+            score = group.mean(study.metric)
+            if math.isnan(score) or len(sent) == figures.MOST_POINTS:
+                continue
+            exchanged = float(np.mean([r.bytes_down + r.bytes_up for r in group.results]))
+            if exchanged:  # a client alone sends nothing
+                sent[group.name] = exchanged / 1e6, score
+            watt_hours = [r.energy.wh for r in group.results if r.energy is not None]
+            if watt_hours:
+                used[group.name] = float(np.mean(watt_hours)), score
+        where = f"on {', '.join(division)}"
+        for points, cost in ((sent, "MB exchanged in training"), (used, "Wh of training")):
+            if len(points) > 1:
+                picture = figures.scatter(points, cost, metric)
+                caption = f"{capital(metric)} against {cost} {where}, means over the seeds."
+                blocks.append(figures.drawn(picture, caption))
+    return blocks
 
 
 def energy(study: StudyResults) -> Blocks:

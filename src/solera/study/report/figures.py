@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import blake2s
 from html import escape
 from typing import Any
 
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from solera.core.rounds import logged
+from solera.learn.score_curves import GRID, Curves
 from solera.study.formatting import metric_label
 from solera.study.report import blocks
 from solera.study.run.results import Result
@@ -30,6 +32,8 @@ MOST_TICKS, MOST_NUMBERS = 30, 12
 """So many classes of a confusion matrix are named, and its cells have numbers."""
 MOST_SERIES = 8
 """More curves than colours cannot be told apart."""
+MOST_POINTS = 24
+"""More marks of a scatter plot have no room in its legend."""
 Series = Mapping[str, Sequence[Result]]
 
 
@@ -46,7 +50,7 @@ def drawn(figure: Any, caption: str, *, shown: bool = True) -> blocks.Figure:
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)  # a page needs no address of any kind
     svg = svg.replace("#000000", "currentColor").replace(BLUE, "var(--accent)")
-    prefix = re.sub(r"\W+", "-", caption)[:40]
+    prefix = "f" + blake2s(caption.encode(), digest_size=6).hexdigest()
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     label = escape(caption, quote=True)
     svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
@@ -171,6 +175,109 @@ def bars(values: Mapping[str, float], x: str) -> Any:
     """One horizontal bar each."""
     figure, ax = _axes(x, "", rows=list(values), row_height=0.32)
     ax.barh(np.arange(len(values)), list(values.values()), height=0.7, color=BLUE)
+    return figure
+
+
+def judged(series: Mapping[str, Sequence[Curves]], clients: Sequence[Curves]) -> Any:
+    """ROC, precision–recall and calibration: a line each, a band and thin lines for clients."""
+    figure = Figure(figsize=(8.4, 3.4), layout="constrained")
+    panels = figure.subplots(1, 3)
+    for ax, get in zip(panels, (_roc, _precision, _calibration), strict=True):
+        each = [get(curves) for curves in clients]
+        if len(each) > 1:
+            x, heights = each[0][0], np.array([y for _, y in each])
+            if get is not _calibration:
+                low, high = heights.min(axis=0), heights.max(axis=0)
+                ax.fill_between(x, low, high, color=BLUE, alpha=0.12, linewidth=0)
+            for own_x, own_y in each:
+                ax.plot(own_x, own_y, color="0.65", linewidth=0.6)
+        for i, (name, found) in enumerate(series.items()):
+            colour, style = _look(i)
+            lines = np.array([get(curves) for curves in found])
+            x, y = _column_means(lines[:, 0]), _column_means(lines[:, 1])
+            ax.plot(x, y, color=colour, linestyle=style, linewidth=2, label=name)
+    for ax in (panels[0], panels[2]):
+        ax.plot([0, 1], [0, 1], color="0.6", linestyle=":", linewidth=1)
+    axes = (
+        ("false positive rate", "true positive rate"),
+        ("recall", "precision"),
+        ("score", "share of positives"),
+    )
+    for ax, (x_label, y_label) in zip(panels, axes, strict=True):
+        ax.set(xlabel=x_label, ylabel=y_label, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        ax.spines[["top", "right"]].set_visible(False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def _roc(curves: Curves) -> tuple[Any, Any]:
+    return GRID, np.array(curves.roc)
+
+
+def _precision(curves: Curves) -> tuple[Any, Any]:
+    return GRID, np.array(curves.precision)
+
+
+def _calibration(curves: Curves) -> tuple[Any, Any]:
+    return np.array(curves.score, dtype=float), np.array(curves.share, dtype=float)
+
+
+def _column_means(table: Any) -> Any:
+    """Means over seeds; a tenth without rows in any of them stays empty."""
+    known = ~np.isnan(table)
+    totals = np.where(known, table, 0.0).sum(axis=0)
+    counts = known.sum(axis=0)
+    return np.divide(totals, counts, out=np.full(len(totals), np.nan), where=counts > 0)
+
+
+def scatter(points: Mapping[str, tuple[float, float]], x: str, y: str) -> Any:
+    """One mark for each name; the cheap and good ones are at the top left."""
+    figure, ax = _axes(x, y)
+    for i, (name, (across, up)) in enumerate(points.items()):
+        colour, _ = _look(i)
+        mark = "osD^vP*X"[i // len(PALETTE) % 8]
+        ax.plot([across], [up], mark, color=colour, markersize=8, label=name)
+    costs = np.array([across for across, _ in points.values()])
+    if (costs > 0).all() and costs.max() > 20 * costs.min():
+        ax.set_xscale("log")
+    _legend(ax, len(points))
+    return figure
+
+
+def slopes(scores: Mapping[str, Mapping[int, float]], name: str, names: Sequence[str]) -> Any:
+    """A line for every client from scheme to scheme; the mean of all is thick."""
+    figure, ax = _axes("", name)
+    shared = sorted(set.intersection(*(set(by_client) for by_client in scores.values())))
+    table = np.array([[scores[scheme][client] for scheme in scores] for client in shared])
+    places = np.arange(len(scores))
+    for client, line in zip(shared, table, strict=True):
+        ax.plot(places, line, color="0.65", linewidth=0.8, marker=".", markersize=4)
+        if len(shared) <= MOST_NUMBERS:
+            label = names[client] if names else f"client {client}"
+            ax.annotate(label, (places[-1], line[-1]), (6, 0), textcoords="offset points",
+                        va="center", fontsize=7)  # fmt: skip
+    ax.plot(places, table.mean(axis=0), color=BLUE, linewidth=2.5, marker="o")
+    ax.set_xticks(places, list(scores))
+    ax.set_xlim(-0.3, places[-1] + (0.8 if len(shared) <= MOST_NUMBERS else 0.3))
+    return figure
+
+
+def heat_map(scores: Mapping[str, Mapping[int, float]], name: str, names: Sequence[str]) -> Any:
+    """Clients from left to right, worst first; a line for every method."""
+    clients = sorted({client for by_client in scores.values() for client in by_client})
+    table = np.array([[by.get(c, np.nan) for c in clients] for by in scores.values()])
+    order = np.argsort(_column_means(table), kind="stable")
+    height = 1.6 + 0.32 * len(scores)
+    figure = Figure(figsize=(7, height), layout="constrained")
+    ax = figure.add_subplot(xlabel="clients, worst first")
+    image = ax.imshow(table[:, order], aspect="auto", cmap="cividis", interpolation="nearest")
+    ax.set_yticks(np.arange(len(scores)), list(scores), fontsize=8)
+    if len(clients) <= MOST_TICKS:
+        labels = [names[clients[i]] if names else str(clients[i]) for i in order]
+        turned = 90 if max(map(len, labels)) > 3 else 0
+        ax.set_xticks(np.arange(len(clients)), labels, fontsize=7, rotation=turned)
+    figure.colorbar(image, ax=ax, label=name)
     return figure
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from solera.learn.base import load as load_model
+from solera.learn.score_curves import Curves
 from solera.study.files.tables import SCHEMES
-from solera.study.formatting import mean_and_spread, metric_label, size
+from solera.study.formatting import capital, mean_and_spread, metric_label, size
 from solera.study.metrics import sign
 from solera.study.names import chain_of
 from solera.study.report import figures
@@ -209,12 +210,38 @@ def learning_curves(study: StudyResults) -> Blocks:
             continue
         shown = dict(list(series.items())[: figures.MOST_SERIES])
         caption = (
-            f"{metric_label(name).capitalize()} of every round on {', '.join(division)}: mean over "
+            f"{capital(metric_label(name))} of every round on {', '.join(division)}: mean over "
             "the seeds; bands reach from the lowest to the highest."
         )
         if len(series) > len(shown):
             caption += f" The first {len(shown)} of {len(series)} methods."
         blocks.append(figures.drawn(figures.curves(shown, name), caption))
+    return blocks
+
+
+def curves(study: StudyResults) -> Blocks:
+    """ROC, precision–recall and calibration, one picture for each division."""
+    blocks: Blocks = []
+    for division, groups in study.shown_divisions:
+        series: dict[str, list[Curves]] = {}
+        for group in groups:
+            found = [r.curves for r in group.results if r.curves is not None]
+            found = found or [c for r in group.results for c in r.client_curves]
+            if found and len(series) < figures.MOST_SERIES:
+                series[group.name] = found
+        if not series:
+            continue
+        leader = best(study.metric, [g for g in groups if g.name in series and g.scheme != "alone"])
+        clients = [] if leader is None else leader.results[0].client_curves
+        caption = (
+            f"ROC, precision–recall and calibration on {', '.join(division)}: means over the seeds."
+        )
+        if len(clients) > 1 and leader is not None:
+            caption += (
+                f" Thin lines are clients on their own test rows with {leader.name}, the band "
+                "reaches from the lowest to the highest of them."
+            )
+        blocks.append(figures.drawn(figures.judged(series, clients), caption))
     return blocks
 
 

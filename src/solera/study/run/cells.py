@@ -29,18 +29,23 @@ class Fold(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of a variant: which seed, in which scheme, and which fold is left out."""
+    """One training of a variant: which seed, in which scheme, and which fold is left out.
+
+    ``scores`` says whether it is judged by its probabilities, too.
+    """
 
     variant: Variant
     seed: int
     scheme: Scheme = "federated"
     fold: Fold | None = None
+    scores: bool = False
 
     @cached_property
     def key(self) -> str:
         """Its name in tables and the stem of its files: all that decides the outcome."""
         fold = "" if self.fold is None else f"-fold{self.fold.number}of{self.fold.of}"
-        return f"{self.variant.key}-{self.scheme}-seed{self.seed}{fold}"
+        scores = "-scores" if self.scores else ""
+        return f"{self.variant.key}-{self.scheme}-seed{self.seed}{fold}{scores}"
 
     @property
     def stem(self) -> str:
@@ -81,7 +86,7 @@ def cells_of(study: Study, variant: Variant, seeds: tuple[int, ...] | None = Non
     """All trainings of a variant: schemes × seeds × folds."""
     folds: list[Fold | None] = [Fold(i, study.folds) for i in range(study.folds)]
     return [
-        Cell(variant, seed, scheme, fold)
+        Cell(variant, seed, scheme, fold, study.scores)
         for scheme in study.schemes
         for seed in (study.seeds if seeds is None else seeds)
         for fold in folds or [None]

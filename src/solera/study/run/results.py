@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from solera.green.energy import EnergyUse
+from solera.learn.score_curves import Curves
 from solera.study.metrics import score_name
 
 K = TypeVar("K")
@@ -21,7 +22,8 @@ class Result:
     clients keep to test on, ``clients`` the score of each client on its own of these, and
     ``validation`` those of the fold left out of a cross-validation. ``confusion`` counts the test
     rows by true and predicted class; ``selected`` the rounds in which each client took part;
-    ``names`` are what clients are called, where they have names. Bytes
+    ``names`` are what clients are called, where they have names. ``curves`` are those of the test
+    rows or, without these, of all that clients keep, and ``client_curves`` of each client. Bytes
     and seconds count training only, over all starts of an interrupted one; ``energy`` all of it.
     """
 
@@ -38,6 +40,8 @@ class Result:
     confusion: list[list[int]] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    curves: Curves | None = None
+    client_curves: list[Curves] = field(default_factory=list)
     energy: EnergyUse | None = None
 
     @property

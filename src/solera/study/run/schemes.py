@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,15 +25,22 @@ from solera.data.own_tables import own
 from solera.data.partition_groups import ByGroup
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
-from solera.learn.evaluation import Evaluation, evaluate, evaluation_of, metrics, summed
+from solera.learn.card import CARD
+from solera.learn.evaluation import Evaluation, evaluate, evaluation_of, summed
+from solera.learn.score_curves import Curves, curves_of
+from solera.learn.score_metrics import Scores
+from solera.learn.scores import gives_scores
 from solera.simulate.simulation import Simulation, simulate
 from solera.study.files.tables import DataSpec, Scheme
 from solera.study.metrics import score_name
 from solera.study.run.cells import Cell
+from solera.study.run.folder import write_text
 from solera.study.run.results import Result, finite
 
 MOST_CLASSES = 100
 """Confusion matrices of more classes are not kept."""
+MOST_CURVES = 50
+"""Curves of more clients are not kept."""
 
 
 def train(
@@ -46,8 +55,9 @@ def train(
 ) -> Result:
     """The result of one training.
 
-    The model goes to the file ``save``, except where every client has one of its own. ``energy``
-    measures it, with a ``sampler`` that is shared by several trainings, if any.
+    The model goes to the file ``save`` and its card beside it, except where every client has a
+    model of its own. ``energy`` measures it, with a ``sampler`` that is shared by several
+    trainings, if any.
     """
     measured: AbstractContextManager[Any] = nullcontext(_Unmeasured())
     if energy is not None:
@@ -67,7 +77,16 @@ def train(
     result = replace(result, seconds=round(record.seconds, 3), selected=record.selected_.tolist())
     if energy is not None:
         result = replace(result, energy=_with_earlier(tracked.use, record.earlier_kwh_, energy))
+    if save is not None and model is not None:
+        write_text(Path(f"{os.fspath(save)}{CARD}"), _card(model, result))
     return result
+
+
+def _card(model: Any, result: Result) -> str:
+    """The model card, with what test rows and clients say of it and what its training took."""
+    clients = {client: {result.score or "score": value} for client, value in result.clients.items()}
+    found = Evaluation(result.metrics or result.client_metrics, clients, {})
+    return str(model.card(found if found.metrics else None, energy=result.energy))
 
 
 # --- the three schemes ---
@@ -105,20 +124,23 @@ class _Training:
             "test": self.cell.variant.data.client_test > 0,
             "validation": self.cell.fold is not None,
         }
+        scores = self.cell.scores and model.predicts and gives_scores(model)
         kept = [
-            evaluate(model, federation, part)
+            evaluate(model, federation, part, scores=scores)
             if model.predicts and wanted[part] and federation.data.sizes(part).any()
             else None
             for part in wanted
         ]
-        counts = counts_of(model, self.dataset.X_test, self.dataset.y_test, self.dataset.schema)
+        X, y, schema = self.dataset.X_test, self.dataset.y_test, self.dataset.schema
+        found = judged(model, X, y, schema, scores=scores)
         return Result(
             seed=self.cell.seed,
             rounds=len(model.history_),
-            metrics={} if counts is None else finite(metrics(counts)),
+            metrics={} if found is None else finite(found.metrics),
             history=model.history_,
-            confusion=_confusion(counts),
+            confusion=[] if found is None else _confusion(found.counts),
             names=list(federation.names),
+            **_curves(found, kept[0]),
             **_client_results(*kept),
         )
 
@@ -155,31 +177,34 @@ def _alone(training: _Training) -> tuple[Result, None]:
     """Every client learns from its own rows only; nothing is sent. Metrics are clients' means."""
     cell, dataset = training.cell, training.dataset
     data = divided(cell, dataset)
-    held_out, histories = [], []
+    held_out: list[Evaluation] = []
+    histories = []
     kept: dict[Part, dict[int, Any]] = {"test": {}, "validation": {}}
     for client in range(data.clients):
         only = np.array([client])
         rows = data.segments(only, "train").joined()
         model = training.fit(one_client(rows, dataset.schema, cell.seed))
         histories.append(model.history_)
-        counts = counts_of(model, dataset.X_test, dataset.y_test, dataset.schema)
-        if counts is not None:
-            held_out.append(counts)
+        scores = cell.scores and model.predicts and gives_scores(model)
+        found = judged(model, dataset.X_test, dataset.y_test, dataset.schema, scores=scores)
+        if found is not None:
+            held_out.append(found)
         for part, by_client in kept.items():
             rows = data.segments(only, part).joined()
-            counts = counts_of(model, rows.X, rows.y, dataset.schema)
-            if counts is not None:
-                by_client[client] = counts
+            own = judged(model, rows.X, rows.y, dataset.schema)
+            if own is not None:
+                by_client[client] = own.counts
     training.end()
-    each = [metrics(counts) for counts in held_out]
-    names = each[0] if each else {}
+    each = [found.metrics for found in held_out]
+    names = [name for name in each[0] if all(name in m for m in each)] if each else []
     result = Result(
         seed=cell.seed,
         rounds=max(map(len, histories)),
         metrics=finite({name: float(np.mean([m[name] for m in each])) for name in names}),
         history=_mean_history(histories),
-        confusion=_confusion(summed(held_out)) if held_out else [],
+        confusion=_confusion(summed([found.counts for found in held_out])) if held_out else [],
         names=list(data.names),
+        client_curves=_known_curves(found.scores for found in held_out),
         **_client_results(*(evaluation_of(counts) for counts in kept.values())),
     )
     return result, None
@@ -252,12 +277,28 @@ def one_client(rows: Any, schema: Any, seed: int, *, shuffle: bool = True) -> Si
 # --- evaluation ---
 
 
-def counts_of(model: Any, X: Any, y: Any, schema: Any) -> Any:
-    """Counts over some rows, as one client that holds them all would count; None without rows."""
+def judged(model: Any, X: Any, y: Any, schema: Any, *, scores: bool = False) -> Evaluation | None:
+    """What one client that holds all of these rows would find; None without rows."""
     if not model.predicts or y is None or not X.shape[0]:
         return None
     everything = simulate(X, y, clients=1, schema=schema)
-    return evaluate(model, everything, "train").counts
+    return evaluate(model, everything, "train", scores=scores)
+
+
+def _curves(test: Evaluation | None, clients: Evaluation | None) -> dict[str, Any]:
+    """The curves of the test rows or, without these, of clients' own, and of each client's own."""
+    of_clients = [] if clients is None else _known_curves(clients.client_scores.values())
+    pooled = next((e.scores for e in (test, clients) if e is not None and e.scores), None)
+    return {
+        "curves": None if pooled is None else curves_of(pooled),
+        "client_curves": of_clients,
+    }
+
+
+def _known_curves(scores: Iterable[Scores | None]) -> list[Curves]:
+    """The curves of as many clients as pictures show."""
+    found = (curves_of(each) for each in scores if each is not None)
+    return list(islice((curves for curves in found if curves is not None), MOST_CURVES))
 
 
 def _client_results(test: Evaluation | None, validation: Evaluation | None) -> dict[str, Any]:
@@ -273,7 +314,7 @@ def _client_results(test: Evaluation | None, validation: Evaluation | None) -> d
 
 
 def _confusion(counts: Any) -> list[list[int]]:
-    if counts is None or "confusion" not in counts or len(counts["confusion"]) > MOST_CLASSES:
+    if "confusion" not in counts or len(counts["confusion"]) > MOST_CLASSES:
         return []
     matrix: list[list[int]] = np.asarray(counts["confusion"]).tolist()
     return matrix

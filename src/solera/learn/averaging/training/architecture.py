@@ -22,6 +22,7 @@ from solera.learn.averaging.training.layers import (
     Dropout,
     Image,
     Layer,
+    Normalisation,
 )
 from solera.learn.averaging.training.layout import Layout, Parameter, TrainingLayout
 
@@ -56,6 +57,19 @@ class Architecture:
             return any(isinstance(layer, Convolution) for layer in self.layers)
         conv = torch().nn.modules.conv._ConvNd
         return any(isinstance(part, conv) for part in self.module().modules())
+
+    @cached_property
+    def mixes_rows(self) -> str:
+        """The name of a layer whose outputs for a row depend on the others of its batch, if any."""
+        if self.layers is not None:
+            mixing = [f"layer {i}" for i, lay in enumerate(self.layers)
+                      if isinstance(lay, Normalisation)]  # fmt: skip
+        else:
+            kind = torch().nn.modules.batchnorm._NormBase
+            mixing = [
+                name for name, part in self.module().named_modules() if isinstance(part, kind)
+            ]
+        return mixing[0] if mixing else ""
 
     @cached_property
     def stacks(self) -> bool:

@@ -1,8 +1,8 @@
 """What tasks of averaging take, and what leaves with their replies.
 
 An update of a network tells rows: a layer whose weights were chosen for it writes single rows into
-its gradients, through a sum over clients as well. It leaves only where the owner trusts the driver
-with rows (the policy "trusted"), until noise is added at the client.
+its gradients, through a sum over clients as well. It leaves where the owner trusts the driver with
+rows (the policy "trusted"), or with noise that the client's own code adds and its budget allows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from solera.core.clients import Array, FloatArray
 from solera.core.component import build
 from solera.core.constraints import Count, NonNegative, Positive, ProperFraction
 from solera.core.disclosure.declared import Checked, Classes, Shape
+from solera.core.disclosure.noised import Noised
 from solera.core.errors import SoleraError
-from solera.core.release import Update
+from solera.core.release import Release, Update
 from solera.core.schema import Schema
 from solera.learn.averaging.models import Layered, Registered
+from solera.learn.averaging.private_updates import Privacy, spent_by_reply
 from solera.learn.averaging.training.architecture import architecture_of
 from solera.learn.averaging.updates import UpdateStep, check_steps
 
@@ -82,6 +84,23 @@ class Train(TypedDict):
     device: str | None
 
 
-def network_update(*more: str) -> list[Update]:
+class TrainPrivately(Train):
+    """What ``averaging.train`` takes: the same, and how the update is noised."""
+
+    privacy: NotRequired[Privacy]
+
+
+def network_update(*more: str) -> list[Release]:
     """The releases of a reply with an update, its loss and rows, and ``more`` entries."""
     return [Update("update", "loss", "rows", *more)]
+
+
+def noised_update() -> list[Release]:
+    """The releases of a reply whose update may be noised."""
+    update = Update("update", "loss", "rows", "below")
+    return [Noised(update, spends=spent_by_reply, by_row=_protects_rows_alone)]
+
+
+def _protects_rows_alone(ask: Any) -> bool:
+    """Whether a person with several rows is not protected by the noise."""
+    return bool(ask["privacy"]["level"] == "record")

@@ -150,7 +150,7 @@ class BatchedDense(BatchedModel):
         for i, block in enumerate(self.blocks):
             z = self._affine(i, z, *views[i], training)
             if block.activation is not None:
-                z = _activate(block.activation, z)
+                z = activate(block.activation, z)
                 if block.dropout is not None:
                     masks.append(block.dropout.mask(training, tuple(z.shape), z))
                     inputs.append(z * masks[-1])
@@ -172,7 +172,7 @@ class BatchedDense(BatchedModel):
             self._write(i, into[i], inputs[i], error, scale, training)
             if before is not None:
                 mask = masks[i - 1] if masks else None
-                error = _derivative(self.blocks[i - 1].activation, inputs[i], before, mask)
+                error = error_before(self.blocks[i - 1].activation, inputs[i], before, mask)
         gradient = None if self.fused else self._gradient[:clients, : self.trained]
         return gradient, losses.sum(dim=1)
 
@@ -217,11 +217,12 @@ def _blocks(layers: list[Layer]) -> list[Block]:
     return blocks
 
 
-def _activate(kind: str, z: Any) -> Any:
+def activate(kind: str, z: Any) -> Any:
+    """The activation of z, in its place."""
     return {"relu": z.relu_, "tanh": z.tanh_, "sigmoid": z.sigmoid_}[kind]()
 
 
-def _derivative(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
+def error_before(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
     """The error before the activation whose (dropped-out) result is h."""
     if mask is not None:
         error = error.mul_(mask)

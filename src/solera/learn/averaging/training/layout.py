@@ -101,6 +101,11 @@ class Layout:
         """The vector a model begins with."""
         return self.vector({s.name: s.parameter.start(draw) for s in self.slots}, dtype)
 
+    @property
+    def counted(self) -> BoolArray:
+        """Marks the coordinates that gradients move."""
+        return np.concatenate([np.full(s.parameter.size, s.parameter.trained) for s in self.slots])
+
     def select(self, names: Sequence[str]) -> BoolArray:
         """Marks the coordinates of all parameters whose name begins with one of these."""
         mask = np.zeros(self.size, dtype=bool)

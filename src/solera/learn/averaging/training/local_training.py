@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.component import build
+from solera.core.errors import Refusal
+from solera.core.release import Release
 from solera.core.replies import Stacked
 from solera.core.rng import Bits
 from solera.core.task import Task, task
 from solera.learn.averaging.base import diverged
+from solera.learn.averaging.private_updates import Privacy, protect_updates
 from solera.learn.averaging.training.architecture import architecture_of
 from solera.learn.averaging.training.asked import Train, network_update
 from solera.learn.averaging.training.batched import LossesAndSteps, train_batched
@@ -31,11 +34,14 @@ from solera.learn.averaging.training.layout import TrainingLayout
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.losses import targets_of
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
+from solera.learn.averaging.training.private_training import train_private
 from solera.learn.averaging.training.reference import train_reference
-from solera.learn.averaging.updates import pack_update
+from solera.learn.averaging.updates import UpdateStep, pack_update
 from solera.learn.rows import check_shape
+from solera.privacy.dp.randomness import protecting
 
 PRIVATE = "private_part"
+_NONE = {"level": "none"}
 
 
 class LocalTraining(ABC):
@@ -56,8 +62,10 @@ class LocalTraining(ABC):
         sizes: IntArray,
         keys: Bits,
         states: Sequence[MutableMapping[str, Any]],
+        clients: Iterable[Client],
     ) -> None:
         self.ask = ask
+        self.clients = clients
         self.ids = ids
         self.sizes = sizes
         self.keys = keys
@@ -70,6 +78,9 @@ class LocalTraining(ABC):
         if ask["private"]:
             self.private = as_tensor(self.architecture.layout.select(ask["private"]))
         check_shape(ids, sizes, X, self.architecture.inputs or math.prod(X.shape[1:]))
+        self.privacy: Privacy | None = ask.get("privacy")
+        if self.privacy is not None and ask["send"] != "difference":
+            raise Refusal("noise is added to differences, the ask wants weights")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -146,6 +157,8 @@ class LocalTraining(ABC):
 
     def reply(self, changes: Any, losses: Array, **more: Any) -> Stacked:
         """The update of every client, packed, with its loss and number of rows."""
+        if self.privacy is not None:
+            return self._noised(changes, self.privacy)
         values = changes.add_(self.weights) if self.ask["send"] == "weights" else changes
         others = {"loss": losses, "rows": self.sizes.astype(np.float64), **more}
         steps = build(self.ask["steps"])
@@ -156,7 +169,28 @@ class LocalTraining(ABC):
             values = values[:, ~self.private]
         if not steps:
             return StackedUpdates(values, rest=others)
-        return Stacked({"update": pack_update(values, steps, self.keys, self.states), **others})
+        return Stacked({"update": self._packed(values, steps), **others})
+
+    def _noised(self, changes: Any, privacy: Privacy) -> Stacked:
+        """Updates with noise and equal weights; the loss and the rows would be told without."""
+        values = self.restore(changes)
+        counted = self.architecture.layout.counted
+        if self.private is not None:
+            values = values[:, ~self.private]
+            counted = counted[~self.private.cpu().numpy()]
+        others: dict[str, Any] = {"rows": np.ones(len(self))}
+        if privacy["level"] == "client":
+            noised, below = protect_updates(values.cpu().numpy(), counted, privacy, self.clients)
+            values = torch().from_numpy(noised)
+            if below is not None:
+                others["below"] = below
+        else:
+            values = values * as_tensor(counted).to(values)
+        steps = build(self.ask["steps"])
+        return Stacked({"update": self._packed(values, steps), **others})
+
+    def _packed(self, values: Any, steps: Sequence[UpdateStep]) -> Any:
+        return pack_update(values, steps, self.keys, self.states, self.clients)
 
 
 class OneClientTraining(LocalTraining):
@@ -165,7 +199,7 @@ class OneClientTraining(LocalTraining):
     def __init__(self, client: Client, ask: Any) -> None:
         rows = client.data.part("train")
         ids, sizes = np.array([client.id]), np.array([len(rows)])
-        super().__init__(ask, rows.X, ids, sizes, client.key, [client.state])
+        super().__init__(ask, rows.X, ids, sizes, client.key, [client.state], [client])
         self.X = rows.X
         self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
         self.weights = as_tensor(ask["weights"])
@@ -191,7 +225,7 @@ class GroupTraining(LocalTraining):
 
     def __init__(self, group: ClientGroup, ask: Any) -> None:
         rows = group.data
-        super().__init__(ask, rows.X, group.ids, rows.sizes, group.keys, group.states)
+        super().__init__(ask, rows.X, group.ids, rows.sizes, group.keys, group.states, group)
         device = find_device(ask["device"])
         self.layout = self.architecture.training_layout
         self.weights = self.arrange(as_tensor(ask["weights"]).to(device))
@@ -208,6 +242,18 @@ class GroupTraining(LocalTraining):
         if self.private is not None:
             return super().changes(**correction)
         rows = borrow(len(self), self.architecture.layout.size, self.weights)
+        if self.privacy is not None and self.privacy["level"] == "record":
+            losses, steps = train_private(
+                self.architecture,
+                rows,
+                self.rows,
+                self.config,
+                Correction(**correction),
+                self.privacy,
+                [protecting(client, "gradients") for client in self.clients],
+                start=self.weights,
+            )
+            return rows, losses, steps
         losses, steps = train_batched(
             self.architecture,
             rows,
@@ -219,7 +265,8 @@ class GroupTraining(LocalTraining):
         return rows, losses, steps
 
     def update(self) -> Stacked:
-        as_is = self.private is None and not self.ask["steps"] and self.ask["send"] == "difference"
+        plain = not self.ask["steps"] and self.ask["send"] == "difference"
+        as_is = plain and self.private is None and self.privacy is None
         device = self.weights.device
         if as_is and low_rank_pays(self.architecture, self.config, self.sizes, device):
             return train_low_rank(self.architecture, self.weights, self.rows, self.config)
@@ -230,15 +277,22 @@ Protocol = Callable[[LocalTraining], Stacked]
 
 
 def training_task(
-    name: str, *, ask: Any = Train, more: Sequence[str] = ()
+    name: str,
+    *,
+    ask: Any = Train,
+    more: Sequence[str] = (),
+    release: Sequence[Release] | None = None,
 ) -> Callable[[Protocol], Task]:
     """A protocol as a task, for one client and for many at once.
 
-    ``ask`` declares what it takes, ``more`` the entries of its reply besides those of every update.
+    ``ask`` declares what it takes, ``more`` the entries of its reply besides those of every update,
+    ``release`` what leaves, if that is not what leaves of every network.
     """
 
     def install(protocol: Protocol) -> Task:
         def one(client: Client, ask: Any) -> dict[str, Any]:
+            if ask.get("privacy", _NONE)["level"] == "record":  # there is one way to train so
+                return protocol(GroupTraining(client.alone, ask))[0]
             return protocol(OneClientTraining(client, ask))[0]
 
         def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
@@ -250,6 +304,7 @@ def training_task(
         one.__doc__ = protocol.__doc__
         one.__module__ = many.__module__ = protocol.__module__
         one.__qualname__ = protocol.__qualname__
-        return task(name, many=many, ask=ask, release=network_update(*more))(one)
+        leaves = network_update(*more) if release is None else release
+        return task(name, many=many, ask=ask, release=leaves)(one)
 
     return install

@@ -24,6 +24,25 @@ from solera.learn.trees.tree import Tree, check_trees
 
 Loss = Literal["squared", "sigmoid", "softmax"]
 """The losses that trees are boosted for."""
+_EXPONENTS = 1100
+"""No number has a larger exponent, or a smaller one than the opposite of this."""
+
+
+class Exponents(Extremes):
+    """The smallest and largest exponent of the replies.
+
+    How many clients have which adds up, so that a secure sum tells it without telling whose.
+    """
+
+    additive = True
+
+    def terms(self, partial: Any) -> Any:
+        every = np.arange(-_EXPONENTS, _EXPONENTS + 1)
+        return np.isin(every, [partial["min"], partial["max"]]).astype(np.int64)
+
+    def from_terms(self, total: Any) -> Any:
+        held = np.flatnonzero(total) - _EXPONENTS
+        return {"min": held.min(), "max": held.max()}
 
 
 class Boosted(TreePredictor, abstract=True):
@@ -158,7 +177,7 @@ def boosting_start(
     federation: Federation, loss: str, classes: Any
 ) -> tuple[int, FloatArray, float]:
     """Rows, the first scores, and a bound of the first gradients; sums do not depend on order."""
-    fold = Fields({"rows": Sum(), "counts": Sum(), "exponent": Extremes(), "total": Sum()})
+    fold = Fields({"rows": Sum(), "counts": Sum(), "exponent": Exponents(), "total": Sum()})
     ask = {"loss": loss, "classes": classes}
     target = federation.ask(describe_target, ask).fold(fold)
     rows = int(target["rows"])

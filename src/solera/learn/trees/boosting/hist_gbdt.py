@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.aggregation import Aggregation, Extremes, Fields, Sum
+from solera.core.aggregation import Aggregation, Fields, Sum
 from solera.core.clients import IntArray
 from solera.core.constraints import Count, NonNegative, Positive
 from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned, prepared_by
 from solera.core.rounds import Round
-from solera.learn.trees.boosting.base import Boosted, boosting_start, start_asks
+from solera.learn.trees.boosting.base import Boosted, Exponents, boosting_start, start_asks
 from solera.learn.trees.boosting.histograms import Bins, HistBins, Units, catch_up, histograms
 from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
 from solera.learn.trees.tree import Tree
@@ -137,7 +137,7 @@ class FedHistGBDT(Boosted):
             if level == 0:
                 ask |= start
                 if order["loss"] == "squared":
-                    fold = Fields({"tree0": Sum(), "loss": Sum(), "exponent": Extremes()})
+                    fold = Fields({"tree0": Sum(), "loss": Sum(), "exponent": Exponents()})
             total = r.ask(histograms, ask).fold(fold)
             if level == 0:
                 loss = float(total["loss"])

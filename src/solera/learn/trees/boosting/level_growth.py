@@ -17,6 +17,11 @@ _KNOWN = float(np.finfo(np.float64).max)
 """A threshold above all values: the split parts known from missing ones."""
 
 
+def threshold_of(edges: FloatArray, bin: int) -> float:
+    """The largest value of a bin; of the last one, larger than all."""
+    return float(edges[bin]) if bin < len(edges) else _KNOWN
+
+
 class Limits(NamedTuple):
     """What bounds a tree besides its depth, and how far it steps."""
 
@@ -34,11 +39,14 @@ class GrowingTree:
 
     def __init__(self, bins: HistBins, units: Units, limits: Limits) -> None:
         self.bins = bins
+        self.starts = bins.starts_
+        self.column = np.repeat(np.arange(len(bins.edges_)), np.diff(self.starts))
+        self._begin(units, limits)
+
+    def _begin(self, units: Units, limits: Limits) -> None:
         self.limits = limits
         self.units = units
         self.g_unit, self.h_unit = 2.0**-units.gradient, 2.0**-units.hessian
-        self.starts = bins.starts_
-        self.column = np.repeat(np.arange(len(bins.edges_)), np.diff(self.starts))
         self.builder = TreeBuilder(1)
         self.builder.add(0.0, 0.0)
         self.wanted = np.array([0])
@@ -54,7 +62,7 @@ class GrowingTree:
             self._splits = self._splits[:, :0]
             return
         nodes, hist = self._all_histograms(sums.astype(np.int64))
-        totals = hist[:, : self.starts[1]].sum(axis=1)
+        totals = self._totals(hist)
         wholes = np.stack(self.units.unpacked(totals.T))
         if len(self.builder) == 1:
             self.builder.set_value(0, float(self._values(wholes)[0]), float(wholes[2, 0]))
@@ -67,6 +75,10 @@ class GrowingTree:
         self.wanted, self._siblings = (first + larger_left)[some], (first + ~larger_left)[some]
         self._small = rows.min(axis=0)[some] < 2 * self.limits.min_rows
         self._hist, self._parents = hist, divided[some]
+
+    def _totals(self, hist: IntArray) -> IntArray:
+        """Sums over all rows of every node: nodes × k."""
+        return np.asarray(hist[:, : self.starts[1]].sum(axis=1))
 
     def _all_histograms(self, asked: IntArray) -> tuple[IntArray, IntArray]:
         """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
@@ -148,8 +160,7 @@ class GrowingTree:
             self.builder.add(value, float(rows))
         self._splits = np.stack([nodes, *splits, first])
         for node, column, cell, missing_left, child in self._splits.T.tolist():
-            edges, bin = self.bins.edges_[column], cell - int(self.starts[column])
-            threshold = float(edges[bin]) if bin < len(edges) else _KNOWN
+            threshold = self._threshold(column, cell)
             self.builder.split(
                 node,
                 column,
@@ -157,6 +168,9 @@ class GrowingTree:
                 threshold=threshold,
                 missing_left=bool(missing_left),
             )
+
+    def _threshold(self, column: int, cell: int) -> float:
+        return threshold_of(self.bins.edges_[column], cell - int(self.starts[column]))
 
     def last_splits(self) -> IntArray:
         """The splits of the last level, as clients follow them: 4 × nodes, −1 for none."""

@@ -162,8 +162,7 @@ def _received_like(ask: Any) -> dict[str, Any]:
 
 def _receive_many(group: ClientGroup, ask: Any) -> Stacked:
     if group.part("test").sizes.any():  # judged on rows of their own
-        replies = [receive_tree(client, ask) for client in group]
-        return Stacked({name: np.stack([r[name] for r in replies]) for name in replies[0]})
+        return Stacked.of([receive_tree(client, ask) for client in group])
     data, classes, m = group.data, len(ask["classes"]), len(group)
     X, labels = _rows_and_codes_of_all(group, data, ask)
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)

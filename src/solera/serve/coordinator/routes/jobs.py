@@ -4,12 +4,14 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
+from starlette.concurrency import run_in_threadpool
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict, NotFound
 from solera.serve.coordinator.store.jobs import no_job
 from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.provenance import Provenance, signed
 from solera.serve.wire import (
     Call,
     Contribution,
@@ -25,7 +27,7 @@ from solera.serve.wire import (
     StartedJob,
 )
 
-_EVENTS = 200
+_EVENTS = 100
 """Events of one answer: more would delay all others."""
 
 
@@ -136,5 +138,21 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         if who is not None and store.job(job).federation != who.federation:
             raise no_job(job)
         return store.model(job)
+
+    @routes.get("/v1/jobs/{job}/model/provenance")
+    async def provenance(job: Name, who: Anyone, wait: float = 0) -> Provenance:
+        """Where the latest model comes from, signed; waits until it is in the signed log."""
+        federation = (await run_in_threadpool(store.job, job)).federation
+        if who is not None and federation != who.federation:
+            raise no_job(job)
+        identity = coordinator.identity
+        if identity is None:
+            raise NotFound("this coordinator keeps no signed log")
+        statement: Provenance | None = await coordinator.notifier.until(
+            job, lambda: store.provenance(job, coordinator.signed_event), wait
+        )
+        if statement is None:
+            raise Conflict(coordinator.log_problem or "the signed log does not hold the model yet")
+        return signed(statement, identity)
 
     return routes

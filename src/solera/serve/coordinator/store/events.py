@@ -50,12 +50,14 @@ class Events(Base):
             moment: float | None = connection.scalar(newest)
             return moment
 
-    def forget_routine(self, until: int, head: tuple[int, str]) -> int:
+    def forget_routine(self, until: int, head: tuple[int, str], *, after: int = 0) -> int:
         """Delete the events of every day up to number ``until``; how many they were.
 
-        ``head`` is where the signed log ends that they are in; it is remembered.
+        ``head`` is where the signed log ends that they are in; it is remembered. Up to number
+        ``after`` there are none left: who deletes again and again need not look there.
         """
-        old = delete(events).where(events.c.id <= until, events.c.event.in_(ROUTINE))
+        new = events.c.id.between(after + 1, until)
+        old = delete(events).where(new, events.c.event.in_(ROUTINE))
         with self._write() as connection:
             self._put(connection, signed_log, name=_LOG, line=head[0], hash=head[1])
             return connection.execute(old).rowcount

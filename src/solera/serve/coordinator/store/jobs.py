@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from msgspec.structs import asdict, replace
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from solera.serve.coordinator.store.base import Base, Conflict, NotFound, first_row, note, plain
 from solera.serve.coordinator.store.members import next_client
@@ -128,10 +128,14 @@ def _present(connection: Connection, federation: str) -> list[int]:
     return list(connection.scalars(present.order_by(clients.c.id)))
 
 
+_JOB = select(jobs).where(jobs.c.id == bindparam("job"))
+_LOCKED_JOB = _JOB.with_for_update()
+"""Put together once: almost every request looks for its job."""
+
+
 def find_job(connection: Connection, id: str, *, lock: bool = False) -> Job:
     """The job of that name; with ``lock`` no other transaction changes it meanwhile."""
-    chosen = select(jobs).filter_by(id=id)
-    job = first_row(connection, Job, chosen.with_for_update() if lock else chosen)
+    job = first_row(connection, Job, _LOCKED_JOB if lock else _JOB, {"job": id})
     if job is None:
         raise no_job(id)
     return job

@@ -36,7 +36,9 @@ from solera.serve.coordinator.store.tables import (
     jobs,
     models,
     questions,
+    signed_log,
 )
+from solera.serve.provenance import PUBLISHED, Provenance, Took
 from solera.serve.wire import Call, Contribution, Model, NewModel, Queue, Queued
 
 
@@ -132,6 +134,19 @@ class Models(Base):
             state = "folded" if folded.get(str(row.client), -1) >= seq else "queued"
         return Contribution(seq, row.client, state, reason)
 
+    def standing_jobs(self, federation: str, client: int) -> list[str]:
+        """The running standing jobs to which a client has contributed."""
+        ours = select(jobs.c.id).filter_by(federation=federation, kind="standing", state="running")
+        with self._read() as connection:
+            names = connection.scalars(ours.order_by(jobs.c.id)).all()
+            return [
+                name
+                for name in names
+                if connection.scalar(
+                    select(func.count()).select_from(deliveries).filter_by(job=name, client=client)
+                )
+            ]
+
     # --- models ---
 
     def publish(self, job: str, new: NewModel, now: float) -> Model:
@@ -153,7 +168,7 @@ class Models(Base):
                 done = own.where(deliveries.c.seq < seq, deliveries.c.status != OPEN)
                 connection.execute(done.values(pruned=True, digest=None))
             facts = {"digest": new.digest, "version": version, "contributions": len(contributions)}
-            note(connection, "published", now, of=stored_job, facts=facts)
+            note(connection, PUBLISHED, now, of=stored_job, facts=facts)
             return model
 
     def model(self, job: str) -> Model:
@@ -162,6 +177,55 @@ class Models(Base):
             find_job(connection, job)
             missing = f"job {job!r} has not published a model yet"
             return find_row(connection, Model, _model(job), missing)
+
+    def provenance(self, job: str, signed: int) -> Provenance | None:
+        """What can be said of the latest model, or None before the log holds event ``signed``."""
+        with self._read() as connection:
+            stored_job, model = find_job(connection, job), first_row(connection, Model, _model(job))
+            if model is None:
+                raise NotFound(f"job {job!r} has not published a model yet")
+            newest = select(func.max(events.c.id)).filter_by(job=job, event=PUBLISHED)
+            head = connection.execute(select(signed_log.c.line, signed_log.c.hash)).first()
+            if head is None or (connection.scalar(newest) or 0) > signed:
+                return None
+            replies = _replies(connection, job, model)
+            members = select(clients.c.id, clients.c.name, clients.c.sign_key).filter_by(
+                federation=stored_job.federation
+            )
+            took = {
+                str(row.id): Took(
+                    row.name,
+                    row.sign_key.hex(),
+                    len(replies[row.id]),
+                    hashlib.sha256(b"".join(replies[row.id])).hexdigest(),
+                )
+                for row in connection.execute(members.order_by(clients.c.id))
+                if row.id in replies
+            }
+        return Provenance(
+            federation=stored_job.federation,
+            job=job,
+            kind=stored_job.kind,
+            spec=stored_job.spec,
+            version=model.version,
+            model=model.digest,
+            time=model.time,
+            clients=took,
+            line=head.line,
+            hash=head.hash,
+        )
+
+
+def _replies(connection: Connection, job: str, model: Model) -> dict[int, list[bytes]]:
+    """The signatures of the replies that a model was made of, by client, in order."""
+    answered = select(deliveries.c.client, deliveries.c.seq, deliveries.c.signature)
+    answered = answered.filter_by(job=job, status="ok").order_by(deliveries.c.seq)
+    used = {int(client): seq for client, seq in model.contributions.items()}
+    replies: dict[int, list[bytes]] = {}
+    for row in connection.execute(answered):
+        if row.signature is not None and (not used or used.get(row.client) == row.seq):
+            replies.setdefault(row.client, []).append(row.signature)
+    return replies
 
 
 def _last_ask(connection: Connection, job: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Select, func, select, union
 
+from solera.serve.coordinator.store.accounts import Accounts
 from solera.serve.coordinator.store.asks import Asks
 from solera.serve.coordinator.store.base import count_rows
 from solera.serve.coordinator.store.events import Events
@@ -28,6 +29,7 @@ from solera.serve.coordinator.store.tables import (
     models,
     questions,
 )
+from solera.serve.coordinator.store.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Census:
     replies: dict[str, int]
 
 
-class Store(Members, Events, Jobs, Asks, Models):
+class Store(Members, Events, Jobs, Asks, Models, Accounts, Watching):
     """The durable state of a coordinator; payloads themselves lie in the blobs."""
 
     def digests(self) -> set[str]:

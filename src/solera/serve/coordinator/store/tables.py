@@ -38,6 +38,9 @@ NEXT: dict[str, tuple[str, ...]] = {
 }
 """The states a job may go to from each state; those without a way out are final."""
 
+Role = Literal["viewer", "researcher", "administrator"]
+"""What a person or a program may do: look; start and cancel jobs; invite, revoke, make accounts."""
+
 OPEN = "open"
 """Status of a delivery that has no reply yet."""
 
@@ -76,6 +79,36 @@ class ClientRow(Message):
     reason: str = ""
     doing: str | None = None
     head: list[Any] | None = None
+
+
+class AccountRow(Message):
+    """A person who may look at the coordinator's pages; ``federation`` None means all of them."""
+
+    name: str
+    password: str
+    role: Role
+    federation: str | None
+    created: float
+
+
+class SessionRow(Message):
+    """A person who is signed in; ``csrf`` is what their forms must show."""
+
+    token_hash: bytes
+    account: str
+    csrf: str
+    expires: float
+
+
+class TokenRow(Message):
+    """What a program shows instead of a person's password."""
+
+    token_hash: bytes
+    name: str
+    role: Role
+    federation: str | None
+    created: float
+    expires: float
 
 
 class QuestionRow(Call, kw_only=True):
@@ -251,7 +284,7 @@ events = Table(
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     *_columns(Event, "id"),
-    Index(None, "federation"),
+    Index(None, "federation", "client"),
     Index(None, "job"),
     sqlite_autoincrement=True,
 )
@@ -262,6 +295,29 @@ signed_log = Table(
     _key("name", Text),
     _required("line", BigInteger),
     _required("hash", Text),
+)
+
+accounts = Table(
+    "accounts",
+    metadata,
+    _key("name", Text),
+    *_columns(AccountRow, "name"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    _key("token_hash", LargeBinary),
+    _required("account", ForeignKey("accounts.name"), index=True),
+    *_columns(SessionRow, "token_hash", "account"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    _key("token_hash", LargeBinary),
+    *_columns(TokenRow, "token_hash"),
+    UniqueConstraint("name"),
 )
 
 REPLY_COLUMNS = [column for column in deliveries.c if column.name != "payload"]

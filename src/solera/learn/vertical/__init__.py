@@ -1,0 +1,1 @@
+"""Learning from clients that hold different columns of the same people."""

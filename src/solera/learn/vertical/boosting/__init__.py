@@ -1,0 +1,1 @@
+"""SecureBoost: trees over columns of several parties, grown from encrypted gradients."""

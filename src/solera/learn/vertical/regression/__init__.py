@@ -1,0 +1,1 @@
+"""Regression on columns of several parties by encrypted, masked gradients."""

@@ -1,0 +1,118 @@
+"""Noise on counts and sums over rows, at the client, and what it is worth.
+
+A reply may hold several sums. With Δ_e the most that one row changes entry e, each of m entries is
+noised with deviation σ Δ_e √m (Laplace: scale b Δ_e m), so that one reply is worth one Gaussian
+mechanism of noise multiplier σ, whatever it holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+
+from solera.core.accounting import Event
+from solera.core.clients import Client, FloatArray
+from solera.core.constraints import Count, Positive
+from solera.core.errors import UsageError
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.randomness import protecting
+
+
+class SumNoise(TypedDict):
+    """How sums over rows are noised: by so much, of which each of several clients adds a share.
+
+    ``clip``, where rows have to be bounded: the longest that one may be.
+    """
+
+    mechanism: Literal["gaussian", "laplace"]
+    noise: Positive
+    share: Count
+    clip: NotRequired[Positive]
+
+
+def add_noise(
+    client: Client, sums: Mapping[str, Any], most: Mapping[str, float], privacy: SumNoise
+) -> dict[str, FloatArray]:
+    """The sums with noise; ``most`` is what one row changes of each, in the norm of the noise."""
+    draw = protecting(client, "sums")
+    entries = len(sums)
+    noised = {}
+    for name, value in sums.items():
+        values = np.asarray(value, dtype=np.float64)
+        if privacy["mechanism"] == "laplace":
+            noised[name] = draw.add_laplace(values, privacy["noise"] * most[name] * entries)
+            continue
+        share = math.sqrt(entries / privacy["share"])
+        noised[name] = draw.add_normal(values, privacy["noise"] * most[name] * share)
+    return noised
+
+
+def norm(privacy: SumNoise, changes: int) -> float:
+    """How far one row moves sums of which it changes so many by one."""
+    return float(changes) if privacy["mechanism"] == "laplace" else math.sqrt(changes)
+
+
+def clipped_rows(X: FloatArray, privacy: SumNoise) -> FloatArray:
+    """Rows, those longer than ``clip`` scaled down to it."""
+    lengths = np.sqrt((X**2).sum(axis=1, keepdims=True))
+    return np.asarray(X * np.minimum(1.0, privacy["clip"] / np.maximum(lengths, 1e-300)))
+
+
+def spent_by_sums(client: Client, ask: Any) -> list[Event]:
+    """What one reply with noised sums tells of one row, whoever reads it alone."""
+    privacy: SumNoise = ask["privacy"]
+    return [Event(privacy["noise"] / math.sqrt(privacy["share"]), 1, privacy["mechanism"])]
+
+
+# --- the learner's side ---
+
+
+def sum_noise(
+    learner: object, dp: DP, asks: int, clients: int, clip: float | None = None
+) -> tuple[SumNoise, dict[str, Any]]:
+    """What clients are told, and the accounts of a learner that will ask so often.
+
+    With δ = 0 noise is Laplace's, and whole at every client.
+    """
+    if dp.level != "record":
+        name = learner if isinstance(learner, str) else type(learner).__name__
+        raise UsageError(
+            f"{name}(dp={dp!r}): sums over rows hide one row", hint="so.DP(level='record', …)"
+        )
+    mechanism: Literal["gaussian", "laplace"] = "laplace" if dp.delta == 0 else "gaussian"
+    whole = dp.where == "local" or mechanism == "laplace"
+    solved = dp.solve(lambda noise: [Event(noise, asks, mechanism)])
+    privacy: SumNoise = {
+        "mechanism": mechanism,
+        "noise": solved.noise,
+        "share": 1 if whole else clients,
+    }
+    if clip is not None:
+        privacy["clip"] = clip
+    accounts: dict[str, Any] = {
+        "noise": solved.noise,
+        "delta": solved.delta,
+        "share": privacy["share"],
+        "mechanism": mechanism,
+        "events": [],
+    }
+    return privacy, accounts
+
+
+def after_ask(accounts: Mapping[str, Any], replies: int) -> dict[str, Any]:
+    """The accounts after an ask with so many replies; fewer than planned bring less noise."""
+    noise = accounts["noise"] * math.sqrt(min(1.0, replies / accounts["share"]))
+    event = Event(noise, 1, accounts["mechanism"])
+    return {**accounts, "events": [*accounts["events"], event.to_payload()]}
+
+
+def planned_noise(dp: DP, *, clip: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """A ``privacy`` table as it will be asked with, for a plan, and what of it is open."""
+    table: dict[str, Any] = {"mechanism": "laplace" if dp.delta == 0 else "gaussian"}
+    open_ = ["privacy.noise", "privacy.share"]
+    if clip:
+        table["clip"] = dp.clip
+    return table, open_

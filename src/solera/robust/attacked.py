@@ -1,0 +1,135 @@
+"""Attacks put into a simulation: into what clients send, and into the rows they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Aggregation
+from solera.core.clients import Array, IntArray
+from solera.core.engine import Ask, Block
+from solera.core.errors import UsageError
+from solera.core.release import Update
+from solera.core.replies import Batch, Reply
+from solera.core.rng import generator
+from solera.core.task import find_task
+from solera.data.federated import FederatedData
+from solera.engines.blocks import validate_and_fold
+from solera.robust.attacks import RowAttack, UpdateAttack
+
+
+class AttackedEngine:
+    """An engine some of whose clients lie about their updates; other asks go through as they are.
+
+    A task is attacked where what leaves it is declared an update.
+    """
+
+    def __init__(self, engine: Any, attack: UpdateAttack, attackers: IntArray) -> None:
+        self._engine = engine
+        self._attack = attack
+        self._attackers = attackers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        """The blocks of the ask, the replies of attackers replaced."""
+        entries = _update_entries(ask)
+        if not entries or np.isin(ask.clients, self._attackers).sum() == 0:
+            yield from self._engine.run(ask, aggregation)
+            return
+        task = find_task(ask.task, ask.version)
+        blocks: Any = self._engine.run(ask, None)
+        seen: list[Array] = []
+        wrong = 0
+        if self._attack.colludes:
+            blocks = list(blocks)
+            for reply in (reply for block in blocks for reply in block.batch):
+                if reply.client in self._attackers:
+                    wrong += 1
+                else:
+                    seen.append(_vector(ask, reply, entries))
+        for block in blocks:
+            replies = [self._sent(ask, reply, entries, seen, wrong) for reply in block.batch]
+            batch = Batch(block.batch.clients, replies)
+            failures = list(block.failures)
+            yield validate_and_fold(task, ask, batch, failures, block.virtual, aggregation)
+
+    def _sent(
+        self, ask: Ask, reply: Reply, entries: Sequence[str], seen: list[Array], wrong: int
+    ) -> Any:
+        colludes_alone = self._attack.colludes and not seen
+        if reply.client not in self._attackers or colludes_alone:
+            return reply.payload
+        own = _vector(ask, reply, entries)
+        draw = generator(ask.seed, f"robust.lie/{ask.task}", ask.round, reply.client)
+        lie = np.asarray(self._attack.lie(own, draw, seen, wrong))
+        return _rebuilt(ask, reply, entries, lie.astype(own.dtype))
+
+
+def _update_entries(ask: Ask) -> list[str]:
+    """The entries of the task's reply that change a model."""
+    released = find_task(ask.task, ask.version).release or ()
+    return [entry for release in released if isinstance(release, Update)
+            for entry in release.entries]  # fmt: skip
+
+
+def _arrays(ask: Ask, reply: Reply, entries: Sequence[str]) -> list[tuple[str, Array, Any]]:
+    """Name, numbers, and what these are the difference to, of every array of an update."""
+    arrays = []
+    for name in entries:
+        value = reply.payload[name]
+        if isinstance(value, dict):
+            sent = value["values"]
+            if sent.dtype.kind != "f":
+                raise UsageError(
+                    "attacks change updates as they are: leave so.updates.Quantise out"
+                )
+            arrays.append((name, sent, _model_sent(ask, sent)))
+        elif np.ndim(value):
+            arrays.append((name, np.asarray(value), ask.payload[name] if name != "control" else 0))
+    return arrays
+
+
+def _model_sent(ask: Ask, sent: Array) -> Any:
+    if ask.payload["send"] == "difference":
+        return 0
+    weights = ask.payload["weights"]
+    if len(weights) != len(sent):
+        raise UsageError("attacks on a part of the model need send='difference'")
+    return weights
+
+
+def _vector(ask: Ask, reply: Reply, entries: Sequence[str]) -> Array:
+    arrays = _arrays(ask, reply, entries)
+    return np.concatenate([np.ravel(value - start) for _, value, start in arrays])
+
+
+def _rebuilt(ask: Ask, reply: Reply, entries: Sequence[str], vector: Array) -> Any:
+    """The reply with another update in its place."""
+    payload = dict(reply.payload)
+    first = 0
+    for name, value, start in _arrays(ask, reply, entries):
+        part = vector[first : first + value.size]
+        first += value.size
+        if part.size == value.size:
+            part = part.reshape(value.shape) + start
+        payload[name] = {**payload[name], "values": part} if name == "update" else part
+    return payload
+
+
+def poisoned(source: Any, attack: RowAttack, attackers: IntArray, seed: int) -> FederatedData:
+    """The same rows, except those that attackers train on."""
+    if not isinstance(source, FederatedData) or hasattr(source.X, "tocsr"):
+        raise UsageError(f"{attack!r} needs dense rows that are not generated lazily")
+    if source.schema.target not in ("classes", "labels"):
+        raise UsageError(f"{attack!r} changes classes, the target is {source.schema.target}")
+    X, y = np.array(source.X), np.array(source.y)
+    for client in attackers.tolist():
+        rows = source.segments(np.array([client]), "train")
+        own = slice(int(rows.starts[0]), int(rows.starts[0] + rows.sizes[0]))
+        draw = generator(seed, "robust.poison", 0, client)
+        attack.poison(X[own], y[own], source.schema.classes, draw)
+    return source.with_rows(X, y)

@@ -1,0 +1,86 @@
+"""What people look at: the rounds of a job, who is awaited, and how long clients took."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, select
+
+from solera.serve.coordinator.store.base import Base
+from solera.serve.coordinator.store.tables import OPEN, asks, clients, deliveries, events, jobs
+
+ROUND, EVALUATED = "round", "evaluated"
+TROUBLE = ("refused", "failed", "late", "invalid")
+
+
+class Awaited(NamedTuple):
+    """A client that has something to answer: in which job, what, and since when."""
+
+    job: str
+    client: int
+    task: str
+    round: int
+    since: float
+
+
+class Taken(NamedTuple):
+    """What one client did with one ask, and when."""
+
+    seq: int
+    task: str
+    round: int
+    client: int
+    status: str
+    asked: float
+    answered: float | None
+
+
+class Watching(Base):
+    """Reads for pages; nothing here changes anything."""
+
+    def rounds(self, job: str, after: int = 0) -> list[dict[str, Any]]:
+        """What the learner logged in every round but the first ``after``, in order."""
+        chosen = select(events.c.facts).filter_by(job=job, event=ROUND).order_by(events.c.id)
+        return self._scalars(chosen.offset(after))
+
+    def judged(self, job: str) -> dict[str, float]:
+        """The metrics that clients found last."""
+        chosen = select(events.c.facts).filter_by(job=job, event=EVALUATED)
+        found = self._scalars(chosen.order_by(events.c.id.desc()).limit(1))
+        return dict(found[0]) if found else {}
+
+    def awaited(self, federation: str, job: str | None = None) -> list[Awaited]:
+        """Who has yet to answer what, in the jobs of a federation that go on."""
+        chosen = (
+            select(deliveries.c.job, deliveries.c.client, asks.c.task, asks.c.round, asks.c.created)
+            .join(asks, (asks.c.job == deliveries.c.job) & (asks.c.seq == deliveries.c.seq))
+            .join(jobs, jobs.c.id == deliveries.c.job)
+            .where(jobs.c.federation == federation, jobs.c.state == "running")
+            .where(deliveries.c.status == OPEN)
+            .order_by(asks.c.created, deliveries.c.client)
+        )
+        if job is not None:
+            chosen = chosen.where(deliveries.c.job == job)
+        with self._read() as connection:
+            return [Awaited(*row) for row in connection.execute(chosen)]
+
+    def taken(self, job: str, last: int) -> list[Taken]:
+        """What clients did with the last asks of a job."""
+        newest = select(func.max(asks.c.seq)).filter_by(job=job).scalar_subquery()
+        chosen = (
+            select(
+                asks.c.seq, asks.c.task, asks.c.round, deliveries.c.client, deliveries.c.status,
+                asks.c.created, deliveries.c.time,
+            )
+            .join(asks, (asks.c.job == deliveries.c.job) & (asks.c.seq == deliveries.c.seq))
+            .where(asks.c.job == job, asks.c.seq > newest - last)
+            .order_by(asks.c.seq.desc(), deliveries.c.client)
+        )  # fmt: skip
+        with self._read() as connection:
+            return [Taken(*row) for row in connection.execute(chosen)]
+
+    def client_names(self, federation: str) -> dict[int, str]:
+        """What clients are called."""
+        with self._read() as connection:
+            chosen = select(clients.c.id, clients.c.name).filter_by(federation=federation)
+            return dict(connection.execute(chosen).all())

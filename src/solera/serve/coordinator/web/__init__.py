@@ -1,0 +1,1 @@
+"""The coordinator's pages: federations, jobs, the log and accounts, for people."""

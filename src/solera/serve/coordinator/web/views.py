@@ -1,0 +1,214 @@
+"""What pages show: reads of the store, made fit for templates."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from typing import Any
+
+from markupsafe import Markup
+
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.base import NotFound
+from solera.serve.coordinator.store.store import Store
+from solera.serve.coordinator.store.watching import TROUBLE, Taken
+from solera.serve.coordinator.web import words
+from solera.serve.coordinator.web.visitors import Visitor
+from solera.serve.web.rendering import moment, size
+from solera.serve.wire import Event, Job
+
+PRESENT_SECONDS = 60.0
+_LAST_ASKS = 6
+_MOST_BARS = 60
+_MOST_TROUBLE = 50
+_MOST_EVENTS = 200
+_WIDTH, _LEFT, _BAR = 900, 300, 480
+
+
+def federation_card(store: Store, name: str) -> dict[str, Any]:
+    """A federation in one line."""
+    clients = [client for client in store.clients(name) if client.revoked is None]
+    jobs = store.jobs(name)
+    return {
+        "name": name,
+        "clients": len(clients),
+        "present": sum(_is_present(client.seen) for client in clients),
+        "jobs": len(jobs),
+        "running": sum(job.state in words.GOING_ON for job in jobs),
+    }
+
+
+def federation(store: Store, name: str) -> dict[str, Any]:
+    """Clients and jobs of a federation."""
+    awaited = store.awaited(name)
+    by_client: dict[int, list[Any]] = {}
+    by_job: dict[str, list[Any]] = {}
+    for entry in awaited:
+        by_client.setdefault(entry.client, []).append(entry)
+        by_job.setdefault(entry.job, []).append(entry)
+    rows = store.clients(name)
+    names = {row.id: row.name for row in rows}
+    clients = [
+        {
+            "id": row.id,
+            "name": row.name,
+            "key": row.sign_key.hex(),
+            "seen": row.seen,
+            "present": _is_present(row.seen),
+            "revoked": row.revoked,
+            "reason": row.reason,
+            "words": words.of_client(row.doing or "", by_client.get(row.id, [])),
+        }
+        for row in rows
+    ]
+    jobs = [
+        {
+            "id": job.id,
+            "owner": job.owner,
+            "created": job.created,
+            "words": words.of_job(job, by_job.get(job.id, []), names),
+        }
+        for job in reversed(store.jobs(name))
+    ]
+    return {"name": name, "clients": clients, "jobs": jobs}
+
+
+def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
+    """One job: words, curves, who took how long, what went wrong."""
+    names = store.client_names(stored.federation)
+    going_on = stored.state in words.GOING_ON
+    awaited = store.awaited(stored.federation, stored.id) if going_on else []
+    try:
+        model = store.model(stored.id)
+    except NotFound:
+        model = None
+    rounds = store.rounds(stored.id)
+    lines, chart = _bars(store.taken(stored.id, _LAST_ASKS), names)
+    learner = described.get("learner") or {}
+    return {
+        "job": stored,
+        "words": words.of_job(stored, awaited, names),
+        "learner": learner.get("kind", "–") if isinstance(learner, dict) else str(learner),
+        "progress": store.progress(stored.id),
+        "model": model,
+        "metrics": store.judged(stored.id),
+        "rounds": rounds,
+        "rounds_json": _safe_json(rounds),
+        "lines": lines,
+        "chart": chart,
+        "refusals": _trouble(store, stored.id, names),
+        "toml": described.get("toml") or "",
+        "going_on": going_on,
+    }
+
+
+def _safe_json(content: Any) -> Any:
+    """JSON for a data block of a page: nothing in it ends the block."""
+    text = json.dumps(content)
+    for sign, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
+        text = text.replace(sign, code)
+    return Markup(text)
+
+
+def _bars(taken: list[Taken], names: dict[int, str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    now = time.time()
+    shown = taken[:_MOST_BARS]
+    seconds = [(now if t.answered is None else t.answered) - t.asked for t in shown]
+    longest = max(seconds, default=0.0) or 1.0
+    lines = []
+    for i, (entry, took) in enumerate(zip(shown, seconds, strict=True)):
+        who = names.get(entry.client, f"client {entry.client}")
+        status = entry.status if entry.status in ("ok", "open") else "failed"
+        lines.append(
+            {
+                "y": 4 + 16 * i,
+                "label": f"{entry.seq}. {entry.task}: {who}"[:46],
+                "width": round(max(1.0, _BAR * took / longest), 1),
+                "seconds": f"{took:.2f} s",
+                "status": status,
+                "title": f"{who}, {entry.task}, round {entry.round}: {entry.status}",
+            }
+        )
+    return lines, {"width": _WIDTH, "height": 8 + 16 * len(lines), "left": _LEFT}
+
+
+def _trouble(store: Store, job: str, names: dict[int, str]) -> list[dict[str, Any]]:
+    found: list[Event] = []
+    for event in TROUBLE:
+        found += store.events(job=job, event=event, newest=True, limit=_MOST_TROUBLE)
+    found.sort(key=lambda event: -event.id)
+    return [
+        {
+            "time": event.time,
+            "event": event.event,
+            "who": "" if event.client is None else names.get(event.client, str(event.client)),
+            "reason": event.reason,
+            "way_out": _way_out(event.reason),
+        }
+        for event in found[:_MOST_TROUBLE]
+    ]
+
+
+def _way_out(reason: str) -> str:
+    """The line of a policy that would allow it, where the refusal names a task."""
+    named = re.search(r"task '([\w.]+)'", reason)
+    if named is None or "policy" not in reason:
+        return ""
+    return f'[tasks."{named[1]}"]'
+
+
+def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any]:
+    """The newest events that a visitor may see."""
+    job, event = given.get("job", "").strip(), given.get("event", "").strip()
+    actor = given.get("actor", "").strip()
+    federation = visitor.federation
+    found = coordinator.store.events(
+        newest=True, limit=_MOST_EVENTS, federation=federation, job=job or None,
+        event=event or None,
+    )  # fmt: skip
+    events = [
+        {
+            "time": e.time,
+            "event": e.event,
+            "federation": e.federation,
+            "job": e.job,
+            "client": e.client,
+            "reason": e.reason,
+            "details": ", ".join(f"{k} {v}" for k, v in (e.facts or {}).items())[:200],
+        }
+        for e in found
+        if not actor or (e.facts or {}).get("actor") == actor
+    ]
+    return {
+        "events": events,
+        "job": job,
+        "event": event,
+        "actor": actor,
+        "head": coordinator.store.signed_head(),
+        "log_problem": coordinator.log_problem,
+    }
+
+
+def health(coordinator: Coordinator) -> list[tuple[str, str]]:
+    """What somebody who runs a coordinator wants to know."""
+    now = time.time()
+    census = coordinator.store.census(now)
+    disk = shutil.disk_usage(coordinator.blobs.folder)
+    head = coordinator.store.signed_head()
+    last = coordinator.store.last_moment()
+    return [
+        ("Clients", f"{census.seen} of {census.clients} heard of in the last minute"),
+        ("Jobs", ", ".join(f"{n} {state}" for state, n in census.jobs.items()) or "none"),
+        ("Open asks", str(census.asks)),
+        ("Requests that wait", str(coordinator.notifier.waiting)),
+        ("Disk", f"{size(disk.free)} of {size(disk.total)} free"),
+        ("Signed log", coordinator.log_problem or (f"line {head[0]}" if head else "empty")),
+        ("Last event", moment(last)),
+        ("Clock", "believed" if coordinator.clock.believed() else "doubted: it jumped"),
+    ]
+
+
+def _is_present(seen: float | None) -> bool:
+    return seen is not None and time.time() - seen < PRESENT_SECONDS

@@ -1,0 +1,1 @@
+"""What the pages of the coordinator and of owners have in common: looks, templates, headers."""

@@ -1,0 +1,109 @@
+"""Every vertical learner: same seed, same parts; engines agree; asks are planned; killed, resumed.
+
+A learner is enrolled by its class; one whose defaults are slow gets an example here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from cases import example, registered
+
+import solera as so
+from solera.core.payload import encode
+from solera.core.plan import objection
+from solera.learn.vertical.party import PARTS
+
+EXAMPLES = {
+    so.SecureBoost: lambda: so.SecureBoost(rounds=2, max_depth=2, bins=4, min_rows=5, test=0.2),
+    so.VerticalLogisticRegression: lambda: so.VerticalLogisticRegression(
+        epochs=2, batch_size=30, validation=0.1, test=0.2
+    ),
+    so.learn.VerticalLinearRegression: lambda: so.learn.VerticalLinearRegression(
+        epochs=1, batch_size=30
+    ),
+    so.learn.VerticalPoissonRegression: lambda: so.learn.VerticalPoissonRegression(
+        epochs=1, batch_size=30
+    ),
+    so.SplitNN: lambda: so.SplitNN(3, epochs=2, batch_size=20, validation=0.1, test=0.2),
+}
+NUMBERS = ("VerticalLinearRegression", "VerticalPoissonRegression")
+"""Those that predict a number, not a class."""
+LEARNERS = {cls.__name__: cls for cls in registered(so.learn.VerticalLearner)}
+
+
+def make(name):
+    return example(LEARNERS[name], EXAMPLES)
+
+
+def federation(name, engine="local", **options):
+    rng = np.random.default_rng(5)
+    df = pd.DataFrame(rng.normal(size=(60, 4)), columns=list("abcd"))
+    df["y"] = (df.a - df.c + 0.3 * rng.normal(size=60) > 0).astype(int)
+    if name in NUMBERS:
+        df["y"] = rng.poisson(np.exp(0.3 * df.a)).astype(float)
+    df["id"] = [f"p{i}" for i in range(60)]
+    columns = {"bank": ["a", "b"], "shop": ["c", "d"]}
+    return so.simulate_vertical(
+        df, columns=columns, target="y", id="id", seed=7, engine=engine, **options
+    )
+
+
+def parts(fed, model):
+    return encode([fed.engine.states()[k][PARTS] for k in range(2)]) + encode(model.get_state())
+
+
+@pytest.fixture(scope="module", params=LEARNERS)
+def fitted(request):
+    fed = federation(request.param)
+    asked = []
+    run = fed.engine.run
+    fed.engine.run = lambda ask, aggregation: (asked.append(ask), run(ask, aggregation))[1]
+    model = make(request.param).fit(fed)
+    return request.param, model, parts(fed, model), asked
+
+
+def test_same_seed_same_parts_on_every_engine(fitted):
+    name, _, expected, _ = fitted
+    with federation(name, "processes", workers=2) as fed:
+        model = make(name).fit(fed)
+        assert parts(fed, model) == expected
+
+
+def test_the_gate_changes_no_part(fitted):
+    name, _, expected, _ = fitted
+    fed = federation(name, policy="vertical")
+    model = make(name).fit(fed)
+    states = fed.engine.states()
+    assert encode([states[k][PARTS] for k in range(2)]) + encode(model.get_state()) == expected
+
+
+def test_every_ask_was_planned(fitted):
+    name, model, _, asked = fitted
+    for plan in (make(name).asks(model.schema_), make(name).asks(None)):
+        for client in (0, 1):
+            so_far = Counter()
+            for ask in asked:
+                if client in ask.clients and ask.task != "data.describe":
+                    departs = objection(
+                        plan, so_far, ask.task, ask.version, ask.payload_for(client)
+                    )
+                    assert departs is None, departs
+                    so_far[ask.task] += 1
+
+
+def test_saved_and_loaded(fitted, tmp_path):
+    name, model, _, _ = fitted
+    loaded = so.load(model.save(tmp_path / "model.sol"))
+    assert encode(loaded.get_state()) == encode(model.get_state())
+    assert loaded == model
+    assert model.clone() == make(name)
+
+
+def test_the_gate_of_training_alone_refuses(fitted):
+    name, *_ = fitted
+    with pytest.raises(so.errors.NotEnoughReplies, match="not allowed"):
+        make(name).fit(federation(name, policy="training"))

@@ -1,0 +1,230 @@
+"""Counts and sums with noise: what a row changes is within what the noise is made for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.core.accounting import Event, epsilon_of
+from solera.core.clients import Client, Draws
+from solera.core.component import build_fitted
+from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.gate import POLICIES
+from solera.core.task import find_task, installed_tasks
+from solera.learn.describe import Describe
+from solera.privacy.dp.sums import SumNoise, add_noise
+
+pytest.importorskip("dp_accounting")
+rng = np.random.default_rng(0)
+X = rng.normal(size=(300, 4)) * [1.0, 2.0, 0.5, 3.0]
+Y = (X[:, 0] + 0.3 * rng.normal(size=300) > 0).astype(np.int64)
+DP = so.DP(epsilon=2.0, delta=1e-4, level="record", clip=2.0)
+
+
+def clients(**options):
+    return so.simulate(X, Y, clients=3, seed=0, **options)
+
+
+LEARNERS = {
+    "FedKMeans": lambda dp: so.FedKMeans(3, init=np.eye(3, 4), rounds=2, dp=dp),
+    "FedID3": lambda dp: so.Pipeline(so.FedBins(3), so.FedID3(max_depth=1, dp=dp)),
+    "FedHEONN": lambda dp: so.FedHEONN(dp=dp),
+    "FedHEONN softplus": lambda dp: so.FedHEONN("softplus", dp=dp),
+    "FedHEONN hidden": lambda dp: so.FedHEONN(features="fourier", hidden=6, dp=dp),
+    "FedGLM": lambda dp: so.FedGLM("binomial", rounds=2, dp=dp),
+    "describe": lambda dp: Describe(5, dp),
+}
+
+
+def noised_asks(make, dp=DP):
+    """Every ask of a learner that carries noise, as clients get it."""
+    fed, found = clients(), []
+    run = fed.engine.run
+
+    def watched(ask, aggregation):
+        if isinstance(ask.payload, dict) and "privacy" in ask.payload:
+            found.append(ask)
+        return run(ask, aggregation)
+
+    fed.engine.run = watched
+    learner = make(dp)
+    learner.fit(fed) if hasattr(learner, "fit") else learner.look(fed)
+    return found
+
+
+def entries(reply):
+    """The numbers of a reply by entry; what is derived from others is left out."""
+    found = {}
+    for name, value in reply.items():
+        if name == "below":
+            with_rows = np.concatenate([value, _last(reply["rows"], value)], axis=-1)
+            found["between"] = np.diff(with_rows, axis=-1, prepend=0)
+        elif name == "shape":
+            found["grams"] = value["grams"]
+        elif name not in ("few", "totals", "inertia") and "below" not in reply:
+            found[name] = np.asarray(value, dtype=float)
+    return {name: np.ravel(v) for name, v in found.items() if np.any(v)}
+
+
+def _last(rows, below):
+    """The rows of a column at the end of its first list; the others end where they end."""
+    last = below[..., -1:].copy()
+    if below.ndim == 2:
+        return rows[:, None]
+    last[:, 0, 0] = rows
+    return last
+
+
+def asked(ask, rows, targets, secret, noise):
+    source = so.simulate(rows, targets, clients=1, seed=0).engine.source
+    source = source.prepared([build_fitted(step.description) for step in ask.prepare])
+    client = Client(0, source, Draws(0, ask.task, 0, secret), {})
+    privacy = {**ask.payload["privacy"], "noise": noise, "share": 1}
+    return entries(find_task(ask.task).one(client, {**ask.payload, "privacy": privacy}))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_one_row_less_is_within_the_noise(name):
+    """Σ ‖Δ_e‖² / s_e² ≤ 1/σ²: what a Gaussian mechanism of that σ needs, with s_e measured."""
+    sigma = 60.0
+    asks = {(ask.task, repr(ask.payload.get("start"))): ask for ask in noised_asks(LEARNERS[name])}
+    assert asks
+    rows, targets = X[:40], Y[:40]
+    for ask in asks.values():
+        draws = [asked(ask, rows, targets, bytes([i]) * 32, sigma) for i in range(60)]
+        whole = asked(ask, rows, targets, b"s" * 32, 1e-9)
+        spread = {e: np.std([d[e] - whole[e] for d in draws]) for e in whole}
+        if "sums" in spread or "grams" in spread or "cells" in spread or "counts" in spread:
+            assert all(s > 0 for s in spread.values()), spread
+        distances = []
+        for out in range(8):
+            kept = np.arange(40) != out
+            less = asked(ask, rows[kept], targets[kept], b"s" * 32, 1e-9)
+            moved = {e: np.linalg.norm(whole[e] - less[e]) for e in whole}
+            distances.append(math.sqrt(sum((moved[e] / spread[e]) ** 2 for e in moved)))
+        assert max(distances) <= 1.12 / sigma, (ask.task, max(distances) * sigma)
+        assert max(distances) >= 0.02 / sigma, "far more noise than is needed"
+
+
+def test_noise_is_the_share_of_every_entry():
+    source = clients().engine.source
+    sums = {"a": np.zeros(4000), "b": np.zeros(4000)}
+    privacy: SumNoise = {"mechanism": "gaussian", "noise": 3.0, "share": 4}
+    client = Client(0, source, Draws(0, "t", 0), {})
+    noised = add_noise(client, sums, {"a": 1.0, "b": 10.0}, privacy)
+    assert noised["a"].std() == pytest.approx(3.0 * math.sqrt(2 / 4), rel=0.05)
+    assert noised["b"].std() == pytest.approx(30.0 * math.sqrt(2 / 4), rel=0.05)
+    laplace = add_noise(client, sums, {"a": 1.0, "b": 10.0}, {**privacy, "mechanism": "laplace"})
+    assert laplace["a"].std() == pytest.approx(3.0 * 2 * math.sqrt(2), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["FedKMeans", "FedGLM"])
+def test_every_round_says_what_is_spent(name):
+    model = LEARNERS[name](DP).fit(clients())
+    spent = [entry["epsilon"] for entry in model.history_]
+    assert spent == sorted(spent)
+    assert 1.98 < spent[-1] <= 2.0
+    assert {entry["noise"] for entry in model.history_} == {"simulated"}
+
+
+def test_one_message_of_heonn_is_calibrated_exactly():
+    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+
+    model = so.FedHEONN(dp=DP).fit(clients())
+    assert model.accounts_["noise"] == pytest.approx(get_sigma_gaussian(2.0, 1e-4), rel=1e-3)
+    spent = [Event.from_payload(event) for event in model.accounts_["events"]]
+    assert epsilon_of(spent, 1e-4, "analytic") == pytest.approx(2.0, rel=1e-3)
+
+
+def test_much_noise_still_learns_and_little_is_hardly_seen():
+    few = so.simulate(X, Y, clients=3, seed=0)
+    plain = so.FedHEONN().fit(few).score(X, Y)
+    assert (
+        so.FedHEONN(dp=so.DP(epsilon=50.0, delta=1e-4, level="record", clip=8.0))
+        .fit(few)
+        .score(X, Y)
+        > plain - 0.1
+    )
+
+
+def test_the_noise_of_an_id3_is_laplace_where_there_is_no_delta():
+    (ask, *_) = noised_asks(
+        lambda dp: so.Pipeline(so.FedBins(3), so.FedID3(epsilon=3.0, max_depth=2))
+    )
+    privacy = ask.payload["privacy"]
+    assert (privacy["mechanism"], privacy["share"]) == ("laplace", 1)
+    assert privacy["noise"] == pytest.approx(3 / 3.0, rel=1e-3)  # three levels share ε = 3
+
+
+def takes_noise(task):
+    hints = getattr(task.ask, "__annotations__", {})
+    for base in getattr(task.ask, "__orig_bases__", ()):
+        hints = {**getattr(base, "__annotations__", {}), **hints}
+    return "privacy" in hints
+
+
+def test_every_task_that_takes_noise_draws_it_from_secrets():
+    """The same seed and another secret: another reply; another seed and the same secret: none."""
+    names = {name for name, task in installed_tasks().items() if takes_noise(task)}
+    asks = {ask.task: ask for make in LEARNERS.values() for ask in noised_asks(make)}
+    assert names <= {*asks, "averaging.train", "heonn.agree_key"}  # tested with FedAvg; no sums
+    for ask in asks.values():
+        one = asked(ask, X[:40], Y[:40], b"a" * 32, 60.0)
+        other = asked(ask, X[:40], Y[:40], b"b" * 32, 60.0)
+        again = asked(ask, X[:40], Y[:40], b"a" * 32, 60.0)
+        for name in one:
+            assert np.array_equal(one[name], again[name])
+            assert not np.array_equal(one[name], other[name]), (ask.task, name)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: so.FedKMeans(3, dp=DP), "would tell rows"),
+        (lambda: so.FedKMeans(3, init=np.eye(3, 4), epochs=2, dp=DP), "one step over all rows"),
+        (lambda: so.FedKMeans(3, init=np.eye(3, 4), dp=so.DP(epsilon=1, delta=0.1)), "clip is"),
+        (lambda: so.FedGLM("poisson", dp=DP), "nothing bounds"),
+        (lambda: so.FedHEONN(lam=[0.1, 1.0], dp=DP), "one lam"),
+        (lambda: so.FedHEONN(dp=so.DP(epsilon=1, delta=0.1, level="record")), "clip is missing"),
+        (lambda: so.FedID3(epsilon=1.0, dp=DP), "epsilon= or dp="),
+    ],
+)
+def test_what_nothing_bounds_is_named(make, said):
+    with pytest.raises(UsageError, match=said):
+        make()
+
+
+def test_sums_hide_rows_and_not_clients():
+    with pytest.raises(UsageError, match="hide one row"):
+        so.FedHEONN(dp=so.DP(epsilon=1.0, delta=1e-4, clip=1.0)).fit(clients())
+
+
+# --- behind a gate ---
+
+
+def test_noised_sums_leave_until_the_budget_is_spent():
+    limits = replace(POLICIES["training"], budget=(2.5, 1e-4))
+    fed = clients(policy=limits)
+    local = so.DP(epsilon=2.0, delta=1e-4, level="record", clip=2.0, where="local")
+    so.FedHEONN(dp=local).fit(fed)
+    with pytest.raises(NotEnoughReplies, match="privacy budget"):
+        so.FedHEONN(lam=0.5, dp=local).fit(fed)
+
+
+def test_a_share_of_the_noise_is_counted_as_a_share():
+    fed = clients(policy=replace(POLICIES["training"], budget=(2.5, 1e-4)))
+    with pytest.raises(NotEnoughReplies, match="privacy budget"):
+        so.FedHEONN(dp=DP).fit(fed)  # a third of the variance each, read one by one
+
+
+def test_the_policy_can_demand_noise():
+    limits = replace(POLICIES["training"], budget=(3.0, 1e-4), noised=frozenset({"gram"}))
+    fed = clients(policy=limits)
+    with pytest.raises(NotEnoughReplies, match="need noise here"):
+        so.FedHEONN().fit(fed)
+    local = so.DP(epsilon=2.0, delta=1e-4, level="record", clip=2.0, where="local")
+    so.FedHEONN(dp=local).fit(fed)

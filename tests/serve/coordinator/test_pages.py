@@ -1,0 +1,307 @@
+"""The coordinator's pages in a real browser, over real agents, and attempts to misuse them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import solera as so
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "argon2"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+import httpx  # noqa: E402
+from network import Network  # noqa: E402
+
+from solera.serve.coordinator.store.store import Store  # noqa: E402
+from solera.serve.coordinator.store.tables import TokenRow  # noqa: E402
+from solera.serve.coordinator.web.visitors import new_account  # noqa: E402
+from solera.serve.identity import new_token, token_hash  # noqa: E402
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(160, 4))
+Y = (X @ rng.normal(size=(4, 2))).argmax(axis=1)
+DATA = so.data.FederatedData(X, Y, np.array([0, 80, 160]))
+PASSWORD = "correct horse battery"
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """Two federations; two agents work in the first."""
+    here = Network(tmp_path_factory.mktemp("pages"))
+    here.start()
+    try:
+        for i, name in enumerate(("north", "south")):
+            here.enrol(name)
+            here.give(name, DATA, i)
+            here.work(name)
+        driver = here.driver()
+        driver.request("POST", "/v1/federations/other/invites", json={"name": "secret"})
+        driver.close()
+        with Store(f"sqlite:///{here.folder}/coordinator/coordinator.sqlite") as store:
+            for name, role, federation in PEOPLE:
+                store.add_account(new_account(name, PASSWORD, role, federation), "test")
+        yield here
+    finally:
+        here.close()
+
+
+PEOPLE = (
+    ("ada", "administrator", None),
+    ("rita", "researcher", "cardio"),
+    ("vera", "viewer", "cardio"),
+    ("olga", "researcher", "other"),
+)
+
+
+def connection(network):
+    return httpx.Client(base_url=network.url, verify=False, follow_redirects=False)
+
+
+def signed_in(network, name):
+    client = connection(network)
+    answer = client.post("/sign-in", data={"name": name, "password": PASSWORD})
+    assert answer.status_code == 303, answer.text
+    return client
+
+
+def csrf_of(client):
+    return re.search(r'name="csrf" value="([^"]+)"', client.get("/").text)[1]
+
+
+def post(client, path, /, **fields):
+    return client.post(path, data={"csrf": csrf_of(client), **fields})
+
+
+# --- who may what ---
+
+GETS = {
+    "/": {"ada": 200, "rita": 200, "vera": 200, "olga": 200},
+    "/federations/cardio": {"ada": 200, "rita": 200, "vera": 200, "olga": 404},
+    "/federations/other": {"ada": 200, "rita": 404, "vera": 404, "olga": 200},
+    "/federations/cardio/new-job": {"ada": 200, "rita": 200, "vera": 403, "olga": 404},
+    "/log": {"ada": 200, "rita": 200, "vera": 200, "olga": 200},
+    "/health": {"ada": 200, "rita": 403, "vera": 403, "olga": 403},
+    "/accounts": {"ada": 200, "rita": 403, "vera": 403, "olga": 403},
+    "/jobs/nope": {"ada": 404, "rita": 404, "vera": 404, "olga": 404},
+}
+
+
+@pytest.fixture(scope="module")
+def visitors(network):
+    clients = {name: signed_in(network, name) for name, _, _ in PEOPLE}
+    yield clients
+    for client in clients.values():
+        client.close()
+
+
+def test_every_page_is_shown_to_those_whose_business_it_is(network, visitors):
+    with connection(network) as stranger:
+        for path, expected in GETS.items():
+            assert stranger.get(path).headers.get("location") == "/sign-in", path
+            for name, status in expected.items():
+                assert visitors[name].get(path).status_code == status, (path, name)
+
+
+POSTS = {
+    ("/invite", "federation=cardio&client=west"): {"rita": 403, "vera": 403, "olga": 403},
+    ("/federations/cardio/clients/0/revoke", "reason=x"): {"rita": 403, "vera": 403, "olga": 403},
+    ("/federations/cardio/jobs", "toml=x"): {"vera": 403, "olga": 404},
+    ("/accounts", "name=eve&role=administrator"): {"rita": 403, "vera": 403, "olga": 403},
+    ("/accounts/vera/remove", ""): {"rita": 403, "vera": 403, "olga": 403},
+    ("/tokens", "name=t&role=administrator"): {"rita": 403, "vera": 403, "olga": 403},
+    ("/tokens/t/revoke", ""): {"rita": 403, "vera": 403, "olga": 403},
+    ("/jobs/nope/cancel", "reason=x"): {"ada": 404, "rita": 404, "vera": 403, "olga": 404},
+}
+
+
+def test_every_act_is_for_its_role(visitors):
+    for (path, body), expected in POSTS.items():
+        for name, status in expected.items():
+            fields = dict(part.split("=") for part in body.split("&") if part)
+            assert post(visitors[name], path, **fields).status_code == status, (path, name)
+
+
+def test_a_stolen_cookie_without_the_form_changes_nothing(network, visitors):
+    ada = visitors["ada"]
+    for path, _ in POSTS:
+        assert ada.post(path, data={"csrf": "guess"}).status_code == 403
+        assert ada.post(path).status_code == 403
+    own = csrf_of(ada)
+    from_elsewhere = {"Origin": "https://evil.example"}
+    answer = ada.post("/tokens", data={"csrf": own, "name": "x"}, headers=from_elsewhere)
+    assert answer.status_code == 403
+    other = csrf_of(visitors["rita"])
+    assert ada.post("/tokens", data={"csrf": other, "name": "x"}).status_code == 403
+
+
+def test_the_cookie_is_for_the_browser_alone(network):
+    with connection(network) as client:
+        answer = client.post("/sign-in", data={"name": "ada", "password": PASSWORD})
+    cookie = answer.headers["set-cookie"].lower()
+    for part in ("httponly", "secure", "samesite=strict"):
+        assert part in cookie
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+
+
+def test_wrong_passwords_wait_longer_each_time(network):
+    with connection(network) as client:
+        wrong = {"name": "nobody-there", "password": "x" * 12}
+        statuses = [client.post("/sign-in", data=wrong).status_code for _ in range(8)]
+    assert statuses[:5] == [403] * 5
+    assert 429 in statuses[5:]
+
+
+def test_removing_an_account_ends_its_session(network, visitors):
+    ada = visitors["ada"]
+    made = post(ada, "/accounts", name="temp", role="viewer", federation="cardio")
+    password = re.search(r"<pre tabindex=\"0\">([^<]+)</pre>", made.text)[1]
+    with connection(network) as temp:
+        temp.post("/sign-in", data={"name": "temp", "password": password})
+        assert temp.get("/federations/cardio").status_code == 200
+        assert post(ada, "/accounts/temp/remove").status_code == 303
+        assert temp.get("/federations/cardio").headers["location"] == "/sign-in"
+
+
+def test_tokens_of_programs_are_limited_to_a_role_and_a_federation(network, visitors):
+    ada, tokens = visitors["ada"], {}
+    for name, role, federation in (
+        ("see", "viewer", "cardio"), ("do", "researcher", "other"), ("all", "administrator", "")
+    ):  # fmt: skip
+        made = post(ada, "/tokens", name=name, role=role, federation=federation, days="1")
+        tokens[name] = re.search(r"<pre tabindex=\"0\">([^<]+)</pre>", made.text)[1]
+
+    def ask(name, method, path, /, **body):
+        headers = {"Authorization": f"Bearer {tokens[name]}"}
+        with connection(network) as client:
+            return client.request(method, path, headers=headers, json=body or None).status_code
+
+    assert ask("see", "GET", "/v1/federations/cardio") == 200
+    assert ask("see", "GET", "/v1/federations/other") == 401
+    assert ask("see", "POST", "/v1/federations/cardio/invites", name="x") == 401
+    assert ask("do", "GET", "/v1/federations/other") == 200
+    assert ask("do", "GET", "/v1/federations/cardio") == 401
+    assert ask("do", "POST", "/v1/federations/other/invites", name="x") == 401
+    assert ask("all", "POST", "/v1/federations/cardio/invites", name="x9") == 200
+    assert post(ada, "/tokens/see/revoke").status_code == 303
+    assert ask("see", "GET", "/v1/federations/cardio") == 401
+
+
+def test_every_act_is_in_the_log_with_who_did_it(visitors):
+    ada = visitors["ada"]
+    assert post(ada, "/invite", federation="cardio", client="east").status_code == 200
+    shown = ada.get("/log", params={"actor": "ada", "event": "act"}).text
+    assert "invited east" in shown
+
+
+# --- in a browser ---
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from shutil import which
+
+    chromium = which("chromium") or which("chromium-browser") or which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium is here")
+    with playwright.sync_playwright() as p:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = p.chromium.launch(executable_path=chromium, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def look(browser, network):
+    """Opens pages for a person, and notes what the console says and which hosts are asked."""
+    said, hosts, contexts = [], set(), []
+
+    def sign_in(name, **options):
+        context = browser.new_context(ignore_https_errors=True, **options)
+        context.set_default_timeout(60_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda r: hosts.add(r.url.split("/")[2]) if "//" in r.url else None)
+        page.goto(f"{network.url}/sign-in")
+        page.fill("#name", name)
+        page.fill("#password", PASSWORD)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("h1:has-text('Federations')")
+        return page
+
+    yield sign_in
+    for context in contexts:
+        context.close()
+    assert said == []
+    assert hosts <= {network.url.split("//")[1]}
+
+
+def test_a_job_from_the_form_to_the_model(network, look, tmp_path):
+    page = look("rita", accept_downloads=True)
+    page.click("text=cardio")
+    page.click("text=Start a job")
+    page.select_option("#kind", "FedLinear")
+    page.click("text=Show its parameters")
+    page.fill("#name", "from-form")
+    page.fill("#clients", "2")
+    page.fill("[id='p-rounds']", "30")
+    page.click("text=Write the file")
+    assert "rounds = 30" in page.input_value("#toml")
+    page.fill("#toml", page.input_value("#toml").replace('evaluate = "test"', 'evaluate = "train"'))
+    page.click("button:has-text('Start')")
+    page.wait_for_selector("h1:has-text('from-form')")
+    page.wait_for_selector(".u-legend")
+    page.wait_for_selector("#words:has-text('finished')", timeout=120_000)
+    assert page.inner_text("#round-count") == "30"
+    assert "accuracy" in page.inner_text("main")
+    with page.expect_download() as begun:
+        page.click("text=Download the model")
+    begun.value.save_as(tmp_path / "m.sol")
+    assert so.load(tmp_path / "m.sol").score(X, Y) > 0.5
+    with page.expect_download() as begun:
+        page.click("text=model card")
+    begun.value.save_as(tmp_path / "card.md")
+    assert "FedLinear" in (tmp_path / "card.md").read_text()
+
+
+def test_what_people_write_stays_text(network, look, visitors):
+    toml = 'name = "evil"\nfederation = "cardio"\nclients = 9\n[learner]\nkind = "FedLinear"\n'
+    toml += f"# {EVIL}</textarea><script>alert(2)</script>\n"
+    toml = f'owner = "{EVIL}"\n' + toml
+    assert post(visitors["rita"], "/federations/cardio/jobs", toml=toml).status_code == 303
+    post(visitors["rita"], "/jobs/evil/cancel", reason=EVIL)
+    page = look("ada")
+    clone = "/federations/cardio/new-job?like=evil"
+    for path in ("/jobs/evil", "/federations/cardio", "/log", clone):
+        page.goto(network.url + path)
+        assert page.locator("img").count() == 0
+        assert "onerror" in page.inner_text("main") or "onerror" in page.content()
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_the_screen(network, look, width, scheme):
+    page = look("ada", viewport={"width": width, "height": 900}, color_scheme=scheme)
+    for path in ("/", "/federations/cardio", "/log", "/health", "/accounts"):
+        page.goto(network.url + path)
+        across = page.evaluate("document.documentElement.scrollWidth")
+        assert across <= width, (path, across)
+
+
+def test_expired_tokens_open_nothing(network):
+    with Store(f"sqlite:///{network.folder}/coordinator/coordinator.sqlite") as store:
+        secret = new_token()
+        old = TokenRow(token_hash(secret), "old", "administrator", None, 0.0, 1.0)
+        store.add_token(old, "test")
+    with connection(network) as client:
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert client.get("/v1/federations/cardio", headers=headers).status_code == 401

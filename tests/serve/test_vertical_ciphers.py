@@ -1,0 +1,135 @@
+"""Encrypted vertical learning between real agents with TLS; killed on the way."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "tenseal", "torch"):
+    pytest.importorskip(library, reason="the extras 'serve', 'he' and 'torch' are not installed")
+
+from network import kill  # noqa: E402
+from test_vertical import NAMES, Town, finished, tables  # noqa: E402
+
+from solera.core.payload import decode, encode  # noqa: E402
+from solera.serve import wire  # noqa: E402
+from solera.serve.job_spec import parse_job  # noqa: E402
+
+JOB = """
+federation = "town"
+owner = "ana"
+seed = 3
+clients = 2
+evaluate = "test"
+[learner]
+labels = "bank"
+test = 0.2
+"""
+LEARNERS = {
+    "SecureBoost": 'kind = "SecureBoost"\nrounds = 1\nlr = 1.0\nmax_depth = 2\nbins = 4\nmin_rows = 5\n',
+    "VerticalLogisticRegression": (
+        'kind = "VerticalLogisticRegression"\nepochs = 1\nlr = 0.5\nbatch_size = 30\nvalidation = 0.1\n'
+    ),
+}
+
+
+class Ciphers(Town):
+    """A bank and a shop that learn with encrypted numbers."""
+
+    def begin(self, job):
+        text = JOB + LEARNERS[job]
+        described = parse_job(text, name=job).describe(text)
+        driver = self.driver()
+        new = wire.NewJob.of(described, id=job, spec=driver.upload(described.to_bytes()))
+        driver.request("POST", f"/v1/federations/{self.federation}/jobs", json=new)
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    town = Ciphers(tmp_path_factory.mktemp("ciphers"))
+    try:
+        for name in NAMES:
+            town.work(name)
+        for job in LEARNERS:
+            town.begin(job)
+            town.until(job, finished)
+        yield town, town.parts()
+    finally:
+        town.close()
+
+
+def test_agents_learn_what_simulated_clients_learn(calm):
+    """The same model but for the random order of rows, and each party holds its own part."""
+    town, parts = calm
+    held = {name: list(decode(parts[name]).values()) for name in NAMES}
+    boosted, regressed = held["bank"]
+    assert len(boosted["trees"]) == 1
+    assert np.isfinite(regressed["coef"]).all()
+    assert np.abs(regressed["coef"]).max() > 0.01
+    for part in held["shop"]:
+        assert "trees" not in part
+        assert "target" not in part
+    for part in (*held["bank"], *held["shop"]):
+        assert not {"boosting", "key", "secret", "pending"} & set(part)
+    for job in LEARNERS:
+        (note,) = town.events(job, "evaluated")
+        assert note.facts["accuracy"] > 0.5
+
+
+def test_the_coordinator_holds_no_row_no_label_no_coefficient(calm):
+    town, parts = calm
+    kept = b"".join(
+        path.read_bytes()
+        for path in (town.folder / "coordinator").rglob("*")
+        if path.is_file() and path.stat().st_size < 1 << 26
+    )
+    assert b"visits" in kept
+    for name in NAMES:
+        table = tables()[name]
+        columns = [c for c in table.columns if c not in ("id", "y")]
+        assert not any(row.tobytes() in kept for row in table[columns].to_numpy())
+        boosted, regressed = decode(parts[name]).values()
+        assert regressed["coef"].tobytes() not in kept
+        thresholds = boosted["conditions"]["threshold"]
+        assert not any(value.tobytes() in kept for value in thresholds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", LEARNERS)
+def test_killed_ten_times_every_part_has_the_same_bytes(calm, job, tmp_path):
+    before, parts = calm
+    chance = random.Random(7)
+    town = Ciphers(tmp_path)
+    try:
+        for name in NAMES:
+            shutil.copy(before.folder / name / "secret.key", tmp_path / name / "secret.key")
+            (tmp_path / name / "secret.key").chmod(0o600)
+            town.work(name)
+        town.begin(job)
+        asks, killed = 0, 0
+        while killed < 10:
+            aim = asks + chance.randint(1, 2)
+            found = town.until(job, lambda f, aim=aim: finished(f) or f.progress.asks >= aim)
+            if finished(found):
+                break
+            asks, killed = found.progress.asks, killed + 1
+            victim = chance.choice([*NAMES, "coordinator"])
+            if victim == "coordinator":
+                kill(town.coordinator)
+                town.start()
+            else:
+                kill(town.agents[victim])
+                town.work(victim)
+        town.until(job, finished)
+        assert killed == 10
+        after = {name: next(iter(decode(town.parts()[name]).values())) for name in NAMES}
+        number = list(LEARNERS).index(job)
+        for name in NAMES:
+            expected = list(decode(parts[name]).values())[number]
+            assert encode(after[name]) == encode(expected)
+    finally:
+        town.close()
