@@ -22,6 +22,7 @@ MODULES = {"heonn_reference", "numbers_task", "sizes"}
 SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
+    "cores": r"W3: .*same bytes",
     "files": r"processes +\d.* \d+\n",
     "gate": r"no-op, 10 clients .* in the gate",
     "gpu": r"W3 logistic +\d",
@@ -36,6 +37,7 @@ SHOWS = {
     "progress_bar": r"bar \d.* ratio \d",
     "secure_sum": r"120 +\d+ +100 +\d\.\d",
     "selection": r"largest difference of a value \d",
+    "ray": r"W2: .* ray \d.*×",
     "simulation": r"W3: (.*\n)*loop +\d",
     "trees": r"FedHistGBDT, .*ratio \d",
     "vertical": r"solera, processes +\d",
@@ -48,6 +50,7 @@ PARTS = {
 }
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
+    "cores": ("torch",),
     "files": ("pyarrow",),
     "gate": ("torch",),
     "gpu": ("torch",),
@@ -58,10 +61,13 @@ NEEDS = {
     "progress_bar": ("torch",),
     "secure_sum": ("cryptography",),
     "selection": ("torch",),
+    "ray": ("ray", "torch"),
     "simulation": ("torch",),
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
+SLOW = {"ray"}
+"""What takes long to start."""
 
 
 def test_every_benchmark_is_started_here():
@@ -70,7 +76,15 @@ def test_every_benchmark_is_started_here():
 
 
 @pytest.mark.parametrize(
-    ("name", "part"), CASES, ids=[" ".join(filter(None, case)) for case in CASES]
+    ("name", "part"),
+    [
+        pytest.param(
+            *case,
+            id=" ".join(filter(None, case)),
+            marks=[pytest.mark.slow] if case[0] in SLOW else [],
+        )
+        for case in CASES
+    ],
 )
 def test_runs_at_a_tiny_size(name, part, tmp_path):
     for package in NEEDS.get(name, ()):

@@ -150,10 +150,10 @@ def test_rows_in_files_are_read_by_the_workers(cluster, tmp_path, monkeypatch):
         frame[10 * k : 10 * k + 10].to_csv(tmp_path / f"{k}.csv", index=False)
     source = so.from_files(str(tmp_path / "*.csv"), target="y")
 
-    def unread(self):
+    def unread(self, columns):
         raise AssertionError("the driver reads rows")
 
-    monkeypatch.setattr(TableFile, "open", unread)
+    monkeypatch.setattr(TableFile, "read", unread)
     with so.simulate(source, engine="ray", workers=1) as fed:
         assert so.FedHEONN().fit(fed).schema_.classes.tolist() == [0, 1]
 
