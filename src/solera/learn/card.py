@@ -124,7 +124,7 @@ def _privacy(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
     for part in noised:
         dp, accounts = part.dp, part.accounts_
         spent = [Event.from_payload(event) for event in accounts["events"]]
-        epsilon = epsilon_of(spent, accounts["delta"], "rdp" if dp is None else dp.accountant)
+        epsilon = epsilon_of(spent, accounts["delta"], accounts["accountant"])
         hidden = "record" if dp is None else dp.level
         yield (
             f"differential privacy: ε = {epsilon:.4g} at δ = {accounts['delta']:g} for one {hidden}"

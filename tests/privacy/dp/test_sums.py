@@ -138,6 +138,7 @@ def test_one_message_of_heonn_is_calibrated_exactly():
     assert model.accounts_["noise"] == pytest.approx(get_sigma_gaussian(2.0, 1e-4), rel=1e-3)
     spent = [Event.from_payload(event) for event in model.accounts_["events"]]
     assert epsilon_of(spent, 1e-4, "analytic") == pytest.approx(2.0, rel=1e-3)
+    assert "ε = 2 at δ = 0.0001 for one record, by FedHEONN" in model.card()
 
 
 def test_much_noise_still_learns_and_little_is_hardly_seen():

@@ -37,6 +37,7 @@ def open_accounts(
         "among": among,
         "share": share,
         "uniform": learner.select is None or isinstance(learner.select, Uniform),
+        "accountant": dp.accountant,
         "steps": 1 if dp.rate is None else steps_of(training, dp.rate),
         "events": [],
     }

@@ -97,6 +97,7 @@ def sum_noise(
         "delta": solved.delta,
         "share": privacy["share"],
         "mechanism": mechanism,
+        "accountant": dp.accountant,
         "events": [],
     }
     return privacy, accounts
