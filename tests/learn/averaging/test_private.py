@@ -386,3 +386,23 @@ def test_a_private_run_that_was_interrupted_ends_the_same(tmp_path):
     whole.save(tmp_path / "model.sol")
     assert so.load(tmp_path / "model.sol").dp == dp
     assert describe(dp)["params"]["adaptive"] == 0.5
+
+
+def test_shares_of_noise_and_a_secure_sum_go_together():
+    """Nobody sees less than all of the noise, and the model is the same."""
+    pytest.importorskip("cryptography")
+    dp = so.DP(noise_multiplier=1.0, delta=DELTA, clip=1.0, adaptive=0.5)
+    plain = averaging(dp, rounds=2).fit(clients())
+    secure = averaging(dp, rounds=2).fit(clients(secure=True))
+    assert "was masked" in secure.card()
+    np.testing.assert_allclose(secure.weights_, plain.weights_, atol=1e-4)
+    assert secure.history_[-1]["epsilon"] == plain.history_[-1]["epsilon"]
+
+
+def test_early_stopping_gives_nothing_of_the_budget_back():
+    stop = so.callbacks.EarlyStopping("epsilon", patience=2, mode="min")
+    model = averaging(so.DP(noise_multiplier=3.0, delta=DELTA, clip=1.0), rounds=6)
+    model.fit(clients(), callbacks=[stop])
+    assert len(model.history_) == 3
+    assert model.accounts_["events"][0]["times"] == 3
+    assert f"ε = {model.history_[-1]['epsilon']:.4g} at" in model.card()
