@@ -51,10 +51,6 @@ class SecureFold(Protocol):
         """The plan, and what is asked besides to fold it so."""
 
 
-class NotASum(UsageError):
-    """Something that is no sum was to be folded in secret."""
-
-
 _NAMES_ONLY = ("facts", "categories", "extremes")
 
 

@@ -20,9 +20,8 @@ from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import Array, IntArray
 from solera.core.component import describe
 from solera.core.constraints import Positive
-from solera.core.cover import NotASum
 from solera.core.engine import PerClient
-from solera.core.errors import NotEnoughReplies, PayloadError, UsageError
+from solera.core.errors import NotASum, PayloadError, SecureSumFailed, UsageError
 from solera.core.federation import Replies
 from solera.core.payload import encode
 from solera.core.plan import PREPARE, Plan, in_turn, planned
@@ -34,10 +33,6 @@ from solera.privacy.secure_sum.graph import degree, neighbours, threshold
 from solera.privacy.secure_sum.keys import KEY, MAC, OVERHEAD
 from solera.privacy.secure_sum.masks import Words, add_masks
 from solera.privacy.secure_sum.shares import combine
-
-
-class SecureSumFailed(NotEnoughReplies):
-    """Too few clients were left to find a sum; no single reply is known to anyone."""
 
 
 class SecureSum(Aggregation):
