@@ -21,6 +21,7 @@ import torch  # noqa: E402
 from network import Network, Program, kill  # noqa: E402
 
 from solera.core.payload import decode, encode  # noqa: E402
+from solera.core.rounds import Callback  # noqa: E402
 from solera.learn.averaging.training.architecture import architecture_of  # noqa: E402
 from solera.learn.base import from_bytes  # noqa: E402
 from solera.learn.vertical.encoding import encode as encode_rows  # noqa: E402
@@ -216,13 +217,34 @@ def test_killed_at_random_every_part_has_the_same_bytes(calm, kills, tmp_path):
     assert storm(tmp_path, town, kills, random.Random(kills)) == parts
 
 
-def test_a_party_that_stays_away_is_named_within_the_deadline(calm):
+def test_a_party_that_leaves_is_named_within_the_deadline_and_training_goes_on_later(calm):
     town, _ = calm
-    os.kill(town.agents["shop"].pid, signal.SIGSTOP)
-    try:
+
+    def fit():
         fed = town.connect("away", seed=1)
-        with pytest.raises(so.errors.NotEnoughReplies, match=r"shop did not answer .* \(late\)"):
-            so.SplitNN(2, epochs=1, labels="bank", deadline=3.0).fit(fed)
-        fed.close()
-    finally:
-        os.kill(town.agents["shop"].pid, signal.SIGCONT)
+        try:
+            model = so.SplitNN(2, epochs=2, batch_size=45, labels="bank", deadline=20.0)
+            return model.fit(fed, callbacks=[leaves])
+        finally:
+            fed.close()
+
+    leaves = Leaves(town.agents["shop"].pid)
+    with pytest.raises(so.errors.NotEnoughReplies, match=r"shop did not answer .* \(late\)"):
+        fit()
+    leaves.pid = None
+    os.kill(town.agents["shop"].pid, signal.SIGCONT)
+    model = fit()
+    assert len(model.history_) == 2
+    shop = decode(town.parts()["shop"])[model.model_]
+    assert shop["split"]["bottom"]["steps"] == 4
+
+
+class Leaves(Callback):
+    """Stops a process after the first epoch."""
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def on_round(self, learner, round):
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGSTOP)
