@@ -17,13 +17,13 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SECONDS = 300
 ALONE = {"OMP_NUM_THREADS": "1"}
 """Other tests have the other cores."""
-MODULES = {"heonn_reference", "numbers_task", "sizes"}
+MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"}
 """Files that benchmarks import."""
 SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
     "files": r"processes +\d.* \d+\n",
-    "gate": r"no-op, 10 clients .* in the gate",
+    "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
     "gpu": r"W3 logistic +\d",
     "heonn": r"encrypted weights, finish=coordinator +\d",
     "heonn_figures": r"digits, random_layer, .* \d\d\.\d\d",
@@ -48,7 +48,7 @@ PARTS = {
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
     "files": ("pyarrow",),
-    "gate": ("torch",),
+    "gate": ("torch", "fastapi", "httpx"),
     "gpu": ("torch",),
     "hostile": ("fastapi", "httpx"),
     "heonn": ("tenseal",),
