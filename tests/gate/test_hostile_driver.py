@@ -84,7 +84,8 @@ def models_of(X: Any, y: Any, schema: Schema) -> list[Any]:
 @pytest.mark.parametrize("target", ["classes", "labels", "numbers"])
 @pytest.mark.parametrize("name", TASKS)
 def test_no_answer_rests_on_a_few_rows(name, target):
-    attack(name, target, ["training"], payloads=3, seed=sum(map(ord, name)))
+    payloads = 3 if target == "classes" else 2
+    attack(name, target, ["training"], payloads, seed=sum(map(ord, name)))
 
 
 @pytest.mark.slow
