@@ -144,7 +144,7 @@ class Learner(Stateful, Component, abstract=True):
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
-        self._trained_with = training_facts(federation, started=start is not None)
+        self._trained_with = training_facts(federation, self, started=start is not None)
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None

@@ -194,8 +194,16 @@ class FedAvg(ScoreAveraging):
             self._shared_size,
             steps=self.update_steps,
             weight=self.weight,
+            entries=self._told,
             largest=self.largest_update(),
         )
+
+    @property
+    def _told(self) -> tuple[str, ...]:
+        """What clients send besides updates: with noise no loss, but whether C was too short."""
+        if self.dp is None:
+            return ("loss",)
+        return () if self.dp.adaptive is None else ("below",)
 
     def round_origin(self) -> Entries | None:
         return {"update": self._shared_weights} if self.send == "weights" else None
@@ -347,6 +355,11 @@ class FedAvg(ScoreAveraging):
                 f"{kind}(dp=…, weight={self.weight!r}): a client that weighs more than others "
                 "needs more noise",
                 hint="equal weights: weight=None",
+            )
+        if self.aggregate is not None:
+            raise UsageError(
+                f"{kind}(dp=…, aggregate={self.aggregate!r}): noise is made for a mean",
+                hint="aggregate=None",
             )
         if self.send != "difference":
             raise UsageError.of(self, "send", self.send, "must be 'difference' with dp=")
