@@ -96,7 +96,7 @@ class KeepingRounds(KeepingEngine):
 def _trains(ask: Ask) -> bool:
     """Whether what is asked for changes a model."""
     released = find_task(ask.task, ask.version).release or ()
-    return any(isinstance(release, Update) for release in released)
+    return any(release.kind == Update.kind for release in released)
 
 
 class GoOn:
