@@ -104,9 +104,8 @@ class Replies:
             groups, self.secure = [], True
             total = protocol.partial(self, aggregation)
         for group in groups:
-            partial = None
-            for part in self._partials(replace(self.ask, clients=group), aggregation):
-                partial = aggregation.merge(partial, part)
+            parts = self._partials(replace(self.ask, clients=group), aggregation)
+            partial = aggregation.merge_all(parts)
             if len(groups) > 1:
                 self.federation.meter.relayed += encoded_size(partial)
             total = aggregation.merge(total, partial)

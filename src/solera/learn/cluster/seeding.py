@@ -15,9 +15,10 @@ from msgspec import Meta
 
 from solera.core import rng
 from solera.core.aggregation import Collect, Sum
-from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.clients import Client, ClientGroup, FloatArray, IntArray
 from solera.core.constraints import NonNegative
 from solera.core.disclosure.evidence import Sums, cells
+from solera.core.disclosure.groups import Trees
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
@@ -120,10 +121,6 @@ class Candidates(Centroids):
     rate: NonNegative
 
 
-def _behind_local(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return _around(client, _local_centres(client, ask), 0)
-
-
 def _behind_candidates(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     return _around(client, _drawn_centres(client, ask), len(ask["centroids"]))
 
@@ -142,9 +139,12 @@ def _at_first_centroid(ask: Any, reply: Any) -> dict[str, Any]:
     return {"sums": reply["rows"][:, None] * ask["centroids"][0]}
 
 
-@task("kmeans.local_seeds", ask=LocalSeeds, release=[Cells("rows", "sums", behind=_behind_local)])
+@task("kmeans.local_seeds", ask=LocalSeeds, release=[Trees("rows", "sums")])
 def local_seeds(client: Client, ask: Any) -> dict[str, Any]:
-    """k-means++ over this client's rows: sum and number of the rows around each choice."""
+    """k-means++ over this client's rows: sum and number of the rows around each choice.
+
+    Which rows are chosen depends on every single one; behind a gate rows are seen in groups.
+    """
     return _sums_around(client.data.X, _local_centres(client, ask), 0)
 
 
@@ -168,8 +168,28 @@ def _local_centres(client: Client, ask: Any) -> FloatArray:
     return np.asarray(dense(X[chosen]))
 
 
+def _draw_candidates_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
+    """Few clients draw a row; the others all give one and the same empty reply."""
+    data, known = group.data, np.asarray(ask["centroids"])
+    _, squared = nearest(data.joined().X, known)
+    if not np.isfinite(squared).all():
+        return [draw_candidates(client, ask) for client in group]
+    drawn = group.uniforms() < ask["rate"] * squared
+    nothing = {"sums": np.zeros((0, known.shape[1])), "rows": np.zeros(0, dtype=np.int64)}
+    replies = [nothing] * len(group)
+    draws = np.bincount(data.owners[drawn], minlength=len(group))
+    ends = np.cumsum(data.sizes)
+    for i in np.flatnonzero(draws).tolist():
+        X = data[i].X
+        own = drawn[ends[i] - data.sizes[i] : ends[i]]
+        centres = np.concatenate([known, dense(X[np.flatnonzero(own)])])
+        replies[i] = _sums_around(X, centres, len(known))
+    return replies
+
+
 @task(
     "kmeans.candidates",
+    many=_draw_candidates_many,
     ask=Candidates,
     release=[Cells("rows", "sums", behind=_behind_candidates, neutral=_at_first_centroid)],
 )

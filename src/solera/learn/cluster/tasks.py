@@ -57,10 +57,12 @@ def _steps(client: Client, ask: Any) -> int:
 
 
 def _behind_update(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """The rows of each cluster, their values, and their d²; ΛΓ after a step has β Σ x in it."""
+    """The rows of each cluster, their values, and their d²; ΛΓ is (1 − β) Λ start + β Σ x."""
     label, squared = nearest(client.data.X, ask["centroids"])
     own = cells(label, len(ask["centroids"]))
-    sums = Sums(own.right, dense(client.data.X))
+    start = own.right.sum(axis=0)[:, None] * ask["centroids"]
+    rate = ask["rate"]
+    sums = Sums(own.right, dense(client.data.X), base=(1 - rate) * start, scale=rate)
     return {"counts": own, "sums": sums, "inertia": _inertia(squared)}
 
 
@@ -125,9 +127,10 @@ def update(group: ClientGroup, ask: Any) -> Stacked:
             centroids += step[:, :, None] * (means - centroids)
             inertia += np.bincount(owners, weights=squared, minlength=m)
             moved = True
-    for client, finite in zip(group, np.isfinite(inertia), strict=True):
-        if not finite:
-            raise not_finite(client, client.data.X)
+    if not np.isfinite(inertia).all():
+        for client, finite in zip(group, np.isfinite(inertia), strict=True):
+            if not finite:
+                raise not_finite(client, client.data.X)
     sums = counts[:, :, None] * centroids
     return Stacked({"sums": sums, "counts": counts, "inertia": inertia})
 
