@@ -32,10 +32,6 @@ def _columns() -> list[Any]:
     return [so.FedImputer(), so.FedEncoder(), so.FedScaler()]
 
 
-def _network(width: int, outputs: int) -> Any:
-    return so.nn.mlp(width, 16, outputs)
-
-
 LEARNERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "FedHEONN": ("training", lambda: so.Pipeline(*_columns(), so.FedHEONN())),
     "FedLinear": ("training", lambda: so.Pipeline(*_columns(), so.FedLinear(rounds=ROUNDS))),
@@ -46,6 +42,7 @@ LEARNERS: dict[str, tuple[str, Callable[[], Any]]] = {
     "FederatedTree": ("training", lambda: so.Pipeline(so.FedImputer(), so.FederatedTree())),
     "FedForest": ("training", lambda: so.Pipeline(so.FedImputer(), so.FedForest())),
     "FedHistGBDT": ("training", lambda: so.FedHistGBDT(rounds=ROUNDS, bins=32)),
+    "SimFL": ("training", lambda: so.Pipeline(so.FedImputer(), so.SimFL(rounds=ROUNDS // 2))),
 }
 
 

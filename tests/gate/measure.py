@@ -98,6 +98,7 @@ class Hostile:
         ]
         self.asks = 0
         self.answers: list[tuple[dict[str, Any], list[dict[str, Any] | None]]] = []
+        self.sent: list[dict[str, Any]] = []
 
     def ask(self, task: str, payload: Any, prepare: Sequence[Any] = ()) -> Any:
         """Ask everybody; the reply of the client with all rows."""
@@ -111,6 +112,7 @@ class Hostile:
             other = owner.ask(task, payload, prepare)
             replies.append(None if isinstance(other, str) else _same(other, owner, outcome))
         self.answers.append((_new(reply, outcome), replies))
+        self.sent.append(_sent(reply, outcome))
         return reply
 
     def leak(self, *, pairs: bool = True) -> Leak:
@@ -119,7 +121,7 @@ class Hostile:
         for a, (now, others) in enumerate(self.answers):
             worst = min(worst, _fewest(now, others, f"ask {a}"), key=lambda leak: leak.rows)
             for b, (before, earlier) in enumerate(self.answers[:a] if pairs else ()):
-                change = _subtract(now, before)
+                change = _subtract(_only(now, self.sent[a]), _only(before, self.sent[b]))
                 changes = [
                     None if x is None or y is None else _subtract(x, y)
                     for x, y in zip(others, earlier, strict=True)
@@ -135,9 +137,24 @@ def _new(reply: Any, outcome: dict[str, Any]) -> dict[str, Any]:
     for entry, became in outcome.items():
         value = numbers.get(entry)
         if value is not None and value.size == became.size:
-            became = became.T if value.shape == became.shape[::-1] and value.ndim == 2 else became
+            became = became.T if value.shape != became.shape == value.shape[::-1] else became
             numbers[entry] = np.where(became.reshape(value.shape) == 2, np.nan, value)
     return numbers
+
+
+def _sent(reply: Any, outcome: dict[str, Any]) -> dict[str, Any]:
+    """Marks the numbers of a reply that were not withheld: less a known one, a number is itself."""
+    sent = {name: np.ones(value.shape, dtype=bool) for name, value in _numbers(reply).items()}
+    for entry, became in outcome.items():
+        value = sent.get(entry)
+        if value is not None and value.size == became.size:
+            became = became.T if value.shape != became.shape == value.shape[::-1] else became
+            sent[entry] = (became.reshape(value.shape) == 0) | (became.reshape(value.shape) == 2)
+    return sent
+
+
+def _only(numbers: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.where(sent[name], value, np.nan) for name, value in numbers.items()}
 
 
 def _same(reply: Any, owner: Owner, outcome: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +173,7 @@ def _same(reply: Any, owner: Owner, outcome: dict[str, Any]) -> dict[str, Any]:
         if here.shape != there.shape or here.size != value.size:
             numbers[entry] = np.full_like(value, np.nan)
             continue
-        if value.shape == there.shape[::-1] and value.ndim == 2:
+        if value.shape != there.shape == value.shape[::-1]:
             here, there = here.T, there.T
         here, there = here.reshape(value.shape), there.reshape(value.shape)
         plain = np.where(there == 0, ungated[entry], np.nan)
@@ -200,7 +217,9 @@ def _fewest(now: dict[str, Any], others: Sequence[Any], where: str) -> Leak:
         ).reshape(len(others), -1)
         measured = np.isfinite(changes).mean(axis=0) > MEASURED
         changes = np.nan_to_num(changes)
-        changes[np.abs(changes) <= 1e-13 * np.abs(value).reshape(-1)] = 0.0
+        size = np.abs(value).reshape(-1)
+        changes[:, np.abs(changes).max(axis=0) <= 1e-13 * size] = 0.0  # rounding, and no row's
+        changes[np.abs(changes) <= 1e-15 * size] = 0.0
         squares = (changes**2).sum(axis=0)
         some = (squares > 0) & measured
         if some.any():

@@ -72,6 +72,27 @@ def test_counts_below_edges_rest_on_many_rows():
     assert hostile.asks == len(hostile.answers)
 
 
+def intervals_of(values):
+    """What the intervals of a column tell: their ends, and how many rows count in each."""
+    table = intervals(values, 5, Persons())
+    counts = np.bincount(table.own[table.own >= 0], minlength=len(table.high))
+    return table.low.tolist(), table.high.tolist(), counts.tolist()
+
+
+@pytest.mark.parametrize("rows", [12, 23, 40, 75])
+def test_rows_of_an_interval_change_all_intervals_alike(rows):
+    """So nothing that follows from intervals rests on fewer than five rows, whatever it is."""
+    rng = np.random.default_rng(rows)
+    for values in (rng.normal(size=rows), np.exp(2 * rng.normal(size=rows)), rng.poisson(3, rows)):
+        values = values.astype(float)
+        own = intervals(values, 5, Persons()).own
+        for interval in range(int(own.max(initial=-1)) + 1):
+            members = np.flatnonzero(own == interval)
+            assert len(members) >= 5
+            first, *others = (intervals_of(np.delete(values, i)) for i in members)
+            assert all(other == first for other in others)
+
+
 def test_persons_and_not_rows_fill_an_interval():
     values = np.repeat(np.arange(20.0), 3)
     rows = intervals(values, 5, Persons())

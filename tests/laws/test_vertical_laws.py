@@ -20,7 +20,7 @@ from solera.learn.vertical.party import PARTS
 EXAMPLES = {
     so.SecureBoost: lambda: so.SecureBoost(rounds=2, max_depth=2, bins=4, min_rows=5, test=0.2),
     so.VerticalLogisticRegression: lambda: so.VerticalLogisticRegression(
-        epochs=2, batch_size=30, validation=0.1, test=0.2
+        epochs=2, batch_size=30, validation=0.35, test=0.1
     ),
     so.learn.VerticalLinearRegression: lambda: so.learn.VerticalLinearRegression(
         epochs=1, batch_size=30

@@ -40,7 +40,8 @@ class Leaving:
     reply: Any
     gate: Gate
     outcome: dict[str, IntArray] = field(default_factory=dict)
-    """What became of every number of an entry: sent (0), withheld (1), or an earlier one (2)."""
+    """What became of every number of an entry: sent (0), withheld (1), or an earlier one (2); 3 and
+    4 where another number of the cell became 1 or 2 before, and something else stands for it."""
 
     @property
     def limits(self) -> ReleaseLimits:
@@ -124,6 +125,8 @@ class Cells(Release):
         as they leave. It stands for a number that is too near to an earlier one, too, and for all
         numbers of a cell of which another entry could not leave as it is: a mean is a sum over a
         count of the same rows.
+    whole: a cell of which one number is withheld is withheld in all its entries: a variance
+        without its mean would be another one.
     read, write: (ask, entry, value) → numbers, cells first; and (ask, entry, numbers, value) back;
         for entries that are no arrays with the cells first.
     """
@@ -137,6 +140,7 @@ class Cells(Release):
         behind: Behind,
         margins: Callable[[Any], IntArray] | None = None,
         neutral: Callable[[Any, Any], Mapping[str, Any]] | None = None,
+        whole: bool = False,
         read: Callable[[Any, str, Any], Array] | None = None,
         write: Callable[[Any, str, Array, Any], Any] | None = None,
     ) -> None:
@@ -144,6 +148,7 @@ class Cells(Release):
         self.behind = behind
         self.margins = margins
         self.neutral = neutral
+        self.whole = whole
         self.read = read
         self.write = write
 
@@ -165,6 +170,7 @@ class Cells(Release):
         }
         withheld = self._withheld(leaving, behind)
         changed: BoolArray = np.zeros(len(next(iter(withheld.values()), ())), dtype=bool)
+        became: IntArray = np.zeros(len(changed), dtype=np.int64)
         for entry, sums in behind.items():
             neutral = {} if self.neutral is None else self.neutral(leaving.ask, leaving.reply)
             stands = entry in neutral
@@ -177,10 +183,13 @@ class Cells(Release):
             )
             if not stands and len(leaves) == len(changed):
                 changed |= (leaves != numbers[entry]).any(axis=1)
+                became = np.maximum(became, leaving.outcome[entry].max(axis=1, initial=0))
             told = sums.base + sums.scale * leaves
             if stands:  # exactly, since base may follow from what is withheld
                 gone = leaving.outcome[entry] == 1
                 told = np.where(gone, np.reshape(neutral[entry], sums.shape), told)
+                of_cell = np.where(gone & changed[:, None], 2 + became[:, None], 0)
+                leaving.outcome[entry] = np.maximum(leaving.outcome[entry], of_cell)
             self._write(leaving, entry, told)
         return leaving.reply
 
@@ -214,10 +223,10 @@ class Cells(Release):
             small = small | ((rows > 0) & (rows < least))
             counts = rows if counts is None else np.maximum(counts, rows)
         small = self._not_by_subtraction(leaving, np.asarray(small), counts, least)
-        return {
-            entry: small[:, None] | (sums.effective(leaving.persons(sums)) < least)
-            for entry, sums in behind.items()
-        }
+        few = {e: sums.effective(leaving.persons(sums)) < least for e, sums in behind.items()}
+        if self.whole:
+            small = np.logical_or.reduce([small, *(marks.any(axis=1) for marks in few.values())])
+        return {entry: small[:, None] | marks for entry, marks in few.items()}
 
     def _not_by_subtraction(
         self, leaving: Leaving, small: BoolArray, counts: IntArray, least: int
@@ -255,7 +264,8 @@ def release_numbers(
     again, told = leaving.memory.told(sums)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
     leaves = np.where(again[:, None], told, leaves)
-    leaving.outcome[entry] = np.where(withheld, 1, np.where(conflict, 2, 0))
+    outcome = np.where(withheld, 1, np.where(conflict, 2, 0))
+    leaving.outcome[entry] = outcome if stands else np.where(again[:, None], 2, outcome)
     new = ~(withheld | conflict).all(axis=1)
     fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])
     rows, width = len(sums.right), leaving.client.data.schema.width

@@ -35,6 +35,9 @@ from solera.robust.rules import Rule
 
 # --- the client's side ---
 
+_SEVERAL_STEPS = 2.0
+"""How many times as many rows weights rest on after several steps, each of which moves the next."""
+
 
 @np.errstate(over="ignore", invalid="ignore")  # weights that are not finite are reported below
 def _train_many(group: ClientGroup, ask: Any) -> Stacked:
@@ -138,10 +141,14 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     kept = (1 - ask["lr"] * ask["l2"]) ** steps
     start, passes = ask["coef"].T, ask["epochs"] * len(rows)
     lr = -ask["lr"]
+    first = ask["intercept"][:, None]
+    margin = 1.0 if steps == 1 else _SEVERAL_STEPS
     return {
-        "coef": Sums(given, dense(rows.X), base=kept * start, scale=lr, what="weights"),
-        "intercept": Sums(direct, base=ask["intercept"][:, None], scale=lr, what="intercepts"),
-        "loss": Sums(losses[:, None], scale=1 / passes, what="loss"),
+        "coef": Sums(
+            given, dense(rows.X), kept * start, lr, what="weights", mean=True, margin=margin
+        ),
+        "intercept": Sums(direct, None, first, lr, what="intercepts", mean=True, margin=margin),
+        "loss": Sums(losses[:, None], scale=1 / passes, what="loss", beyond=True, mean=True),
         "rows": everyone(len(rows)),
     }
 

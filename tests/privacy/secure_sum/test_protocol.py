@@ -40,6 +40,8 @@ def vector(client, ask):
         return {"x": np.ones(7), "n": 1}
     if wanted == "text":
         return {"x": "text", "n": 1}
+    if "size" in ask:
+        return {"x": np.ones(ask["size"]), "n": 1}
     return {"x": client.data.X[0] * ask.get("times", 1.0), "n": 1}
 
 
@@ -414,6 +416,25 @@ def test_different_stories_for_different_clients_get_no_share():
     assert all("confirm who has answered, 7 are needed" in why for why in liar.refusals.values())
 
 
+def test_the_reply_of_a_client_that_is_said_to_be_gone_stays_masked():
+    """All believe that 4 dropped out and give its key away; its own mask is left on its reply."""
+    others = [c for c in range(CLIENTS) if c != 4]
+    liar = Liar().share().mask(size=40_000).tell(everyone(others, others))
+    given = liar.open(others)
+    shares = {c: dict(zip(r["of"].tolist(), r["shares"], strict=True)) for c, r in given.items()}
+    private = combine(others[:7], np.stack([shares[c][4] for c in others[:7]]))
+    roster, digest = liar.roster, tasks.roster_digest(liar.roster)
+    assert keys.public_of(private) == roster["mask_keys"][4].tobytes()
+    words = np.array(np.frombuffer(liar.masked[4]["words"], np.uint64))
+    masked_by = {
+        c: tasks.pair_mask(keys.load(private), roster["mask_keys"][c].tobytes(), digest)
+        for c in others
+    }
+    before, after = ([masked_by[c] for c in others if (c < 4) == side] for side in (True, False))
+    masks.add_masks(words, before, after)
+    assert chi_square(words.tobytes()) < 400
+
+
 def test_words_of_others_or_made_up_do_not_count():
     liar = Liar().share().mask().tell(everyone(range(CLIENTS)))
     forged = {c: np.full(16, 7, np.uint8) for c in range(1, CLIENTS)}
@@ -520,6 +541,16 @@ def test_the_history_and_the_card_say_that_sums_were_secure():
     assert "only sums could be read: `SecureSum()`" in model.card()
     assert "secure" not in plain.history_[0]
     assert "only sums" not in plain.card()
+
+
+def test_a_robust_rule_over_buckets_sees_sums_of_buckets():
+    X, y = VALUES, (VALUES[:, 0] > 0).astype(int)
+    rule = so.robust.Buckets(so.robust.Median(), buckets=3)
+    feds = [so.simulate(X, y, clients=9, seed=1, secure=secure) for secure in (False, True)]
+    models = [so.FedLinear(rounds=2, aggregate=rule).fit(fed) for fed in feds]
+    np.testing.assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-9)
+    shared = [r for r in feds[1].meter.records if r.task == "secure.shares"]
+    assert [len(record.clients) for record in shared] == [3] * 6
 
 
 def test_the_gate_judges_before_anything_is_masked():

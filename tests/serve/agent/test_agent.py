@@ -109,7 +109,7 @@ def asking(fed, *what, **options):
     heard = []
 
     def ask():
-        replies = fed.ask(*what, quorum=0, deadline=30, **options)
+        replies = fed.ask(*what, quorum=0, deadline=120, **options)
         heard.extend([*(r.payload for r in replies), *replies.failures])
 
     thread = threading.Thread(target=ask)

@@ -4,19 +4,22 @@ A grid of edges finds every value at which the count steps, and withholding smal
 it every fifth one. So the steps are not at values. The values of a column are put into intervals of
 an agreed grid, the binary trie of floating-point numbers: first by sign, then by halves of the
 exponents, then by halves of the mantissa, down to a millionth of the size. From the whole line on,
-an interval is divided where both halves hold ``min_count`` persons. Where one half holds fewer, the
-few count as if they were in the other, until so many have come together that they are an interval
-of their own; where both do, the interval is a last one. As in Mondrian (LeFevre, DeWitt &
-Ramakrishnan 2006), at least ``min_count`` persons are in each; a few more may lie beyond the
-outermost two. The values of an interval count as if they were spread evenly over it.
+an interval is divided where both halves hold ``min_count`` persons. Where one half holds fewer and
+both together 3 ``min_count`` − 2, the few count as if they were at the border to the other half,
+which is divided on; otherwise the interval is a last one. As in Mondrian (LeFevre, DeWitt &
+Ramakrishnan 2006), at least ``min_count`` persons are in each; a few more may lie beyond its ends.
+The values of an interval count as if they were spread evenly over it.
 
 All that any asks can learn are the ends of these intervals, which are agreed numbers, and how many
-rows count in each.
+rows count in each. Every decision compares a number of persons with a limit, and the persons of
+one interval are counted alike in all of them: leaving out one of them changes the intervals as
+leaving out any other would. So whatever is computed from the intervals of a column, and from them
+alone, rests on ``min_count`` persons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +29,9 @@ from solera.core.clients import BoolArray, Client, FloatArray, IntArray
 from solera.core.disclosure.evidence import Persons, Sums
 from solera.core.release import Leaving, Release, release_numbers
 
-_DROPPED, _MANTISSA = 32, 20
-"""Bits of a number below the last interval, and those of its mantissa that are left."""
-_ZERO = 1 << (63 - _DROPPED)
+_DROPPED, _BITS, _MANTISSA = 32, 32, 20
+"""Bits of a number below the last interval, those that are left, and of these the mantissa."""
+_ZERO = 1 << (_BITS - 1)
 """The place of the first interval above 0."""
 
 
@@ -120,48 +123,46 @@ def intervals(values: FloatArray, least: int, persons: Persons) -> Intervals:
     of = None if persons.of is None else persons.of[order]
     low: list[int] = []
     high: list[int] = []
-    waiting = [(0, len(order), 0, len(order), *_outermost(place, of, least))]
-    while waiting and _enough(of, 0, len(order), least):
-        first, last, start, stop, begin, end = waiting.pop()  # first … last count, start … stop are
-        bit, middle, border = _divide(place, start, stop)
+    waiting = [(0, len(order), 0, _BITS)] if _enough(of, 0, len(order), least) else []
+    while waiting:
+        first, last, begin, bits = waiting.pop()
+        many = _enough(of, first, last, 3 * least - 2)  # then `least` of them are inside
+        if many:
+            begin, bits = _narrowest(place[first:last], begin, bits)
+        border = begin + (1 << bits >> 1)
+        middle = first + int(np.searchsorted(place[first:last], border))
         left, right = _enough(of, first, middle, least), _enough(of, middle, last, least)
-        if bit >= 0 and left and right:
-            waiting.append((middle, last, middle, stop, border, end))
-            waiting.append((first, middle, start, middle, begin, border))
-        elif left and _enough(of, start, middle, least) and middle < stop:
-            waiting.append((first, last, start, middle, begin, end))
-        elif right and _enough(of, middle, stop, least):
-            waiting.append((first, last, middle, stop, begin, end))
+        if bits and left and right:
+            waiting.append((middle, last, border, bits - 1))
+            waiting.append((first, middle, begin, bits - 1))
+        elif bits and many:
+            waiting.append((first, last, begin if left else border, bits - 1))
         else:
             own[order[first:last]] = len(high)
-            if _enough(of, start, stop, least):
-                begin = (int(place[start]) >> (bit + 1)) << (bit + 1)
-                end = begin + (1 << (bit + 1))
             low.append(begin)
-            high.append(end)
-    return Intervals(own, _values(low), _values(high))
+            high.append(begin + (1 << bits))
+    return Intervals(own, *_bounded(np.array(low, np.int64), np.array(high, np.int64)))
 
 
-def _outermost(place: IntArray, of: IntArray | None, least: int) -> tuple[int, int]:
-    """Powers of two that fewer than ``least`` persons are below, and above."""
-    if not _enough(of, 0, len(place), least):
-        return 0, 0
-    start, stop = len(place) - least, least
-    while not _enough(of, start, len(place), least):
-        start -= 1
-    while not _enough(of, 0, stop, least):
-        stop += 1
-    begin, end = int(place[stop - 1]) >> _MANTISSA, (int(place[start]) >> _MANTISSA) + 1
-    return begin << _MANTISSA, end << _MANTISSA
+def _bounded(low: IntArray, high: IntArray) -> tuple[FloatArray, FloatArray]:
+    """The ends of intervals; those wider than a power of two end where the others do."""
+    begin, end = _values(low), _values(high)
+    narrow = high - low <= 1 << _MANTISSA
+    most = np.abs([begin[narrow], end[narrow]]).max(initial=0.0)
+    if not most:
+        return begin, end
+    begin, end = (
+        np.where(narrow, begin, np.fmax(begin, np.minimum(-most, 2 * end))),
+        np.where(narrow, end, np.fmin(end, np.maximum(most, 2 * begin))),
+    )
+    return begin, end
 
 
-def _divide(place: IntArray, start: int, stop: int) -> tuple[int, int, int]:
-    """The highest bit in which places differ, −1 for none, the first with it, and the border."""
-    bit = (int(place[start]) ^ int(place[stop - 1])).bit_length() - 1
-    if bit < 0:
-        return bit, stop, 0
-    border = (int(place[stop - 1]) >> bit) << bit
-    return bit, start + int(np.searchsorted(place[start:stop], border)), border
+def _narrowest(place: IntArray, begin: int, bits: int) -> tuple[int, int]:
+    """The smallest interval with all of the places that are in this one."""
+    start, stop = np.searchsorted(place, [begin, begin + (1 << bits)]).tolist()
+    bits = (int(place[start]) ^ int(place[stop - 1])).bit_length()
+    return (int(place[start]) >> bits) << bits, bits
 
 
 def _enough(of: IntArray | None, start: int, stop: int, least: int) -> bool:
@@ -177,8 +178,8 @@ def _places(values: FloatArray) -> IntArray:
     return np.asarray(((ordered - 1) >> _DROPPED) + _ZERO)
 
 
-def _values(places: Sequence[int]) -> FloatArray:
+def _values(places: IntArray) -> FloatArray:
     """The lower ends of the intervals at these places."""
-    ordered = (np.array(places, dtype=np.int64) - _ZERO) << _DROPPED
+    ordered = (places - _ZERO) << _DROPPED
     bits = np.where(ordered < 0, np.int64(-(2**63)) - ordered, ordered)
     return np.ascontiguousarray(bits).view(np.float64)

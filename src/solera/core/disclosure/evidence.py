@@ -61,7 +61,9 @@ class Sums:
     ``part``: which rows these are. ``what`` tells kinds of numbers apart that nobody would
     subtract, such as gradients and counts. ``beyond``: rows count by what they give beyond the
     median of all, too. That is for sums in which the asker can make most rows give the same known
-    number, such as the loss of a model that predicts ½ everywhere but at one row.
+    number, such as the loss of a model that predicts ½ everywhere but at one row. ``mean``: the
+    number is a mean of what rows gave, which a row left out changes by what it gave beyond it.
+    ``margin``: so many times as many rows are needed, where c is only about what a row changes.
     """
 
     right: Array
@@ -71,6 +73,8 @@ class Sums:
     part: Part = "train"
     what: str = ""
     beyond: bool = False
+    mean: bool = False
+    margin: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -86,7 +90,9 @@ class Sums:
         if self.beyond and len(right):
             right = right - np.median(right, axis=0)
             rows = np.minimum(rows, effective_of(right, self.left, persons))
-        return rows
+        if self.mean and len(right):
+            rows = np.minimum(rows, effective_beyond_mean(right, self.left, persons))
+        return rows / self.margin
 
     def counts(self, persons: Persons) -> IntArray:
         """The persons that gave anything to each k."""
@@ -110,6 +116,20 @@ def effective_of(right: Array, left: Left, persons: Persons) -> FloatArray:
         n = absolute**2 / squares
     rows: FloatArray = np.where(squares > 0, n, np.inf)
     return rows
+
+
+def effective_beyond_mean(right: Array, left: Left, persons: Persons) -> FloatArray:
+    """The same of c less the mean of all rows; rounding alone tells of no row."""
+    found = []
+    for column in right.T:
+        given = _given(column, left)
+        size = np.abs(given).max(axis=0)
+        given = given - given.mean(axis=0)
+        given[:, np.abs(given).max(axis=0) <= 1e-12 * size] = 0.0
+        absolute, squares = persons.sums(given)
+        rows = np.full(absolute.shape, np.inf)
+        found.append(np.divide(absolute**2, squares, out=rows, where=squares > 0))
+    return np.stack(found)
 
 
 def sums_of(right: Array, left: Left, persons: Persons) -> tuple[FloatArray, FloatArray]:

@@ -52,7 +52,7 @@ class Trees(Release):
     """What follows from the table of groups: trees, and counts, sums and scores along trees."""
 
     kind = "tree"
-    says = "trees, and sums along trees, of rows in groups"
+    says = "trees, and sums along trees or around points, of rows in groups"
 
     def judge(self, leaving: Leaving) -> Any:
         if leaving.limits.trusted:

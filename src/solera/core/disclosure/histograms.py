@@ -1,10 +1,11 @@
 """Histograms along a line of bins, such as scores of a model by class.
 
-A histogram is told by its cumulative counts: how many rows are in the first so many bins. One of
-these leaves only where it differs from no row, from all rows, and from every count that left
-before, of this reply and of others, in none or at least ``min_count`` rows. Two models that differ
-in the score of one row therefore give the same counts, or counts far apart. Where a cumulative
-count may not leave, its bin is merged with the next one.
+The bins are put into intervals of an agreed grid that hold ``min_count`` rows each, as values are
+whose quantiles are asked (:mod:`solera.core.disclosure.cumulative`). A histogram is told by its
+cumulative counts: how many rows are in the first so many intervals. One of these leaves only where
+it differs from no row, from all rows, and from every count that left before in none or at least
+``min_count`` rows. Two models that differ in the score of one row therefore give the same counts,
+or counts far apart. Where a cumulative count may not leave, its interval is merged with the next.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray, Part
+from solera.core.disclosure.cumulative import intervals
 from solera.core.disclosure.evidence import Persons, Sums
 from solera.core.release import Leaving, Release
 
 
 class Histograms(Release):
-    """Histograms whose small bins are merged with the next; the entry ``merged`` says that.
+    """Histograms whose bins are told in intervals; the entry ``merged`` says that.
 
-    What is told of a bin were rows of it and of the empty ones before it. A histogram of too few
-    rows is empty.
+    What is told of a bin were rows of it and of the empty ones before it, but for a few at either
+    end. A histogram of too few rows is empty.
 
     ``bins``: (client, ask) → the bin of every row in each histogram, rows × histograms and −1 for
     none, and the part of the rows.
@@ -45,36 +47,41 @@ class Histograms(Release):
         value = leaving.get(entry)
         index, part = self.bins(leaving.client, leaving.ask)
         numbers = value.reshape(index.shape[1], -1)
-        leaves = np.stack(
-            [_released(leaving, own, numbers.shape[1], part).astype(value.dtype) for own in index.T]
-        )
-        leaving.outcome[entry] = np.where(leaves == numbers, 0, 1)
+        released = [_released(leaving, own, numbers.shape[1], part) for own in index.T]
+        leaves = np.stack([counts for counts, _ in released]).astype(value.dtype)
+        leaving.outcome[entry] = np.stack([became for _, became in released])
         leaving.put(entry, leaves.reshape(value.shape))
         leaving.put(merged, True)
         return leaving.reply
 
 
-def _released(leaving: Leaving, own: IntArray, bins: int, part: Part) -> IntArray:
-    """The histogram as it leaves; ``own`` is the bin of every row."""
-    leaves = np.zeros(bins, dtype=np.int64)
-    inside = own >= 0
-    held = np.unique(own[inside])
-    if not len(held):
-        return leaves
-    below = inside[:, None] & (own[:, None] <= held)
-    sums = Sums(below, part=part)
+def _released(leaving: Leaving, own: IntArray, bins: int, part: Part) -> tuple[IntArray, IntArray]:
+    """The histogram as it leaves, and what became of its bins; ``own`` is the bin of every row.
+
+    The rows of an interval are told at its last bin. Bins told with those of other intervals are
+    marked by where these begin.
+    """
+    counts, became = np.zeros(bins, dtype=np.int64), np.zeros(bins, dtype=np.int64)
+    least = leaving.limits.min_count
+    places = np.where(own >= 0, own + 1.0, np.nan)
+    table = intervals(places, least, leaving.gate.persons(leaving.client, part))
+    ends = np.minimum(table.high.astype(np.int64) - 1, bins - 1)
+    if not len(ends):
+        return counts, became
+    sums = Sums(table.below(np.arange(1, len(ends) + 1)), part=part)
     told = _far_apart(leaving, sums)
+    became[ends[~told]] = 1
     if not told[-1]:  # all rows of the histogram are told of, or none
-        return leaves
-    at_top = leaving.persons(sums).count(own[:, None] == held[-1])[0]
-    if at_top < leaving.limits.min_count:  # where the largest are is told of as many, too
-        held[-1] = bins - 1
-    leaves[held[told]] = np.diff(below.sum(axis=0)[told], prepend=0)
-    sums = Sums(below[:, told], part=part)
+        return counts, np.ones_like(became)
+    counts[ends[told]] = np.diff(sums.right.sum(axis=0)[told], prepend=0)
+    before = np.concatenate([[-1], np.flatnonzero(told)[:-1]])
+    joined = np.flatnonzero(told) - before > 1
+    became[ends[told][joined]] = 2 + before[joined] + 1
+    sums = Sums(sums.right[:, told], part=part)
     fresh = leaving.memory.keep(sums, sums.right.sum(axis=0)[:, None].astype(float))
     values = max(1, len(own) * leaving.client.data.schema.width)
     leaving.memory.spend(fresh, leaving.limits.numbers * values)
-    return leaves
+    return counts, became
 
 
 def _far_apart(leaving: Leaving, sums: Sums) -> BoolArray:

@@ -18,6 +18,7 @@ from solera.core.aggregation import Collect, Sum
 from solera.core.clients import Client, ClientGroup, FloatArray, IntArray
 from solera.core.constraints import NonNegative
 from solera.core.disclosure.evidence import Sums, cells
+from solera.core.disclosure.groups import Trees
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
@@ -120,10 +121,6 @@ class Candidates(Centroids):
     rate: NonNegative
 
 
-def _behind_local(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return _around(client, _local_centres(client, ask), 0)
-
-
 def _behind_candidates(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     return _around(client, _drawn_centres(client, ask), len(ask["centroids"]))
 
@@ -142,9 +139,12 @@ def _at_first_centroid(ask: Any, reply: Any) -> dict[str, Any]:
     return {"sums": reply["rows"][:, None] * ask["centroids"][0]}
 
 
-@task("kmeans.local_seeds", ask=LocalSeeds, release=[Cells("rows", "sums", behind=_behind_local)])
+@task("kmeans.local_seeds", ask=LocalSeeds, release=[Trees("rows", "sums")])
 def local_seeds(client: Client, ask: Any) -> dict[str, Any]:
-    """k-means++ over this client's rows: sum and number of the rows around each choice."""
+    """k-means++ over this client's rows: sum and number of the rows around each choice.
+
+    Which rows are chosen depends on every single one; behind a gate rows are seen in groups.
+    """
     return _sums_around(client.data.X, _local_centres(client, ask), 0)
 
 

@@ -57,10 +57,12 @@ def _steps(client: Client, ask: Any) -> int:
 
 
 def _behind_update(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """The rows of each cluster, their values, and their d²; ΛΓ after a step has β Σ x in it."""
+    """The rows of each cluster, their values, and their d²; ΛΓ is (1 − β) Λ start + β Σ x."""
     label, squared = nearest(client.data.X, ask["centroids"])
     own = cells(label, len(ask["centroids"]))
-    sums = Sums(own.right, dense(client.data.X))
+    start = own.right.sum(axis=0)[:, None] * ask["centroids"]
+    rate = ask["rate"]
+    sums = Sums(own.right, dense(client.data.X), base=(1 - rate) * start, scale=rate)
     return {"counts": own, "sums": sums, "inertia": _inertia(squared)}
 
 

@@ -28,7 +28,11 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     }
 
 
-@group_task("preprocess.moments", ask=None, release=[Cells("rows", "mean", "m2", behind=_behind)])
+@group_task(
+    "preprocess.moments",
+    ask=None,
+    release=[Cells("rows", "mean", "m2", behind=_behind, whole=True)],
+)
 def column_moments(group: ClientGroup, ask: Any) -> Stacked:
     """Number, mean and sum of squared deviations of the known values of every column."""
     data = group.data

@@ -207,6 +207,8 @@ class _Run:
             "share": self.share,
         }
         self.digest = tasks.roster_digest(self.roster)
+        self.client_of = {int(self.numbers[c]): c for c in self.members.tolist()}
+        self.near: dict[int, IntArray] = {}
 
     def _exchange_shares(self) -> None:
         size = tasks.SHARE + OVERHEAD
@@ -276,30 +278,29 @@ class _Run:
             if keys.public_of(private) != self._mask_key(number):
                 raise SecureSumFailed(f"the shares of the key of client {client} do not fit it")
             here = np.intersect1d(self._around(client), self.numbers[self.alive])
+            loaded = keys.load(private)
             for other in here.tolist():
-                pair = tasks.pair_mask(private, self._mask_key(other), self.digest)
+                pair = tasks.pair_mask(loaded, self._mask_key(other), self.digest)
                 (plus if number < other else minus).append(pair)  # unlike the survivor
         add_masks(words, plus, minus)
 
     def _what_opens(self, client: int) -> dict[str, Any]:
         """What a client is sent of its neighbours: their word, and the shares that it holds."""
         number = int(self.numbers[client])
-        around = self._around(client)
-        saying = [
-            (int(self.numbers[c]), said[number])
-            for c, said in self.confirmations.items()
-            if number in said and int(self.numbers[c]) in around
-        ]
-        sealed = [
-            (int(self.numbers[c]), lines[self._around(c) == number][0])
-            for c, lines in self.sealed.items()
-            if int(self.numbers[c]) in around
-        ]
+        saying: dict[int, Array] = {}
+        sealed: dict[int, Array] = {}
+        for other in self._around(client).tolist():
+            neighbour = self.client_of[other]
+            if number in (said := self.confirmations.get(neighbour, {})):
+                saying[other] = said[number]
+            if neighbour in self.sealed:
+                place = np.searchsorted(self._around(neighbour), number)
+                sealed[other] = self.sealed[neighbour][place]
         return {
-            "confirmed": np.array([c for c, _ in saying], np.int64),
-            "confirmations": _rows([line for _, line in saying], MAC),
-            "senders": np.array([c for c, _ in sealed], np.int64),
-            "sealed": _rows([line for _, line in sealed], tasks.SHARE + OVERHEAD),
+            "confirmed": np.array(list(saying), np.int64),
+            "confirmations": _rows(list(saying.values()), MAC),
+            "senders": np.array(list(sealed), np.int64),
+            "sealed": _rows(list(sealed.values()), tasks.SHARE + OVERHEAD),
         }
 
     def _secret(self, client: int, given: Mapping[int, Mapping[int, Array]]) -> bytes:
@@ -324,10 +325,12 @@ class _Run:
     # --- who is next to whom, and who is left ---
 
     def _around(self, client: int) -> IntArray:
-        """The numbers of a client's neighbours."""
-        ids: IntArray = self.roster["clients"]
-        place = int(np.searchsorted(ids, self.numbers[client]))
-        return np.asarray(ids[neighbours(place, len(ids), self.share, self.digest)])
+        """The numbers of a client's neighbours, in order."""
+        if client not in self.near:
+            ids: IntArray = self.roster["clients"]
+            place = int(np.searchsorted(ids, self.numbers[client]))
+            self.near[client] = ids[neighbours(place, len(ids), self.share, self.digest)]
+        return self.near[client]
 
     def _mask_key(self, number: int) -> bytes:
         place = int(np.searchsorted(self.roster["clients"], number))

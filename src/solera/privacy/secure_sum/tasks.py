@@ -50,7 +50,6 @@ SIGNATURE = 64
 SHARE = 2 * KEY
 """A share of both secrets: the private mask key, then the seed of the client's own mask."""
 
-Octets = Annotated[Array, Shape("clients", "bytes", kind="i", least=0, most=255)]
 Clients = Annotated[IntArray, Shape("*", kind="i", least=0)]
 Share = Annotated[float, msgspec.Meta(gt=0.5, le=1)]
 
@@ -89,7 +88,6 @@ class Survivors(TypedDict):
     """What ``secure.confirm`` takes: whose masked replies came."""
 
     clients: Clients
-    own: NotRequired[Vouched]
 
 
 class Unmask(TypedDict):
@@ -99,7 +97,6 @@ class Unmask(TypedDict):
     confirmations: Annotated[Array, Shape("confirmed", MAC, kind="i", least=0, most=255)]
     senders: Annotated[IntArray, Shape("senders", kind="i", least=0)]
     sealed: Annotated[Array, Shape("senders", SHARE + OVERHEAD, kind="i", least=0, most=255)]
-    own: NotRequired[Vouched]
 
 
 def new_keys() -> dict[str, bytes]:
@@ -149,10 +146,11 @@ def give_shares(client: Client, ask: Any) -> dict[str, Any]:
     shares = split(known["mask"] + seed, len(holders), needed)
     sealed = []
     common = []
+    own_key = keys.load(known["seal"])
     for holder, piece in zip(holders.tolist(), shares, strict=True):
         if holder == place:
             continue
-        key = keys.common_key(known["seal"], _line(seal_keys, holder), "seal", roster)
+        key = keys.common_key(own_key, _line(seal_keys, holder), "seal", roster)
         common.append(key)
         sealed.append(keys.seal(key, piece.tobytes(), client.id, int(ids[holder])))
     client.state[STATE] = {
@@ -213,8 +211,9 @@ class Masking(Cover):
         words = encoding.words(terms)
         plus = [own_mask(known["seed"], known["roster"])]
         minus: list[bytes] = []
+        own_key = keys.load(known["mask"])
         for other, public in zip(others[with_mask], known["mask_keys"][with_mask], strict=True):
-            pair = pair_mask(known["mask"], public.tobytes(), known["roster"])
+            pair = pair_mask(own_key, public.tobytes(), known["roster"])
             (plus if client.id < other else minus).append(pair)
         add_masks(words, plus, minus)
         kept = ("own_share", "roster", "neighbours", "common", "needed", "peers", "least")
@@ -288,8 +287,8 @@ def view_digest(roster: bytes, survivors: IntArray) -> bytes:
     return keys.digest(roster, np.asarray(survivors, "<i8").tobytes())
 
 
-def pair_mask(private: bytes, public: bytes, roster: bytes) -> bytes:
-    """The key of the mask that two clients have in common."""
+def pair_mask(private: Any, public: bytes, roster: bytes) -> bytes:
+    """The key of the mask that two clients have in common, one of them by its loaded key."""
     return keys.common_key(private, public, "pair mask", roster)[:MASK_KEY]
 
 
