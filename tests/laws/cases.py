@@ -105,6 +105,8 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
             "words": words.astype("<u8" if wide else "<u4").tobytes(),
             "form": {"$leaf": ["float64", [3]]},
             "bits": 64 if wide else 32,
+            "to": np.arange(2),
+            "asked": bytes(32),
         },
         hnp.arrays(np.uint64, 3),
         st.booleans(),

@@ -190,20 +190,16 @@ class FedAvg(ScoreAveraging):
         }
 
     def round_aggregation(self) -> Aggregation:
+        entries = ["rows", "loss"]
+        if self.dp is not None:  # what is told without noise would not be private
+            entries = ["rows"] if self.dp.adaptive is None else ["rows", "below"]
         return UpdateMean(
             self._shared_size,
             steps=self.update_steps,
             weight=self.weight,
-            entries=self._told,
+            entries=entries,
             largest=self.largest_update(),
         )
-
-    @property
-    def _told(self) -> tuple[str, ...]:
-        """What clients send besides updates: with noise no loss, but whether C was too short."""
-        if self.dp is None:
-            return ("loss",)
-        return () if self.dp.adaptive is None else ("below",)
 
     def round_origin(self) -> Entries | None:
         return {"update": self._shared_weights} if self.send == "weights" else None
@@ -340,6 +336,11 @@ class FedAvg(ScoreAveraging):
         check_steps(self.update_steps)
         if self.update_steps and self.send == "weights":
             raise UsageError("update_steps work on differences", hint="use send='difference'")
+        if self.dp is not None and self.aggregate is not None:
+            raise UsageError(
+                "dp= counts the noise of a mean; what a rule in its place tells is not counted",
+                hint="leave aggregate= or dp= out",
+            )
         if self.dp is not None:
             self._check_dp(self.dp)
 
