@@ -226,6 +226,7 @@ def _table_objection(value: Any, hint: Any, lengths: dict[str, int], schema: Sch
     if not isinstance(value, Mapping):
         return " is no table"
     declared = _entries(hint)
+    lengths = lengths | _agreed(value, declared, schema)
     for name in value:
         if name not in declared:
             return f": {str(name)[:40]!r} is not declared"
@@ -241,6 +242,23 @@ def _table_objection(value: Any, hint: Any, lengths: dict[str, int], schema: Sch
         if found is not None:
             return f": {name}{found}"
     return None
+
+
+def _agreed(value: Any, declared: Any, schema: Schema) -> dict[str, int]:
+    """Axes that follow from the classes that an ask names as agreed, if it does."""
+    for name, (inner, _) in declared.items():
+        if name in value and any(isinstance(r, Classes) for r in getattr(inner, "__metadata__", ())):
+            return _axes_of(np.asarray(value[name]), schema)
+    return {}
+
+
+def _axes_of(classes: Any, schema: Schema) -> dict[str, int]:
+    """The axes of agreed classes, of which a client may hold only some; none of other classes."""
+    if schema.target != "classes" or classes.ndim != 1 or len(classes) > MOST_CLASSES:
+        return {}
+    if not np.isin(schema.classes, classes).all():
+        return {}
+    return {"outputs": len(classes), "classes": len(classes)}
 
 
 @cache
@@ -275,7 +293,9 @@ def build_checked(description: Any, schema: Schema) -> Any:
 def check_state(component: Any, schema: Schema) -> None:
     """Refuse a component whose state is not declared, or not as declared for that schema."""
     own = type(component).__name__
-    lengths = lengths_of(schema)
+    known = getattr(component, "schema_", None)
+    agreed = {} if known is None else _axes_of(np.asarray(known.classes), schema)
+    lengths = lengths_of(schema) | agreed
     declared = _state_hints(component.__class__)
     for name, value in vars(component).items():
         if not name.endswith("_") or name.startswith("_") or name in ("schema_", "history_"):
@@ -289,7 +309,6 @@ def check_state(component: Any, schema: Schema) -> None:
         found = _objection(value, hint, lengths, schema)
         if found is not None:
             raise Refusal(f"{own}: {name}{found}")
-    known = getattr(component, "schema_", None)
     if known is not None and (known.width, known.target) != (schema.width, schema.target):
         raise Refusal(f"{own} was fitted on other columns or another target")
     if known is not None and known.target == "classes" and len(known.classes) > MOST_CLASSES:
