@@ -32,7 +32,8 @@ def train_tiles(tiles: Iterable[Any], train: Callable[[Any], None], device: str)
         return
 
     def alone(tile: Any) -> None:
-        with torch().no_grad():  # which holds for a thread
+        torch().set_num_threads(1)  # which holds for a thread, and so does the next
+        with torch().no_grad():
             train(tile)
 
     for _ in _pool(threads).map(alone, waiting):
@@ -43,6 +44,5 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     """The threads of this process; a forked one has none of its parent's."""
     key = (os.getpid(), threads)
     if key not in _pools:
-        limit = torch().set_num_threads  # for the thread that calls it
-        _pools[key] = ThreadPoolExecutor(threads, "solera-tile", initializer=limit, initargs=(1,))
+        _pools[key] = ThreadPoolExecutor(threads, "solera-tile")
     return _pools[key]
