@@ -21,11 +21,13 @@ NEEDS = {
     "on_device": "tenseal",
     "table_pipeline": "pandas",
     "vertical_credit": "torch",
+    "vertical_encrypted": "tenseal",
     "vertical_steps": "torch",
 }
 FILES = {
     "carbon_nanotubes_regression": "carbon_nanotubes.csv.gz",
     "vertical_credit": "german_credit.csv.gz",
+    "vertical_encrypted": "german_credit.csv.gz",
     "vertical_steps": "heart_cleveland.csv.gz",
 }
 SHOWS = {
@@ -38,6 +40,7 @@ SHOWS = {
     "incremental_hospitals": r"all at once +0\.9\d\d\n.*weights: \d+e[-+]\d\d",
     "non_iid_by_label": r"one class +0\.9\d\d +\de-1\d",
     "vertical_credit": r"merchant +AUC 0\.[78](.*\n)+.*the same: True",
+    "vertical_encrypted": r"SecureBoost +AUC 0\.7(.*\n)+.*0 of merchant(.*\n)+.*status ≤",
     "vertical_steps": r"nothing else: 303\n(.*\n)*.*gradients sent\n.*sealed(.*\n)*.*accuracy=0",
     "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
 }

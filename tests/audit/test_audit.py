@@ -159,6 +159,7 @@ def test_the_gradient_of_one_row_is_the_row():
     ):
         found = A.inversion(model, X[:1], y[:1])
         np.testing.assert_allclose(found.rows[0], X[0], atol=1e-6)
+        assert found.recovered == 1
     batch = A.inversion(model, X[:64], y[:64], decoys=X[64:200])
     assert batch.recovered < 32
     assert batch.epsilon is not None

@@ -17,14 +17,16 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SECONDS = 300
 ALONE = {"OMP_NUM_THREADS": "1"}
 """Other tests have the other cores."""
-MODULES = {"heonn_reference", "numbers_task", "sizes"}
+MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"}
 """Files that benchmarks import."""
 SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
+    "cores": r"W3: .*same bytes",
     "files": r"processes +\d.* \d+\n",
-    "gate": r"no-op, 10 clients .* in the gate",
+    "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
     "gpu": r"W3 logistic +\d",
+    "growth": r"FedAvg +rows .* exponent",
     "heonn": r"encrypted weights, finish=coordinator +\d",
     "heonn_figures": r"digits, random_layer, .* \d\d\.\d\d",
     "hostile": r"\d s: .*",
@@ -32,9 +34,12 @@ SHOWS = {
     "million": r"peak memory +\d+ MB",
     "million_averaging": r"peak memory +\d+ MB",
     "overhead": r"processes \(2 workers\), fold.* the loop",
+    "privacy": r" 20 +\d+\.\d\d +\d",
+    "pages": r"open pages, both ends: .*% of a core",
     "progress_bar": r"bar \d.* ratio \d",
     "secure_sum": r"120 +\d+ +100 +\d\.\d",
     "selection": r"largest difference of a value \d",
+    "ray": r"W2: .* ray \d.*×",
     "simulation": r"W3: (.*\n)*loop +\d",
     "trees": r"FedHistGBDT, .*ratio \d",
     "vertical": r"solera, processes +\d",
@@ -47,19 +52,26 @@ PARTS = {
 }
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
+    "cores": ("torch",),
     "files": ("pyarrow",),
-    "gate": ("torch",),
+    "gate": ("torch", "fastapi", "httpx"),
+    "pages": ("fastapi", "httpx", "argon2"),
     "gpu": ("torch",),
+    "growth": ("torch",),
     "hostile": ("fastapi", "httpx"),
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
+    "privacy": ("torch", "dp_accounting"),
     "progress_bar": ("torch",),
     "secure_sum": ("cryptography",),
     "selection": ("torch",),
+    "ray": ("ray", "torch"),
     "simulation": ("torch",),
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
+SLOW = {"ray"}
+"""What takes long to start."""
 
 
 def test_every_benchmark_is_started_here():
@@ -68,7 +80,15 @@ def test_every_benchmark_is_started_here():
 
 
 @pytest.mark.parametrize(
-    ("name", "part"), CASES, ids=[" ".join(filter(None, case)) for case in CASES]
+    ("name", "part"),
+    [
+        pytest.param(
+            *case,
+            id=" ".join(filter(None, case)),
+            marks=[pytest.mark.slow] if case[0] in SLOW else [],
+        )
+        for case in CASES
+    ],
 )
 def test_runs_at_a_tiny_size(name, part, tmp_path):
     for package in NEEDS.get(name, ()):

@@ -79,6 +79,7 @@ def test_files_are_read_as_one_frame_would_be(files):
     assert source.schema.classes.tolist() == ["ill", "well"]
     assert source.schema.target_names == ("outcome",)
     assert source.sizes().tolist() == [20] * 6
+    assert source.is_complete()
     for k in range(6):
         ours, theirs = rows_of(source, k), rows_of(memory, k)
         assert np.array_equal(ours.X, theirs.X)
@@ -178,7 +179,9 @@ def test_labels_numbers_and_no_target(tmp_path):
 def test_a_column_is_what_all_files_make_of_it(tmp_path):
     write(pd.DataFrame({"x": [1, 2], "t": ["b", "a"], "m": [None, None]}), tmp_path / "0.csv")
     write(pd.DataFrame({"x": [1.5, 2], "t": ["c", "a"], "m": ["u", "v"]}), tmp_path / "1.csv")
-    features = so.from_files(str(tmp_path / "*.csv")).schema.features
+    source = so.from_files(str(tmp_path / "*.csv"))
+    assert not source.is_complete()  # column m misses values
+    features = source.schema.features
     assert [f.kind for f in features] == ["numeric", "categorical", "categorical"]
     assert [f.categories for f in features] == [(), ("a", "b", "c"), ("u", "v")]
 
@@ -218,13 +221,13 @@ def test_the_cache_keeps_to_its_bound(files, memory, monkeypatch):
     pattern, _ = files
     source = so.from_files(str(pattern), target="outcome", memory=memory)
     opened = []
-    real = TableFile.open
+    real = TableFile.read
 
-    def counted(self):
+    def counted(self, columns):
         opened.append(self.path)
-        return real(self)
+        return real(self, columns)
 
-    monkeypatch.setattr(TableFile, "open", counted)
+    monkeypatch.setattr(TableFile, "read", counted)
     for _ in range(2):
         source.segments(np.arange(6), "train")
         assert source._cache.bytes <= memory
@@ -234,13 +237,13 @@ def test_the_cache_keeps_to_its_bound(files, memory, monkeypatch):
 def test_workers_read_and_the_driver_does_not(files, monkeypatch):
     pattern, _ = files
     source = so.from_files(str(pattern), target="outcome")
-    here, real = os.getpid(), TableFile.open
+    here, real = os.getpid(), TableFile.read
 
-    def elsewhere(self):
+    def elsewhere(self, columns):
         assert os.getpid() != here, "the driver reads rows"
-        return real(self)
+        return real(self, columns)
 
-    monkeypatch.setattr(TableFile, "open", elsewhere)
+    monkeypatch.setattr(TableFile, "read", elsewhere)
     with so.simulate(source, engine="processes", workers=1) as fed:
         so.Pipeline(so.FedImputer(), so.FedScaler(), so.FedHEONN()).fit(fed)
 

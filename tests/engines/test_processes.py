@@ -126,7 +126,7 @@ def test_at_least_one_worker():
     with pytest.raises(so.errors.UsageError, match="cannot simulate"):
         so.simulate(X, clients=5, engine="http")
     with pytest.raises(so.errors.UsageError, match="processes"):
-        so.simulate(X, clients=5, workers=2)
+        so.simulate(X, clients=5, engine_options={"start": "spawn"})
 
 
 SCRIPT = """

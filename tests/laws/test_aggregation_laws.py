@@ -15,8 +15,10 @@ from solera.core.aggregation import block_size, blocks
 from solera.core.component import build, describe
 from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Reply, Stacked
+from solera.privacy.secure_sum.encoding import Encoding, form_of
 
 ALL = [c for c in registered(so.aggregations.Aggregation) if c not in TESTED_ELSEWHERE]
+ADDITIVE = [c for c in ALL if example(c, AGGREGATIONS).additive]
 
 
 def close(a, b):
@@ -63,6 +65,28 @@ def test_is_a_commutative_monoid(cls, data):
     close(agg.merge(a, None), a)
     close(agg.merge(None, a), a)
     assert agg.merge(None, None) is None
+
+
+@pytest.mark.parametrize("cls", ADDITIVE, ids=lambda c: c.__name__)
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_terms_add_up_as_words_of_a_secure_sum(cls, data):
+    """What a secure sum does between the masks gives the partial of the plain fold."""
+    agg = example(cls, AGGREGATIONS)
+    replies = data.draw(partials(cls, 2))
+    terms = [agg.terms(agg.lift(reply)) for reply in replies]
+    encoding = Encoding(len(replies))
+    assert len({encode(form_of(term)) for term in terms}) == 1
+    total = sum(encoding.words(term) for term in terms)
+    found = agg.from_terms(encoding.numbers(total, form_of(terms[0])))
+    close(found, agg.fold_one_by_one(replies))
+
+
+def test_what_needs_every_reply_is_not_additive():
+    """A rule that is marked as a sum and is none would give wrong models in secret."""
+    names = {cls.__name__ for cls in ADDITIVE}
+    assert {"Sum", "Mean", "Moments", "Grams", "UpdateMean", "SecureSum"} <= names
+    assert not names & {"Collect", "Union", "Extremes", "ByFold", "CollectTrees", "MaskedWords"}
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda c: c.__name__)

@@ -29,10 +29,21 @@ labels = "bank"
 test = 0.2
 """
 LEARNERS = {
-    "SecureBoost": 'kind = "SecureBoost"\nrounds = 1\nlr = 1.0\nmax_depth = 2\nbins = 4\nmin_rows = 5\n',
-    "VerticalLogisticRegression": (
-        'kind = "VerticalLogisticRegression"\nepochs = 1\nlr = 0.5\nbatch_size = 30\nvalidation = 0.1\n'
-    ),
+    "SecureBoost": """
+kind = "SecureBoost"
+rounds = 1
+lr = 1.0
+max_depth = 2
+bins = 4
+min_rows = 5
+""",
+    "VerticalLogisticRegression": """
+kind = "VerticalLogisticRegression"
+epochs = 1
+lr = 0.5
+batch_size = 30
+validation = 0.3
+""",
 }
 
 

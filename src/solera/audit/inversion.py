@@ -26,7 +26,8 @@ class Inversion(Result):
     """Rows read from a gradient.
 
     ``rows`` are the guesses, one for every true row; ``similarity`` is the cosine between the two
-    after the mean of all rows is taken off both, ``recovered`` how many are above 0.95.
+    after the mean of the batch, if it has several rows, is taken off both; ``recovered`` how many
+    are above 0.95.
     """
 
     attack: str
@@ -85,7 +86,7 @@ def inversion(
     else:
         guesses = _optimised(network, sent, rows.shape, targets, loss, classes, steps, seed)
         words = f"optimisation, {steps} steps"
-    centre = rows.mean(axis=0)
+    centre = rows.mean(axis=0) if len(rows) > 1 else np.zeros(rows.shape[1])
     likeness = _cosines(rows - centre, guesses - centre)
     best = likeness.argmax(axis=1)
     bound = None

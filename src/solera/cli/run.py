@@ -26,6 +26,14 @@ def run(
     workers: Annotated[
         int, typer.Option(min=1, help="Processes that run seeds and cells side by side.")
     ] = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of each; all cores for a run alone, one otherwise."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run cells on this Ray cluster, or on 'local'."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Only go on with an earlier start; start none.")
     ] = False,
@@ -58,10 +66,21 @@ def run(
     again = f"solera run {shlex.quote(str(file))}"
     again += f" --folder {shlex.quote(str(folder))}" if folder else ""
     again += f" --workers {workers}" if workers > 1 else ""
+    again += f" --threads {threads}" if threads else ""
+    again += f" --ray {shlex.quote(ray)}" if ray else ""
     options = _energy(study, energy, country)
     try:
         with Bars() as bars:
-            outcome = run_study(study, where, bars, workers=workers, fresh=fresh, energy=options)
+            outcome = run_study(
+                study,
+                where,
+                bars,
+                workers=workers,
+                threads=threads,
+                ray=ray,
+                fresh=fresh,
+                energy=options,
+            )
     except KeyboardInterrupt:
         done = len(list((where / "cells").glob("*.json")))
         raise interrupted(

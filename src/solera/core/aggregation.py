@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,29 @@ class Aggregation(Component, abstract=True):
         """The partial of a batch of replies. Subclasses may do it in one array operation."""
         return self.fold_one_by_one(batch)
 
+    def fold_blocks(self, batch: Batch, bounds: Sequence[int]) -> list[Any]:
+        """:meth:`fold` of every block of a batch, to the bit.
+
+        Block i has the replies at positions ``bounds[i]`` to ``bounds[i + 1]``. Subclasses may fold
+        all blocks in a few array operations.
+        """
+        return [self.fold(batch.between(a, b)) for a, b in pairwise(bounds)]
+
+    def merge_all(self, partials: Iterable[Any]) -> Any:
+        """:meth:`merge` of one partial after the other."""
+        total = None
+        for partial in partials:
+            total = self.merge(total, partial)
+        return total
+
+    def adds(self, entry: str) -> bool:
+        """Whether all that counts of this entry of the replies is its sum over each block."""
+        return False
+
+    def without(self, entries: Collection[str]) -> Aggregation:
+        """The aggregation of replies from which entries that it :meth:`adds` are left out."""
+        return self
+
     def fold_one_by_one(self, replies: Iterable[Reply]) -> Any:
         """The slow, obvious fold that every faster one is tested against."""
         partial = None
@@ -131,6 +155,26 @@ class Sum(Aggregation):
         if isinstance(batch.payloads, Stacked) and len(batch):
             return map_leaves(lambda leaf: _wide(leaf).sum(axis=0), batch.payloads.fields)
         return self.fold_one_by_one(batch)
+
+    def fold_blocks(self, batch: Batch, bounds: Sequence[int]) -> list[Any]:
+        size = bounds[1] - bounds[0] if len(bounds) > 1 else 0
+        even = size > 0 and all(b - a == size for a, b in pairwise(bounds[:-1]))
+        if not (isinstance(batch.payloads, Stacked) and even and len(bounds) > 2):
+            return super().fold_blocks(batch, bounds)
+        whole, last = len(bounds) - 2, batch.between(bounds[-2], bounds[-1])
+        fields = batch.payloads.between(bounds[0], bounds[-2]).fields
+
+        def block_sums(leaf: NDArray[Any]) -> Any:
+            return _wide(leaf).reshape(whole, size, *leaf.shape[1:]).sum(axis=1)
+
+        sums = map_leaves(block_sums, fields)
+        return [
+            *(map_leaves(lambda leaf, i=i: leaf[i], sums) for i in range(whole)),
+            self.fold(last),
+        ]
+
+    def adds(self, entry: str) -> bool:
+        return type(self) is Sum
 
 
 class Mean(Aggregation):
@@ -203,6 +247,10 @@ class Collect(Aggregation):
     def combine(self, a: Any, b: Any) -> Any:
         return sorted([*a, *b], key=lambda pair: pair[0])
 
+    def merge_all(self, partials: Iterable[Any]) -> Any:
+        pairs = [pair for partial in partials if partial is not None for pair in partial]
+        return sorted(pairs, key=lambda pair: pair[0]) or None
+
     def fold(self, batch: Batch) -> Any:
         return [[reply.client, reply.payload] for reply in batch] or None
 
@@ -249,6 +297,12 @@ class Fields(Aggregation):
 
     def finish(self, partial: Any) -> dict[str, Any]:
         return {key: agg.finish(partial[key]) for key, agg in self.fields.items()}
+
+    def adds(self, entry: str) -> bool:
+        return entry in self.fields and type(self.fields[entry]) is Sum
+
+    def without(self, entries: Collection[str]) -> Aggregation:
+        return Fields({key: agg for key, agg in self.fields.items() if key not in entries})
 
     @property
     def additive(self) -> bool:

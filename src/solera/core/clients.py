@@ -7,7 +7,7 @@ group is a set of (start, size) pairs into it. Nothing is copied until a task as
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -76,6 +76,13 @@ class Segments:
     def joined(self) -> Rows:
         """All rows, client after client; a view where possible."""
         return take_rows(self.X, self.y, self.index)
+
+    def by_size(self) -> Iterator[tuple[IntArray, Any]]:
+        """Clients of as many rows each, as their positions and X of clients × rows × …"""
+        sizes, which = np.unique(self.sizes, return_inverse=True)
+        for number, size in enumerate(sizes.tolist()):
+            at = np.flatnonzero(which == number)
+            yield at, self.X[self.starts[at][:, None] + np.arange(size)]
 
 
 class Source(Protocol):
@@ -232,9 +239,14 @@ class ClientGroup:
         source: Source,
         draws: Draws,
         states: Sequence[MutableMapping[str, Any]],
+        blocks: IntArray | None = None,
+        adds: Callable[[str], bool] | None = None,
     ) -> None:
         self.ids = ids
         self.states = states
+        self.blocks = np.arange(len(ids) + 1) if blocks is None else blocks
+        """Where blocks of clients whose replies are folded begin, and where the last one ends."""
+        self._adds = adds
         self._source = source
         self._draws = draws
 
@@ -244,6 +256,17 @@ class ClientGroup:
     def __iter__(self) -> Iterator[Client]:
         for i, state in zip(self.ids.tolist(), self.states, strict=True):
             yield Client(i, self._source, self._draws, state)
+
+    def adds(self, entry: str) -> bool:
+        """Whether the sum of an entry over each of the ``blocks`` is enough of it.
+
+        A ``many=`` task may then give it in :attr:`Stacked.sums` in place of every client's own.
+        """
+        return self._adds is not None and self._adds(entry)
+
+    def block_sizes(self) -> IntArray:
+        """Rows of the clients of every block."""
+        return np.diff(np.concatenate([[0], np.cumsum(self.data.sizes)])[self.blocks])
 
     def part(self, name: Part) -> Segments:
         return self._source.segments(self.ids, name)
@@ -261,3 +284,8 @@ class ClientGroup:
     def keys(self) -> random.Bits:
         """One stream key per client; see :func:`solera.core.rng.stream_keys`."""
         return self._draws.keys(self.ids)
+
+    def uniforms(self) -> FloatArray:
+        """A number in [0, 1) for every training row, as each client's first draw would be."""
+        d = self._draws
+        return random.generator_uniforms(d.seed, d.purpose, d.round, self.ids, self.data.sizes)

@@ -147,8 +147,9 @@ def find_engine(name: str) -> type[Any]:
 def installed_engines() -> dict[str, EntryPoint]:
     """The entry points ``solera.engines`` of all packages, by name."""
     engines = {entry.name: entry for entry in entry_points(group=_ENGINES)}
-    if "local" not in engines:  # a source tree that was not installed has them in its project file
-        project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    file = Path(__file__).parents[3] / "pyproject.toml"
+    if file.is_file():  # a source tree, which may have more of them than when it was installed
+        project = tomllib.loads(file.read_text())
         for name, value in project["project"]["entry-points"][_ENGINES].items():
             engines[name] = EntryPoint(name, value, _ENGINES)
     return engines

@@ -163,6 +163,25 @@ def encoded_size(payload: Any) -> int:
     return size
 
 
+_ATOMS = frozenset({float, bool, bytes, type(None)})
+
+
+def check_payload(payload: Any) -> None:
+    """Raise what :func:`encoded_size` raises for something that no payload can carry."""
+    kind = type(payload)
+    if kind is np.ndarray and payload.dtype.kind in _KINDS:
+        return
+    if kind is dict and all(type(key) is str for key in payload):
+        for value in payload.values():
+            if type(value) not in _ATOMS:
+                check_payload(value)
+    elif kind is list or kind is tuple:
+        for value in payload:
+            check_payload(value)
+    else:
+        encoded_size(payload)
+
+
 def _structure_size(value: Any, buffers: list[int]) -> int:
     kind = type(value)
     if kind is float:
@@ -337,6 +356,8 @@ def _check(value: Any, depth: int) -> None:
 def read_only(payload: Any) -> Any:
     """The same payload with arrays that cannot be written to, as a client would receive it."""
     if isinstance(payload, np.ndarray):
+        if type(payload) is np.ndarray and not payload.flags.writeable:
+            return payload
         view = payload.view()
         view.flags.writeable = False
         return view

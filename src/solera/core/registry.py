@@ -20,6 +20,12 @@ def registered() -> list[dict[str, Any]]:
     return [dict(entries) for entries in _registries]
 
 
+def register(entries: list[dict[str, Any]]) -> None:
+    """Add entries, as :func:`registered` gave them in another process."""
+    for known, more in zip(_registries, entries, strict=False):
+        known.update(more)
+
+
 @cache
 def load_packages(group: str) -> None:
     """Import, once, the packages that add something through an entry point of that group."""

@@ -46,16 +46,35 @@ class Stacked:
 
     ``Stacked({"sums": S, "rows": n})`` with ``S`` of shape (clients, k, d) stands for ``clients``
     replies ``{"sums": S[i], "rows": n[i]}``.
+
+    ``sums`` are entries of which only the sum over each block of clients is there, where that is
+    all that counts (:meth:`solera.core.clients.ClientGroup.adds`): blocks × …; ``replies`` is the
+    number of clients where there are no other entries.
     """
 
-    __slots__ = ("_len", "fields")
+    __slots__ = ("_len", "_sums", "fields")
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        sums: Mapping[str, NDArray[Any]] | None = None,
+        replies: int = 0,
+    ) -> None:
         self.fields = fields
+        self._sums = sums
+        if sums and not fields:
+            self._len = replies
+            return
         lengths = set(map(len, _leaves(fields)))
         if len(lengths) != 1:
             raise PayloadError(f"stacked replies have first axes of different lengths: {lengths}")
         (self._len,) = lengths
+
+    @property
+    def sums(self) -> Mapping[str, NDArray[Any]]:
+        """The entries of which there are sums over blocks only."""
+        return getattr(self, "_sums", None) or {}
 
     def __len__(self) -> int:
         return self._len
@@ -79,8 +98,14 @@ class Stacked:
         """Encoded size of every reply."""
         if not self._len:
             return np.empty(0, dtype=np.int64)
+        left_out = {
+            key: np.broadcast_to(sum_[0], sum_.shape[1:]) for key, sum_ in self.sums.items()
+        }
         if all(leaf.ndim > 1 or leaf.dtype.kind == "f" for leaf in _leaves(self.fields)):
-            return np.full(self._len, encoded_size(self[0]), dtype=np.int64)
+            size = encoded_size({**self[0], **left_out} if left_out else self[0])
+            return np.full(self._len, size, dtype=np.int64)
+        if left_out:
+            return np.array([encoded_size({**row, **left_out}) for row in self], dtype=np.int64)
         return np.array([encoded_size(row) for row in self], dtype=np.int64)
 
     def finite(self) -> BoolArray:
@@ -90,6 +115,11 @@ class Stacked:
             if leaf.dtype.kind in "fc" and not is_finite(leaf):
                 good &= np.isfinite(leaf).reshape(self._len, -1).all(axis=1)
         return good
+
+    @staticmethod
+    def of(replies: Sequence[Mapping[str, Any]]) -> Stacked:
+        """Replies of the same shape, stacked."""
+        return Stacked(map_leaves(lambda *leaves: np.stack(leaves), *replies))
 
     @staticmethod
     def joined(parts: Sequence[Stacked]) -> Stacked:
@@ -122,7 +152,11 @@ class Batch:
             return self.known_sizes
         if isinstance(self.payloads, Stacked):
             return self.payloads.sizes()
-        return np.array([encoded_size(payload) for payload in self.payloads], dtype=np.int64)
+        known: dict[int, int] = {}  # many clients may give one and the same reply
+        for payload in self.payloads:
+            if id(payload) not in known:
+                known[id(payload)] = encoded_size(payload)
+        return np.array([known[id(payload)] for payload in self.payloads], dtype=np.int64)
 
     def only_finite(self, sound: Callable[[Reply], bool] | None = None) -> Checked:
         """The replies free of NaN and infinities, and a failure for each of the others.

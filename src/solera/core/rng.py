@@ -39,6 +39,43 @@ def generator(
     return np.random.Generator(np.random.Philox(key=key))
 
 
+def generator_uniforms(
+    seed: int, purpose: str, round: int, clients: ArrayLike, sizes: ArrayLike
+) -> NDArray[np.float64]:
+    """What ``generator(seed, purpose, round, client).random(size)`` draws, of all clients at once.
+
+    The generator's bits are those of Philox4x64-10 (Salmon, Moraes, Dror & Shaw 2011): four words
+    of every block are a function of the key and the number of the block, which begins with 1.
+    """
+    sizes = np.asarray(sizes, dtype=np.int64)
+    blocks = -(-sizes // 4)
+    who = np.repeat(np.asarray(clients, dtype=np.uint64) + np.uint64(1), blocks)
+    ends = np.cumsum(blocks)
+    number = np.arange(1, int(blocks.sum()) + 1) - np.repeat(ends - blocks, blocks)
+    zero = np.zeros(len(who), dtype=np.uint64)
+    words = [number.astype(np.uint64), zero, zero, zero]
+    keys = [np.full(len(who), _base(seed, purpose, round), dtype=np.uint64), who]
+    with np.errstate(over="ignore"):
+        for _ in range(10):
+            high0, low0 = _multiplied(np.uint64(0xD2E7470EE14C6C93), words[0])
+            high1, low1 = _multiplied(np.uint64(0xCA5A826395121157), words[2])
+            words = [high1 ^ words[1] ^ keys[0], low1, high0 ^ words[3] ^ keys[1], low0]
+            keys = [keys[0] + _GOLDEN, keys[1] + np.uint64(0xBB67AE8584CAA73B)]
+    drawn = np.stack(words, axis=1).reshape(-1)
+    own = np.repeat(4 * (ends - blocks) - np.cumsum(sizes) + sizes, sizes)
+    bits = drawn[own + np.arange(int(sizes.sum()))]
+    return np.asarray((bits >> np.uint64(11)) * 2.0**-53)
+
+
+def _multiplied(a: np.uint64, b: Bits) -> tuple[Bits, Bits]:
+    """The upper and the lower 64 bits of a product, by halves of 32."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
+    middle = a1 * b0 + (a0 * b0 >> half)
+    cross = a0 * b1 + (middle & low)
+    return a1 * b1 + (middle >> half) + (cross >> half), a * b
+
+
 def stream_keys(seed: int, purpose: str, round: int, clients: ArrayLike) -> Bits:
     """One 64-bit key per client, the same whichever other clients are in the array."""
     base = np.uint64(_base(seed, purpose, round))

@@ -5,14 +5,13 @@
     so.from_files("all.parquet", target="outcome", group="hospital")
 
 Every piece (a file; with a group a row group of Parquet or some lines of CSV) is looked at once, in
-a stream, to find out what the columns are; of Parquet only the columns whose type does not tell.
+a stream, to find out what the columns are and whether values are missing.
 """
 
 from __future__ import annotations
 
 import glob
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from solera.core.clients import IntArray, Rows
 from solera.core.constraints import Count, check_arguments, check_values, names_checked
 from solera.core.errors import DataError, SoleraError, UsageError
+from solera.core.payload import is_finite
 from solera.core.schema import Kind, Schema, Unknown, infer
 from solera.data.adapters import listed, tracked
 from solera.data.column_types import Answer, Column
@@ -30,7 +30,7 @@ from solera.data.dataset import class_values, make_schema
 from solera.data.federated import check_rows
 from solera.data.frames import category_texts, check_columns, encode_frame, is_frame, to_pandas
 from solera.data.stored import CACHE, StoredData
-from solera.data.table_files import FrameTable, TableFile, table_files
+from solera.data.table_files import TableFile, table_files
 
 
 @names_checked
@@ -56,7 +56,7 @@ def from_files(
     target, columns, kinds, unknown: see :func:`solera.from_pandas`.
     group: the column that says whose row it is. Every value is then a client, in sorted order,
         wherever its rows are. Files that are sorted by it are read fastest.
-    memory: bytes of rows that a process keeps of what it read last; 64 MiB by default.
+    memory: bytes of rows that a process keeps of what it read last; 32 MiB by default.
     """
     check_arguments(from_files, unknown=unknown, memory=memory)
     check_values("from_files", dict.fromkeys(kinds or {}, Kind), kinds or {})
@@ -128,8 +128,8 @@ class _Tables(Protocol):
     def name(self, piece: int) -> str:
         """What an error calls it."""
 
-    def open(self, piece: int) -> Any:
-        """A context in which ``types``, ``rows`` and ``read(columns)`` of it are known."""
+    def read(self, piece: int, columns: Sequence[str] | None) -> Any:
+        """These columns, or all, as a pandas frame."""
 
 
 class _Files:
@@ -144,8 +144,8 @@ class _Files:
     def name(self, piece: int) -> str:
         return str(self._pieces[piece].path)
 
-    def open(self, piece: int) -> Any:
-        return self._pieces[piece].open()
+    def read(self, piece: int, columns: Sequence[str] | None) -> Any:
+        return self._pieces[piece].read(columns)
 
 
 class _Items:
@@ -160,8 +160,9 @@ class _Items:
     def name(self, piece: int) -> str:
         return f"client {piece}"
 
-    def open(self, piece: int) -> Any:
-        return nullcontext(FrameTable(to_pandas(self._loader[piece])))
+    def read(self, piece: int, columns: Sequence[str] | None) -> Any:
+        frame = to_pandas(self._loader[piece])
+        return frame if columns is None else frame[list(columns)]
 
 
 class _Layout:
@@ -180,8 +181,7 @@ class _Layout:
         self._answers = listed(target)
         self._group = group
         self._owners: list[NDArray[Any]] = []
-        with tables.open(0) as table:
-            known = [str(name) for name in table.types.columns]
+        known = [str(name) for name in tables.read(0, None).columns]
         check_columns([*self._answers, *listed(group), *(columns or ()), *kinds], known)
         aside = {*self._answers, *listed(group)}
         self._exact = None if columns is not None else {*known}
@@ -204,27 +204,22 @@ class _Layout:
     def _look(self, piece: int) -> int:
         """Take in what a piece shows; the number of its rows."""
         where = self._tables.name(piece)
-        wanted = [*self._features, *self._targets]
-        with self._tables.open(piece) as table:
-            types, rows = table.types, int(table.rows)
-            self._check_alike(where, types, [column.name for column in wanted])
-            by_type = [c for c in wanted if len(types) < rows and c.told_by(types[c.name])]
-            seen = [c for c in wanted if c not in by_type]
-            frame = table.read([*(c.name for c in seen), *listed(self._group)])
-        for column in by_type:
-            column.add(types[column.name], where, rows)
-        for column in seen:
+        frame = self._tables.read(piece, None)
+        self._check_alike(where, {str(name) for name in frame.columns})
+        for column in (*self._features, *self._targets):
             column.add(frame[column.name], where)
         if self._group is not None:
             self._owners.append(self._group_of(frame[self._group], where))
-        return rows
+        return len(frame)
 
-    def _check_alike(self, where: str, types: Any, wanted: Sequence[str]) -> None:
+    def _check_alike(self, where: str, names: set[str]) -> None:
         first = self._tables.name(0)
-        for name in [*wanted, *listed(self._group)]:
-            if name not in types.columns:
-                raise DataError(f"{where} has no column {name!r}, {first} has")
-        if self._exact is not None and (more := sorted({*types.columns} - self._exact)):
+        for column in (*self._features, *self._targets):
+            if column.name not in names:
+                raise DataError(f"{where} has no column {column.name!r}, {first} has")
+        if self._group is not None and self._group not in names:
+            raise DataError(f"{where} has no column {self._group!r}, {first} has")
+        if self._exact is not None and (more := sorted(names - self._exact)):
             raise DataError(f"{where} has a column {more[0]!r}, {first} has not")
 
     def _group_of(self, series: Any, where: str) -> NDArray[Any]:
@@ -260,7 +255,14 @@ class _Layout:
         pieces = np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
         reader = FrameReader(self._tables, self.schema, self.answer)
         return StoredData(
-            reader, pieces, offsets, schema=self.schema, index=index, names=names, memory=memory
+            reader,
+            pieces,
+            offsets,
+            schema=self.schema,
+            index=index,
+            names=names,
+            memory=memory,
+            complete=all(column.complete for column in self._features),
         )
 
 
@@ -285,8 +287,7 @@ class FrameReader:
 
     def read(self, piece: int) -> Rows:
         try:
-            with self._tables.open(piece) as table:
-                frame = table.read(self._columns)
+            frame = self._tables.read(piece, self._columns)
             X, y = encode_frame(frame, self._schema), self._answer.read(frame)
         except SoleraError as error:
             where = self._tables.name(piece)
@@ -315,6 +316,7 @@ def _of_pairs(loader: Any, memory: int) -> StoredData:
     schema = infer(first.X, first.y)
     classes: Any = schema.classes
     sizes = []
+    complete = True
     for client in tracked(range(len(loader)), "Reading clients"):
         rows = reader.read(client)
         if rows.X.shape[1:] != first.X.shape[1:]:
@@ -324,7 +326,8 @@ def _of_pairs(loader: Any, memory: int) -> StoredData:
         if schema.target == "classes":
             classes = np.union1d(classes, rows.y)
         sizes.append(len(rows))
+        complete &= is_finite(rows.X)
     if schema.target == "classes":
         schema = replace(schema, classes=classes, outputs=len(classes))
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return StoredData(reader, offsets, offsets, schema=schema, memory=memory)
+    return StoredData(reader, offsets, offsets, schema=schema, memory=memory, complete=complete)

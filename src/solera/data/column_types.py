@@ -35,6 +35,8 @@ class Column:
         self.declared = kind
         self.whole = True
         """Whether all values are integers or truth values by their type."""
+        self.complete = True
+        """Whether no value is missing or infinite."""
         self.values: set[float] = set()
         self._keeps_values = values
         self._rows = 0
@@ -44,12 +46,19 @@ class Column:
         self._order: tuple[str, ...] | None = None
         self._texts: set[str] = set()
 
-    def add(self, series: Any, where: str = "the frame", rows: int | None = None) -> None:
-        """Look at more values; ``rows`` says how many there are where only their type is given."""
-        series = typed(series)
-        what = _what(self.name, series)
-        known = rows is not None or bool(series.notna().any())
-        self._rows += len(series) if rows is None else rows
+    def add(self, series: Any, where: str = "the frame") -> None:
+        """Look at more values."""
+        self._rows += len(series)
+        dtype = series.dtype
+        if isinstance(dtype, np.dtype) and dtype.kind in "iuf":  # most columns, without pandas
+            values = series.to_numpy()
+            what, known = "number", dtype.kind != "f" or not np.isnan(values).all()
+            self.complete &= dtype.kind != "f" or bool(np.isfinite(values).all())
+        else:
+            series = typed(series)
+            what, present = _what(self.name, series), series.notna()
+            known = bool(present.any())
+            self.complete &= bool(present.all())
         self.whole &= is_whole(series)
         if not known:
             self._missing_as = what
@@ -65,12 +74,6 @@ class Column:
             self.values |= set(series.dropna().astype(float).unique().tolist())
         if self.kind == "categorical":
             self._add_categories(series, what, known)
-
-    def told_by(self, series: Any) -> bool:
-        """Whether the type of a column of numbers says all there is to know of it."""
-        if self.declared == "categorical" or _what(self.name, series) != "number":
-            return False
-        return not (self._keeps_values and is_whole(series))
 
     @property
     def kind(self) -> Kind:

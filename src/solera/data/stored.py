@@ -21,7 +21,7 @@ from solera.core.constraints import ProperFraction, check_arguments
 from solera.core.errors import UsageError
 from solera.core.schema import Schema
 
-CACHE = 64 << 20
+CACHE = 32 << 20
 """Bytes of rows that a process keeps, unless told otherwise."""
 
 
@@ -38,7 +38,8 @@ class StoredData:
     ``pieces[p]`` is the number of the first row of piece p, and one entry more ends the last;
     client k owns the rows ``offsets[k]`` to ``offsets[k + 1]`` of ``index``, or, where ``index`` is
     None, those numbers themselves. ``memory`` bounds the bytes of rows that a process keeps, and
-    those that a task for many clients has before it at once.
+    those that a task for many clients has before it at once. ``complete`` says that no value is
+    missing.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class StoredData:
         index: IntArray | None = None,
         names: tuple[str, ...] = (),
         memory: int = CACHE,
+        complete: bool = False,
     ) -> None:
         self.schema = schema
         self.names = names
@@ -60,6 +62,7 @@ class StoredData:
         self._pieces = pieces
         self._offsets = offsets
         self._index = index
+        self._complete = complete
         self._cache = RowCache(memory)
         self._steps: tuple[Any, ...] = ()
         self._raw = schema
@@ -73,6 +76,10 @@ class StoredData:
     def sizes(self, part: Part = "train") -> IntArray:
         """Rows per client of that part."""
         return self._bounds(np.diff(self._offsets), part)[1]
+
+    def is_complete(self) -> bool:
+        """Whether every client has rows to train on and no value of any row is missing."""
+        return self._complete and bool(self.sizes().all())
 
     def segments(self, clients: IntArray, part: Part = "train") -> Segments:
         numbers = [self._numbers(client, part) for client in clients.tolist()]

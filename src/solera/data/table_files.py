@@ -6,13 +6,11 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from solera.core.errors import DataError, MissingExtra
 from solera.data.files import require_pandas
-from solera.data.frames import check_columns
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 _MISSING = ("", "?", "NA", "NaN", "nan", "NULL", "null")
@@ -29,49 +27,6 @@ def table_files(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"the folder {path} holds no {' or '.join(ENDINGS)} file")
     return files
-
-
-class FrameTable:
-    """A frame in memory, opened."""
-
-    def __init__(self, frame: Any) -> None:
-        self.rows = len(frame)
-        self.types = frame
-        """The columns; as many rows as there are, or none where the types are known without."""
-
-    def read(self, columns: Sequence[str] | None) -> Any:
-        """These columns, or all."""
-        if columns is None:
-            return self.types
-        check_columns(columns, self.types.columns)
-        return self.types[list(columns)]
-
-
-class _ParquetTable:
-    """A Parquet file or one of its row groups, opened."""
-
-    def __init__(self, file: Any, part: int | None) -> None:
-        self._file = file
-        self._part = part
-        data = file.metadata
-        self.rows = data.num_rows if part is None else data.row_group(part).num_rows
-        self.types = _without_rows(file.schema_arrow)
-
-    def read(self, columns: Sequence[str] | None) -> Any:
-        chosen = None if columns is None else list(columns)
-        if chosen is not None:
-            check_columns(chosen, self.types.columns)
-        if self._part is None:
-            table = self._file.read(chosen, use_threads=False, use_pandas_metadata=chosen is None)
-        else:
-            table = self._file.read_row_group(self._part, chosen, use_threads=False)
-        return table.to_pandas(use_threads=False)
-
-
-@lru_cache(maxsize=16)
-def _without_rows(schema: Any) -> Any:
-    """A frame of these columns."""
-    return schema.empty_table().to_pandas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +47,24 @@ class TableFile:
                 return [TableFile(self.path, part) for part in _runs_of_lines(self.path)]
         return [self]
 
-    @contextmanager
-    def open(self) -> Iterator[FrameTable | _ParquetTable]:
-        """Its columns' types, its rows and how to read them."""
-        with self._errors():
-            if self.path.name.endswith(".parquet"):
-                with self._parquet() as file:
-                    yield _ParquetTable(file, self.part)
-            elif self.path.name.endswith(ENDINGS):
-                yield FrameTable(self._lines())
-            else:
-                raise DataError(f"{self.path} is none of {', '.join(ENDINGS)}")
-
     def read(self, columns: Sequence[str] | None = None) -> Any:
         """These columns, or all, as a pandas frame."""
-        with self.open() as table:
-            return table.read(columns)
+        with self._errors():
+            if self.path.name.endswith(".parquet"):
+                return self._row_groups(columns)
+            if self.path.name.endswith(ENDINGS):
+                frame = self._lines()
+                return frame if columns is None else frame[list(columns)]
+        raise DataError(f"{self.path} is none of {', '.join(ENDINGS)}")
+
+    def _row_groups(self, columns: Sequence[str] | None) -> Any:
+        with self._parquet() as file:
+            chosen = None if columns is None else list(columns)
+            if self.part is not None:
+                table = file.read_row_group(self.part, chosen, use_threads=False)
+            else:
+                table = file.read(chosen, use_threads=False, use_pandas_metadata=chosen is None)
+            return table.to_pandas(use_threads=False)
 
     def _parquet(self) -> Any:
         try:

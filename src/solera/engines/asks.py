@@ -1,4 +1,4 @@
-"""An ask as a payload, for workers of the same machine."""
+"""Asks and the blocks that come back as payloads, for workers that this process started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from solera.core.engine import Ask, PerClient, Preparation
+from solera.core.aggregation import Aggregation
+from solera.core.engine import Ask, Block, PerClient, Preparation
+from solera.core.payload import Limits
+from solera.core.replies import Batch, Failure, Stacked
+
+UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
+"""Parent and workers trust each other; the limits of the federation were checked before."""
 
 
 def ask_to_payload(ask: Ask) -> dict[str, Any]:
@@ -26,3 +32,31 @@ def ask_from_payload(message: Mapping[str, Any]) -> Ask:
     if given.pop("per_client"):
         given["payload"] = PerClient(dict(given["payload"]))
     return Ask(**given)
+
+
+def block_to_payload(block: Block, states: Mapping[int, Any]) -> dict[str, Any]:
+    """A block, and what its clients keep."""
+    replies: Any = None if block.batch is None else block.batch.payloads
+    stacked = isinstance(replies, Stacked)
+    return {
+        "replied": block.replied,
+        "up": block.up,
+        "failures": [[f.client, f.kind, f.reason] for f in block.failures],
+        "virtual": block.virtual,
+        "stacked": stacked,
+        "replies": replies.fields if stacked else replies,
+        "partial": block.partial,
+        "states": [[client, state] for client, state in states.items()],
+    }
+
+
+def block_from_payload(message: dict[str, Any], aggregation: Aggregation | None) -> Block:
+    """The block a worker sent, folded here if the worker could not."""
+    replies, partial = message["replies"], message["partial"]
+    batch: Batch | None = None
+    if replies is not None:
+        batch = Batch(message["replied"], Stacked(replies) if message["stacked"] else replies)
+    if batch is not None and aggregation is not None:
+        partial, batch = aggregation.fold(batch), None
+    failures = [Failure(*failure) for failure in message["failures"]]
+    return Block(message["replied"], message["up"], failures, message["virtual"], batch, partial)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,7 +28,14 @@ from solera.core.disclosure.noised import Ledger
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
-from solera.core.payload import decode, encode, encoded_size, read_only
+from solera.core.payload import (
+    check_payload,
+    decode,
+    encode,
+    encoded_size,
+    is_finite,
+    read_only,
+)
 from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
 from solera.core.sealing import Sealer, open_ask, seal_reply
@@ -53,6 +60,13 @@ class Faults:
     crashed: BoolArray
     corrupted: BoolArray
     delay: FloatArray
+
+
+class BlockSums(NamedTuple):
+    """Blocks of clients, and the entries of which their sums are enough."""
+
+    bounds: IntArray
+    adds: Callable[[str], bool]
 
 
 class FaultModel(Protocol):
@@ -107,13 +121,26 @@ class Runner:
         faults = None if self.fault_model is None else self.fault_model.faults(ask, clients)
         if faults is not None:
             clients, failures, virtual, faults = _remove_unreachable(ask, clients, faults)
-        batch, failed = self._replies(task, ask, clients, states)
+        sums = None
+        hidden = self.limits is not None or ask.cover is not None
+        if aggregation is not None and faults is None and not hidden:
+            bounds = np.cumsum([0, *(len(span) for span in spans)])
+            sums = BlockSums(bounds, aggregation.adds)
+        batch, failed = self._replies(task, ask, clients, states, sums)
         failures += failed
         if faults is not None and self.fault_model is not None:
             batch, failed = self._tamper(ask, batch, clients, faults)
             failures += failed
-        if len(spans) > 1:
+        whole = isinstance(batch.payloads, Stacked) and len(batch) == sum(map(len, spans))
+        if len(spans) > 1 or whole:
             batch = Batch(batch.clients, batch.payloads, batch.sizes())
+        if whole and sums is not None and aggregation is not None:
+            partials = fold_all(task, batch, sums.bounds.tolist(), aggregation)
+            if partials is not None:
+                up = np.split(batch.sizes(), sums.bounds[1:-1])
+                for span, size, partial in zip(spans, up, partials, strict=True):
+                    yield Block(span, size, [], virtual, None, partial)
+                return
         ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
         places = np.searchsorted(batch.clients, ends).tolist()
         for span, (first, last) in zip(spans, places, strict=True):
@@ -134,30 +161,52 @@ class Runner:
 
     # --- the task itself ---
 
-    def _replies(self, task: Task, ask: Ask, clients: IntArray, states: States) -> Checked:
+    def _replies(
+        self,
+        task: Task,
+        ask: Ask,
+        clients: IntArray,
+        states: States,
+        sums: BlockSums | None = None,
+    ) -> Checked:
         if task.many is None or isinstance(ask.payload, PerClient):
             return self._one_by_one(task, ask, clients, states)
         parts: list[Batch] = []
         failures: list[Failure] = []
-        for run in self._runs(self._costs(ask, clients)):
-            part, failed = self._in_one_call(task, ask, clients[run], states)
+        runs = list(self._runs(self._costs(ask, clients)))
+        for run in runs:
+            wanted = sums if len(runs) == 1 else None
+            part, failed = self._in_one_call(task, ask, clients[run], states, wanted)
             parts.append(part)
             failures += failed
         return _join(parts), failures
 
-    def _in_one_call(self, task: Task, ask: Ask, clients: IntArray, states: States) -> Checked:
+    def _in_one_call(
+        self,
+        task: Task,
+        ask: Ask,
+        clients: IntArray,
+        states: States,
+        sums: BlockSums | None = None,
+    ) -> Checked:
         """One call for some clients. If it fails, each is asked alone to find out who."""
         assert task.many is not None
         own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
-            group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states)
+            group = ClientGroup(
+                clients, self._source_for(ask), _draws(ask), own_states, *(sums or ())
+            )
             admitted = None if self.gates is None else self.gates.admit(task, ask, group)
             payloads = task.many(group, ask.payload)
+            if isinstance(payloads, Stacked) and payloads.sums:
+                known = payloads.fields, payloads.sums
+                if task.finite and not is_finite(list(known)):  # ask anew, to find out whose
+                    return self._in_one_call(task, ask, clients, states)
             if self.gates is not None and admitted is not None:
                 payloads = self.gates.release(task, ask, group, payloads, admitted)
             if ask.cover is not None:
                 cover = build_cover(ask.cover).cover
-                payloads = [cover(c, reply) for c, reply in zip(group, payloads, strict=True)]
+                payloads = [cover(c, ask, reply) for c, reply in zip(group, payloads, strict=True)]
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -165,7 +214,7 @@ class Runner:
                 )
             for state in own_states:
                 if state:
-                    encoded_size(state)
+                    check_payload(state)
         except Exception as error:
             batch, failures = self._one_by_one(task, ask, clients, states)
             if not failures:
@@ -216,7 +265,7 @@ class Runner:
         if self.gates is not None and admitted is not None:
             (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
         if ask.cover is not None:
-            reply = build_cover(ask.cover).cover(asked, reply)
+            reply = build_cover(ask.cover).cover(asked, ask, reply)
         return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
 
     def _source_for(self, ask: Ask) -> Source:
@@ -373,6 +422,30 @@ def validate_and_fold(
             partial = aggregation.fold(batch)
     kept = batch if aggregation is None else None
     return Block(batch.clients, batch.sizes(), failures, virtual, kept, partial)
+
+
+def fold_all(
+    task: Task, batch: Batch, bounds: list[int], aggregation: Aggregation
+) -> list[Any] | None:
+    """The partials of all blocks of stacked replies in one call; None where one may be unsound."""
+    replies = batch.payloads
+    assert isinstance(replies, Stacked)
+    try:
+        partials: list[Any] = [{} for _ in bounds[1:]]
+        if not replies.sums:
+            partials = aggregation.fold_blocks(batch, bounds)
+        elif replies.fields:
+            own = Batch(batch.clients, Stacked(replies.fields))
+            partials = aggregation.without(replies.sums).fold_blocks(own, bounds)
+        for entry, sums in replies.sums.items():
+            partials = [{**p, entry: sums[i]} for i, p in enumerate(partials)]
+    except Exception:  # validate_and_fold finds out whose fault it is
+        if replies.sums:
+            raise
+        return None
+    if task.finite and not replies.sums and not is_finite(partials):
+        return None
+    return partials
 
 
 def _remove_unreachable(

@@ -9,15 +9,18 @@ from collections.abc import Iterator
 
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import Source
+from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.gate import ReleaseLimits
 from solera.engines.blocks import MEMORY, FaultModel, Simulated
+from solera.engines.threads import limited_threads
 
 
 class LocalEngine(Simulated):
     """Runs every ask here and now.
 
-    ``memory`` bounds the bytes that the clients of one ``many=`` call hold together; with
+    ``workers`` are the threads that tasks may use, all cores by default; their number changes no
+    bit. ``memory`` bounds the bytes that the clients of one ``many=`` call hold together; with
     ``limits`` every ask and reply passes the gate.
     """
 
@@ -25,16 +28,19 @@ class LocalEngine(Simulated):
         self,
         source: Source,
         *,
+        workers: Count | None = None,
         fault_model: FaultModel | None = None,
         memory: int = MEMORY,
         limits: ReleaseLimits | None = None,
     ) -> None:
         super().__init__(source, fault_model, memory, limits)
+        self.workers = workers
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
-        for run in self._runner.group_spans(ask, spans):
-            yield from self._runner.blocks(ask, run, self._states, aggregation)
+        with limited_threads(self.workers):
+            for run in self._runner.group_spans(ask, spans):
+                yield from self._runner.blocks(ask, run, self._states, aggregation)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -36,16 +36,21 @@ from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import PayloadError, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
-from solera.core.payload import Limits, decode, encode, encode_pieces
+from solera.core.payload import decode, encode, encode_pieces
 from solera.core.registry import registered
-from solera.core.replies import Batch, Failure, Stacked
+from solera.core.replies import Batch, Failure
 from solera.core.task import installed_tasks
-from solera.engines.asks import ask_from_payload, ask_to_payload
+from solera.engines.asks import (
+    UNLIMITED,
+    ask_from_payload,
+    ask_to_payload,
+    block_from_payload,
+    block_to_payload,
+)
 from solera.engines.blocks import MEMORY, FaultModel, Runner, Simulated, States
 from solera.engines.child import Child
+from solera.engines.threads import cores
 
-_UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
-"""Parent and workers trust each other; the limits of the federation were checked before."""
 _NOBODY = np.empty(0, dtype=np.int64)
 
 
@@ -67,7 +72,7 @@ class ProcessEngine(Simulated):
         start: Literal["fork", "spawn"] | None = None,
     ) -> None:
         super().__init__(source, fault_model, memory, limits)
-        self.workers = _cores() if workers is None else workers
+        self.workers = cores() if workers is None else workers
         methods = multiprocessing.get_all_start_methods()
         self.start = start or ("fork" if "fork" in methods else "spawn")
         self._workers: list[_Worker] = []
@@ -129,23 +134,23 @@ class ProcessEngine(Simulated):
     def _assign(self, worker: _Worker, place: list[Any], number: int, clients: IntArray) -> None:
         worker.job = _Job(number, clients)
         states = [[c, self._states[c]] for c in clients.tolist() if c in self._states]
-        message = encode({"ask": place, "clients": clients, "states": states}, _UNLIMITED)
+        message = encode({"ask": place, "clients": clients, "states": states}, UNLIMITED)
         with suppress(BrokenPipeError):  # a dead worker shows when its answer is read
             worker.pipe.send_bytes(message)
 
     def _receive(self, worker: _Worker, job: _Job, fold_here: Aggregation | None) -> Block:
         worker.job = None
         try:
-            answer = decode(worker.pipe.recv_bytes(), _UNLIMITED)
+            answer = decode(worker.pipe.recv_bytes(), UNLIMITED)
         except (EOFError, OSError):
             return self._restart(worker, job)
         if "error" in answer:
             raise TaskError(answer["error"])
-        result = decode(worker.results.read(answer["place"]), _UNLIMITED)
+        result = decode(worker.results.read(answer["place"]), UNLIMITED)
         for client in job.clients.tolist():
             self._states.pop(client, None)
         self._states.update(dict(result["states"]))
-        return _block_from_payload(result, fold_here)
+        return block_from_payload(result, fold_here)
 
     def _restart(self, worker: _Worker, job: _Job) -> Block:
         worker.stop()
@@ -203,19 +208,19 @@ def _work(pipe: Connection, runner: Runner) -> None:
     aggregation: Aggregation | None = None
     while True:
         try:
-            message = decode(pipe.recv_bytes(), _UNLIMITED)
+            message = decode(pipe.recv_bytes(), UNLIMITED)
         except (EOFError, OSError):
             break
         try:
             if message["ask"] != asked:
-                content = decode(asks.read(message["ask"]), _UNLIMITED)
+                content = decode(asks.read(message["ask"]), UNLIMITED)
                 ask = ask_from_payload(content["ask"])
                 aggregation = build(content["aggregation"])
                 asked = message["ask"]
             assert ask is not None
             states: States = dict(message["states"])
             block = runner.block(ask, message["clients"], states, aggregation)
-            place = results.write(_block_to_payload(block, states))
+            place = results.write(block_to_payload(block, states))
             pipe.send_bytes(encode({"place": place}))
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
@@ -240,7 +245,7 @@ class _Frames:
 
     def write(self, payload: Any) -> list[Any]:
         """Write a frame; the answer tells others where it lies."""
-        pieces = encode_pieces(payload, _UNLIMITED)
+        pieces = encode_pieces(payload, UNLIMITED)
         size = sum(len(piece) for piece in pieces)
         if self.memory is None or self.memory.size < size:
             self.close(remove=True)
@@ -285,37 +290,3 @@ def _allocate(size: int) -> SharedMemory:
             hint="make it larger (docker run --shm-size=2g) or use engine='local'",
         )
     return SharedMemory(create=True, size=size)
-
-
-# --- messages ---
-
-
-def _block_to_payload(block: Block, states: States) -> dict[str, Any]:
-    replies: Any = None if block.batch is None else block.batch.payloads
-    stacked = isinstance(replies, Stacked)
-    return {
-        "replied": block.replied,
-        "up": block.up,
-        "failures": [[f.client, f.kind, f.reason] for f in block.failures],
-        "virtual": block.virtual,
-        "stacked": stacked,
-        "replies": replies.fields if stacked else replies,
-        "partial": block.partial,
-        "states": [[client, state] for client, state in states.items()],
-    }
-
-
-def _block_from_payload(message: dict[str, Any], aggregation: Aggregation | None) -> Block:
-    """The block a worker sent, folded here if the worker could not."""
-    replies, partial = message["replies"], message["partial"]
-    batch: Batch | None = None
-    if replies is not None:
-        batch = Batch(message["replied"], Stacked(replies) if message["stacked"] else replies)
-    if batch is not None and aggregation is not None:
-        partial, batch = aggregation.fold(batch), None
-    failures = [Failure(*failure) for failure in message["failures"]]
-    return Block(message["replied"], message["up"], failures, message["virtual"], batch, partial)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

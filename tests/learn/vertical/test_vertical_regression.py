@@ -280,6 +280,39 @@ def test_what_does_not_fit_is_named():
         model.predict(other)
 
 
+@plain
+def test_c_cannot_read_the_loss_of_rows_that_it_chose():
+    """C has the key, and a party's loss of one row is its score times the residual."""
+    fed = vertical(people())
+    model = Logistic(epochs=1, batch_size=100, validation=0.2, cipher="plain", align="order").fit(
+        fed
+    )
+    later = Logistic(epochs=1, batch_size=100, validation=0.2, cipher="plain", align="order")
+    asked = []
+    exchange = Logistic._exchange
+
+    def greedy(self, parties, step, batch):
+        if batch["purpose"] == "loss":
+            for part, first, rows in (
+                ("validation", 3, 1),
+                ("train", 0, 40),
+                ("validation", 0, 39),
+            ):
+                form = [1, rows, *batch["form"][2:]]
+                asked.append({**batch, "part": part, "first": first, "form": form})
+                with pytest.raises(so.errors.NotEnoughReplies, match="all hold-out rows together"):
+                    exchange(self, parties, step, asked[-1])
+        return exchange(self, parties, step, batch)
+
+    later._exchange = greedy.__get__(later)
+    again = vertical(people())
+    later.fit(again)
+    assert len(asked) == 3
+    assert later.history_[-1]["loss"] == model.history_[-1]["loss"]
+    with pytest.raises(DataError, match="too few to tell their loss"):
+        Logistic(validation=0.05, cipher="plain", align="order").fit(vertical(people()))
+
+
 def test_the_key_follows_from_what_all_clients_gave():
     model = Logistic()
     model.model_ = "m"

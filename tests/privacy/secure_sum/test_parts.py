@@ -94,18 +94,18 @@ def test_masks_of_a_pair_cancel_and_are_those_of_aes(dtype):
 
 def test_a_key_in_common_is_of_two_clients_and_one_sum():
     a, b, c = (keys.new_private() for _ in range(3))
-    key = keys.common_key(a, keys.public_of(b), "seal", b"sum 1")
-    assert key == keys.common_key(b, keys.public_of(a), "seal", b"sum 1")
+    key = keys.common_key(keys.load(a), keys.public_of(b), "seal", b"sum 1")
+    assert key == keys.common_key(keys.load(b), keys.public_of(a), "seal", b"sum 1")
     others = [(a, c, "seal", b"sum 1"), (a, b, "mask", b"sum 1"), (a, b, "seal", b"sum 2")]
     for private, other, purpose, context in others:
-        assert key != keys.common_key(private, keys.public_of(other), purpose, context)
+        assert key != keys.common_key(keys.load(private), keys.public_of(other), purpose, context)
     sealed = keys.seal(key, b"share", 3, 5)
     assert keys.open_sealed(key, sealed, 3, 5) == b"share"
     for sender, recipient in [(5, 3), (3, 4)]:
         with pytest.raises(PayloadError, match="was changed"):
             keys.open_sealed(key, sealed, sender, recipient)
     with pytest.raises(PayloadError, match="none that a client makes"):
-        keys.common_key(a, bytes(32), "seal", b"")
+        keys.common_key(keys.load(a), bytes(32), "seal", b"")
 
 
 # --- who is next to whom ---

@@ -252,7 +252,7 @@ def test_the_hash_that_the_coordinator_names_is_worth_nothing(agent, liar, ana):
     assert answer(agent, liar, spec=wide, hash=approved, task="agent.rows") == "held"
     spec = liar.describe(plan=PLAN)
     liar.blobs[spec] = liar.blobs[wide]
-    agent._descriptions.clear()
+    agent._asked._descriptions.clear()
     status, said = answer(agent, liar, spec=spec, task="agent.rows")
     assert (status, "is not" in said) == ("failed", True), "not the bytes that were approved"
 

@@ -313,3 +313,16 @@ def test_rows_of_a_function_can_say_whose_they_are():
     assert data.units(0, "train").tolist() == [0, 0, 1]
     with pytest.raises(UsageError, match="returns its columns itself"):
         open_source(name, target=None, translate=TRANSLATE)
+
+
+def test_identifiers_are_no_column_and_labels_may_be_missing(tmp_path):
+    place = write(tmp_path, a="id,x,y\nP 1,1,0\nP 2,2,\nP 3,3,1\n")
+    data = open_source(str(place), target="y", id="id")
+    assert [feature.name for feature in data.schema.features] == ["x"]
+    assert data.identifiers.tolist() == ["P 1", "P 2", "P 3"]
+    assert data.labelled.tolist() == [True, False, True]
+    assert data.schema.target == "classes"
+    with pytest.raises(DataError, match="no column 'nhs'"):
+        open_source(str(place), target="y", id="nhs")
+    only = open_source(str(place), target="y", id="id", columns=["x"], test=0.34)
+    assert sorted(only.identifiers.tolist()) == ["P 1", "P 2", "P 3"]

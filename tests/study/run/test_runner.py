@@ -120,6 +120,14 @@ def test_workers_change_no_bit(whole: StudyRun, tmp_path: Path) -> None:
     assert table(tmp_path) == table(whole.folder)
 
 
+@pytest.mark.slow
+def test_a_ray_cluster_changes_no_bit(whole: StudyRun, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    run = run_study(study_of(), tmp_path, ray="local", workers=2)
+    assert not run.failures
+    assert table(tmp_path) == table(whole.folder)
+
+
 def test_nothing_is_repeated_and_a_study_may_grow(whole: StudyRun, tmp_path: Path) -> None:
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     again = run_study(study_of(), tmp_path)

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from solera.core import rng
 from solera.core.aggregation import Collect, Sum
-from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.clients import Client, ClientGroup, FloatArray, IntArray
 from solera.core.constraints import NonNegative
 from solera.core.disclosure.evidence import Sums, cells
 from solera.core.disclosure.groups import Trees
@@ -168,8 +168,28 @@ def _local_centres(client: Client, ask: Any) -> FloatArray:
     return np.asarray(dense(X[chosen]))
 
 
+def _draw_candidates_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
+    """Few clients draw a row; the others all give one and the same empty reply."""
+    data, known = group.data, np.asarray(ask["centroids"])
+    _, squared = nearest(data.joined().X, known)
+    if not np.isfinite(squared).all():
+        return [draw_candidates(client, ask) for client in group]
+    drawn = group.uniforms() < ask["rate"] * squared
+    nothing = {"sums": np.zeros((0, known.shape[1])), "rows": np.zeros(0, dtype=np.int64)}
+    replies = [nothing] * len(group)
+    draws = np.bincount(data.owners[drawn], minlength=len(group))
+    ends = np.cumsum(data.sizes)
+    for i in np.flatnonzero(draws).tolist():
+        X = data[i].X
+        own = drawn[ends[i] - data.sizes[i] : ends[i]]
+        centres = np.concatenate([known, dense(X[np.flatnonzero(own)])])
+        replies[i] = _sums_around(X, centres, len(known))
+    return replies
+
+
 @task(
     "kmeans.candidates",
+    many=_draw_candidates_many,
     ask=Candidates,
     release=[Cells("rows", "sums", behind=_behind_candidates, neutral=_at_first_centroid)],
 )

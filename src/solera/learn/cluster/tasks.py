@@ -127,9 +127,10 @@ def update(group: ClientGroup, ask: Any) -> Stacked:
             centroids += step[:, :, None] * (means - centroids)
             inertia += np.bincount(owners, weights=squared, minlength=m)
             moved = True
-    for client, finite in zip(group, np.isfinite(inertia), strict=True):
-        if not finite:
-            raise not_finite(client, client.data.X)
+    if not np.isfinite(inertia).all():
+        for client, finite in zip(group, np.isfinite(inertia), strict=True):
+            if not finite:
+                raise not_finite(client, client.data.X)
     sums = counts[:, :, None] * centroids
     return Stacked({"sums": sums, "counts": counts, "inertia": inertia})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import Client, ClientGroup
 from solera.core.disclosure.evidence import Sums
 from solera.core.release import Cells
-from solera.core.replies import Reply, Stacked
+from solera.core.replies import Batch, Reply, Stacked
 from solera.core.task import group_task
 from solera.learn.rows import dense
 
@@ -34,22 +35,33 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 )
 def column_moments(group: ClientGroup, ask: Any) -> Stacked:
     """Number, mean and sum of squared deviations of the known values of every column."""
-    replies = [_of(group.data[i].X) for i in range(len(group))]
-    return Stacked({key: np.stack([reply[key] for reply in replies]) for key in replies[0]})
+    data = group.data
+    if hasattr(data.X, "tocsr"):
+        replies = [_of_sparse(data[i].X) for i in range(len(group))]
+        return Stacked({key: np.stack([reply[key] for reply in replies]) for key in replies[0]})
+    width = int(np.prod(data.X.shape[1:]))
+    of_all = {key: np.empty((len(group), width)) for key in ("rows", "mean", "m2")}
+    for at, X in data.by_size():
+        for key, values in _of(X.reshape(*X.shape[:2], width)).items():
+            of_all[key][at] = values
+    return Stacked(of_all)
+
+
+def _of_sparse(X: Any) -> dict[str, Any]:
+    mean = np.asarray(X.mean(axis=0)).ravel()
+    squares = np.asarray(X.multiply(X).sum(axis=0)).ravel()
+    rows = np.full(X.shape[1], X.shape[0], dtype=np.float64)
+    return {"rows": rows, "mean": mean, "m2": squares - rows * mean**2}
 
 
 def _of(X: Any) -> dict[str, Any]:
-    if hasattr(X, "tocsr"):
-        mean = np.asarray(X.mean(axis=0)).ravel()
-        squares = np.asarray(X.multiply(X).sum(axis=0)).ravel()
-        rows = np.full(X.shape[1], X.shape[0], dtype=np.float64)
-        return {"rows": rows, "mean": mean, "m2": squares - rows * mean**2}
-    X = X.reshape(len(X), -1).astype(np.float64, copy=False)
+    """Of clients × rows × columns."""
+    X = X.astype(np.float64, copy=False)
     known = np.isfinite(X)
-    rows = known.sum(axis=0).astype(np.float64)
+    rows = known.sum(axis=1).astype(np.float64)
     values = np.where(known, X, 0.0)
-    mean = values.sum(axis=0) / np.maximum(rows, 1)
-    m2 = (np.where(known, X - mean, 0.0) ** 2).sum(axis=0)
+    mean = values.sum(axis=1) / np.maximum(rows, 1)
+    m2 = (np.where(known, X - mean[:, None], 0.0) ** 2).sum(axis=1)
     return {"rows": rows, "mean": mean, "m2": m2}
 
 
@@ -72,6 +84,23 @@ class Moments(Aggregation):
             "mean": a["mean"] + delta * share,
             "m2": a["m2"] + b["m2"] + delta**2 * a["rows"] * share,
         }
+
+    def fold_blocks(self, batch: Batch, bounds: Sequence[int]) -> list[Any]:
+        """Client after client of all blocks side by side."""
+        replies = batch.payloads
+        sizes = np.diff(bounds)
+        if not isinstance(replies, Stacked) or not sizes.all():
+            return super().fold_blocks(batch, bounds)
+        entries = {key: np.asarray(replies.fields[key], float) for key in ("rows", "mean", "m2")}
+        first = np.asarray(bounds[:-1])
+        total = {key: values[first] for key, values in entries.items()}
+        for place in range(1, int(sizes.max())):
+            there = np.flatnonzero(sizes > place)
+            here = {key: values[there] for key, values in total.items()}
+            more = {key: values[first[there] + place] for key, values in entries.items()}
+            for key, values in self.combine(here, more).items():
+                total[key][there] = values
+        return [{key: values[i] for key, values in total.items()} for i in range(len(first))]
 
     additive = True
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Client, FloatArray, IntArray
+from solera.core.clients import BoolArray, Client, ClientGroup, FloatArray, IntArray
 from solera.core.disclosure.cumulative import Cumulative
 from solera.core.disclosure.declared import Shape
 from solera.core.disclosure.evidence import Sums
@@ -25,7 +25,8 @@ from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.release import Cells
-from solera.core.task import task
+from solera.core.replies import Stacked
+from solera.core.task import group_task
 from solera.learn.rows import dense
 from solera.privacy.dp.sums import SumNoise, add_noise, norm, spent_by_sums
 
@@ -53,7 +54,7 @@ def _known(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     return {"rows": Sums(np.isfinite(dense(client.data.X)))}
 
 
-@task(
+@group_task(
     "preprocess.count",
     ask=Count,
     release=[
@@ -61,22 +62,41 @@ def _known(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
         Noised(Cells("rows", behind=_known), spends=lambda client, ask: ()),
     ],
 )
-def count(client: Client, ask: Any) -> dict[str, Any]:
+def count(group: ClientGroup, ask: Any) -> Stacked:
     """How many known values of each column are at most each of its edges."""
-    X = dense(client.data.X)
-    edges = ask["edges"]
+    data, edges = group.data, np.asarray(ask["edges"])
+    X = dense(data.joined().X)
     if edges.shape[0] != X.shape[1]:
-        raise DataError(f"client {client.id} has {X.shape[1]} columns, {edges.shape[0]} are asked")
+        raise DataError(
+            f"client {group.ids[0]} has {X.shape[1]} columns, {edges.shape[0]} are asked"
+        )
     known = np.isfinite(X)
-    rows = known.sum(axis=0)
-    columns = np.sort(np.where(known, X, np.inf).T, axis=1)  # unknown values come last
-    counts = np.empty(edges.shape, dtype=np.int64)
-    for j, column in enumerate(columns):
-        below = np.searchsorted(column[: rows[j]], edges[j].ravel(), side="right")
-        counts[j] = below.reshape(edges[j].shape)
-    if "privacy" in ask:
-        return _noised_counts(client, counts, rows, ask["privacy"])
-    return {"below": counts, "rows": rows}
+    rows = np.stack([_by_owner(own, data.owners, len(group)) for own in known.T], axis=1)
+    noised = "privacy" in ask  # every client adds its own noise
+    added = not noised and group.adds("below")
+    sizes = group.block_sizes() if added else data.sizes
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    below = np.empty((len(sizes), *edges.shape), dtype=np.int64)
+    for j in range(X.shape[1]):
+        flat = edges[j].ravel()
+        order = np.argsort(flat, kind="stable")
+        first = np.searchsorted(flat[order], X[known[:, j], j], side="left")
+        cells = owners[known[:, j]] * (len(flat) + 1) + first
+        counts = np.bincount(cells, minlength=len(sizes) * (len(flat) + 1))
+        summed = counts.reshape(len(sizes), -1)[:, :-1].cumsum(axis=1)
+        by_edge = np.empty_like(summed)
+        by_edge[:, order] = summed
+        below[:, j] = by_edge.reshape(len(sizes), *edges.shape[1:])
+    if noised:
+        replies = zip(group, below, rows, strict=True)
+        return Stacked.of([_noised_counts(*reply, ask["privacy"]) for reply in replies])
+    if added:
+        return Stacked({"rows": rows}, sums={"below": below})
+    return Stacked({"below": below, "rows": rows})
+
+
+def _by_owner(marks: BoolArray, owners: IntArray, clients: int) -> IntArray:
+    return np.bincount(owners[marks], minlength=clients)
 
 
 def _noised_counts(

@@ -22,6 +22,8 @@ from solera.core.schema import Schema
 from solera.learn.rows import dense
 
 LEAF = -1
+_MANY_ROWS = 512
+"""From here on a row that has arrived may as well look again."""
 _DEEPEST = 1000
 """The most levels of a tree that somebody else sent."""
 _DTYPES: dict[str, Any] = {
@@ -125,12 +127,26 @@ class Tree(Arrays):
         """The node at which every row ends."""
         X = X if isinstance(X, np.ndarray) else dense(X)
         at = np.zeros(len(X), dtype=np.int64)
+        if len(X) >= _MANY_ROWS and not self.categorical.any() and np.isfinite(X).all():
+            return self._apply_numbers(np.ascontiguousarray(X), at)
         moving = np.arange(len(X)) if self.feature[0] >= 0 else np.arange(0)
         while len(moving):
             node = at[moving]
             child = self._step(node, X[moving, self.feature[node]])
             at[moving] = np.where(child >= 0, child, node)
             moving = moving[(child >= 0) & (self.feature[child] >= 0)]
+        return at
+
+    def _apply_numbers(self, X: Any, at: IntArray) -> IntArray:
+        """:meth:`apply` without categories and missing values: every row looks up its way."""
+        inner = self.feature >= 0
+        column = np.where(inner, self.feature, 0)
+        ways = np.repeat(np.arange(len(self)), 2)  # a leaf leads to itself
+        ways[np.repeat(inner, 2)] = self.branches
+        values, line = X.reshape(-1), np.arange(0, X.size, X.shape[1])
+        while inner.take(at).any():
+            x = values.take(line + column.take(at))
+            at = ways.take(2 * at + (x > self.threshold.take(at)))
         return at
 
     def _step(self, node: IntArray, x: Any) -> IntArray:

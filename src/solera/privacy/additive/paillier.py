@@ -77,35 +77,39 @@ class PaillierKey(PublicKey):
         checked = form.checked_values(values)
         modulus = self.modulus
         packed = _packed(checked, _width(form))
-        return [modulus.write(modulus.encrypt(number)) for number in packed]
+        return [b"".join(modulus.write(modulus.encrypt(number)) for number in packed)]
 
     def add(self, parts: Sequence[Blocks], form: Form) -> Blocks:
         modulus = self.modulus
-        sums = []
-        for blocks in zip(*parts, strict=True):
-            total, *others = (modulus.read(block) for block in blocks)
-            for other in others:
-                total = total * other % modulus.square
-            sums.append(modulus.write(total))
-        return sums
+        total, *others = (self._read_rows(part, form) for part in parts)
+        for other in others:
+            total = [a * b % modulus.square for a, b in zip(total, other, strict=True)]
+        return [b"".join(map(modulus.write, total))]
 
-    def prepare(self, matrix: Any, form: Form) -> Any:
-        return form.checked_matrix(matrix)
+    def _read_rows(self, encrypted: Blocks, form: Form) -> list[Any]:
+        """The ciphertexts of all rows, which travel as one string of bytes."""
+        length = self.modulus.length
+        if len(encrypted) != 1 or len(encrypted[0]) != form.rows * length:
+            raise PayloadError(f"these ciphertexts are not those of {form}")
+        whole = encrypted[0]
+        starts = range(0, len(whole), length)
+        return [self.modulus.read(whole[start : start + length]) for start in starts]
+
+    def prepare(self, matrix: Any, form: Form) -> _Chained:
+        return _Chained(form.checked_matrix(matrix))
 
     def multiply(self, encrypted: Blocks, prepared: Any, form: Form, *, masked: bool) -> Products:
-        if len(encrypted) != form.rows:
-            raise PayloadError(f"{len(encrypted)} ciphertexts are not those of {form}")
         modulus = self.modulus
-        received = [modulus.read(block) for block in encrypted]
+        received = self._read_rows(encrypted, form)
+        powers = prepared.powers(received, modulus)
         together = self._columns_together(form)
-        width = _width(form) * form.vectors
+        shift = gmp().mpz(1) << (_width(form) * form.vectors)
         blocks, masks = [], []
-        for first in range(0, prepared.shape[1], together):
-            total = modulus.zero()
-            for place, column in enumerate(prepared[:, first : first + together].T):
-                power = _column_power(received, column, modulus)
-                shifted = gmp().powmod(power, gmp().mpz(1) << (place * width), modulus.square)
-                total = total * shifted % modulus.square
+        for first in range(0, len(powers), together):
+            total = gmp().mpz(1)
+            for power in reversed(powers[first : first + together]):
+                total = gmp().powmod(total, shift, modulus.square) * power % modulus.square
+            total = total * modulus.zero() % modulus.square
             if masked:
                 mask = secrets.randbelow(int(modulus.n))
                 total = total * modulus.plain(mask) % modulus.square
@@ -207,10 +211,49 @@ def _unpacked(number: Any, width: int, count: int) -> list[int]:
     return fields
 
 
+class _Chained:
+    """A matrix whose columns begin where another one ends.
+
+    Of zeros and ones, a column that contains another one needs the ciphertexts of its further rows
+    alone: splits x ≤ 1, x ≤ 2, … of one column cost as much as a single one.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix
+        self.order = list(range(matrix.shape[1]))
+        self.inner: list[int | None] = [None] * matrix.shape[1]
+        if matrix.size and matrix.min() >= 0 and matrix.max() <= 1:
+            self._find_chains()
+
+    def _find_chains(self) -> None:
+        marks = self.matrix.astype(np.float32)
+        shared = marks.T @ marks
+        counts = np.diagonal(shared)
+        self.order = np.argsort(counts, kind="stable").tolist()
+        for place, column in enumerate(self.order):
+            smaller = self.order[:place]
+            contained = [c for c in smaller if shared[c, column] == counts[c] > 0]
+            self.inner[column] = contained[-1] if contained else None
+
+    def powers(self, ciphertexts: Sequence[Any], modulus: Modulus) -> list[Any]:
+        """Π c_i^(M_ij) of every column."""
+        found: dict[int, Any] = {}
+        for column in self.order:
+            exponents = self.matrix[:, column].astype(np.int64)
+            start = self.inner[column]
+            if start is None:
+                found[column] = _column_power(ciphertexts, exponents, modulus)
+                continue
+            rest = exponents - self.matrix[:, start]
+            more = _column_power(ciphertexts, rest, modulus)
+            found[column] = found[start] * more % modulus.square
+        return [found[column] for column in range(len(found))]
+
+
 def _column_power(ciphertexts: Sequence[Any], column: Any, modulus: Modulus) -> Any:
     """Π c_i^(x_i) modulo n²."""
     some = np.flatnonzero(column)
-    exponents = column[some].astype(np.int64)
+    exponents = column[some]
     square = modulus.square
     negative = exponents < 0
     powers = [gmp().mpz(1), gmp().mpz(1)]

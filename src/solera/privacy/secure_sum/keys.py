@@ -35,18 +35,18 @@ def new_private() -> bytes:
 
 def public_of(private: bytes) -> bytes:
     """The public key of a private one."""
-    return bytes(
-        _x25519().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-    )
+    return bytes(load(private).public_key().public_bytes_raw())
 
 
-def common_key(private: bytes, public: bytes, purpose: str, context: bytes) -> bytes:
+def load(private: bytes) -> Any:
+    """A private key to compute with, which takes as long to make as a key in common."""
+    return _x25519().X25519PrivateKey.from_private_bytes(private)
+
+
+def common_key(private: Any, public: bytes, purpose: str, context: bytes) -> bytes:
     """32 bytes that the owners of both keys can compute, and nobody else."""
-    x25519 = _x25519()
     try:
-        shared = x25519.X25519PrivateKey.from_private_bytes(private).exchange(
-            x25519.X25519PublicKey.from_public_bytes(public)
-        )
+        shared = private.exchange(_x25519().X25519PublicKey.from_public_bytes(public))
     except ValueError:  # a point of low order, which would make the secret a known one
         raise PayloadError("a client's key is none that a client makes") from None
     return derive(shared, purpose, context)

@@ -8,23 +8,18 @@ reply is on disk is answered from there, so that a task never counts twice.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
-import signal
 import threading
-from base64 import b64encode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
-from solera.core.engine import Ask, Preparation
+from solera.core.engine import Ask
 from solera.core.errors import (
     DataError,
     PayloadError,
@@ -32,13 +27,13 @@ from solera.core.errors import (
     UsageError,
     WorkerDied,
 )
-from solera.core.payload import decode, encode
 from solera.core.task import installed_tasks
 from solera.learn.vertical.party import PARTS
 from solera.serve import wire
 from solera.serve.agent import home
 from solera.serve.agent.approvals import Approvals
-from solera.serve.agent.attempts import AskKey, Attempts
+from solera.serve.agent.asked import Asked, key_of
+from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.copies import Copies
 from solera.serve.agent.described_job import check_planned, check_said
 from solera.serve.agent.heartbeat import Heartbeat
@@ -49,12 +44,13 @@ from solera.serve.agent.notify import notify
 from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
 from solera.serve.agent.secure_sums import vouched
+from solera.serve.agent.sending import Sender
+from solera.serve.agent.termination import Terminated, terminated_by_signal
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
-from solera.serve.description import Description, job_hash
-from solera.serve.identity import Identity, reply_message, seal_key_message
+from solera.serve.identity import Identity, seal_key_message
 
 log = logging.getLogger("solera.agent")
 
@@ -65,8 +61,6 @@ _TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
 _LONGEST_REASON = 500
-_NOT_FOUND = 404
-_MOST_DESCRIPTIONS = 16
 
 
 class Agent:
@@ -92,7 +86,6 @@ class Agent:
         self._source = source
         self.identity = Identity.load(self.folder)
         self.place = home.read_place(self.folder)
-        self._secret = home.read_secret(self.folder)
         self._memory()  # a damaged one is found out now
         self.audit = AuditLog(self.folder / home.LOG, self.identity)
         self._lock = home.Lock(self.folder)
@@ -100,13 +93,14 @@ class Agent:
         self.held = HeldJobs(self.folder / home.HELD)
         self.attempts = Attempts(self.folder / home.ATTEMPTS)
         self.connection = home.connect_to(self.place, self.identity, patience)
+        self._asked = Asked(self.folder, self.place, self.connection)
+        self._sender = Sender(self.place, self.identity, self.audit, self.connection)
         who = (self.place, self.identity, self.folder, self.connection)
         self.messages = Messages(*who, lambda: self.policy)
         self.stop = threading.Event()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
         self._listed: set[str] | None = None
-        self._descriptions: dict[str, Description] = {}
         self._left_out = self._withdrawals()
         self._guard()
 
@@ -184,7 +178,7 @@ class Agent:
         A coordinator that is away is waited for, and so are rows that cannot be read and a disk
         that is full.
         """
-        with suppress(_Terminated), _terminated_by_signal():
+        with suppress(Terminated), terminated_by_signal():
             with suppress(*_TROUBLE):
                 self.worker.begin()  # while there is no other thread that a fork would cut off
             with Heartbeat(home.connect_to(self.place, self.identity, 0.0), self._beat):
@@ -228,14 +222,24 @@ class Agent:
         memory = self._memory()
         if not memory.answers(pending):
             try:
-                memory = self._work(pending, memory.states)
+                memory = self._again(pending, memory) or self._work(pending, memory.states)
             except NeedsApproval as error:
                 log.info("held: %s", error)
                 return False
             memory = self._remember(memory)
-            self.attempts.end(_key(pending))
+            self.attempts.end(key_of(pending))
         self._send(pending, memory)
         return True
+
+    def _again(self, pending: wire.PendingAsk, memory: Memory) -> Memory | None:
+        """The last reply once more, if it came too late and the same is asked again.
+
+        A task that exchanges messages has moved on with it: done twice, it would end elsewhere.
+        """
+        task = installed_tasks().get(pending.task)
+        if task is None or not task.sealed or not memory.has_answered(pending):
+            return None
+        return replace(memory, sequence=pending.sequence, new_numbers=0)
 
     def _work(self, pending: wire.PendingAsk, states: dict[str, Any]) -> Memory:
         """What this client answers, and what it keeps for every job.
@@ -244,7 +248,7 @@ class Agent:
         """
         whose = {"job": pending.job, "sequence": pending.sequence, "ask": digest_of(pending)}
         done = replace(NOTHING, states=states, **whose)
-        key = _key(pending)
+        key = key_of(pending)
         try:
             if self.attempts.begin(key).hopeless:
                 raise PayloadError("crashed: the ask ended the process that worked on it")
@@ -264,7 +268,7 @@ class Agent:
             return replace(done, status="refused", reason=str(error)[:_LONGEST_REASON])
         except PayloadError as error:
             return replace(done, status="failed", reason=str(error)[:_LONGEST_REASON])
-        except (CoordinatorError, *_TROUBLE, KeyboardInterrupt, _Terminated):
+        except (CoordinatorError, *_TROUBLE, KeyboardInterrupt, Terminated):
             self.attempts.undo(key)  # no fault of the ask, which will be done later
             raise
         except Exception as error:
@@ -274,20 +278,20 @@ class Agent:
     def _run(self, pending: wire.PendingAsk, state: dict[str, Any]) -> tuple[bytes, Outcome]:
         """The reply as a frame, and what became of the task, if job, policy and gate allow it."""
         client = self.place.client
-        description = self._description(pending)
+        description = self._asked.description(pending)
         check_said(pending, description, self.place.federation)
-        ask = self._ask(pending)
+        ask = self._asked.ask(pending)
         if description.plan:
             most = check_planned(ask, client, description.plan)
         if pending.kind == "standing":  # it is told when the rows have changed
             self.worker.close()
             self.worker.begin()
         approved = self._approved(pending)
-        facts = JobFacts(self._hash(pending), description.owner, description.kind)
+        facts = JobFacts(self._asked.hash(pending), description.owner, description.kind)
         now = datetime.now()
         self.policy.check_ask(facts, ask, client, now, approved=approved)
         if description.plan:
-            key = _key(pending)
+            key = key_of(pending)
             self.attempts.count(key, facts.hash, ask.task, most, approved=approved)
         elif self.policy.approval.mode == "ask":
             raise Refusal("the job's description does not say what it asks")
@@ -309,7 +313,7 @@ class Agent:
     def _run_task(self, pending: wire.PendingAsk, ask: Ask, state: dict[str, Any]) -> Outcome:
         """What became of the task; one whose process dies is tried again, twice."""
         self.doing = pending.task
-        key = _key(pending)
+        key = key_of(pending)
         while True:
             outcome = self.worker.run(ask, self.place.client, state, pending.job)
             if outcome.kind != "crashed":
@@ -321,109 +325,26 @@ class Agent:
         self.doing = ""
         return outcome
 
-    def _hash(self, pending: wire.PendingAsk) -> str:
-        """What people approve of this ask's job, whatever hash the coordinator names."""
-        return job_hash(self.place.federation, pending.job, pending.spec)
-
     def _approved(self, pending: wire.PendingAsk) -> bool:
         """Whether a person whom the policy names has approved this ask's job, not too long ago."""
-        hash = self._hash(pending)
+        hash = self._asked.hash(pending)
         approval = self.approvals.approval(hash)
         if approval is None:
             return False
-        seconds = self._description(pending).seconds
+        seconds = self._asked.description(pending).seconds
         return datetime.now(UTC) < approval.at + self.policy.approval.lasts(seconds)
-
-    def _description(self, pending: wire.PendingAsk) -> Description:
-        """What the job of this ask is; the bytes are those that the hash covers."""
-        known = self._descriptions.get(pending.spec)
-        if known is None:
-            known = Description.from_bytes(self._download(pending.spec))
-            if len(self._descriptions) >= _MOST_DESCRIPTIONS:
-                self._descriptions.clear()
-            self._descriptions[pending.spec] = known
-        return known
-
-    def _ask(self, pending: wire.PendingAsk) -> Ask:
-        """The ask with its payload and the preparation of the rows."""
-        steps = decode(self._download(pending.prepare)) if pending.prepare else []
-        if not isinstance(steps, list):
-            raise PayloadError("the preparation is not a list of transformers")
-        payload, cover = wire.uncovered(decode(self._download(pending.payload, pending.frame)))
-        prepare = [Preparation(step, hashlib.sha256(encode(step)).hexdigest()) for step in steps]
-        return Ask(
-            pending.task,
-            pending.version,
-            payload,
-            np.array([self.place.client], dtype=np.int64),
-            pending.seed,
-            pending.round,
-            prepare=tuple(prepare),
-            cover=cover,
-            secret=hmac.digest(self._secret, encode(list(_key(pending))), "sha256"),
-        )
-
-    def _download(self, digest: str, inline: str | None = None) -> bytes:
-        """A blob that an ask names; one that is not there fails this ask, and holds up no other."""
-        try:
-            return self.connection.download(digest, inline)
-        except CoordinatorError as error:
-            if error.status == _NOT_FOUND:
-                raise PayloadError(f"the coordinator does not have {digest[:12]}…") from None
-            raise
 
     def _send(self, pending: wire.PendingAsk, done: Memory) -> None:
         """Log what leaves, and let it leave."""
-        frame, answered = done.frame, done.status == "ok"
-        digest = hashlib.sha256(frame).hexdigest() if answered else ""
-        if answered and self._copies is not None:
-            names = (self.place.federation, pending.job, pending.sequence, pending.task)
-            self._copies.keep(*names, frame)
-        self.head = self.audit.append(
-            "reply",
-            job=pending.job,
-            sequence=pending.sequence,
-            hash=self._hash(pending),
-            owner=pending.owner,
-            task=pending.task,
-            status=done.status,
-            digest=digest,
-            bytes=len(frame),
-            numbers=_numbers_in(decode(frame)) if answered else 0,
-            new=done.new_numbers,
-            epsilon=done.epsilon,
-            reason=done.reason,
-        )
-        small = len(frame) <= wire.INLINE
-        if answered and not small:
-            self.connection.upload(frame)
-        message = reply_message(
-            self.place.federation,
-            pending.job,
-            pending.sequence,
-            str(self.place.client),
-            digest_of(pending),
-            done.status,
-            digest,
-            len(frame),
-        )
-        reply = wire.NewReply(
-            status=done.status,
-            digest=digest or None,
-            size=len(frame),
-            frame=b64encode(frame).decode() if answered and small else None,
-            reason=done.reason,
-            signature=self.identity.sign(message).hex(),
-        )
-        path = f"/v1/jobs/{pending.job}/asks/{pending.sequence}/reply"
-        self.connection.request("POST", path, json=reply)
+        self.head = self._sender.log(pending, done, self._asked.hash(pending), self._copies)
+        self._sender.send(pending, done)
 
     # --- holding ---
 
     def _hold(self, asks: list[wire.PendingAsk]) -> None:
         """Write down which jobs wait for an approval, when that has changed, and tell people."""
         self._held = asks
-        jobs = {self._hash(ask): ask for ask in asks}
+        jobs = {self._asked.hash(ask): ask for ask in asks}
         if jobs.keys() == self._listed:
             return
         known = {job.hash: job for job in self.held.read()}
@@ -436,7 +357,7 @@ class Agent:
 
     def _held_job(self, hash: str, ask: wire.PendingAsk) -> HeldJob:
         since = datetime.now().astimezone().isoformat(timespec="seconds")
-        text = describe(self._description(ask))
+        text = describe(self._asked.description(ask))
         return HeldJob(hash, ask.job, ask.owner, ask.kind, ask.task, since, text)
 
     # --- remembering ---
@@ -465,11 +386,6 @@ class Agent:
         self._lock.release()
 
 
-def _key(pending: wire.PendingAsk) -> AskKey:
-    said = msgspec.json.encode(replace(pending, frame=None, deadline=None))
-    return AskKey(pending.job, pending.sequence, hashlib.sha256(said).hexdigest())
-
-
 def _in_short(error: BaseException) -> str:
     """What the coordinator hears: the text of an error about rows may quote one."""
     if isinstance(error, OSError):
@@ -477,35 +393,6 @@ def _in_short(error: BaseException) -> str:
     return "its policy" if isinstance(error, PolicyBroken) else "the rows cannot be read"
 
 
-def _numbers_in(tree: Any) -> int:
-    """How many numbers a reply holds; bytes, such as ciphertexts, hold none that can be read."""
-    if isinstance(tree, dict):
-        return sum(map(_numbers_in, tree.values()))
-    if isinstance(tree, list | tuple):
-        return sum(map(_numbers_in, tree))
-    return int(np.size(tree)) if not isinstance(tree, str | bytes | None.__class__) else 0
-
-
 def _what_is_read(policy: Policy) -> tuple[Any, ...]:
     """What of a policy decides which rows and columns the worker reads."""
     return policy.data.columns, policy.data.unit, policy.columns
-
-
-class _Terminated(BaseException):
-    """The process was told to end; whatever was going on is safe to leave, as by a power cut."""
-
-
-@contextmanager
-def _terminated_by_signal() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

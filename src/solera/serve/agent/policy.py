@@ -40,7 +40,8 @@
     min_peers = 3                # with so many other clients in them whose keys are known
     keep_copies = "copies.pub"   # a copy of all that leaves, sealed to this key
 
-    [peers]                      # whose keys count for min_peers, by name; absent: all known ones
+    [peers]                      # whose keys count for min_peers, and who may be sent sealed
+                                 # messages, by name; absent: all known ones
     hospital-b = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
 
     [privacy]                    # noise lets more leave, neural networks too, until it is spent:

@@ -25,21 +25,17 @@ from solera.serve.connection import Connection
 from solera.serve.identity import Identity, signed_message, verify
 from solera.serve.peers import FILE, KnownKeys, WrongKey, find_peers
 
-_STEPS = "secure."
-
 
 def vouched(
     ask: Ask, job: str, policy: Policy, place: Place, identity: Identity, folder: Path,
     connection: Connection,
 ) -> Ask:  # fmt: skip
-    """The ask with what only the agent knows; whatever the coordinator put there is gone."""
-    if not ask.task.startswith(_STEPS) or not isinstance(ask.payload, dict):
-        return ask
-    payload = {name: value for name, value in ask.payload.items() if name != "own"}
+    """The ask with what only the agent knows, in the place of what the coordinator put there."""
+    own: dict[str, Any]
     if ask.task == tell_keys.name:
         private = new_keys()
         said = keys_message(place.federation, job, place.client, *public_keys(private))
-        payload["own"] = {
+        own = {
             "private": [private["mask"], private["seal"]],
             "signature": identity.sign(said),
         }
@@ -49,9 +45,11 @@ def vouched(
             peers = find_peers(connection, place.federation, known)
         except WrongKey as error:
             raise Refusal(f"a secure sum among strangers: {error.message}") from None
-        counted = _counted(payload, job, policy, place, peers)
-        payload["own"] = {"peers": counted, "least": policy.output.peers_needed}
-    return replace(ask, payload=payload, known_size=None)
+        counted = _counted(ask.payload, job, policy, place, peers)
+        own = {"peers": counted, "least": policy.output.peers_needed}
+    else:
+        return ask
+    return replace(ask, payload={**ask.payload, "own": own}, known_size=None)
 
 
 def _counted(

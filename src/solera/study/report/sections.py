@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from solera.study.report import clients, costs, outcomes
+from solera.study.report import clients, costs, detection, outcomes
 from solera.study.report.blocks import Blocks
 from solera.study.report.groups import StudyResults
 
@@ -20,6 +20,7 @@ SECTIONS: dict[str, Callable[[StudyResults], Blocks]] = {
     "Discrimination and calibration": outcomes.curves,
     "Partitions": clients.partitions,
     "Selection": clients.selection,
+    "Clients that were not believed": detection.detection,
     "Fairness": clients.fairness,
     "Clients one by one": clients.one_by_one,
     "Confusion": outcomes.confusion,

@@ -58,6 +58,10 @@ class StudyRun:
     """What this process took to hand cells out to several workers."""
     started: int = 0
     """Cells that this start had to run."""
+    threads: int | None = None
+    """Threads of one cell, where that was said."""
+    ray: str | None = None
+    """The Ray cluster that cells run on."""
 
     def _repr_html_(self) -> str:
         """What notebooks show: the score of every finished cell, and where the report is."""
@@ -88,22 +92,28 @@ def run_study(
     progress: Progress = SILENT,
     *,
     workers: int = 1,
+    threads: int | None = None,
+    ray: str | None = None,
     fresh: bool = False,
     energy: EnergyOptions | None = None,
 ) -> StudyRun:
     """Run every cell of a study that has no result in ``folder`` yet, ``workers`` at a time.
 
+    ``threads`` are those of one cell: by default one, or all cores for a run on its own. ``ray`` is
+    the address of a Ray cluster to run cells on, or ``"local"``; every node must see ``folder``.
     ``fresh`` removes what an earlier run left there. Results of another file are an error
     otherwise; more or fewer seeds and values of the same one are not.
     """
     folder = Path(folder)
+    if threads is not None and threads < 1:
+        raise UsageError.of("run_study", "threads", threads, "must be at least 1")
     if workers < 1:
         raise UsageError.of("run_study", "workers", workers, "must be at least 1")
     study = replace(study, energy=energy or study.energy)
     if study.energy is not None:
         study = replace(study, energy=_source_for(study.energy, workers))
     _check_data(study)
-    run = StudyRun(study, folder)
+    run = StudyRun(study, folder, threads=threads, ray=ray)
     plan = search(study)
     batch = next(plan)
     _read_own_tables(batch)
@@ -182,10 +192,17 @@ def _outcomes(
         run.started += 1
         return waiting.popleft()
 
+    energy = run.study.energy
+    if run.ray is not None:
+        from solera.study.run.ray_cells import on_ray
+
+        most = workers if workers > 1 else None
+        each = run.threads or 1
+        return on_ray(take, run.folder, energy, address=run.ray, workers=most, threads=each)
     if workers > 1:
-        return in_processes(take, run.folder, run.study.energy, workers)
-    threads = None if run.study.is_run else 1
-    return in_this_process(take, run.folder, run.study.energy, progress=progress, threads=threads)
+        return in_processes(take, run.folder, energy, workers, run.threads or 1)
+    threads = run.threads or (None if run.study.is_run else 1)
+    return in_this_process(take, run.folder, energy, progress=progress, threads=threads)
 
 
 def _budget_spent(run: StudyRun) -> str:

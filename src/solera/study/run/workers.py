@@ -75,7 +75,7 @@ def run_cell(cell: Cell, store: CellStore, meter: Meter, progress: Progress = SI
 
 
 @contextmanager
-def _resources(
+def metered(
     energy: EnergyOptions | None, *, from_birth: bool, threads: int | None = 1
 ) -> Iterator[Meter]:
     """Threads for numerical libraries, and one energy meter for all cells of this process.
@@ -84,8 +84,8 @@ def _resources(
     """
     from threadpoolctl import threadpool_limits
 
-    metered = nullcontext() if energy is None else Sampler(energy.power(), from_birth=from_birth)
-    with metered as sampler, threadpool_limits(threads):
+    measured = nullcontext() if energy is None else Sampler(energy.power(), from_birth=from_birth)
+    with measured as sampler, threadpool_limits(threads):
         yield Meter(energy, sampler)
 
 
@@ -114,13 +114,13 @@ def in_this_process(
 ) -> Iterator[Outcome]:
     """Run cells one after the other, and show the rounds of each."""
     store = CellStore(folder)
-    with _resources(energy, from_birth=False, threads=threads) as meter:
+    with metered(energy, from_birth=False, threads=threads) as meter:
         while (cell := take()) is not None:
             yield run_cell(cell, store, meter, progress)
 
 
 def in_processes(
-    take: Next, folder: Path, energy: EnergyOptions | None, workers: int
+    take: Next, folder: Path, energy: EnergyOptions | None, workers: int, threads: int = 1
 ) -> Iterator[Outcome]:
     """Run cells in other processes; outcomes come as they are finished.
 
@@ -134,7 +134,7 @@ def in_processes(
             while cell is not None and len(busy) < workers:
                 free = next((w for w in pool if w.cell is None), None)
                 if free is None:
-                    free = _Worker(folder, energy)
+                    free = _Worker(folder, energy, threads)
                     pool.append(free)
                 free.start(cell)
                 busy[free.pipe] = free
@@ -153,11 +153,11 @@ def in_processes(
 
 
 class _Worker:
-    def __init__(self, folder: Path, energy: EnergyOptions | None) -> None:
+    def __init__(self, folder: Path, energy: EnergyOptions | None, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_work, args=(theirs, folder, energy), daemon=False
+            target=_work, args=(theirs, folder, energy, threads), daemon=False
         )
         self.process.start()
         theirs.close()
@@ -188,10 +188,10 @@ class _Worker:
         self.process.join()
 
 
-def _work(pipe: Connection, folder: Path, energy: EnergyOptions | None) -> None:
+def _work(pipe: Connection, folder: Path, energy: EnergyOptions | None, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides
     store, gone = CellStore(folder), (EOFError, BrokenPipeError, ConnectionResetError)
-    with _resources(energy, from_birth=True) as meter, suppress(*gone):
+    with metered(energy, from_birth=True, threads=threads) as meter, suppress(*gone):
         while True:
             pipe.send(run_cell(pipe.recv(), store, meter))
     os._exit(0)  # everything is stored; taking Python down in order costs half a second

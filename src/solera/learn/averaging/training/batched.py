@@ -25,6 +25,7 @@ from solera.learn.averaging.training.batches import Batches, TrainingConfig, dea
 from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Pass
+from solera.learn.averaging.training.tile_threads import train_tiles
 
 TILE = 1 << 21
 """Bytes of parameters, and of rows, that a step works on, on a CPU: what its caches hold."""
@@ -69,24 +70,26 @@ def train_batched(
     batch_bytes = batches.batch * rows.row_bytes
     size = tile_size(architecture, weights.device.type, weights.element_size(), batch_bytes)
     at_once = max(1, _GATHERED[weights.device.type] // (min(size, clients) * batch_bytes))
+
+    def train(tile: tuple[IntArray, Any]) -> None:
+        who, chosen = tile
+        tile_weights = weights[chosen]
+        if start is not None:
+            tile_weights.copy_(start.expand_as(tile_weights))
+        network = batched_model_for(architecture, tile_weights, config, correction.of(chosen))
+        tile_batches = batches.of(who)
+
+        def take(first: int, columns: slice) -> Any:
+            return rows.take(who[:first], tile_batches.index[:first, columns])
+
+        losses[chosen] = train_tile(network, tile_batches, keys[who], at_once, take)
+        if start is not None:
+            tile_weights.sub_(start)
+        if not isinstance(chosen, slice):
+            weights[chosen] = tile_weights
+
     with t.no_grad():
-        for who, chosen in tiles(batches, size):
-            tile_weights = weights[chosen]
-            if start is not None:
-                tile_weights.copy_(start.expand_as(tile_weights))
-            network = batched_model_for(architecture, tile_weights, config, correction.of(chosen))
-            tile_batches = batches.of(who)
-
-            def take(
-                first: int, columns: slice, who: Any = who, tile_batches: Any = tile_batches
-            ) -> Any:
-                return rows.take(who[:first], tile_batches.index[:first, columns])
-
-            losses[chosen] = train_tile(network, tile_batches, keys[who], at_once, take)
-            if start is not None:
-                tile_weights.sub_(start)
-            if not isinstance(chosen, slice):
-                weights[chosen] = tile_weights
+        train_tiles(tiles(batches, size), train, weights.device.type)
     return losses.cpu().numpy() / batches.counts.sum(axis=1), batches.steps
 
 

@@ -59,8 +59,8 @@ class BatchedModel(ABC):
 
     def __post_init__(self) -> None:
         self.trained = self.architecture.layout.trained
-        corrected = self.correction.offset is not None or self.correction.frozen is not None
-        self.fused = self.config.plain and not corrected
+        self.uncorrected = self.correction.offset is None and self.correction.frozen is None
+        self.fused = self.config.plain and self.uncorrected
         self._memory: list[Any] = []
 
     def prepare(self, x: Any) -> None:  # noqa: B027 (most have nothing to prepare)

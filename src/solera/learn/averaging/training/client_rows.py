@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -35,7 +36,7 @@ class ClientRows:
         targets = targets_of(rows.y[rows.index], loss, classes, numbers)
         self.targets = torch().from_numpy(targets).to(self.device)
         self.X = rows.X if hasattr(rows.X, "tocsr") else _moved(rows.X, self.device)
-        self._buffer: Any = None
+        self._own = threading.local()  # a buffer for each thread that trains a tile
 
     @property
     def row_bytes(self) -> int:
@@ -44,7 +45,7 @@ class ClientRows:
     def take(self, who: IntArray, index: IntArray, keep: bool = False) -> tuple[Any, Any]:
         """Rows (clients, n, width) and targets of clients at positions ``who``.
 
-        The rows are overwritten by the next call, unless they are to ``keep``.
+        The rows are overwritten by the thread's next call, unless they are to ``keep``.
         """
         t = torch()
         shape = index.shape
@@ -52,9 +53,10 @@ class ClientRows:
         if hasattr(self.X, "tocsr"):
             x = t.from_numpy(self.X[places].toarray()).to(self.device)
         else:
-            if not keep and (self._buffer is None or len(self._buffer) < len(places)):
-                self._buffer = self.X.new_empty(len(places), self.width)
-            keeps = borrow(len(places), self.width, self.X) if keep else self._buffer
+            buffer: Any = getattr(self._own, "buffer", None)
+            if not keep and (buffer is None or len(buffer) < len(places)):
+                buffer = self._own.buffer = self.X.new_empty(len(places), self.width)
+            keeps = borrow(len(places), self.width, self.X) if keep else buffer
             x = keeps[: len(places)]
             t.index_select(self.X, 0, t.from_numpy(places).to(self.device), out=x)
         own = (self.first_target[who][:, None] + index).reshape(-1)

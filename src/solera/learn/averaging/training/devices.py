@@ -54,7 +54,10 @@ def borrow(clients: int, size: int, like: Any) -> Any:
     per_line = _LINE // like.element_size()
     stride = -(-size // per_line) * per_line
     spare = _spare.setdefault(like.dtype, [])
-    memory = spare.pop() if spare else None
+    try:
+        memory = spare.pop()
+    except IndexError:
+        memory = None
     if memory is None or memory.numel() < clients * stride:
         memory = t.empty(clients * stride, dtype=like.dtype)
     lent = memory[: clients * stride].view(clients, stride).numpy().view(_Lent)

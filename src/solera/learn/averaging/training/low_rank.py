@@ -25,6 +25,7 @@ from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Dense, Pass
 from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
+from solera.learn.averaging.training.tile_threads import train_tiles
 
 _ROWS = 1 << 22
 """Bytes of rows that are trained on at once."""
@@ -149,20 +150,25 @@ def train_low_rank(
     x, targets = rows.take(np.arange(len(sizes)), batches.index, keep=True)
     errors = start.new_empty(len(sizes), columns, layer.outputs)
     losses = t.empty(len(sizes), dtype=t.float64)
+
+    def train(tile: tuple[IntArray, Any]) -> None:
+        who, chosen = tile
+        tile_weights = changed[chosen]
+        network = LowRankDense(architecture, tile_weights, config, first=W, batch=batches.batch)
+        tile_batches = batches.of(who)
+        losses[chosen] = train_tile(
+            network,
+            tile_batches,
+            keys[who],
+            tile_batches.counts.shape[1],
+            lambda first, columns: (x[chosen], targets[chosen]),
+        )
+        errors[chosen] = network.errors
+        changed[chosen] = tile_weights.sub_(others)
+
     with t.no_grad():
-        for who, chosen in tiles(batches, max(1, _ROWS // (columns * rows.row_bytes))):
-            tile_weights = changed[chosen]
-            network = LowRankDense(architecture, tile_weights, config, first=W, batch=batches.batch)
-
-            def take(first: int, columns: slice, chosen: Any = chosen) -> Any:
-                return x[chosen], targets[chosen]
-
-            tile_batches = batches.of(who)
-            losses[chosen] = train_tile(
-                network, tile_batches, keys[who], tile_batches.counts.shape[1], take
-            )
-            errors[chosen] = network.errors
-            changed[chosen] = tile_weights.sub_(others)
+        cut = tiles(batches, max(1, _ROWS // (columns * rows.row_bytes)))
+        train_tiles(cut, train, start.device.type)
     rest = {
         "loss": losses.numpy() / batches.counts.sum(axis=1),
         "rows": sizes.astype(np.float64),

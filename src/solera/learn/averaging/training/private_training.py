@@ -204,10 +204,14 @@ def _step(
     marks = t.from_numpy(real).to(x)
     clip, training = privacy["clip"], Pass(rows.keys[who], step, moved={})
     g = gradients.clipped(x, target, marks, clip, training)
-    if len(g) == 1:
-        noise = draws[0].normal(g.shape[1])[None]
-    else:
-        noise = np.stack([draw.normal(g.shape[1]) for draw in draws])
-    g.add_(t.from_numpy(noise).to(g), alpha=privacy["noise"] * clip)
-    g.div_(t.from_numpy(np.maximum(rate * sizes, 1e-300)).to(g)[:, None])
-    network._follow(g, step + 1)
+    single, plain = g.dtype == t.float32, network.config.plain and network.uncorrected
+    for i, (draw, size) in enumerate(zip(draws, sizes.tolist(), strict=True)):
+        noise = t.from_numpy(draw.normal(g.shape[1], single=single)).to(g)
+        g[i].add_(noise, alpha=privacy["noise"] * clip)
+        expected = max(rate * size, 1e-300)
+        if plain:  # a pass over all parameters less
+            network.weights[i, : network.trained].add_(g[i], alpha=-network.config.lr / expected)
+        else:
+            g[i].div_(expected)
+    if not plain:
+        network._follow(g, step + 1)

@@ -262,14 +262,19 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
         reply["loss"] = np.add.reduceat(losses, bounds[:-1])
         if ask["loss"] == "squared":
             reply["exponent"] = np.frexp(np.maximum.reduceat(np.abs(g[0]), bounds[:-1]))[1]
+    sums: dict[str, Any] = {}
     for k, wanted in enumerate(ask["wanted"]):
         if len(wanted):
-            total = int(ask["starts"][-1])
-            reply[f"tree{k}"] = add_up(cells, at[k], sizes, wanted, summed[k], total)
+            added = group.adds(f"tree{k}")  # whole numbers: whoever adds them up
+            total, of = int(ask["starts"][-1]), group.block_sizes() if added else sizes
+            found = add_up(cells, at[k], of, wanted, summed[k], total)
+            (sums if added else reply)[f"tree{k}"] = found
+    for kept in (scores, at, summed):
+        kept.flags.writeable = False  # and so are its parts
     for state, (a, b) in zip(group.states, pairwise(bounds.tolist()), strict=True):
         parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, a:b]}
         state[STATE] = {"ask": number, **parts}
-    return Stacked(reply)
+    return Stacked(reply, sums=sums, replies=len(group))
 
 
 def _kept(

@@ -126,12 +126,13 @@ class RuleSet(Arrays):
         """
         mass = np.full(len(self), 1 / max(1, len(self)))
         total = np.add.reduceat(self.leaf_rows, self.leaf_starts[:-1])
+        leaf_of = np.ascontiguousarray(self.leaf.T, dtype=np.intp)  # a tree's leaves side by side
         for _ in range(sweeps):
             for t, (first, last) in enumerate(pairwise(self.leaf_starts.tolist())):
-                here = np.bincount(self.leaf[:, t], weights=mass, minlength=last - first)
+                here = np.bincount(leaf_of[t], weights=mass, minlength=last - first)
                 wanted = self.leaf_rows[first:last] / max(total[t], 1.0)
                 scale = np.divide(wanted, here, out=np.ones(last - first), where=here > 0)
-                mass = mass * scale[self.leaf[:, t]]
+                mass *= scale.take(leaf_of[t])
         return np.asarray(mass * (total.mean() if len(total) else 0.0))
 
     def column_cuts(self, column: int) -> FloatArray:

@@ -9,13 +9,25 @@ from typing import Annotated, Any, Literal, TypedDict
 import numpy as np
 from msgspec import Meta
 
-from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
+from solera.core.clients import (
+    Array,
+    BoolArray,
+    Client,
+    ClientGroup,
+    FloatArray,
+    IntArray,
+    Segments,
+)
 from solera.core.constraints import Count
 from solera.core.disclosure.declared import LONGEST, Classes, Shape
 from solera.core.disclosure.groups import Trees
+from solera.core.replies import Stacked
+from solera.core.schema import class_codes
 from solera.core.task import task
+from solera.learn.evaluation import class_metrics
 from solera.learn.evaluation import metrics as metrics_of
-from solera.learn.trees.client_trees import rows_and_codes
+from solera.learn.rows import check_shape
+from solera.learn.trees.client_trees import rows_and_codes, with_missing
 from solera.learn.trees.id3 import grow_id3
 from solera.learn.trees.tree import ClassTree, Tree
 
@@ -98,7 +110,31 @@ def _metrics_like(ask: Any) -> dict[str, Any]:
     return {name: np.zeros(len(ask["trees"])) for name in METRICS}
 
 
-@task("trees.judge", like=_metrics_like, ask=Judge, release=[Trees(*METRICS)])
+def _judge_many(group: ClientGroup, ask: Any) -> Stacked:
+    """Every tree is followed once by the rows of all clients."""
+    data, classes = group.data, len(ask["classes"])
+    X, labels = _rows_and_codes_of_all(group, data, ask)
+    true = data.owners * classes + labels
+    scores = np.zeros((len(METRICS), len(group), len(ask["trees"])))
+    for i, payload in enumerate(ask["trees"]):
+        tree = Tree.from_payload(payload, ask["width"], classes)
+        predicted = tree.value.argmax(axis=1)[tree.apply(X)]
+        counts = _count_pairs(true, predicted, (len(group) * classes, classes))
+        metrics = class_metrics(counts.reshape(len(group), classes, classes))
+        scores[:, :, i] = [metrics[name] for name in METRICS]
+    scores[:, group.ids[:, None] == ask["owners"]] = 0.0
+    return Stacked(dict(zip(METRICS, scores, strict=True)))
+
+
+def _rows_and_codes_of_all(
+    group: ClientGroup, data: Segments, ask: Mapping[str, Any]
+) -> tuple[FloatArray, IntArray]:
+    rows = data.joined()
+    check_shape(group.ids, data.sizes, rows.X, ask["width"])
+    return with_missing(rows.X), class_codes(rows.y, ask["classes"])
+
+
+@task("trees.judge", many=_judge_many, like=_metrics_like, ask=Judge, release=[Trees(*METRICS)])
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     """Accuracy and macro-F1 of every tree on this client's rows; 0 for its own."""
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
@@ -124,8 +160,28 @@ def _received_like(ask: Any) -> dict[str, Any]:
     return {"seen": by_node, "judged": by_node, "local": local}
 
 
+def _receive_many(group: ClientGroup, ask: Any) -> Stacked:
+    if group.part("test").sizes.any():  # judged on rows of their own
+        return Stacked.of([receive_tree(client, ask) for client in group])
+    data, classes, m = group.data, len(ask["classes"]), len(group)
+    X, labels = _rows_and_codes_of_all(group, data, ask)
+    tree = Tree.from_payload(ask["tree"], ask["width"], classes)
+    cells = data.owners * len(tree) + tree.apply(X)
+    seen = _count_pairs(cells, labels, (m * len(tree), classes)).reshape(m, len(tree), classes)
+    local = np.zeros((m, classes, classes), dtype=np.int64)
+    ends = np.cumsum(data.sizes)
+    for i, state in enumerate(group.states):
+        state[GLOBAL] = {"tree": ask["tree"], "rules": ask["rules"]}
+        if LOCAL in state:
+            own = Tree.from_payload(state[LOCAL], ask["width"], classes)
+            here = slice(ends[i] - data.sizes[i], ends[i])
+            local[i] = confusion(own, X[here], labels[here], classes)
+    return Stacked({"seen": seen, "judged": seen, "local": local})
+
+
 @task(
     "trees.receive",
+    many=_receive_many,
     like=_received_like,
     ask=Receive,
     release=[Trees("seen", "judged", "local")],

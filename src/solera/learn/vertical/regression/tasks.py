@@ -57,6 +57,8 @@ _Number = Annotated[int, Meta(ge=0, le=1 << 31)]
 _Bytes = Annotated[bytes, Meta(max_length=1 << 30)]
 _Blocks = Annotated[list[_Bytes], Meta(max_length=20_000_000)]
 _Whole = Annotated[list[Annotated[int, Meta(ge=1, le=1 << 30)]], Meta(min_length=4, max_length=4)]
+LEAST_HELD_OUT = 20
+"""The fewest hold-out rows whose loss is told."""
 Purpose = Literal["gradient", "loss"]
 
 
@@ -168,6 +170,8 @@ class _Batch:
         here = slice(ask["first"], ask["first"] + self.form.rows)
         if here.stop > len(rows):
             raise Refusal(f"rows up to {here.stop} were asked for, there are {len(rows)}")
+        if ask["purpose"] == "loss":
+            _check_hold_out(ask["part"], here, len(rows))
         self.y = None if rows.y is None else rows.y[here]
         self.design = Design.from_payload(self.part["design"])
         self.X = self.design.matrix(rows.X[here])
@@ -186,6 +190,17 @@ class _Batch:
             )
         whole = np.rint(np.ldexp(numbers, self.unit)).astype(np.int64)
         return self.key.encrypt(whole[None], self.form)
+
+
+def _check_hold_out(part: SharedPart, here: slice, rows: int) -> None:
+    """C reads losses, so none of a few rows that it chose may be asked for."""
+    if part != "validation" or here != slice(0, rows):
+        raise Refusal("a loss is told of all hold-out rows together and of no others")
+    if rows < LEAST_HELD_OUT:
+        raise DataError(
+            f"{rows} hold-out rows are too few to tell their loss",
+            hint=f"set {LEAST_HELD_OUT} or more aside with validation=",
+        )
 
 
 def fraction_bits(rows: int) -> int:

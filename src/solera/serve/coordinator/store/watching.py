@@ -79,6 +79,20 @@ class Watching(Base):
         with self._read() as connection:
             return [Taken(*row) for row in connection.execute(chosen)]
 
+    def trouble(self, job: str, most: int) -> list[tuple[int | None, str, str, int, float]]:
+        """Refusals and failures: client, kind, reason, how often, and when last."""
+        same = (events.c.client, events.c.event, events.c.reason)
+        last = func.max(events.c.time)
+        chosen = (
+            select(*same, func.count(), last)
+            .where(events.c.job == job, events.c.event.in_(TROUBLE))
+            .group_by(*same)
+            .order_by(last.desc())
+            .limit(most)
+        )
+        with self._read() as connection:
+            return [tuple(row) for row in connection.execute(chosen)]
+
     def client_names(self, federation: str) -> dict[int, str]:
         """What clients are called."""
         with self._read() as connection:

@@ -13,11 +13,11 @@ from markupsafe import Markup
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import NotFound
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.store.watching import TROUBLE, Taken
+from solera.serve.coordinator.store.watching import Taken
 from solera.serve.coordinator.web import words
 from solera.serve.coordinator.web.visitors import Visitor
 from solera.serve.web.rendering import moment, size
-from solera.serve.wire import Event, Job
+from solera.serve.wire import Job
 
 PRESENT_SECONDS = 60.0
 _LAST_ASKS = 6
@@ -135,19 +135,17 @@ def _bars(taken: list[Taken], names: dict[int, str]) -> tuple[list[dict[str, Any
 
 
 def _trouble(store: Store, job: str, names: dict[int, str]) -> list[dict[str, Any]]:
-    found: list[Event] = []
-    for event in TROUBLE:
-        found += store.events(job=job, event=event, newest=True, limit=_MOST_TROUBLE)
-    found.sort(key=lambda event: -event.id)
+    """What went wrong, the newest first; the same thing again is counted."""
     return [
         {
-            "time": event.time,
-            "event": event.event,
-            "who": "" if event.client is None else names.get(event.client, str(event.client)),
-            "reason": event.reason,
-            "way_out": _way_out(event.reason),
+            "time": last,
+            "times": times,
+            "event": event,
+            "who": "" if client is None else names.get(client, str(client)),
+            "reason": reason,
+            "way_out": _way_out(reason),
         }
-        for event in found[:_MOST_TROUBLE]
+        for client, event, reason, times, last in store.trouble(job, _MOST_TROUBLE)
     ]
 
 

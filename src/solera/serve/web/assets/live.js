@@ -26,7 +26,7 @@ function draw(place, rounds) {
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line") } };
   const series = [{ label: "round" }];
   names.forEach((name, i) => {
-    const shown = i === 0 || /loss|accuracy|r2|auroc/.test(name);
+    const shown = !/^(clients|failures|seconds|bytes_)/.test(name);
     series.push({ label: name, stroke: colour(STROKES[i % STROKES.length]), width: 2, show: shown });
   });
   const options = {

@@ -1,0 +1,120 @@
+"""How long the coordinator's pages take, and what open pages cost it.
+
+    python benchmarks/pages.py                # 200 clients, 5,000 rounds, 20 open pages
+    python benchmarks/pages.py --tiny
+
+Pages are asked of a running service; the page to sign in, which reads nothing, is printed beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from solera.core.payload import encode
+from solera.serve.coordinator.run import coordinator_app
+from solera.serve.coordinator.store.base import note
+from solera.serve.coordinator.web.visitors import new_account
+from solera.serve.wire import NewJob
+
+PASSWORD = "correct horse battery"
+
+
+def fill(folder: Path, clients: int, rounds: int) -> None:
+    """A federation with so many clients, and a running job of so many rounds."""
+    coordinator = coordinator_app(folder).state.coordinator
+    store = coordinator.store
+    store.add_account(new_account("ada", PASSWORD, "administrator", None), "benchmark")
+    store.add_federation("cardio")
+    for i in range(clients):
+        key = i.to_bytes(32, "big")
+        store.enrol("cardio", f"client-{i}", key, key, {})
+    spec = coordinator.blobs.put(encode({"learner": {"kind": "FedLinear"}, "toml": "# a job"}))
+    store.add_job("cardio", NewJob("long", "driven", spec, 0, "ada"), time.time())
+    job = store.set_job_state("long", "running", "", time.time())
+    with store._write() as connection:
+        for i in range(rounds):
+            facts = {"round": i, "loss": 1 / (i + 1), "clients": clients, "bytes_up": 1000.0}
+            note(connection, "round", time.time(), of=job, facts=facts)
+    store.close()
+
+
+def serving(folder: Path) -> str:
+    """The address of a coordinator that runs until this program ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = uvicorn.Config(coordinator_app(folder), host="127.0.0.1", port=port, log_config=None)
+    server = uvicorn.Server(config)
+    threading.Thread(target=server.run, daemon=True).start()
+    while not server.started:
+        time.sleep(0.05)
+    return f"http://127.0.0.1:{port}"
+
+
+def milliseconds(client: httpx.Client, path: str, times: int = 9) -> float:
+    """The median time of a page."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        client.get(path).raise_for_status()
+        taken.append(1000 * (time.perf_counter() - began))
+    return sorted(taken)[len(taken) // 2]
+
+
+def watch(url: str, cookies: dict[str, str]) -> None:
+    """An open page: reads news of the job."""
+    client = httpx.Client(base_url=url, cookies=cookies, timeout=None)
+    with client.stream("GET", "/jobs/long/live?known=0") as news:
+        for _ in news.iter_lines():
+            pass
+
+
+def cpu_seconds(seconds: float) -> float:
+    """Processor time that this process uses meanwhile."""
+
+    def used() -> float:
+        now = resource.getrusage(resource.RUSAGE_SELF)
+        return now.ru_utime + now.ru_stime
+
+    before = used()
+    time.sleep(seconds)
+    return used() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tiny", action="store_true")
+    tiny = parser.parse_args().tiny
+    clients, rounds, pages, seconds = (5, 20, 2, 1.0) if tiny else (200, 5000, 20, 20.0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "coordinator"
+        fill(folder, clients, rounds)
+        url = serving(folder)
+        with httpx.Client(base_url=url, timeout=60) as client:
+            client.post("/sign-in", data={"name": "ada", "password": PASSWORD})
+            null = milliseconds(client, "/sign-in")
+            print(f"{clients} clients, {rounds:,} rounds; the page to sign in: {null:.1f} ms")
+            for path in ("/", "/federations/cardio", "/jobs/long", "/log", "/health", "/accounts"):
+                took = milliseconds(client, path)
+                print(f"{path:22} {took:7.1f} ms, ratio {took / null:.1f} (bar 300 ms)")
+            idle = cpu_seconds(seconds)
+            for _ in range(pages):
+                given = (url, dict(client.cookies))
+                threading.Thread(target=watch, args=given, daemon=True).start()
+            time.sleep(2)
+            busy = cpu_seconds(seconds)
+        share = (busy - idle) / seconds
+        print(f"{pages} open pages, both ends: {100 * share:.1f} % of a core (bar 5 %)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Simulated clients on a Ray cluster: a laptop's own, or one that is there already.
+
+The driver puts the source of the rows into Ray's object store once, where all workers of a node map
+the same memory; of rows in files (:func:`solera.from_files`) only the list of files travels. Blocks
+of the canonical fold tree are the unit of work: any worker serves any block and sends back its
+partial, so that neither the number of workers nor their order changes a bit. What clients keep
+between tasks travels with a block. A worker that dies, alone or with its node, loses nothing: its
+blocks are asked of another.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+
+from solera.core.aggregation import Aggregation, blocks
+from solera.core.clients import IntArray, Source
+from solera.core.component import build, describe
+from solera.core.constraints import Count
+from solera.core.engine import Ask, Block
+from solera.core.errors import MissingExtra, PayloadError, SoleraError, TaskError
+from solera.core.gate import ReleaseLimits
+from solera.core.payload import decode, encode
+from solera.core.registry import register, registered
+from solera.core.replies import Batch, Failure
+from solera.core.task import installed_tasks
+from solera.engines.asks import (
+    UNLIMITED,
+    ask_from_payload,
+    ask_to_payload,
+    block_from_payload,
+    block_to_payload,
+)
+from solera.engines.blocks import MEMORY, FaultModel, Runner, Simulated, States
+
+_NOBODY = np.empty(0, dtype=np.int64)
+_TRIES = 3
+"""So often a block may take its worker down before its clients are given up."""
+_IN_HAND = 2
+"""Messages that a worker has before it: the next one waits where it is needed."""
+_MOST_BLOCKS = 16
+"""Blocks of a message."""
+_AHEAD = 4 * _MOST_BLOCKS
+"""Blocks for each worker that may be finished before the one that is folded next."""
+
+
+class RayEngine(Simulated):
+    """Runs asks in ``workers`` actors of Ray, by default one for every core of the cluster.
+
+    ``address`` is that of a cluster that is there already (``"auto"``, ``"ray://head:10001"``);
+    without one, and unless Ray is running in this process, it is started on this machine.
+    ``resources`` are those of one worker: ``{"cpu": 1, "gpu": 0.25}`` lets four share a GPU.
+    ``object_store`` are the bytes of the object store of a Ray that is started here.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        workers: Count | None = None,
+        address: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        object_store: Count | None = None,
+        fault_model: FaultModel | None = None,
+        memory: int = MEMORY,
+        limits: ReleaseLimits | None = None,
+    ) -> None:
+        super().__init__(source, fault_model, memory, limits)
+        self._ray = _library()
+        self._starts_ray = not self._ray.is_initialized()
+        self.workers = workers
+        self.address = address
+        self.resources = dict(resources or {"cpu": 1})
+        self.object_store = object_store
+        self._actors: list[_Worker] = []
+        self._known: list[dict[str, Any]] = []
+        self._shared: Any = None
+        self._asked = 0
+        finalize(self, _close, self._actors)
+
+    def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
+        self._start_workers()
+        try:
+            described = describe(aggregation)
+            fold_here = None
+        except PayloadError:  # an aggregation with code among its parameters stays in this process
+            described, fold_here = None, aggregation
+        self._asked += 1
+        message = {"ask": ask_to_payload(ask) | {"clients": _NOBODY}, "aggregation": described}
+        place = self._ray.put(_frame(message))
+        waiting = deque(_jobs(ask, _IN_HAND * len(self._actors)))
+        done: dict[int, Block] = {}
+        following = 0
+        try:
+            while waiting or following in done or any(worker.jobs for worker in self._actors):
+                self._hand_out(waiting, place, following)
+                while following in done:
+                    yield done.pop(following)
+                    following += 1
+                for worker, reference in self._finished():
+                    done.update(self._receive(worker, reference, waiting, fold_here))
+        finally:
+            for worker in self._actors:  # whoever stopped reading early leaves answers behind
+                worker.jobs.clear()
+
+    def close(self) -> None:
+        _close(self._actors)
+        self._shared = None
+        if self._starts_ray and self._ray.is_initialized():
+            self._ray.shutdown()
+
+    # --- workers ---
+
+    def _start_workers(self) -> None:
+        """Start the workers, anew when something was registered by name since."""
+        if not self._ray.is_initialized():
+            here = {"num_cpus": self.workers, "object_store_memory": self.object_store}
+            self._ray.init(
+                address=self.address or "local",
+                log_to_driver=False,
+                configure_logging=False,
+                **({} if self.address else {**here, "include_dashboard": False}),
+            )
+        installed_tasks()  # those of other packages, too
+        known = registered()
+        if self._actors and self._known != known:
+            _close(self._actors)
+        if not self._actors:
+            self._known = known
+            own = [{n: thing for n, thing in e.items() if not _is_ours(thing)} for e in known]
+            self._shared = self._ray.put((own, self._runner))
+        wanted = self.workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        while len(self._actors) < wanted:
+            self._actors.append(self._new_worker())
+
+    def _new_worker(self) -> _Worker:
+        others = {k: v for k, v in self.resources.items() if k not in ("cpu", "gpu")}
+        actor = self._ray.remote(_Actor).options(
+            num_cpus=self.resources.get("cpu", 1),
+            num_gpus=self.resources.get("gpu", 0),
+            resources=others or None,
+        )
+        return _Worker(actor.remote(self._shared))
+
+    def _hand_out(self, waiting: deque[_Job], place: Any, following: int) -> None:
+        """Give every worker what it may have before it, but nothing far ahead of the fold."""
+        for _ in range(_IN_HAND):
+            for worker in self._actors:
+                if not waiting or waiting[0].numbers[0] - following > _AHEAD * len(self._actors):
+                    return
+                if len(worker.jobs) < _IN_HAND:
+                    job = waiting.popleft()
+                    asked = np.concatenate(job.clients).tolist()
+                    kept = [[c, self._states[c]] for c in asked if c in self._states]
+                    frame = _frame({"clients": job.clients, "states": kept})
+                    worker.jobs[worker.actor.run.remote(self._asked, place, frame)] = job
+
+    def _finished(self) -> list[tuple[_Worker, Any]]:
+        """Workers and their answers, after waiting for one."""
+        at_work = {reference: worker for worker in self._actors for reference in worker.jobs}
+        if not at_work:
+            return []
+        ready, _ = self._ray.wait(list(at_work), num_returns=1)
+        return [(at_work[reference], reference) for reference in ready]
+
+    def _receive(
+        self, worker: _Worker, reference: Any, waiting: deque[_Job], fold_here: Aggregation | None
+    ) -> dict[int, Block]:
+        """The blocks of an answer by number; those of a worker that has died wait again."""
+        try:
+            result = decode(memoryview(self._ray.get(reference)), UNLIMITED)
+        except self._ray.exceptions.RayError as error:
+            return self._replace(worker, waiting, error)
+        job = worker.jobs.pop(reference)
+        if "error" in result:
+            raise TaskError(result["error"])
+        for client in np.concatenate(job.clients).tolist():
+            self._states.pop(client, None)
+        found = {}
+        for number, part in zip(job.numbers, result["blocks"], strict=True):
+            self._states.update(dict(part["states"]))
+            found[number] = block_from_payload(part, fold_here)
+        return found
+
+    def _replace(self, worker: _Worker, waiting: deque[_Job], error: Exception) -> dict[int, Block]:
+        """Another worker in the place of a dead one; a block that takes every worker down fails."""
+        lost = [single for job in worker.jobs.values() for single in job.singles()]
+        worker.jobs.clear()
+        self._actors[self._actors.index(worker)] = self._new_worker()
+        found = {}
+        for job in lost:
+            if job.tries < _TRIES:
+                waiting.append(job)
+                continue
+            reason = f"its worker died {job.tries} times: {_first_line(error)}"
+            (clients,) = job.clients
+            failures = [Failure(client, "crashed", reason) for client in clients.tolist()]
+            batch = Batch(_NOBODY, [])
+            found[job.numbers[0]] = Block(_NOBODY, _NOBODY, failures, batch=batch)
+        ordered = sorted(waiting, key=lambda job: job.numbers[0])
+        waiting.clear()
+        waiting.extend(ordered)
+        return found
+
+
+@dataclass(slots=True)
+class _Job:
+    """Blocks, one after the other, that a worker serves in one call."""
+
+    numbers: list[int]
+    clients: list[IntArray]
+    tries: int = 0
+
+    def singles(self) -> list[_Job]:
+        """Its blocks on their own, tried once more."""
+        pairs = zip(self.numbers, self.clients, strict=True)
+        return [_Job([number], [clients], self.tries + 1) for number, clients in pairs]
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """The engine's view of an actor: what it was given and has not answered."""
+
+    actor: Any
+    jobs: dict[Any, _Job] = field(default_factory=dict)
+
+
+class _Actor:
+    """The life of a worker: decode an ask once, run its blocks one by one."""
+
+    def __init__(self, shared: tuple[list[dict[str, Any]], Runner]) -> None:
+        known, self._runner = shared
+        register(known)
+        self._asked = 0
+        self._ask: Ask | None = None
+        self._aggregation: Aggregation | None = None
+
+    def run(self, asked: int, place: Any, frame: Any) -> Any:
+        """The blocks of a message, folded."""
+        try:
+            if asked != self._asked:
+                content = decode(memoryview(place), UNLIMITED)
+                self._ask = ask_from_payload(content["ask"])
+                self._aggregation = build(content["aggregation"])
+                self._asked = asked
+            assert self._ask is not None
+            message = decode(memoryview(frame), UNLIMITED)
+            states: States = dict(message["states"])
+            found = []
+            for clients in message["clients"]:
+                own = {c: states[c] for c in clients.tolist() if c in states}
+                block = self._runner.block(self._ask, clients, own, self._aggregation)
+                found.append(block_to_payload(block, own))
+            return _frame({"blocks": found})
+        except Exception as error:
+            reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
+            return _frame({"error": reason})
+
+
+def _jobs(ask: Ask, messages: int) -> list[_Job]:
+    """The blocks of an ask in so many messages, or in a few more of not too many blocks."""
+    spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
+    each = min(_MOST_BLOCKS, -(-len(spans) // messages))
+    return [
+        _Job(list(range(i, min(i + each, len(spans)))), spans[i : i + each])
+        for i in range(0, len(spans), each)
+    ]
+
+
+def _frame(payload: Any) -> Any:
+    """A payload as an array of bytes, which Ray hands over without a copy."""
+    return np.frombuffer(encode(payload, UNLIMITED), dtype=np.uint8)
+
+
+def _is_ours(thing: Any) -> bool:
+    """Whether it is part of Solera, and so known to every worker that imports it."""
+    home = getattr(getattr(thing, "one", thing), "__module__", None) or ""
+    return home.split(".")[0] == "solera"
+
+
+def _close(actors: list[_Worker]) -> None:
+    """End the workers, where Ray is still there."""
+    import ray
+
+    if ray.is_initialized():
+        for worker in actors:
+            ray.kill(worker.actor)
+    actors.clear()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _library() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra.of("engine='ray'", "ray") from None
+    return ray

@@ -1,0 +1,121 @@
+"""All blocks of an ask folded in one call, and sums that ``many=`` returns: the same to the bit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.core import rng
+from solera.core.aggregation import Extremes, Fields, Sum, block_size
+from solera.core.payload import encode, encoded_size
+from solera.core.replies import Batch, Stacked
+from solera.engines.local import LocalEngine
+from solera.learn.preprocess.moments import Moments, column_moments
+
+SHAPES = [(), (1,), (3,), (2, 5), (1, 1)]
+
+
+@pytest.mark.parametrize("clients", [1, 64, 65, 640, 1000])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_of_all_blocks_are_those_of_each(clients, shape):
+    draw = np.random.default_rng(clients)
+    sizes = 10.0 ** draw.integers(-8, 8, (clients, *shape))
+    fields = {
+        "x": draw.normal(size=(clients, *shape)) * sizes,
+        "n": draw.integers(0, 9, (clients, *shape)).astype(np.int8),
+    }
+    check_blocks(Sum(), fields, clients)
+
+
+@pytest.mark.parametrize("clients", [1, 65, 1000])
+def test_moments_of_all_blocks_are_those_of_each(clients):
+    draw = np.random.default_rng(clients)
+    fields = {
+        "rows": draw.integers(0, 4, (clients, 3)).astype(float),
+        "mean": draw.normal(size=(clients, 3)) * 1e3,
+        "m2": draw.random((clients, 3)),
+    }
+    check_blocks(Moments(), fields, clients)
+
+
+def check_blocks(aggregation, fields, clients):
+    batch = Batch(np.arange(clients), Stacked(fields))
+    bounds = [*range(0, clients, block_size(clients)), clients]
+    at_once = aggregation.fold_blocks(batch, bounds)
+    for (a, b), partial in zip(pairwise(bounds), at_once, strict=True):
+        alone = aggregation.fold(batch.between(a, b))
+        for key in fields:
+            assert np.asarray(partial[key]).tobytes() == np.asarray(alone[key]).tobytes()
+            assert np.asarray(partial[key]).dtype == np.asarray(alone[key]).dtype
+
+
+def _many(group, ask):
+    values = np.arange(6.0).reshape(2, 3) * (group.ids + 1)[:, None, None]
+    if ask is not None:
+        values[group.ids == ask["poison"]] = np.nan
+    one = np.ones(len(group))
+    if not group.adds("h"):
+        return Stacked({"one": one, "h": values})
+    sums = np.add.reduceat(values, group.blocks[:-1], axis=0)
+    return Stacked({"one": one}, sums={"h": sums})
+
+
+@so.task("test.sums", many=_many)
+def summed(client, ask):
+    poisoned = ask is not None and ask["poison"] == client.id
+    values = np.arange(6.0).reshape(2, 3) * (client.id + 1)
+    return {"one": 1.0, "h": values * np.nan if poisoned else values}
+
+
+@so.task("test.no-sums")
+def not_summed(client, ask):
+    return summed(client, ask)
+
+
+@pytest.mark.parametrize(
+    "aggregation", [Sum(), Fields({"one": Sum(), "h": Sum()}), Fields({"h": Sum()}), Extremes()]
+)
+def test_sums_replace_replies_where_the_aggregation_only_adds(aggregation):
+    fed = so.simulate(np.zeros((300, 2)), clients=150)
+    ours = fed.ask("test.sums").fold(aggregation)
+    theirs = fed.ask("test.no-sums").fold(aggregation)
+    assert encode(ours) == encode(theirs)
+    first, second = fed.meter.records[-2:]
+    assert first.up.sum() == second.up.sum() > 150 * encoded_size(np.zeros((2, 3)))
+
+
+def test_a_reply_that_is_not_finite_is_found_behind_a_sum():
+    fed = so.simulate(np.zeros((300, 2)), clients=150)
+    replies = fed.ask("test.sums", {"poison": 70})
+    expected = replies.fold(Sum())
+    assert [f.client for f in replies.failures] == [70]
+    assert np.isfinite(expected["h"]).all()
+
+
+def test_uniforms_of_a_group_are_those_of_its_generators():
+    clients, sizes = np.array([0, 3, 77, 5, 2**40]), np.array([1, 0, 10, 7, 4])
+    drawn = rng.generator_uniforms(4, "test", 2, clients, sizes)
+    alone = [
+        rng.generator(4, "test", 2, int(c)).random(int(n))
+        for c, n in zip(clients, sizes, strict=True)
+    ]
+    assert np.array_equal(drawn, np.concatenate(alone))
+
+
+@pytest.mark.parametrize("width", [1, 2, 7])
+def test_moments_do_not_depend_on_who_else_is_in_the_group(width):
+    X = np.random.default_rng(0).normal(size=(500, width)) * 1e5
+    X[3, 0] = np.nan
+    fed = so.simulate(X, clients=37)
+    replies = fed.ask(column_moments).collect()
+    small = LocalEngine(fed.data, memory=1)
+    alone = so.Federation(small, seed=0).ask(column_moments).collect()
+    for ours, theirs in zip(replies, alone, strict=True):
+        assert all(ours[k].tobytes() == theirs[k].tobytes() for k in ("rows", "mean", "m2"))
+        own = fed.data.segments(np.array([ours.client]))[0].X
+        assert (
+            ours["mean"].tobytes() == (np.nansum(own, axis=0) / (~np.isnan(own)).sum(0)).tobytes()
+        )
