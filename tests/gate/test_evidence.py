@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from solera.core.disclosure.evidence import Persons, Sums, cells, everyone
+from solera.core.disclosure.evidence import Persons, Sums, cells, effective_beyond_mean, everyone
 from solera.core.disclosure.memory import Memory, row_digests
 
 NUMBERS = st.floats(-100, 100).filter(lambda x: x == 0 or abs(x) > 1e-6)
@@ -121,3 +121,21 @@ def test_row_digests_tell_rows_apart_in_any_order():
     changed[3, 1] += 1e-12
     assert len(np.setxor1d(row_digests(X, y), row_digests(changed, y))) == 2
     assert len(np.unique(row_digests(X, y))) == 50
+
+
+def test_a_mean_is_judged_by_what_rows_give_beyond_it():
+    """Rows that give 1 and one that gives 3: without the mean, 11 of 12 rows tell nothing."""
+    rng = np.random.default_rng(0)
+    alike = np.ones((12, 1))
+    alike[0] = 3.0
+    assert Sums(alike).effective(Persons())[0, 0] > 9
+    assert Sums(alike, mean=True).effective(Persons())[0, 0] < 5
+    assert Sums(np.ones((12, 1)), margin=2.0).effective(Persons())[0, 0] == 6
+    right = rng.normal(size=(300, 2)) * np.exp(rng.normal(size=(300, 2)))
+    left = np.exp(2 * rng.normal(size=(300, 4)))
+    given = right[:, :, None] * left[:, None, :]
+    given = given - given.mean(axis=0)
+    true = np.abs(given).sum(axis=0) ** 2 / (given**2).sum(axis=0)
+    found = effective_beyond_mean(right, left, Persons())
+    assert (found <= true * (1 + 1e-9)).all()
+    np.testing.assert_allclose(found[found < 50], true[found < 50])

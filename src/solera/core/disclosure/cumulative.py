@@ -67,7 +67,12 @@ class Cumulative(Release):
             table.between(own, ends, count)
             for table, own, ends, count in zip(tables, edges, needed, counts, strict=True)
         ]
-        leaving.outcome[entry] = np.zeros(edges.shape, dtype=np.int64)
+        changed = np.split(leaves[:, 0] != numbers[:, 0], np.cumsum(list(map(len, needed)))[:-1])
+        follows = [
+            table.follows(own, ends, marks)
+            for table, own, ends, marks in zip(tables, edges, needed, changed, strict=True)
+        ]
+        leaving.outcome[entry] = np.where(np.stack(follows), 2, 0)
         leaving.put(entry, np.round(np.stack(told)).astype(leaving.get(entry).dtype))
         return leaving.reply
 
@@ -106,6 +111,12 @@ class Intervals:
         inner = (touched > below) & (width > 0)  # the interval that ends at 0 may be too narrow
         share = np.divide(past, width, out=np.zeros(edges.shape), where=inner)
         return np.asarray(before + np.floor(share * rows))
+
+    def follows(self, edges: FloatArray, intervals: IntArray, changed: BoolArray) -> BoolArray:
+        """Which edges are told by counts that are marked as changed."""
+        before = changed[np.searchsorted(intervals, self._below(edges))]
+        after = changed[np.searchsorted(intervals, self._touched(edges))]
+        return np.asarray(before | after)
 
     def _below(self, edges: FloatArray) -> IntArray:
         return np.searchsorted(self.high, edges, side="right")

@@ -118,18 +118,40 @@ def effective_of(right: Array, left: Left, persons: Persons) -> FloatArray:
     return rows
 
 
+_CERTAIN = 50.0
+"""Effective rows above which a lower bound is good enough."""
+
+
 def effective_beyond_mean(right: Array, left: Left, persons: Persons) -> FloatArray:
-    """The same of c less the mean of all rows; rounding alone tells of no row."""
-    found = []
-    for column in right.T:
-        given = _given(column, left)
-        size = np.abs(given).max(axis=0)
-        given = given - given.mean(axis=0)
-        given[:, np.abs(given).max(axis=0) <= 1e-12 * size] = 0.0
-        absolute, squares = persons.sums(given)
-        rows = np.full(absolute.shape, np.inf)
-        found.append(np.divide(absolute**2, squares, out=rows, where=squares > 0))
-    return np.stack(found)
+    """The same of c less the mean of all rows, or a lower bound where that is large.
+
+    With s = Σc over n rows, Σ|c − s/n| ≥ Σ|c| − |s| and Σ(c − s/n)² = Σc² − s²/n.
+    """
+    absolute, squares = sums_of(right, left, persons)
+    total = _times(right.astype(float), left, np.asarray)
+    rows = np.full(absolute.shape, 0.0)
+    if persons.of is None:
+        least = np.maximum(absolute - np.abs(total), 0.0) ** 2
+        np.divide(least, squares - total**2 / len(right), out=rows, where=squares > 0)
+    for k in np.flatnonzero((rows < _CERTAIN).any(axis=1)).tolist():
+        some = np.flatnonzero(rows[k] < _CERTAIN)
+        rows[k, some] = _exactly_beyond_mean(right[:, k], _columns(left, some), persons)
+    return rows
+
+
+def _exactly_beyond_mean(right: Array, left: Left, persons: Persons) -> FloatArray:
+    given = _given(right, left)
+    size = np.abs(given).max(axis=0)
+    given = given - given.mean(axis=0)
+    given[:, np.abs(given).max(axis=0) <= 1e-12 * size] = 0.0  # rounding tells of no row
+    absolute, squares = persons.sums(given)
+    rows = np.full(absolute.shape, np.inf)
+    np.divide(absolute**2, squares, out=rows, where=squares > 0)
+    return rows
+
+
+def _columns(left: Left, some: IntArray) -> Left:
+    return None if left is None else left[:, some]
 
 
 def sums_of(right: Array, left: Left, persons: Persons) -> tuple[FloatArray, FloatArray]:
