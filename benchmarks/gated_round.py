@@ -25,10 +25,9 @@ from network import AGENT, Network, Program
 
 import solera as so
 from sizes import sized
-from solera.core import gate
 from solera.core.plan import planned
 from solera.core.release import Facts
-from solera.engines import blocks
+from solera.engines import gates
 from solera.serve.agent import agent, attempts, policy, releases
 
 AGENTS, ROUNDS = sized((10, 50), tiny=(2, 2))
@@ -72,8 +71,7 @@ def clock(path: str) -> None:
         agent: ("check_said", "check_planned"),
         policy.Policy: ("check_ask", "check_reply"),
         attempts.Attempts: ("begin", "count", "end"),
-        blocks.Runner: ("_admit",),
-        gate.Gate: ("release",),
+        gates.Gates: ("admit", "release"),
         releases.Releases: ("keep",),
     }.items():
         for name in names:

@@ -23,6 +23,7 @@ import numpy as np
 import solera as so
 from sizes import sized
 from solera.core.clients import Client, Draws
+from solera.core.engine import Ask
 from solera.privacy.secure_sum import tasks
 from solera.privacy.secure_sum.graph import degree
 from solera.privacy.secure_sum.keys import KEY
@@ -86,7 +87,7 @@ def seconds(clients: int, parameters: int, range, precision) -> tuple[float, flo
     began = time.process_time()
     everyone = np.arange(clients)
     masking = tasks.Masking(so.aggregations.Sum(), everyone, clients, range, precision)
-    masking.cover(client, values)
+    masking.cover(client, Ask("benchmark", 1, None, everyone, 0), values)
     return shared, time.process_time() - began
 
 

@@ -17,14 +17,14 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SECONDS = 300
 ALONE = {"OMP_NUM_THREADS": "1"}
 """Other tests have the other cores."""
-MODULES = {"heonn_reference", "numbers_task", "sizes"}
+MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"}
 """Files that benchmarks import."""
 SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
     "cores": r"W3: .*same bytes",
     "files": r"processes +\d.* \d+\n",
-    "gate": r"no-op, 10 clients .* in the gate",
+    "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
     "gpu": r"W3 logistic +\d",
     "growth": r"FedAvg +rows .* exponent",
     "heonn": r"encrypted weights, finish=coordinator +\d",
@@ -34,6 +34,7 @@ SHOWS = {
     "million": r"peak memory +\d+ MB",
     "million_averaging": r"peak memory +\d+ MB",
     "overhead": r"processes \(2 workers\), fold.* the loop",
+    "privacy": r" 20 +\d+\.\d\d +\d",
     "pages": r"open pages, both ends: .*% of a core",
     "progress_bar": r"bar \d.* ratio \d",
     "secure_sum": r"120 +\d+ +100 +\d\.\d",
@@ -53,13 +54,14 @@ NEEDS = {
     "coordinator": ("fastapi", "httpx"),
     "cores": ("torch",),
     "files": ("pyarrow",),
+    "gate": ("torch", "fastapi", "httpx"),
     "pages": ("fastapi", "httpx", "argon2"),
-    "gate": ("torch",),
     "gpu": ("torch",),
     "growth": ("torch",),
     "hostile": ("fastapi", "httpx"),
     "heonn": ("tenseal",),
     "million_averaging": ("torch",),
+    "privacy": ("torch", "dp_accounting"),
     "progress_bar": ("torch",),
     "secure_sum": ("cryptography",),
     "selection": ("torch",),

@@ -68,6 +68,17 @@ def test_no_noise_is_no_privacy_and_nothing_is_none_spent():
     assert epsilon_of([], DELTA) == 0.0
 
 
+@pytest.mark.parametrize("noise", [1e-4, 1e-20, 1e-160, 1e-200, 1e-320, 0.0, math.nan])
+def test_next_to_no_noise_is_none_whatever_overflows(noise):
+    """dp-accounting itself says ε = 0 of a sample with a noise multiplier of 1e-160."""
+    for event in (Event(noise), Event(noise, rate=0.1), Event(noise, 2, "laplace")):
+        assert epsilon_of([Event(5.0), event], DELTA) == math.inf
+        assert delta_of([event], 1.0) == 1.0
+    for noise in (1e-3, 0.01, 0.1):
+        for rate in (1e-6, 0.1, 0.9):
+            assert epsilon_of([Event(noise, rate=rate)], DELTA) > 10
+
+
 def test_what_cannot_be_composed_is_said():
     fixed = Event(3.0, rate=0.1, sampling="fixed", among=100)
     with pytest.raises(UsageError, match="cannot compose"):

@@ -15,7 +15,9 @@ from solera.core.component import describe_fitted
 from solera.core.constraints import is_union
 from solera.core.disclosure.declared import Classes, Fitted, Shape, lengths_of
 from solera.core.schema import Schema
+from solera.learn.trees.tree import ClassTree, NumberTree, TreeBuilder
 
+TREES = [ClassTree.__metadata__[0], NumberTree.__metadata__[0]]
 LARGE = 1e6
 MOST = 30
 """Whole numbers are kept small: a thousand epochs leak no more than thirty, and take longer."""
@@ -69,7 +71,8 @@ class Payloads:
             return None
         if is_typeddict(hint):
             hints = get_type_hints(hint, include_extras=True)
-            return {name: self._value(_bare(inner), lengths) for name, inner in hints.items()}
+            drawn = {name: self._value(_bare(inner), lengths) for name, inner in hints.items()}
+            return drawn | ({"width": self.schema.width} if "width" in hints else {})
         origin = get_origin(hint)
         if origin is Annotated:
             plain, *rules = get_args(hint)
@@ -80,6 +83,8 @@ class Payloads:
                     return self.schema.classes
                 if isinstance(rule, Fitted):
                     return self._model(rule)
+                if rule in TREES:
+                    return self._tree(self.schema.outputs if rule is TREES[0] else 1)
             metas = [rule for rule in rules if isinstance(rule, Meta)]
             return self._number(plain, metas) if metas else self._value(plain, lengths)
         if is_union(hint):
@@ -159,6 +164,19 @@ class Payloads:
         if not fitting:
             return {}
         return describe_fitted(fitting[self.rng.integers(len(fitting))])
+
+    def _tree(self, outputs: int) -> Any:
+        """Two levels of splits at values of rows, which part as many rows as the driver likes."""
+        builder = TreeBuilder(outputs)
+        level = [builder.add(np.ones(outputs), 1.0)]
+        for _ in range(self.rng.integers(1, 3)):
+            column = int(self.rng.integers(self.X.shape[1]))
+            cut = float(self.rng.choice(np.asarray(self.X, dtype=float)[:, column])) + 1e-9
+            below = [builder.add(self.rng.random(outputs), 1.0) for _ in range(2 * len(level))]
+            for i, node in enumerate(level):
+                builder.split(node, column, below[2 * i : 2 * i + 2], threshold=cut)
+            level = below
+        return builder.build().to_payload()
 
 
 def _bare(hint: Any) -> Any:

@@ -7,7 +7,7 @@ are (Σ|eᵢ|)² / Σeᵢ². A number that the client with all rows withholds ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +130,13 @@ class Hostile:
                 worst = min(worst, found, key=lambda leak: leak.rows)
         return worst
 
+    def small_share(self, least: float) -> float:
+        """The share of numbers, of those that any row changes, with fewer effective rows."""
+        found = [n for now, others in self.answers for _, n in _effective(now, others)]
+        rows = np.concatenate([*found, [np.inf]])
+        changing = np.isfinite(rows)
+        return float((rows[changing] < least - 1e-6).mean()) if changing.any() else 0.0
+
 
 def _new(reply: Any, outcome: dict[str, Any]) -> dict[str, Any]:
     """Numbers of a reply, NaN where an earlier one was sent again, which was measured then."""
@@ -206,6 +213,14 @@ def _subtract(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 
 def _fewest(now: dict[str, Any], others: Sequence[Any], where: str) -> Leak:
     worst = Leak(np.inf, "")
+    for name, rows in _effective(now, others):
+        if rows.min(initial=np.inf) < worst.rows:
+            worst = Leak(float(rows.min()), f"{where}: {name}[{rows.argmin()}]")
+    return worst
+
+
+def _effective(now: dict[str, Any], others: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """The effective rows of every number by name, infinite where no row changes it."""
     for name, value in now.items():
         changes = np.stack(
             [
@@ -221,9 +236,6 @@ def _fewest(now: dict[str, Any], others: Sequence[Any], where: str) -> Leak:
         changes[:, np.abs(changes).max(axis=0) <= 1e-13 * size] = 0.0  # rounding, and no row's
         changes[np.abs(changes) <= 1e-15 * size] = 0.0
         squares = (changes**2).sum(axis=0)
+        rows = np.full(squares.shape, np.inf)
         some = (squares > 0) & measured
-        if some.any():
-            n = np.abs(changes).sum(axis=0)[some] ** 2 / squares[some]
-            if n.min() < worst.rows:
-                worst = Leak(float(n.min()), f"{where}: {name}[{np.flatnonzero(some)[n.argmin()]}]")
-    return worst
+        yield name, np.divide(np.abs(changes).sum(axis=0) ** 2, squares, out=rows, where=some)

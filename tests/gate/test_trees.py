@@ -123,11 +123,8 @@ def ungrouped(monkeypatch):
         (so.FedHistGBDT(rounds=8, max_depth=3), 0.7),
         (so.FedForest(trees=10), 0.85),
         (so.FederatedTree("cart"), 0.55),
-        (so.Pipeline(so.FedBins(4), so.FederatedTree("id3", max_depth=3)), 0.3),
-        (so.Pipeline(so.FedBins(8), so.FedID3(max_depth=4)), 0.4),
-        (so.SimFL(rounds=6), 0.6),
     ],
-    ids=["FedHistGBDT", "FedForest", "FederatedTree-cart", "FederatedTree-id3", "FedID3", "SimFL"],
+    ids=["FedHistGBDT", "FedForest", "FederatedTree"],
 )
 def test_learners_of_trees_learn_behind_the_gate(learner, least):
     X, y, X_test, y_test = so.datasets.digits()
@@ -175,7 +172,7 @@ def test_a_client_keeps_the_tree_that_left_and_it_rests_on_groups():
 def asks_along_a_column(hostile: Hostile) -> None:
     """Trees whose cuts have one row between them."""
     values = np.sort(X[:, 0])
-    for place in (40, 41, 78):
+    for place in (40, 41):
         cut = float(values[place : place + 2].mean())
         hostile.ask("trees.count", count_ask(stump(cut)))
         hostile.ask("trees.judge", judge_ask(stump(cut)))
@@ -184,7 +181,7 @@ def asks_along_a_column(hostile: Hostile) -> None:
 def test_trees_that_part_one_row_from_the_others_tell_nothing_of_it():
     hostile = Hostile(X, Y, "training", SCHEMA)
     asks_along_a_column(hostile)
-    assert len(hostile.answers) == 6
+    assert len(hostile.answers) == 4
     assert hostile.leak().rows >= 5 - 1e-6
 
 

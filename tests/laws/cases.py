@@ -105,6 +105,8 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
             "words": words.astype("<u8" if wide else "<u4").tobytes(),
             "form": {"$leaf": ["float64", [3]]},
             "bits": 64 if wide else 32,
+            "to": np.arange(2),
+            "asked": bytes(32),
         },
         hnp.arrays(np.uint64, 3),
         st.booleans(),
@@ -223,6 +225,7 @@ def averaging_module() -> Any:
     return so.FedAvg(net, **SMALL)
 
 
+RECORDS = so.DP(noise_multiplier=2.0, delta=1e-3, clip=1.0, level="record")
 LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.FedLinear: [
         ("", lambda: so.FedLinear(rounds=3, per_round=3, epochs=2, batch_size=8), EVERY),
@@ -275,6 +278,24 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ),
         ("robust", averaging(so.FedAvg, aggregate=so.robust.Median()), ("classes",)),
         (
+            "private",
+            averaging(
+                so.FedAvg,
+                weight=None,
+                dp=so.DP(noise_multiplier=2.0, delta=1e-3, clip=1.0, adaptive=0.5),
+            ),
+            ("classes",),
+        ),
+        (
+            "private rows",
+            averaging(
+                so.FedAvg,
+                weight=None,
+                dp=so.DP(noise_multiplier=2.0, delta=1e-3, clip=1.0, level="record", rate=0.5),
+            ),
+            ("classes",),
+        ),
+        (
             "buckets",
             averaging(so.FedAvg, aggregate=so.robust.Buckets(so.robust.Median(), buckets=2)),
             ("classes",),
@@ -309,6 +330,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.FedBN: [("", averaging(so.FedBN, private=["0"]), ("classes",))],
     so.FedHEONN: [
         ("", lambda: so.FedHEONN(), ("classes", "labels")),
+        ("private", lambda: so.FedHEONN(dp=RECORDS), ("classes",)),
         ("linear", lambda: so.FedHEONN("linear", lam=[1e-3, 1.0]), EVERY),
         ("softplus", lambda: so.FedHEONN("softplus"), ("classes", "labels")),
         ("thesis", lambda: so.FedHEONN(derivative="thesis", vote="mean"), ("classes",)),
@@ -319,6 +341,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.FedCox: [("", lambda: so.FedCox(rounds=12), ("survival",))],
     so.FedGLM: [("", lambda: so.FedGLM(rounds=4), ("numbers",))],
     so.FedKMeans: [
+        ("private", lambda: so.FedKMeans(2, rounds=2, init=np.eye(2, 5), dp=RECORDS), ("classes",)),
         ("", lambda: so.FedKMeans(3, rounds=4), ("classes", "numbers")),
         (
             "batches",

@@ -23,10 +23,10 @@ EXAMPLES = {
         epochs=2, batch_size=30, validation=0.35, test=0.1
     ),
     so.learn.VerticalLinearRegression: lambda: so.learn.VerticalLinearRegression(
-        epochs=1, batch_size=30
+        epochs=2, batch_size=60
     ),
     so.learn.VerticalPoissonRegression: lambda: so.learn.VerticalPoissonRegression(
-        epochs=1, batch_size=30
+        epochs=2, batch_size=60
     ),
     so.SplitNN: lambda: so.SplitNN(3, epochs=2, batch_size=20, validation=0.1, test=0.2),
 }
@@ -93,6 +93,23 @@ def test_every_ask_was_planned(fitted):
                     )
                     assert departs is None, departs
                     so_far[ask.task] += 1
+
+
+class Interrupt(so.callbacks.Callback):
+    def on_round(self, learner, round):
+        if round.index == 1:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_fit_goes_on_to_the_same_parts(fitted, tmp_path):
+    name, _, expected, _ = fitted
+    fed = federation(name)
+    with pytest.raises(KeyboardInterrupt):
+        make(name).fit(fed, checkpoint=tmp_path / "c", callbacks=[Interrupt()])
+    assert (tmp_path / "c").exists()
+    later = federation(name)
+    model = make(name).fit(later, checkpoint=tmp_path / "c")
+    assert parts(later, model) == expected
 
 
 def test_saved_and_loaded(fitted, tmp_path):

@@ -65,9 +65,10 @@ def test_epsilon_and_encryption_are_named():
     federation = so.simulate(X, X[:, 0], clients=2)
     model = so.Pipeline(so.FedBins(2), so.FedID3(max_depth=2, epsilon=1.5)).fit(federation)
     steps = model.steps_[-1].card()
-    assert "- differential privacy: epsilon=1.5\n" in steps
+    assert "- differential privacy: ε = 1.5 at δ = 0 for one record, by FedID3" in steps
+    assert "- its noise was simulated from the seed and protects nobody\n" in steps
     assert "differential privacy: none" not in steps
-    assert "- differential privacy: fedid3__epsilon=1.5\n" in model.card()
+    assert "- differential privacy: ε = 1.5 at δ = 0 for one record, by FedID3" in model.card()
 
 
 def test_a_learner_that_is_not_fitted_has_no_card():

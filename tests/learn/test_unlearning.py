@@ -119,8 +119,10 @@ def test_a_class_that_only_the_forgotten_client_had_is_gone():
     fed = fed.over(_Undeclared(fed.engine))
     model = so.FedHEONN().fit(fed, keep=True)
     assert 9 in model.classes_
+    known = model.to_bytes()
     with pytest.raises(CannotForget, match=r"heonn\.statistics"):
         model.forget(GONE)
+    assert model.to_bytes() == known
     model = so.FedHEONN().fit(fed, keep=True).forget(GONE, fed)
     assert 9 not in model.classes_
     assert model.to_bytes() == so.FedHEONN().fit(fed.without(GONE)).to_bytes()
@@ -180,8 +182,30 @@ def test_averaging_goes_on_from_the_round_before_and_says_that_it_is_not_exact(c
     assert [r.round for r in trained] == list(range(first[late], 6))
     assert all(late not in r.clients for r in trained)
     assert not same(model, whole)
+    state = encode(model.get_state())
     with pytest.raises(CannotForget, match="rounds"):
         model.forget(0)
+    assert encode(model.get_state()) == state, "what cannot be forgotten is as it was"
+
+    # The next one is one of the first: what it gave before the round above counts, too.
+    early = next(c for c, r in first.items() if r == 0)
+    assert model._kept["first"][str(early)] == 0
+    asked = len(fed.meter.records)
+    model.forget(early, fed, progress=False)
+    trained = [r for r in fed.meter.records[asked:] if r.task == "linear.train"]
+    assert [r.round for r in trained] == list(range(6))
+    assert not any({early, late} & set(r.clients.tolist()) for r in trained)
+
+
+def test_after_a_resumed_run_everything_is_trained_again(tmp_path):
+    fed = simulated()
+    path = tmp_path / "run.sol"
+    so.FedLinear(rounds=3, per_round=2).fit(fed, checkpoint=path, progress=False)
+    more = so.FedLinear(rounds=6, per_round=2).fit(fed, checkpoint=path, progress=False, keep=True)
+    asked = len(fed.meter.records)
+    more.forget(0, fed, progress=False)
+    trained = [r for r in fed.meter.records[asked:] if r.task == "linear.train"]
+    assert [r.round for r in trained] == list(range(6))
 
 
 def test_a_client_that_never_took_part_leaves_the_model_as_it_is():
@@ -211,6 +235,21 @@ def test_a_receipt_is_signed_and_names_both_models(tmp_path):
     changed = {**model.receipt, "forgotten": "4"}
     assert "changed" in check_receipt(changed)[0]
     assert from_bytes(model.to_bytes()).receipt is None
+
+
+def test_what_was_kept_does_not_stand_for_clients_that_came_later():
+    fed = simulated()
+    model = so.FedHEONN().fit(fed, keep=True).partial_fit(simulated(without=[0]))
+    with pytest.raises(CannotForget, match="nothing was kept"):
+        model.forget(GONE)
+
+
+def test_a_model_that_began_with_another_says_so():
+    fed = simulated()
+    start = so.FedLinear(rounds=1).fit(fed, progress=False)
+    model = so.FedLinear(rounds=1).fit(fed, start=start, keep=True, progress=False)
+    with pytest.raises(CannotForget, match="began with another"):
+        model.forget(GONE, fed)
 
 
 def test_after_a_secure_sum_nothing_can_be_refolded():

@@ -125,6 +125,42 @@ def test_products_tell_the_key_holder_nothing_but_sums():
     assert (abs(shares / shares.sum() - 1 / 8) < 0.02).all()
 
 
+def second_polynomial(ciphertext):
+    """The first number, of 60 bits, of c₁; of c₁·p, a product would give p away."""
+    return ciphertext.data(1)
+
+
+def test_products_are_covered_by_a_new_encryption_of_zero(monkeypatch):
+    """Whoever sent c₁ could divide c₁·p by it, or try which p it is."""
+    secret = pair("ckks")
+    public = secret.public
+    form = Form(1, 50, 40, 1024)
+    matrix = np.arange(50)[:, None] % 3
+    encrypted = secret.encrypt(np.ones((1, 50), int), form)
+    prepared = public.prepare(matrix, form)
+    here = ring(ckks.PARAMETERS)
+
+    nothing = here.encode(np.zeros(4096), here.place("flat", 0)[0], 2.0**78)
+    known = ckks.dump(public.key.encrypt(nothing))
+
+    def guessed():
+        product = ckks.seal().Ciphertext()
+        sent = here.load("Ciphertext", encrypted[0])
+        here.evaluator.multiply_plain(sent, prepared.plaintext(0, 0), product)
+        here.evaluator.add_inplace(product, here.load("Ciphertext", known))
+        here.evaluator.rescale_to_next_inplace(product)
+        return second_polynomial(product)
+
+    def told():
+        products = public.multiply(encrypted, prepared, form, masked=False)
+        return second_polynomial(here.load("Ciphertext", products.blocks[0]))
+
+    assert len({guessed(), told(), told()}) == 3
+    cover = lambda *_: here.load("Ciphertext", known)  # noqa: E731
+    monkeypatch.setattr(type(public.key), "encrypt", cover)
+    assert guessed() == told()  # whoever knows what it is covered by sees the matrix
+
+
 def test_masked_products_tell_the_key_holder_nothing_at_all():
     for cipher in ("ckks", "paillier-2048"):
         secret = pair(cipher)

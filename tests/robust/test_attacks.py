@@ -254,3 +254,9 @@ def test_buckets_work_where_only_sums_are_seen_and_other_rules_say_that_they_do_
     clipped.fit(federation(so.FedAvg, secure=True), progress=False)
     start = learner(so.FedAvg, lr=1e-12, rounds=1).fit(federation(so.FedAvg), progress=False)
     assert np.linalg.norm(clipped.weights_ - start.weights_) <= 0.0101
+
+
+def test_noise_that_is_counted_for_a_mean_takes_no_rule():
+    dp = so.DP(epsilon=1.0, delta=1e-5, clip=1.0)
+    with pytest.raises(so.errors.UsageError, match="counts the noise of a mean"):
+        learner(so.FedAvg, aggregate=R.Median(), dp=dp, weight=None)

@@ -58,3 +58,10 @@ def die(client, ask):
         (folder / f"killed-{deaths}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return {"draw": client.rng.normal(size=3), "secret": client.secret}
+
+
+@task("agent.whisper", ask=Numbers, release=[Facts("times")], sealed=True)
+def whisper(client, ask):
+    """How often this client was asked for something that may have come too late."""
+    client.state["whispers"] = client.state.get("whispers", 0) + 1
+    return {"times": client.state["whispers"]}

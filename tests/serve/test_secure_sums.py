@@ -11,7 +11,7 @@ import pytest
 
 import solera as so
 from solera.core.engine import Ask
-from solera.core.errors import NotEnoughReplies, Refusal, UsageError
+from solera.core.errors import NotEnoughReplies, Refusal, SecureSumFailed, UsageError
 from solera.core.payload import encode
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
@@ -19,7 +19,7 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 
 from network import Network, kill  # noqa: E402
 
-from solera.privacy.secure_sum import SecureSumFailed, tasks  # noqa: E402
+from solera.privacy.secure_sum import tasks  # noqa: E402
 from solera.serve import wire  # noqa: E402
 from solera.serve.agent import secure_sums  # noqa: E402
 from solera.serve.agent.home import Place  # noqa: E402

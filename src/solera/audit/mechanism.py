@@ -51,6 +51,7 @@ def mechanism(
     with_secret: Any,
     without_secret: Any,
     *,
+    difference: Any = None,
     trials: int = 1000,
     delta: float = 0.0,
     claimed: float | None = None,
@@ -61,21 +62,23 @@ def mechanism(
     The data sets differ by the secret: a canary row, or a canary client whose update is as long as
     clipping allows. Half of the releases teach the attacker the direction in which they
     differ, scaled by the noise in each number (Fisher's discriminant, the best test for
-    Gaussian noise); the projections of the other half are counted.
+    Gaussian noise); the projections of the other half are counted. An attacker that knows the
+    secret is stronger: ``difference`` is what it adds to a release without noise.
     """
     if trials < 20:
         raise UsageError(f"mechanism(trials={trials}): at least 20 are needed to count")
     inside = np.stack([_flat(release(with_secret)) for _ in range(2 * trials)])
     outside = np.stack([_flat(release(without_secret)) for _ in range(2 * trials)])
-    direction = _direction(inside[:trials], outside[:trials])
+    known = None if difference is None else _flat(difference)
+    direction = _direction(inside[:trials], outside[:trials], known)
     present, absent = inside[trials:] @ direction, outside[trials:] @ direction
     area, _ = roc(present, absent)
     bound = epsilon_of_scores(present, absent, delta=delta, confidence=confidence)
     return Distinguished(trials, area, bound, delta, confidence, claimed)
 
 
-def _direction(inside: FloatArray, outside: FloatArray) -> FloatArray:
-    gap = inside.mean(axis=0) - outside.mean(axis=0)
+def _direction(inside: FloatArray, outside: FloatArray, known: FloatArray | None) -> FloatArray:
+    gap = inside.mean(axis=0) - outside.mean(axis=0) if known is None else known
     spread = (inside.var(axis=0) + outside.var(axis=0)) / 2
     floor = 1e-12 * (1 + spread.max(initial=0.0))
     return np.asarray(gap / (spread + floor))

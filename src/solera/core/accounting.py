@@ -28,7 +28,7 @@ They would tell a smaller ε where it is above ten or so; without them none is t
 """
 _FEW_ORDERS = (*range(2, 25), 28, 32, 40, 48, 64, 128)
 """To look for a noise multiplier, which takes many tries."""
-_MOST_NOISE = 1e6
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def epsilon_of(events: Iterable[Event], delta: float, accountant: Accountant = "
     events = grouped(events)
     if not events:
         return 0.0
-    if any(event.noise <= 0 for event in events):
+    if _too_little(events):
         return math.inf
     if delta == 0:
         return _pure(events)
@@ -73,7 +73,8 @@ def epsilon_of(events: Iterable[Event], delta: float, accountant: Accountant = "
             orders, rdp = _composed_rdp(events)
             from dp_accounting.rdp import compute_epsilon
 
-            return float(compute_epsilon(orders, rdp, delta)[0])
+            epsilon = float(compute_epsilon(orders, rdp, delta)[0])
+            return epsilon if epsilon >= 0 else math.inf
         return float(_accountant(events, accountant).get_epsilon(delta))
 
 
@@ -82,7 +83,7 @@ def delta_of(events: Iterable[Event], epsilon: float, accountant: Accountant = "
     events = grouped(events)
     if not events:
         return 0.0
-    if any(event.noise <= 0 for event in events):
+    if _too_little(events):
         return 1.0
     if accountant == "analytic":
         return _gaussian_delta(_one_gaussian(events), epsilon)
@@ -126,6 +127,11 @@ def noise_for(
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def _too_little(events: Iterable[Event]) -> bool:
+    """Whether some noise is so small that it is none: the accountants' numbers overflow there."""
+    return any(not event.noise >= _LEAST_NOISE for event in events)
 
 
 def _one_gaussian(events: Iterable[Event]) -> float:

@@ -19,6 +19,7 @@ from solera.core.ranges import value_at
 from solera.core.task import Task
 
 if TYPE_CHECKING:
+    from solera.core.engine import Ask
     from solera.core.federation import Replies
 
 
@@ -26,8 +27,8 @@ class Cover(Component, abstract=True):
     """What becomes of a released reply at the client; made anew from its parameters there."""
 
     @abstractmethod
-    def cover(self, client: Client, reply: Any) -> Any:
-        """The reply as it leaves; ``client.state`` is kept with it."""
+    def cover(self, client: Client, ask: Ask, reply: Any) -> Any:
+        """The reply to an ask as it leaves; ``client.state`` is kept with it."""
 
 
 def build_cover(description: Any) -> Cover:
@@ -48,10 +49,6 @@ class SecureFold(Protocol):
 
     def asks(self, plan: Plan) -> Plan:
         """The plan, and what is asked besides to fold it so."""
-
-
-class NotASum(UsageError):
-    """Something that is no sum was to be folded in secret."""
 
 
 _NAMES_ONLY = ("facts", "categories", "extremes")

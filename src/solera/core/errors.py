@@ -99,6 +99,14 @@ class NotEnoughReplies(SoleraError):
         self.failures = list(failures)
 
 
+class SecureSumFailed(NotEnoughReplies):
+    """Too few clients were left to find a secure sum; no single reply is known to anyone."""
+
+
+class NotASum(UsageError):
+    """Something that is no sum was to be folded in secret."""
+
+
 class WorkerDied(SoleraError):
     """A worker process of the ``processes`` engine ended unexpectedly."""
 

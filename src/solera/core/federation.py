@@ -18,9 +18,9 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import IntArray
 from solera.core.component import Component, build_fitted
 from solera.core.constraints import Positive, check_arguments
-from solera.core.cover import NotASum, SecureFold, find_secure, told_alone
+from solera.core.cover import SecureFold, find_secure, told_alone
 from solera.core.engine import Ask, Block, Engine, PerClient, Preparation, payload_size
-from solera.core.errors import NotEnoughReplies, PayloadTooLarge, UsageError
+from solera.core.errors import NotASum, NotEnoughReplies, PayloadTooLarge, UsageError
 from solera.core.html import html_table
 from solera.core.meter import Meter, Record, compact, same_for_all
 from solera.core.payload import DEFAULT_LIMITS, Limits, encoded_size, read_only

@@ -184,9 +184,11 @@ class EarlyStopping(Callback, Component):
 
     def on_end(self, learner: Any) -> None:
         if self.best_state_ is not None:
-            history = learner.history_
+            history, accounts = learner.history_, vars(learner).get("accounts_")
             learner.set_state(self.best_state_)
             learner.history_ = history
+            if accounts is not None:  # what later rounds have spent of privacy is spent
+                learner.accounts_ = accounts
 
 
 class StopAt(Callback, Component):

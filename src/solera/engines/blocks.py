@@ -206,7 +206,7 @@ class Runner:
                 payloads = self.gates.release(task, ask, group, payloads, admitted)
             if ask.cover is not None:
                 cover = build_cover(ask.cover).cover
-                payloads = [cover(c, reply) for c, reply in zip(group, payloads, strict=True)]
+                payloads = [cover(c, ask, reply) for c, reply in zip(group, payloads, strict=True)]
             if len(payloads) != len(clients):
                 raise TaskError(
                     f"task {task.name!r}: many= gave {len(payloads)} replies "
@@ -265,7 +265,7 @@ class Runner:
         if self.gates is not None and admitted is not None:
             (reply,) = self.gates.release(task, ask, asked.alone, [reply], admitted)
         if ask.cover is not None:
-            reply = build_cover(ask.cover).cover(asked, reply)
+            reply = build_cover(ask.cover).cover(asked, ask, reply)
         return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
 
     def _source_for(self, ask: Ask) -> Source:

@@ -128,7 +128,7 @@ class Learner(Stateful, Component, abstract=True):
         self.reset()
         self.history_ = []
         self._kept = None
-        keeping = self._keeping(federation, keep, checkpoint) if keep else None
+        keeping = self._keeping(federation) if keep else None
         if keeping is not None:
             federation = federation.over(keeping)
         bar = [RoundBar()] if is_wanted(progress) else []
@@ -144,7 +144,7 @@ class Learner(Stateful, Component, abstract=True):
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
-        self._trained_with = training_facts(federation, started=start is not None)
+        self._trained_with = training_facts(federation, self, started=start is not None)
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None
@@ -179,7 +179,18 @@ class Learner(Stateful, Component, abstract=True):
                 "nothing was kept of this model's training",
                 hint="fit(federation, keep=True), or fit again: forget(client, federation)",
             )
-        exact = self._forget(client, stored, federation, progress)
+        if stored is not None and stored["started"]:
+            raise CannotForget(
+                "the model began with another one, which knows the client as well",
+                hint="forget the client in that one and fit(start=…) again",
+            )
+        known = dict(vars(self))
+        try:
+            exact = self._forget(client, stored, federation, progress)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(known)  # what could not be forgotten is as it was
+            raise
         self._receipt = None
         if key is not None:
             facts: dict[str, Any] = {"before": before, "after": self.to_bytes(), "exact": exact}
@@ -200,11 +211,6 @@ class Learner(Stateful, Component, abstract=True):
             check_can_keep(federation)
             self.fit(federation.without(client), progress=progress)
             return True
-        if kept["started"]:
-            raise CannotForget(
-                "the model began with another one, which knows the client as well",
-                hint="forget the client in that one and fit(start=…) again",
-            )
         rest = self._rest(client, kept, federation)
         rest.engine = KeptReplies(kept, None if federation is None else federation.engine)
         self.fit(rest, progress=progress, keep=True)
@@ -213,9 +219,8 @@ class Learner(Stateful, Component, abstract=True):
 
     def _rest(self, client: int | str, kept: Any, federation: Federation | None) -> Federation:
         """The clients that are left of those that took part."""
-        engine = KeptReplies(kept)
         if federation is None:
-            federation = Federation(engine, seed=kept["seed"])
+            federation = Federation(KeptReplies(kept), seed=kept["seed"])
             federation.names = tuple(kept["names"])
         elif federation.engine.clients != kept["clients"] or federation.seed != kept["seed"]:
             raise CannotForget("the federation is not the one that the model was fitted to")
@@ -228,7 +233,7 @@ class Learner(Stateful, Component, abstract=True):
             everyone = range(rest.engine.clients)
             self._kept["forgotten"] = sorted(set(everyone) - set(rest.clients.tolist()))
 
-    def _keeping(self, federation: Federation, keep: Any, checkpoint: Any) -> KeepingEngine:
+    def _keeping(self, federation: Federation) -> KeepingEngine:
         """The engine that keeps what forgetting needs."""
         check_can_keep(federation)
         return KeepingEngine(federation.engine, federation.seed, federation.names)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from solera.core.accounting import Event, epsilon_of
 from solera.core.federation import Federation
 from solera.core.rounds import logged
 from solera.core.schema import Schema
@@ -22,13 +23,16 @@ CARD: Final = ".card.md"
 _PACKAGES = ("solera", "numpy", "scikit-learn", "torch")
 
 
-def training_facts(federation: Federation, *, started: bool) -> dict[str, Any]:
+def training_facts(federation: Federation, learner: Any, *, started: bool) -> dict[str, Any]:
     """What a model keeps of its training: clients, rows where they are known, seed, versions.
 
-    ``started`` says whether it began with a model, whose clients and rows are not counted here.
+    ``started`` says whether it began with a model, whose clients and rows are not counted here; of
+    a learner that adds noise it is kept whether that was ``simulated``.
     """
     sizes = federation.engine.sizes("train")
     earlier = {"started": True} if started else {}
+    if any("accounts_" in vars(part) for part in _parts(learner)):
+        earlier["simulated"] = bool(getattr(federation.engine, "simulated", False))
     secure = {} if federation.secure is None else {"secure": repr(federation.secure)}
     return {
         **earlier,
@@ -59,7 +63,7 @@ def model_card(learner: Any, evaluation: Any, energy: Any) -> str:
         "Data": _data(learner.schema_),
         "Training": _rounds(learner, training),
         "Metrics": _metrics(evaluation),
-        "Privacy": [*_privacy(learner), *_secure(training)],
+        "Privacy": [*_privacy(learner, training), *_secure(training)],
         "Energy": ["not measured" if energy is None else f"{energy}"],
         "Versions": [f"{name} {number}" for name, number in training.get("versions", {}).items()],
         "Limits": _limits(learner),
@@ -112,13 +116,22 @@ def _metrics(evaluation: Any) -> list[str]:
     return found
 
 
-def _privacy(learner: Any) -> Iterator[str]:
+def _privacy(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
     params = learner.get_params()
-    bounds = {k: v for k, v in params.items() if k.endswith("epsilon") and v is not None}
-    if not bounds:
+    noised = [part for part in _parts(learner) if "accounts_" in vars(part)]
+    if not noised:
         yield "differential privacy: none, ε is not bounded"
-    for name, value in bounds.items():
-        yield f"differential privacy: {name}={value:g}"
+    for part in noised:
+        dp, accounts = part.dp, part.accounts_
+        spent = [Event.from_payload(event) for event in accounts["events"]]
+        epsilon = epsilon_of(spent, accounts["delta"], "rdp" if dp is None else dp.accountant)
+        hidden = "record" if dp is None else dp.level
+        yield (
+            f"differential privacy: ε = {epsilon:.4g} at δ = {accounts['delta']:g} for one {hidden}"
+            f", by {type(part).__name__}; not for the names of columns, categories and classes"
+        )
+        if training.get("simulated"):
+            yield "its noise was simulated from the seed and protects nobody"
     encrypted = [v for k, v in params.items() if k.endswith("encrypt") and v is not None]
     yield f"encryption of what clients send: {encrypted[0]!r}" if encrypted else "encryption: none"
 
@@ -126,6 +139,11 @@ def _privacy(learner: Any) -> Iterator[str]:
 def _secure(training: Mapping[str, Any]) -> Iterator[str]:
     if "secure" in training:
         yield f"what clients sent was masked, only sums could be read: `{training['secure']}`"
+
+
+def _parts(learner: Any) -> list[Any]:
+    """The learner, and those of which it is made."""
+    return [learner, *(p for step in vars(learner).get("steps_", ()) for p in _parts(step))]
 
 
 def _limits(learner: Any) -> Iterator[str]:

@@ -69,6 +69,7 @@ class KeepingRounds(KeepingEngine):
         super().__init__(engine, seed, names)
         self.kept["first"] = {}
         self.kept["states"] = {}
+        self.kept["resumed"] = False
         self._last: dict[str, Any] | None = None
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
@@ -89,14 +90,39 @@ class KeepingRounds(KeepingEngine):
             self.checkpoint.write(content)
 
     def read(self) -> dict[str, Any] | None:
-        """Where a loop that was interrupted goes on."""
-        return None if self.checkpoint is None else self.checkpoint.read()
+        """Where a loop that was interrupted goes on; who took part before that is not known."""
+        content: dict[str, Any] | None = None if self.checkpoint is None else self.checkpoint.read()
+        self.kept["resumed"] = bool(content and content["next"])
+        return content
 
 
 def _trains(ask: Ask) -> bool:
     """Whether what is asked for changes a model."""
     released = find_task(ask.task, ask.version).release or ()
-    return any(isinstance(release, Update) for release in released)
+    return any(release.kind == Update.kind for release in released)
+
+
+def first_part(kept: Kept, client: int) -> tuple[int | None, dict[str, Any] | None]:
+    """The first round of a client, and the state before it; None for a client without any.
+
+    Without a state the loop begins anew.
+    """
+    if kept["resumed"]:
+        return 0, None
+    first = kept["first"].get(str(client))
+    state = kept["states"].get(str(first))
+    return (first, state) if state is not None or first is None else (0, None)
+
+
+def keep_earlier(kept: Kept, before: Kept, round: int) -> None:
+    """Add to what was kept from a round on what was kept of the rounds before."""
+    early = {client: first for client, first in before["first"].items() if first < round}
+    kept["first"] = {**kept["first"], **early}
+    kept["states"] = {
+        **kept["states"],
+        **{first: state for first, state in before["states"].items() if int(first) <= round},
+    }
+    kept["resumed"] = False
 
 
 class GoOn:

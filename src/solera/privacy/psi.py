@@ -13,7 +13,9 @@ that he guesses on them, as he could on hashes.
 Points are u-coordinates and the product is X25519 (RFC 7748) of the library *cryptography*: numbers
 are multiples of 8, which removes the small subgroups. H(x) takes SHA-512 of x until it is the
 coordinate of a point of the curve itself rather than of its twist; otherwise the side would be
-kept by all multiplications, and tell one bit of every identifier.
+kept by all multiplications, and tell one bit of every identifier. The library holds Python's lock
+while it multiplies, so threads do not help: parties work at the same time in processes of their
+own, at agents and with ``engine="processes"``.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def detection(history: list[dict[str, Any]], attackers: Any) -> str:
 def _data(full: bool) -> Any:
     if full:
         X, y, X_test, y_test = so.datasets.mnist()
-        return X[:10_000] / np.float32(255), y[:10_000], X_test / np.float32(255), y_test
+        return X[:10_000], y[:10_000], X_test, y_test
     X, y, X_test, y_test = so.datasets.digits()
     return X / 16, y, X_test / 16, y_test
 

@@ -72,15 +72,14 @@ class AttackedEngine:
 def _update_entries(ask: Ask) -> list[str]:
     """The entries of the task's reply that change a model."""
     released = find_task(ask.task, ask.version).release or ()
-    return [entry for release in released if isinstance(release, Update)
-            for entry in release.entries]  # fmt: skip
+    return [entry for r in released if r.kind == Update.kind for entry in r.entries]
 
 
 def _arrays(ask: Ask, reply: Reply, entries: Sequence[str]) -> list[tuple[str, Array, Any]]:
     """Name, numbers, and what these are the difference to, of every array of an update."""
     arrays = []
     for name in entries:
-        value = reply.payload[name]
+        value = reply.payload.get(name)
         if isinstance(value, dict):
             sent = value["values"]
             if sent.dtype.kind != "f":
@@ -88,7 +87,7 @@ def _arrays(ask: Ask, reply: Reply, entries: Sequence[str]) -> list[tuple[str, A
                     "attacks change updates as they are: leave so.updates.Quantise out"
                 )
             arrays.append((name, sent, _model_sent(ask, sent)))
-        elif np.ndim(value):
+        elif value is not None and np.ndim(value):
             arrays.append((name, np.asarray(value), ask.payload[name] if name != "control" else 0))
     return arrays
 

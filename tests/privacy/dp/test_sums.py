@@ -215,6 +215,14 @@ def test_noised_sums_leave_until_the_budget_is_spent():
         so.FedHEONN(lam=0.5, dp=local).fit(fed)
 
 
+def test_noise_without_a_budget_is_refused_whatever_would_leave_without():
+    """Rows are clipped for it, and a tiny clip singles one out; nothing counts the noise."""
+    fed = clients(policy="training")
+    with pytest.raises(NotEnoughReplies, match="no budget"):
+        so.FedHEONN(dp=DP).fit(fed)
+    so.FedHEONN(dp=DP).fit(clients(policy="trusted"))
+
+
 def test_a_share_of_the_noise_is_counted_as_a_share():
     fed = clients(policy=replace(POLICIES["training"], budget=(2.5, 1e-4)))
     with pytest.raises(NotEnoughReplies, match="privacy budget"):

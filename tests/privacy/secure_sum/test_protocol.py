@@ -10,14 +10,13 @@ import pytest
 
 import solera as so
 from solera.core.component import describe
-from solera.core.cover import NotASum
 from solera.core.disclosure.declared import check_payload
 from solera.core.engine import PerClient
-from solera.core.errors import NotEnoughReplies, Refusal, UsageError
+from solera.core.errors import NotASum, NotEnoughReplies, Refusal, SecureSumFailed, UsageError
 from solera.core.payload import encode
 from solera.engines.blocks import Faults
 from solera.engines.local import LocalEngine
-from solera.privacy.secure_sum import SecureSum, SecureSumFailed
+from solera.privacy.secure_sum import SecureSum
 
 pytest.importorskip("cryptography", reason="the extra 'secure' is not installed")
 
@@ -257,6 +256,7 @@ def put(**values):
         ("test.vector", put(form={"x": {"$leaf": ["float64", [10**9]]}})),
         ("test.vector", put(form=3)),
         ("test.vector", dict.clear),
+        ("test.vector", put(asked=bytes(24))),
         ("secure.confirm", put(confirmations=np.zeros((8, 3), np.uint8))),
         ("secure.confirm", put(confirmations=np.zeros((8, 16), np.uint8))),
         ("secure.unmask", put(shares=b"")),
@@ -322,6 +322,7 @@ class Liar:
 
     def __init__(self, clients=CLIENTS):
         self.fed = federation(clients, secure=False)
+        self.masked = {}
         self.ids = np.arange(clients)
         told = self.ask(tasks.tell_keys, {})
         self.roster = {
@@ -343,24 +344,33 @@ class Liar:
         self.sealed = self.ask(tasks.give_shares, self.roster)
         return self
 
-    def mask(self, members=None, to=None, **payload):
+    def mask(self, members=None, to=None, rule=None, **payload):
         from dataclasses import replace
 
         who = self.ids if members is None else np.asarray(members)
-        masking = tasks.Masking(so.aggregations.Sum(), who, len(self.ids))
+        masking = tasks.Masking(rule or so.aggregations.Sum(), who, len(self.ids))
         replies = self.fed.ask(vector, payload, to=to, quorum=0)
         replies.ask = replace(replies.ask, cover=describe(masking))
-        self.masked = {reply.client: reply.payload for reply in replies}
+        self.masked |= {reply.client: reply.payload for reply in replies}
         self.refusals = {failure.client: failure.reason for failure in replies.failures}
         return self
 
     def tell(self, views):
         """To each client its own story of who has answered."""
-        payload = PerClient({c: {"clients": np.array(view)} for c, view in views.items()})
-        said = self.ask(tasks.confirm, payload, to=sorted(views))
+        payload = {c: {"clients": np.array(view), **self.asked(c)} for c, view in views.items()}
+        said = self.ask(tasks.confirm, PerClient(payload), to=sorted(views))
         self.said = {c: dict(zip(r["to"].tolist(), r["confirmations"], strict=True))
                      for c, r in said.items()}  # fmt: skip
         return self
+
+    def asked(self, client):
+        """What others said to a client of what they were asked."""
+        lines = {
+            c: np.frombuffer(r["asked"], np.uint8).reshape(-1, 16)[r["to"] == client]
+            for c, r in self.masked.items()
+            if c != client
+        }
+        return {"senders": np.array(list(lines)), "asked": np.concatenate(list(lines.values()))}
 
     def open(self, to, saying=None):
         """Ask for shares; every client gets what others said to it."""
@@ -435,6 +445,18 @@ def test_the_reply_of_a_client_that_is_said_to_be_gone_stays_masked():
     assert chi_square(words.tobytes()) < 400
 
 
+@pytest.mark.parametrize("other", [{"payload": {"times": 0.0}}, {"weigh": "n"}])
+def test_all_are_asked_the_same_and_add_up_the_same(other):
+    """All but one asked for nothing: what is left of the sum would be that one's reply."""
+    rest = [c for c in range(CLIENTS) if c != 4]
+    weigh = so.aggregations.Mean(other["weigh"]) if "weigh" in other else so.aggregations.Sum()
+    liar = Liar().share().mask(to=rest, rule=weigh, **other.get("payload", {})).mask(to=[4])
+    assert len(liar.masked) == CLIENTS
+    liar.tell(everyone(range(CLIENTS)))
+    assert liar.said == {}
+    assert "client 4 does not say that it was asked the same" in liar.refusals[0]
+
+
 def test_words_of_others_or_made_up_do_not_count():
     liar = Liar().share().mask().tell(everyone(range(CLIENTS)))
     forged = {c: np.full(16, 7, np.uint8) for c in range(1, CLIENTS)}
@@ -447,8 +469,10 @@ def test_words_of_others_or_made_up_do_not_count():
 
 def test_no_client_gives_both_kinds_of_share_of_one_peer():
     liar = Liar().share().mask().tell(everyone(range(CLIENTS)))
-    again = liar.ask(tasks.confirm, {"clients": np.array([c for c in range(CLIENTS) if c != 4])})
-    assert again == {}
+    said = liar.said
+    liar.tell(everyone([c for c in range(CLIENTS) if c != 4]))
+    assert liar.said == {}
+    liar.said = said
     assert all("out of turn" in why for why in liar.refusals.values())
     given = liar.open(range(CLIENTS))
     assert len(given) == CLIENTS
@@ -460,6 +484,7 @@ def test_masks_are_used_once():
     """The difference of two replies under the same masks would be that of the replies."""
     liar = Liar().share().mask()
     assert len(liar.masked) == CLIENTS
+    liar.masked = {}
     liar.mask(times=2.0)
     assert liar.masked == {}
     assert "out of turn" in liar.refusals[0]

@@ -438,3 +438,21 @@ def test_a_task_that_adds_no_noise_takes_no_word_of_it(network):
         (failure,) = answer(network, "agent.count", ask)
     assert failure.kind == "refused"
     assert "privacy" in failure.reason
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_again_for_a_late_reply_is_not_done_twice(network):
+    """A task that exchanges messages moves on with every ask; others are done as often as asked."""
+    with working(hire(network)):
+        fed = network.connect("again")
+
+        def times(task, numbers):
+            (reply,) = fed.ask(task, {"numbers": numbers}).collect()
+            return reply["times"]
+
+        assert [times("agent.whisper", 1), times("agent.whisper", 1)] == [1, 1]
+        assert times("agent.whisper", 2) == 2
+        assert times("agent.whisper", 1) == 3
+        fed.close()

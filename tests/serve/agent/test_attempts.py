@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import solera as so
-from solera.core.errors import Refusal, UsageError
+from solera.core.errors import PayloadError, Refusal, UsageError
 from solera.core.payload import decode, encode
 
 for library in ("httpx", "cryptography"):
@@ -237,6 +237,18 @@ def test_a_reason_of_600_kb_neither_leaves_nor_stops_the_log(agent, liar):
     assert len(liar.replies[-1]["reason"]) <= 500
     liar.ask(task="data.flaws")
     assert agent.step() == 1
+
+
+@pytest.mark.parametrize("error", [Refusal, PayloadError])
+def test_whatever_is_wrong_the_reason_is_short(agent, liar, monkeypatch, error):
+    def refuse(*_, **__):
+        raise error("x" * 600_000)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "check_ask", refuse)
+        liar.ask()
+        assert agent.step() == 1
+    assert len(liar.replies[-1]["reason"]) <= 500
 
 
 def test_being_told_to_end_is_no_fault_of_the_ask(agent, liar, monkeypatch):

@@ -3,8 +3,9 @@
 A task that can add noise takes a table ``privacy`` in its ask and declares what its reply would be
 without as the release inside a :class:`Noised`. Where the owner's policy has a budget ([privacy])
 the noise is what counts: the gate computes from the ask what it is worth, puts that down in the
-ledger, which refuses beyond the budget, and lets the reply go as it is. Without a budget, or
-without noise, the rules of the release inside hold.
+ledger, which refuses beyond the budget, and lets the reply go as it is. Without noise the rules of
+the release inside hold. Noise without a budget is refused: rows are clipped for it, so that what
+stands behind the numbers is not what the rules inside would look at.
 """
 
 from __future__ import annotations
@@ -64,11 +65,16 @@ def check_budget(
         )
 
 
+def wants_noise(payload: Any) -> bool:
+    """Whether an ask has noise added."""
+    return isinstance(payload, Mapping) and payload.get("privacy") is not None
+
+
 def is_noised(payload: Any, limits: ReleaseLimits | None) -> bool:
     """Whether an ask has noise added, and the owner has a budget that it is counted against."""
     if limits is None or limits.budget is None or limits.trusted:
         return False
-    return isinstance(payload, Mapping) and payload.get("privacy") is not None
+    return wants_noise(payload)
 
 
 class Noised(Release):
@@ -99,9 +105,10 @@ class Noised(Release):
 
     def judge(self, leaving: Leaving) -> Any:
         limits = leaving.limits
-        if not is_noised(leaving.ask, limits):
+        if not wants_noise(leaving.ask):
             return self.inside.judge(leaving)
-        assert limits.budget is not None
+        if limits.budget is None:
+            raise leaving.refuse("it adds noise, and the policy has no budget for that: [privacy]")
         if limits.unit is not None and self.by_row(leaving.ask):
             raise leaving.refuse(f"its noise protects rows, a {limits.unit!r} may have several")
         events = self.spends(leaving.client, leaving.ask)

@@ -20,7 +20,13 @@ from solera.core.task import Task
 from solera.engines.kept import KeepingEngine
 from solera.learn.base import Predictor
 from solera.learn.probabilities import sigmoid, softmax
-from solera.learn.unlearning import GoOn, KeepingRounds, check_can_keep
+from solera.learn.unlearning import (
+    GoOn,
+    KeepingRounds,
+    check_can_keep,
+    first_part,
+    keep_earlier,
+)
 from solera.learn.warm_start import continued_model
 from solera.robust.buckets import Buckets
 from solera.robust.collect import Robust
@@ -155,7 +161,7 @@ class Averaging(Predictor, abstract=True):
         """Who chooses the clients of a round."""
         return self.select
 
-    def _keeping(self, federation: Federation, keep: Any, checkpoint: Any) -> KeepingEngine:
+    def _keeping(self, federation: Federation) -> KeepingEngine:
         check_can_keep(federation)
         return KeepingRounds(federation.engine, federation.seed, federation.names)
 
@@ -163,17 +169,16 @@ class Averaging(Predictor, abstract=True):
         self, client: int | str, kept: Any, federation: Federation | None, progress: bool | None
     ) -> bool:
         """Go on from the last round before the client took part, without it: not exact."""
-        if federation is None or kept is None:
-            if federation is None:
-                raise CannotForget(
-                    f"{type(self).__name__} learns in rounds: the others must train again",
-                    hint="give the federation as well: model.forget(client, federation)",
-                )
+        if federation is None:
+            raise CannotForget(
+                f"{type(self).__name__} learns in rounds: the others must train again",
+                hint="give the federation as well: model.forget(client, federation)",
+            )
+        if kept is None:
             return super()._forget(client, kept, federation, progress)
         rest = self._rest(client, kept, federation)
-        first = kept["first"].get(str(federation.find_client(client)))
-        state = kept["states"].get(str(first))
-        at = len(self.history_) if first is None else (first if state is not None else 0)
+        first, state = first_part(kept, federation.find_client(client))
+        at = len(self.history_) if first is None else first
         log.warning(
             "client %s is forgotten by training again from round %d on; this is not exact: who "
             "took part before depended on who was there",
@@ -183,6 +188,8 @@ class Averaging(Predictor, abstract=True):
         if first is not None:
             begin = None if state is None else GoOn(state)
             self.fit(rest, checkpoint=begin, progress=progress, keep=True)
+            assert self._kept is not None
+            keep_earlier(self._kept, kept, at)
         self._forgotten(rest)
         return False
 

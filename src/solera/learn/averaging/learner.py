@@ -190,10 +190,14 @@ class FedAvg(ScoreAveraging):
         }
 
     def round_aggregation(self) -> Aggregation:
+        entries = ["rows", "loss"]
+        if self.dp is not None:  # what is told without noise would not be private
+            entries = ["rows"] if self.dp.adaptive is None else ["rows", "below"]
         return UpdateMean(
             self._shared_size,
             steps=self.update_steps,
             weight=self.weight,
+            entries=entries,
             largest=self.largest_update(),
         )
 
@@ -332,6 +336,11 @@ class FedAvg(ScoreAveraging):
         check_steps(self.update_steps)
         if self.update_steps and self.send == "weights":
             raise UsageError("update_steps work on differences", hint="use send='difference'")
+        if self.dp is not None and self.aggregate is not None:
+            raise UsageError(
+                "dp= counts the noise of a mean; what a rule in its place tells is not counted",
+                hint="leave aggregate= or dp= out",
+            )
         if self.dp is not None:
             self._check_dp(self.dp)
 
@@ -347,6 +356,11 @@ class FedAvg(ScoreAveraging):
                 f"{kind}(dp=…, weight={self.weight!r}): a client that weighs more than others "
                 "needs more noise",
                 hint="equal weights: weight=None",
+            )
+        if self.aggregate is not None:
+            raise UsageError(
+                f"{kind}(dp=…, aggregate={self.aggregate!r}): noise is made for a mean",
+                hint="aggregate=None",
             )
         if self.send != "difference":
             raise UsageError.of(self, "send", self.send, "must be 'difference' with dp=")

@@ -11,7 +11,10 @@ import numpy as np
 from solera.core.accounting import Event
 from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Count, Positive, PositiveFraction
+from solera.core.errors import Refusal
 from solera.privacy.dp.randomness import protecting
+
+MOST_STEPS = 1_000_000
 
 
 class Privacy(TypedDict):
@@ -58,7 +61,10 @@ def protect_updates(
 
 def steps_of(training: Any, rate: float) -> int:
     """How many steps a client takes that draws this share of its rows in each."""
-    return int(training["steps"] or math.ceil(training["epochs"] / rate))
+    steps = int(training["steps"] or math.ceil(training["epochs"] / rate))
+    if steps > MOST_STEPS:
+        raise Refusal(f"{steps:.3g} steps, at most {MOST_STEPS:,}: the rate is too small")
+    return steps
 
 
 def spent_by_reply(client: Client, ask: Any) -> list[Event]:

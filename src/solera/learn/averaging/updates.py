@@ -301,7 +301,7 @@ def _numpy(parts: Parts) -> Parts:
 
 
 class UpdateMean(Aggregation):
-    """The weighted mean of updates, unpacked; the numbers ``entries`` are averaged beside it.
+    """The weighted mean of updates, unpacked; the numbers ``entries`` but ``rows`` beside it.
 
     ``weight`` names the entry to weigh by, or is None, or a function from a reply (a dict) to its
     weight. ``plain`` are vectors that are averaged with equal weights, and their lengths. ``count``
@@ -317,7 +317,7 @@ class UpdateMean(Aggregation):
         *,
         steps: Sequence[UpdateStep] = (),
         weight: Any = "rows",
-        entries: Sequence[str] = ("loss",),
+        entries: Sequence[str] = ("rows", "loss"),
         plain: Mapping[str, int] | None = None,
         largest: Positive | None = None,
     ) -> None:
@@ -381,7 +381,7 @@ class UpdateMean(Aggregation):
 
     def _check(self, fields: Mapping[str, Any]) -> None:
         """Raise an error for entries beside the update that are not those of every reply."""
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("rows", *self.entries), ())
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(self.entries, ())
         shapes |= {name: (size,) for name, size in (self.plain or {}).items()}
         for name in shapes.keys() | fields.keys():
             if name not in fields or name not in shapes:
@@ -402,7 +402,7 @@ class UpdateMean(Aggregation):
         weighted_sum: Callable[[FloatArray], Array],
     ) -> Any:
         weights = self._weights(fields, count)
-        rest = {n: v for n, v in fields.items() if n in self.entries}
+        rest = {n: v for n, v in fields.items() if n in self.entries and n != "rows"}
         weighted = {"update": weighted_sum(weights)}
         weighted.update({name: weights @ value for name, value in rest.items()})
         return {

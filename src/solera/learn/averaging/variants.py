@@ -224,7 +224,8 @@ class FedNova(FedProx):
         super().__init__(model, mu=mu, **averaging)
 
     def round_aggregation(self) -> Aggregation:
-        return super().round_aggregation().set_params(entries=["loss", "length"])
+        mean = super().round_aggregation()
+        return mean.set_params(entries=[*mean.get_params()["entries"], "length"])
 
     def apply_update(self, mean: Entries) -> None:
         super().apply_update({**mean, "update": mean["update"] * float(mean["length"])})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -152,8 +151,7 @@ class FedKMeans(Learner):
                 self._account(r, self.dp, len(r.clients) - len(replies.failures), total, moved)
             if moved <= self.tolerance:
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
-        if self.dp is not None:
-            self.inertia_ = math.nan
+        if self.dp is not None:  # nobody is told the inertia
             return
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]

@@ -179,6 +179,7 @@ class FedHEONN(Additive):
             raise UsageError("FedHEONN(dp=…) asks once: fit knows how much noise that needs")
         federation = as_federation(federation, y)
         self._trained_with = None  # nobody counts who came before and comes later
+        self._kept = None
         with federation.announced(self, lambda: self.asks(None)):
             if "statistics_" in vars(self):
                 if federation.schema is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from solera.core.engine import PerClient
 from solera.core.errors import NotEnoughReplies, SoleraError
 from solera.core.federation import Federation
+from solera.core.replies import Failure
 from solera.core.sealing import SEALED, deliver
 from solera.core.task import Task
 
@@ -61,19 +62,26 @@ class Parties:
             mail = self._waiting.pop((task.name, round, self.numbers[party]), [])
             sealed = {SEALED: deliver(mail)} if mail else {}
             payloads[party] = {**payload, **(own or {}).get(party, {}), **sealed}
-        replies = self.federation.ask(
-            task,
-            PerClient(payloads),
-            to=np.array(asked),
-            deadline=self.deadline,
-            quorum=len(asked),
-            round=round,
-        )
-        try:
-            answered = replies.collect()
-        except NotEnoughReplies as error:
-            raise self._left(task, error) from error.__cause__
-        return {reply.client: self._without_messages(reply) for reply in answered}
+        found: dict[int, Any] = {}
+        while asked:
+            replies = self.federation.ask(
+                task,
+                PerClient({party: payloads[party] for party in asked}),
+                to=np.array(asked),
+                deadline=self.deadline,
+                quorum=0,
+                round=round,
+            )
+            found |= {reply.client: self._without_messages(reply) for reply in replies.collect()}
+            asked = sorted(failure.client for failure in replies.failures)
+            if asked and not self._may_ask_again(replies.failures):
+                raise self._left(task, replies.failures)
+        return dict(sorted(found.items()))
+
+    def _may_ask_again(self, failures: Sequence[Failure]) -> bool:
+        """Whether these parties were late when an earlier driver asked: they may be back now."""
+        replayed = getattr(self.federation.engine, "replayed", False)
+        return replayed and all(failure.kind == "late" for failure in failures)
 
     def _without_messages(self, reply: Any) -> Any:
         payload = reply.payload
@@ -85,13 +93,13 @@ class Parties:
             self._waiting.setdefault(key, []).append({"sender": sender, SEALED: m[SEALED]})
         return {name: value for name, value in payload.items() if name != SEALED}
 
-    def _left(self, task: Task, error: NotEnoughReplies) -> SoleraError:
-        failure = error.failures[0]
+    def _left(self, task: Task, failures: Sequence[Failure]) -> SoleraError:
+        failure = failures[0]
         if isinstance(failure.error, SoleraError) and failure.kind == "failed":
             return failure.error  # what is wrong with the data, in its own words
         name = self.names[failure.client]
         return PartyLeft(
             f"{name} did not answer {task.name!r} ({failure.kind}): {failure.reason}",
-            error.failures,
-            hint="nothing is lost: once it is back, fit goes on from its checkpoint",
+            failures,
+            hint="nothing is lost: once it is back, run the same again and it goes on",
         )

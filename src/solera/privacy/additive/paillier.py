@@ -77,26 +77,30 @@ class PaillierKey(PublicKey):
         checked = form.checked_values(values)
         modulus = self.modulus
         packed = _packed(checked, _width(form))
-        return [modulus.write(modulus.encrypt(number)) for number in packed]
+        return [b"".join(modulus.write(modulus.encrypt(number)) for number in packed)]
 
     def add(self, parts: Sequence[Blocks], form: Form) -> Blocks:
         modulus = self.modulus
-        sums = []
-        for blocks in zip(*parts, strict=True):
-            total, *others = (modulus.read(block) for block in blocks)
-            for other in others:
-                total = total * other % modulus.square
-            sums.append(modulus.write(total))
-        return sums
+        total, *others = (self._read_rows(part, form) for part in parts)
+        for other in others:
+            total = [a * b % modulus.square for a, b in zip(total, other, strict=True)]
+        return [b"".join(map(modulus.write, total))]
+
+    def _read_rows(self, encrypted: Blocks, form: Form) -> list[Any]:
+        """The ciphertexts of all rows, which travel as one string of bytes."""
+        length = self.modulus.length
+        if len(encrypted) != 1 or len(encrypted[0]) != form.rows * length:
+            raise PayloadError(f"these ciphertexts are not those of {form}")
+        whole = encrypted[0]
+        starts = range(0, len(whole), length)
+        return [self.modulus.read(whole[start : start + length]) for start in starts]
 
     def prepare(self, matrix: Any, form: Form) -> _Chained:
         return _Chained(form.checked_matrix(matrix))
 
     def multiply(self, encrypted: Blocks, prepared: Any, form: Form, *, masked: bool) -> Products:
-        if len(encrypted) != form.rows:
-            raise PayloadError(f"{len(encrypted)} ciphertexts are not those of {form}")
         modulus = self.modulus
-        received = [modulus.read(block) for block in encrypted]
+        received = self._read_rows(encrypted, form)
         powers = prepared.powers(received, modulus)
         together = self._columns_together(form)
         shift = gmp().mpz(1) << (_width(form) * form.vectors)

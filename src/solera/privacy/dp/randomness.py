@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.random import Philox
@@ -77,7 +78,7 @@ class Randomness:
         unsure, layers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for first in range(0, count, _AT_ONCE):
             part = drawn[first : first + _AT_ONCE]
-            words = self.words(-(-len(part) // 2) if single else len(part)).view(signed)
+            words: Any = self.words(-(-len(part) // 2) if single else len(part)).view(signed)
             words = words[: len(part)]
             layer = (words & (_LAYERS - 1)).astype(np.int64)
             np.multiply(words >> 8, drawn.dtype.type(scale), out=part)

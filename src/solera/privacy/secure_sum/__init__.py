@@ -6,6 +6,6 @@ overhead*). Any third of them may drop out on the way. :mod:`.tasks` holds what 
 :mod:`.protocol` what the driver does, the rest what both are made of.
 """
 
-from solera.privacy.secure_sum.protocol import SecureSum, SecureSumFailed
+from solera.privacy.secure_sum.protocol import SecureSum
 
-__all__ = ["SecureSum", "SecureSumFailed"]
+__all__ = ["SecureSum"]

@@ -20,9 +20,8 @@ from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import Array, IntArray
 from solera.core.component import describe
 from solera.core.constraints import Positive
-from solera.core.cover import NotASum
 from solera.core.engine import PerClient
-from solera.core.errors import NotEnoughReplies, PayloadError, UsageError
+from solera.core.errors import NotASum, PayloadError, SecureSumFailed, UsageError
 from solera.core.federation import Replies
 from solera.core.payload import encode
 from solera.core.plan import PREPARE, Plan, in_turn, planned
@@ -34,10 +33,6 @@ from solera.privacy.secure_sum.graph import degree, neighbours, threshold
 from solera.privacy.secure_sum.keys import KEY, MAC, OVERHEAD
 from solera.privacy.secure_sum.masks import Words, add_masks
 from solera.privacy.secure_sum.shares import combine
-
-
-class SecureSumFailed(NotEnoughReplies):
-    """Too few clients were left to find a sum; no single reply is known to anyone."""
 
 
 class SecureSum(Aggregation):
@@ -135,14 +130,17 @@ class MaskedWords(Aggregation):
             words, form, bits = (reply.payload[name] for name in ("words", "form", "bits"))
             size = 4 if bits == 32 else 8
             sound = bits in (32, 64, TWO_WORDS) and len(words) == size * size_of(form, bits)
-        except (TypeError, LookupError, AttributeError):
+            to, asked = reply.payload["to"], reply.payload["asked"]
+            asked = np.frombuffer(asked, np.uint8).reshape(len(to), MAC)
+        except (TypeError, ValueError, LookupError, AttributeError):
             sound = False
         if not sound:
             raise PayloadError("the reply is no masked one")
         values = np.frombuffer(words, "<u4" if bits == 32 else "<u8")
         kind = blake2b(encode([form, bits]), digest_size=16).hexdigest()
         clients = np.array([reply.client])
-        return {kind: {"words": values, "form": form, "bits": bits, "clients": clients}}
+        part = {"words": values, "form": form, "bits": bits, "clients": clients}
+        return {kind: {**part, "said": [[reply.client, to, asked]]}}
 
     def combine(self, a: Any, b: Any) -> Any:
         both = dict(a)
@@ -153,7 +151,8 @@ class MaskedWords(Aggregation):
                 continue
             clients = np.sort(np.concatenate([known["clients"], part["clients"]]))
             words = known["words"] + part["words"]
-            both[kind] = {**known, "words": words, "clients": clients}
+            said = sorted([*known["said"], *part["said"]], key=lambda one: one[0])
+            both[kind] = {**known, "words": words, "clients": clients, "said": said}
         return dict(sorted(both.items()))
 
 
@@ -182,7 +181,7 @@ class _Run:
         self._exchange_keys()
         self._exchange_shares()
         sums = self._masked()
-        self._confirm()
+        self._confirm({client: _by_recipient(to, asked) for client, to, asked in sums["said"]})
         words = np.array(sums["words"])
         self._unmask(words)
         return self.rule.from_terms(self.encoding.numbers(words, sums["form"]))
@@ -245,13 +244,16 @@ class _Run:
             raise SecureSumFailed(f"clients gave words of {best['bits']} bits, not {self.bits}")
         return best
 
-    def _confirm(self) -> None:
-        survivors = {"clients": np.sort(self.numbers[self.alive])}
+    def _confirm(self, asked: Mapping[int, Mapping[int, Array]]) -> None:
+        view = np.sort(self.numbers[self.alive])
+        payloads = {}
+        for client in self.alive.tolist():
+            senders, lines = self._said_to(client, asked)
+            payloads[client] = {"clients": view, "senders": senders, "asked": lines}
+        answers = self._asked(tasks.confirm, PerClient(payloads), self.alive, counts=False)
         self.confirmations = {
-            reply.client: dict(
-                zip(reply.payload["to"].tolist(), reply.payload["confirmations"], strict=True)
-            )
-            for reply in self._asked(tasks.confirm, survivors, self.alive, counts=False)
+            reply.client: _by_recipient(reply.payload["to"], reply.payload["confirmations"])
+            for reply in answers
             if self._has_lines(reply, None, "confirmations", MAC)
         }
         self.confirmed = self._enough("confirmed who has answered", self.confirmations)
@@ -287,21 +289,31 @@ class _Run:
     def _what_opens(self, client: int) -> dict[str, Any]:
         """What a client is sent of its neighbours: their word, and the shares that it holds."""
         number = int(self.numbers[client])
-        saying: dict[int, Array] = {}
+        confirmed, confirmations = self._said_to(client, self.confirmations)
         sealed: dict[int, Array] = {}
         for other in self._around(client).tolist():
             neighbour = self.client_of[other]
-            if number in (said := self.confirmations.get(neighbour, {})):
-                saying[other] = said[number]
             if neighbour in self.sealed:
                 place = np.searchsorted(self._around(neighbour), number)
                 sealed[other] = self.sealed[neighbour][place]
         return {
-            "confirmed": np.array(list(saying), np.int64),
-            "confirmations": _rows(list(saying.values()), MAC),
+            "confirmed": confirmed,
+            "confirmations": confirmations,
             "senders": np.array(list(sealed), np.int64),
             "sealed": _rows(list(sealed.values()), tasks.SHARE + OVERHEAD),
         }
+
+    def _said_to(
+        self, client: int, said: Mapping[int, Mapping[int, Array]]
+    ) -> tuple[IntArray, Array]:
+        """The neighbours that said something to a client, and what."""
+        number = int(self.numbers[client])
+        lines = {
+            other: words[number]
+            for other in self._around(client).tolist()
+            if number in (words := said.get(self.client_of[other], {}))
+        }
+        return np.array(list(lines), np.int64), _rows(list(lines.values()), MAC)
 
     def _secret(self, client: int, given: Mapping[int, Mapping[int, Array]]) -> bytes:
         """A seed or a key, of which enough holders gave their shares."""
@@ -391,6 +403,10 @@ class _Run:
 
 def _stacked(pieces: Sequence[bytes]) -> Array:
     return np.stack([np.frombuffer(piece, np.uint8) for piece in pieces])
+
+
+def _by_recipient(to: IntArray, lines: Array) -> dict[int, Array]:
+    return dict(zip(to.tolist(), lines, strict=True))
 
 
 def _rows(lines: Sequence[Array], size: int) -> Array:

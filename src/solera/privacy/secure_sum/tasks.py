@@ -3,16 +3,19 @@
 ====================  ===========================================================================
 ``secure.keys``       draw two pairs of keys and tell the public halves
 ``secure.shares``     see everyone's keys; give every neighbour a sealed share of two secrets
-the ask itself        run the task, pass the gate, add masks (:class:`Masking`)
-``secure.confirm``    see whose masked replies came; tell the neighbours, and stand by it
+the ask itself        run the task, pass the gate, add masks (:class:`Masking`); tell the
+                      neighbours what was asked
+``secure.confirm``    see whose masked replies came, and that these were asked the same; tell the
+                      neighbours, and stand by it
 ``secure.unmask``     give one share of every neighbour: of its own mask's seed if its reply came,
                       of its mask key if it did not
 ====================  ===========================================================================
 
 A client that was told who answered gives shares only if enough neighbours confirm that they were
 told the same, and it gives one kind for each of them: never the seed *and* the key of one client,
-which together would lay its reply bare. It goes through these steps in this order, once; what
-it keeps in between is in its state and gone after the last.
+which together would lay its reply bare. That all were asked the same keeps a coordinator from
+asking all but one for nothing (Pasquini, Francati & Ateniese 2022). A client goes through these
+steps in this order, once; what it keeps in between is in its state and gone after the last.
 
 Neither rows nor numbers computed from them are in any of the four replies.
 """
@@ -31,6 +34,7 @@ from solera.core.aggregation import Aggregation
 from solera.core.clients import Array, Client, IntArray
 from solera.core.cover import Cover
 from solera.core.disclosure.declared import Shape
+from solera.core.engine import Ask
 from solera.core.errors import PayloadError, Refusal
 from solera.core.payload import encode
 from solera.core.release import Facts
@@ -85,9 +89,11 @@ class Roster(TypedDict):
 
 
 class Survivors(TypedDict):
-    """What ``secure.confirm`` takes: whose masked replies came."""
+    """What ``secure.confirm`` takes: whose masked replies came, and what neighbours were asked."""
 
     clients: Clients
+    senders: Annotated[IntArray, Shape("senders", kind="i", least=0)]
+    asked: Annotated[Array, Shape("senders", MAC, kind="i", least=0, most=255)]
 
 
 class Unmask(TypedDict):
@@ -194,8 +200,8 @@ class Masking(Cover):
         self.range = range
         self.precision = precision
 
-    def cover(self, client: Client, reply: Any) -> Any:
-        """The masked words, and the form of what is inside."""
+    def cover(self, client: Client, ask: Ask, reply: Any) -> Any:
+        """The masked words, their form, and word to every neighbour of what was asked."""
         known = _at_step(client, "shares")
         if not self.aggregation.additive:
             raise Refusal(f"{type(self.aggregation).__name__} is no sum")
@@ -216,13 +222,25 @@ class Masking(Cover):
             pair = pair_mask(own_key, public.tobytes(), known["roster"])
             (plus if client.id < other else minus).append(pair)
         add_masks(words, plus, minus)
+        asked = ask_digest(ask, client.id)
+        said = [
+            keys.confirmation(_common(known, other), client.id, int(other), asked)
+            for other in others[with_mask]
+        ]
         kept = ("own_share", "roster", "neighbours", "common", "needed", "peers", "least")
         client.state[STATE] = {
             "step": "masked",
             **{name: known[name] for name in kept},
             "members": others[with_mask],
+            "asked": asked,
         }
-        return {"words": words.tobytes(), "form": form, "bits": encoding.bits}
+        return {
+            "words": words.tobytes(),
+            "form": form,
+            "bits": encoding.bits,
+            "to": others[with_mask],
+            "asked": b"".join(said),
+        }
 
 
 @task("secure.confirm", ask=Survivors, release=[Facts("")])
@@ -235,6 +253,9 @@ def confirm(client: Client, ask: Any) -> dict[str, Any]:
         raise Refusal("those who answered are not in order, or this client is not among them")
     if len(here) + 1 < known["needed"]:
         raise Refusal(f"fewer than {known['needed']:,} clients next to this one have answered")
+    same = _confirmed(client, known, ask["senders"], ask["asked"], known["asked"])
+    if others := [int(other) for other in here if other not in same]:
+        raise Refusal(f"client {others[0]} does not say that it was asked the same as this one")
     told = view_digest(known["roster"], view)
     confirmations = [
         keys.confirmation(_common(known, other), client.id, int(other), told) for other in here
@@ -247,12 +268,9 @@ def confirm(client: Client, ask: Any) -> dict[str, Any]:
 def give_up_shares(client: Client, ask: Any) -> dict[str, Any]:
     """One share of every neighbour: of the seed of those who answered, of the key of the others."""
     known = _at_step(client, "confirmed")
-    agreed = {client.id}
-    for other, said in zip(ask["confirmed"].tolist(), ask["confirmations"], strict=True):
-        if other in known["alive"]:
-            expected = keys.confirmation(_common(known, other), other, client.id, known["told"])
-            if hmac.compare_digest(expected, said.astype(np.uint8).tobytes()):
-                agreed.add(other)
+    said = ask["confirmed"], ask["confirmations"]
+    agreed = _confirmed(client, known, *said, known["told"]).intersection(known["alive"].tolist())
+    agreed.add(client.id)
     if len(agreed) < known["needed"]:
         raise Refusal(
             f"{len(agreed):,} clients confirm who has answered, {known['needed']:,} are needed"
@@ -295,6 +313,26 @@ def pair_mask(private: Any, public: bytes, roster: bytes) -> bytes:
 def own_mask(seed: bytes, roster: bytes) -> bytes:
     """The key of the mask that a client alone has."""
     return keys.derive(seed, "own mask", roster)[:MASK_KEY]
+
+
+def ask_digest(ask: Ask, client: int) -> bytes:
+    """What a client was asked, and how its reply is added up."""
+    steps = [step.digest for step in ask.prepare]
+    said = [ask.task, ask.version, ask.payload_for(client), steps, ask.seed, ask.round, ask.cover]
+    return keys.digest(b"asked", encode(said))
+
+
+def _confirmed(
+    client: Client, known: Mapping[str, Any], senders: IntArray, lines: Array, what: bytes
+) -> set[int]:
+    """The neighbours who say ``what`` to this client."""
+    found = set()
+    for other, said in zip(senders.tolist(), lines, strict=True):
+        if other in known["members"]:
+            expected = keys.confirmation(_common(known, other), other, client.id, what)
+            if hmac.compare_digest(expected, said.astype(np.uint8).tobytes()):
+                found.add(other)
+    return found
 
 
 def _at_step(client: Client, step: str) -> Mapping[str, Any]:

@@ -222,7 +222,7 @@ class Agent:
         memory = self._memory()
         if not memory.answers(pending):
             try:
-                memory = self._work(pending, memory.states)
+                memory = self._again(pending, memory) or self._work(pending, memory.states)
             except NeedsApproval as error:
                 log.info("held: %s", error)
                 return False
@@ -230,6 +230,16 @@ class Agent:
             self.attempts.end(key_of(pending))
         self._send(pending, memory)
         return True
+
+    def _again(self, pending: wire.PendingAsk, memory: Memory) -> Memory | None:
+        """The last reply once more, if it came too late and the same is asked again.
+
+        A task that exchanges messages has moved on with it: done twice, it would end elsewhere.
+        """
+        task = installed_tasks().get(pending.task)
+        if task is None or not task.sealed or not memory.has_answered(pending):
+            return None
+        return replace(memory, sequence=pending.sequence, new_numbers=0)
 
     def _work(self, pending: wire.PendingAsk, states: dict[str, Any]) -> Memory:
         """What this client answers, and what it keeps for every job.

@@ -33,6 +33,10 @@ class Memory(msgspec.Struct, frozen=True):
         known = (self.job, self.sequence, self.ask)
         return known == (ask.job, ask.sequence, digest_of(ask))
 
+    def has_answered(self, ask: wire.PendingAsk) -> bool:
+        """Whether the last reply of this job was to the same words, under an earlier number."""
+        return self.status == "ok" and (self.job, self.ask) == (ask.job, digest_of(ask))
+
     @classmethod
     def read(cls, path: Path) -> Memory:
         """What the file holds; nothing if there is none."""

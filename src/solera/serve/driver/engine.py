@@ -69,6 +69,8 @@ class HttpEngine:
         stored = connection.call("GET", f"/v1/jobs/{job}", wire.Job)
         self.active = stored.clients or []
         self._federation = stored.federation
+        self.replayed = False
+        """Whether the last ask was made before, by a driver that ended since."""
         self.signatures = Signatures(connection, stored.federation, job, known or KnownKeys())
 
     @property
@@ -183,7 +185,8 @@ class HttpEngine:
             clients=[self.active[c] for c in ask.clients.tolist()],
             seconds=ask.deadline,
         )
-        self.connection.request("PUT", path, json=new)
+        told = self.connection.request("PUT", path, json=new).json()
+        self.replayed = not told.get("new", True)
         return path, new
 
     def _upload(self, ask: Ask) -> str | dict[int, str]:
@@ -315,6 +318,10 @@ class DrivenEngine:
     @property
     def client_names(self) -> tuple[str, ...]:
         return self.open_job().client_names
+
+    @property
+    def replayed(self) -> bool:
+        return self.open_job().replayed
 
     @property
     def clients(self) -> int:

@@ -11,6 +11,7 @@ from solera.core.errors import Refusal
 from solera.core.release import RowsOut
 from solera.core.sealing import message
 from solera.core.task import task
+from solera.learn.trees.binned_rows import Cells
 from solera.learn.vertical.boosting.candidates import Candidates
 from solera.learn.vertical.boosting.messages import Begin, Split, Sum, TellSides
 from solera.learn.vertical.boosting.split_trees import Conditions
@@ -105,8 +106,7 @@ def split(client: Client, ask: Any) -> dict[str, Any]:
         if len(inside) != len(cells):
             raise Refusal("a node has other rows than the parties share")
         number = candidates.first_of(numbers)
-        mostly_left = bool(order["mostly_left"][numbers.tolist().index(number)])
-        condition = condition_of(candidates, number, cells[inside], mostly_left)
+        condition = condition_of(candidates, number, cells[inside])
         conditions = conditions.added(ask["tree"], order["node"], *condition)
         left = candidates.left(cells[inside], number)
         taken.append(
@@ -126,13 +126,12 @@ def finish(client: Client, model: str) -> None:
     replace_part(client, model, {k: v for k, v in part.items() if k not in working})
 
 
-def condition_of(
-    candidates: Candidates, number: int, cells: Any, mostly_left: bool
-) -> tuple[int, float, bool]:
+def condition_of(candidates: Candidates, number: int, cells: Cells) -> tuple[int, float, bool]:
     """Column, threshold and side of missing values; where none is missing, that of most rows."""
     column, bin = int(candidates.column[number]), int(candidates.bin[number])
-    missing = (cells[:, column] == candidates.bins.starts_[column + 1] - 1).any()
-    missing_left = bool(candidates.missing_left[number]) if missing else mostly_left
+    missing_left = bool(candidates.missing_left[number])
+    if not (cells[:, column] == candidates.bins.starts_[column + 1] - 1).any():
+        missing_left = bool(2 * candidates.left(cells, number).sum() >= len(cells))
     return column, candidates.threshold(column, bin), missing_left
 
 

@@ -8,12 +8,12 @@ says which of its tied ones comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.learn.trees.boosting.histograms import Units
 from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
 from solera.learn.trees.tree import Tree
@@ -53,17 +53,6 @@ class CandidateTree(GrowingTree):
             int(nodes[i]): np.flatnonzero(gains[i] == most[i]) for i in np.flatnonzero(gained > 0)
         }
 
-    def mostly_left(self, sums: IntArray) -> Callable[[int, IntArray], BoolArray]:
-        """(node, candidates) → whether most rows of the node go left."""
-        nodes, hist = self._all_histograms(sums) if len(self.wanted) else (self.wanted, sums)
-        place = {node: i for i, node in enumerate(nodes.tolist())}
-
-        def is_so(node: int, candidates: IntArray) -> BoolArray:
-            left = self.units.unpacked(hist[place[node], candidates].T)[2]
-            return np.asarray(2 * left >= self.units.unpacked(hist[place[node], -1])[2])
-
-        return is_so
-
     def grow_by(self, sums: IntArray, chosen: Mapping[int, int]) -> None:
         """Split nodes by these candidates, of those that :meth:`best` named."""
         self._chosen = dict(chosen)
@@ -87,8 +76,8 @@ class CandidateTree(GrowingTree):
         )
         candidate = np.array([self._chosen[n] for n in nodes[divided].tolist()], dtype=np.int64)
         sides = np.stack([part[divided, candidate] for part in left])
-        mostly_left = 2 * sides[2] >= wholes[2, divided]
-        splits = np.stack([candidate, np.zeros_like(candidate), mostly_left])
+        unused = np.zeros_like(candidate)
+        splits = np.stack([candidate, unused, unused])
         return divided, splits, sides
 
     def _open_nodes(self) -> IntArray:

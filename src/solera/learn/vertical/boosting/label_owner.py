@@ -49,7 +49,7 @@ def grow(client: Client, ask: Any) -> dict[str, Any]:
         raise Refusal(f"step {step} does not follow step {kept['step'] - 1}")
     state = dict(kept)
     if level == 0:
-        tree = _new_tree(state, ask, rows.y, number)
+        tree = _new_tree(state, ask, number)
     else:
         tree = _take_splits(client, state, ask, rows.X)
     if level == ask["max_depth"]:
@@ -111,7 +111,7 @@ def _units(rows: int, bound: float, ask: Any) -> Units:
     return units_of(rows, bound, counted=ask["loss"] == "squared")
 
 
-def _new_tree(state: dict[str, Any], ask: Any, y: Any, number: int) -> CandidateTree:
+def _new_tree(state: dict[str, Any], ask: Any, number: int) -> CandidateTree:
     """Begin a tree: with new gradients where it is the first of its round."""
     scores = state["scores"]
     k = number % len(scores)
@@ -139,7 +139,6 @@ def choose(client: Client, ask: Any) -> dict[str, Any]:
     orders: dict[int, list[dict[str, Any]]] = {p: [] for p in received}
     own: list[list[int]] = []
     candidates = Candidates.from_payload(part["candidates"])
-    left_rows = tree.mostly_left(sums)
     for node, tied in best.items():
         party, numbers = layout.first(tied)
         if party == client.id:
@@ -150,7 +149,6 @@ def choose(client: Client, ask: Any) -> dict[str, Any]:
                 "node": node,
                 "candidates": numbers,
                 "rows": np.packbits(state["at"] == node).tobytes(),
-                "mostly_left": left_rows(node, layout.places(party, numbers)),
             }
         )
     keep_part(client, model, boosting={**state, "sums": sums, "own": own})
@@ -224,11 +222,9 @@ def _take_splits(client: Client, state: dict[str, Any], ask: Any, X: Any) -> Can
         for node in expected:
             if chosen.get(node) not in expected[node].tolist():
                 raise Refusal(f"the split of node {node} that was chosen was not made")
-        mostly = tree.mostly_left(sums)
         conditions = Conditions.from_payload(part["conditions"])
         for node, candidate in state["own"]:
-            most = bool(mostly(node, np.array([chosen[node]]))[0])
-            condition = condition_of(candidates, candidate, cells[before[node]], most)
+            condition = condition_of(candidates, candidate, cells[before[node]])
             conditions = conditions.added(number, node, *condition)
         keep_part(client, model, conditions=conditions.to_payload())
         tree.grow_by(sums, chosen)

@@ -123,12 +123,11 @@ class Choose(TypedDict):
 
 
 class ToTake(TypedDict):
-    """Candidates of a party that are the best of a node, the node's rows, and where most go."""
+    """Candidates of a party that are the best of a node, and the node's rows."""
 
     node: NonNegativeInt
     candidates: Annotated[IntArray, Shape("*", kind="i", least=0)]
     rows: _Bytes
-    mostly_left: Annotated[IntArray, Shape("*", kind="b")]
 
 
 class Chosen(TypedDict):

@@ -33,10 +33,11 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
         """Ask clients of a job; the same again changes nothing."""
         payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
         coordinator.check_uploaded(*payloads, new.prepare)
-        store.add_ask(job, sequence, new, time.time())
+        now = time.time()
+        stored = store.add_ask(job, sequence, new, now)
         federation = store.job(job).federation
         coordinator.notifier.notify(*((federation, client) for client in new.clients))
-        return {"job": job, "sequence": sequence}
+        return {"job": job, "sequence": sequence, "new": stored.created == now}
 
     @routes.get("/v1/jobs/{job}/asks/{sequence}/replies", dependencies=driver)
     async def replies(job: Name, sequence: int, known: int = 0, wait: float = 0) -> Replies:

@@ -1,0 +1,65 @@
+"""The noise of so.DP against the strongest attack: a canary whose place in the sums is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import solera as so
+from solera.audit.mechanism import _flat
+from solera.core.clients import Client, Draws
+
+pytest.importorskip("dp_accounting", reason="the extra 'dp' is not installed")
+
+EPSILON, DELTA, CLIP = 1.0, 1e-5, 10.0
+
+
+def neighbours():
+    """Rows, and the same with one more, which is as long as clipping lets it be."""
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(40, 3)) / 10
+    y = draw.integers(0, 2, 40)
+    X_more, y_more = np.concatenate([X, [[np.sqrt(CLIP**2 - 1), 0, 0]]]), np.append(y, 1)
+    return [so.simulate(*rows, clients=1) for rows in ((X_more, y_more), (X, y))]
+
+
+def noised(statistics):
+    """What of a release carries noise; the rest must not depend on the row."""
+    return {name: statistics[name] for name in ("shape", "moments", "squares")}
+
+
+def audits(runs, trials):
+    """Claimed noise, and a tenth of it, in as many runs."""
+    present, absent = neighbours()
+    plain = [so.FedHEONN("linear", lam=1.0).fit(f).statistics_ for f in (present, absent)]
+    inside, outside = (_flat(noised(s)) for s in plain)
+    full = so.DP(epsilon=EPSILON, delta=DELTA, level="record", clip=CLIP)
+    noise = so.FedHEONN("linear", lam=1.0, dp=full).fit(absent).accounts_["noise"]
+    weak = so.DP(noise_multiplier=noise / 10, delta=DELTA, level="record", clip=CLIP)
+    seeds = iter(range(10**9))
+
+    def releasing(dp):
+        learner = so.FedHEONN("linear", lam=1.0, dp=dp).fit(absent)
+        task, ask = learner.contribution, learner._plan()
+
+        def release(fed):
+            draws = Draws(next(seeds), task.name, 0, None)  # simulated noise follows from the seed
+            return noised(task.one(Client(0, fed.data, draws, {}), ask))
+
+        return release
+
+    more = {"difference": inside - outside, "trials": trials, "delta": DELTA, "claimed": EPSILON}
+    for _ in range(runs):
+        yield tuple(
+            so.audit.mechanism(releasing(dp), present, absent, confidence=0.95, **more)
+            for dp in (full, weak)
+        )
+
+
+@pytest.mark.parametrize(
+    ("runs", "trials"), [(1, 100), pytest.param(20, 300, marks=pytest.mark.slow)]
+)
+def test_the_claim_is_not_refuted_and_a_tenth_of_the_noise_is(runs, trials):
+    for honest, cheated in audits(runs, trials):
+        assert honest.holds, str(honest)
+        assert not cheated.holds, str(cheated)

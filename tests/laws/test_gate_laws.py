@@ -1,0 +1,68 @@
+"""Every learner with honest parameters works under the policy it belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import TOPOLOGIES, learner_cases
+
+import solera as so
+from solera.core.errors import SoleraError
+from solera.core.schema import Feature, Schema, infer_target
+from solera.learn.averaging.base import Averaging
+
+CASES = {name: (make, target) for name, make, target in learner_cases()}
+TRUSTED = {"FedKMeans-batches-labels"}
+"""Sums after several steps over rows, which need trust."""
+CLIENTS = 3
+
+
+def rows(target: str, number: int) -> tuple[Any, Any, Schema]:
+    """Like the rows of the other laws, but as many as the rules need."""
+    draw = np.random.default_rng(5)
+    X = draw.normal(size=(number, 5))
+    X[:, 4] = draw.integers(0, 3, number)
+    scores = X[:, :3] + 0.3 * draw.normal(size=(number, 3))
+    y: Any = scores[:, 0]
+    if target == "classes":
+        y = np.array(["no", "maybe", "yes"])[scores.argmax(axis=1)]
+    if target == "labels":
+        y = (scores > 0.2).astype(np.int64)
+    if target == "survival":
+        y = np.column_stack([draw.exponential(np.exp(X[:, 0] / 4)), draw.integers(0, 2, number)])
+    features = (*(Feature(f"x{i}") for i in range(4)), Feature("c", "categorical", tuple("abc")))
+    kind, classes, outputs = infer_target(y)
+    return X, y, Schema(features, "numbers" if target == "survival" else kind, classes, outputs)
+
+
+def fitted(name: str, policy: str | None) -> tuple[Any, Any]:
+    """The learner fitted under a policy, and the rows it learned from."""
+    make, target = CASES[name]
+    X, y, schema = rows(target, 900 if policy == "training" else 120)
+    learner = make()
+    topology = TOPOLOGIES.get(type(learner), lambda: None)()
+    options = {} if topology is None else {"topology": topology}
+    with so.simulate(X, y, clients=CLIENTS, seed=0, schema=schema, policy=policy, **options) as fed:
+        return learner.fit(fed, progress=False), X
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_learners_work_behind_the_gate(name):
+    trusted = name in TRUSTED or isinstance(CASES[name][0](), Averaging)
+    model, X = fitted(name, "trusted" if trusted else "training")
+    if not hasattr(model, "predict"):
+        return
+    answers = model.predict(X)
+    assert len(answers) == len(X)
+    if trusted:  # who may read rows gets replies as they are
+        np.testing.assert_array_equal(answers, fitted(name, None)[0].predict(X))
+    elif np.asarray(answers).dtype.kind == "f":
+        assert np.isfinite(answers).all()
+
+
+@pytest.mark.parametrize("name", TRUSTED)
+def test_what_needs_trust_is_refused_without(name):
+    with pytest.raises(SoleraError):
+        fitted(name, "training")
