@@ -44,6 +44,8 @@ _TRIES = 3
 """So often a block may take its worker down before its clients are given up."""
 _IN_HAND = 2
 """Messages that a worker has before it: the next one waits where it is needed."""
+_MESSAGES = 2
+"""Messages of an ask for each worker, so that none waits long for the slowest."""
 _MOST_BLOCKS = 16
 """Blocks of a message."""
 _AHEAD = 4 * _MOST_BLOCKS
@@ -94,7 +96,7 @@ class RayEngine(Simulated):
         self._asked += 1
         message = {"ask": ask_to_payload(ask) | {"clients": _NOBODY}, "aggregation": described}
         place = self._ray.put(_frame(message))
-        waiting = deque(_jobs(ask, _IN_HAND * len(self._actors)))
+        waiting = deque(_jobs(ask, _MESSAGES * len(self._actors)))
         done: dict[int, Block] = {}
         following = 0
         try:
@@ -280,8 +282,9 @@ def _frame(payload: Any) -> Any:
 
 def _is_ours(thing: Any) -> bool:
     """Whether it is part of Solera, and so known to every worker that imports it."""
-    home = getattr(getattr(thing, "one", thing), "__module__", None) or ""
-    return home.split(".")[0] == "solera"
+    made = getattr(thing, "one", thing)
+    home, name = getattr(made, "__module__", None) or "", getattr(made, "__qualname__", "")
+    return home.split(".")[0] == "solera" and "<" not in name  # a lambda holds what was given
 
 
 def _close(actors: list[_Worker]) -> None:
