@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 
 import solera as so
 from solera.core.errors import NotFitted, UsageError
-from solera.core.selection import Roster, Selector
+from solera.core.selection import Poisson, Roster, Selector
 from solera.core.task import _tasks, find_task
 from solera.select.draw import by_weight, highest
 from solera.select.reports import with_default
@@ -305,7 +305,23 @@ def test_a_selector_changed_for_the_worse_is_checked_when_it_is_used():
 def test_every_selector_is_tried_here():
     tried = {type(make()) for make in [*COUNTED.values(), *TIMED.values()]}
     ours = {c for c in Selector.registry.values() if issubclass(c, Selector)}
-    assert {c for c in ours if c.__module__.startswith("solera.")} <= tried
+    assert {c for c in ours if c.__module__.startswith("solera.")} <= tried | {Poisson}
+
+
+def test_poisson_asks_as_many_as_chance_wants():
+    """A binomial number of clients, each as often as any other."""
+    roster = Roster(40, 10, None)
+    rng = np.random.default_rng(0)
+    asked = np.zeros(40)
+    counts = []
+    for round in range(400):
+        chosen = Poisson().choose(round, roster, rng)
+        assert len(set(chosen.tolist())) == len(chosen)
+        counts.append(len(chosen))
+        asked[chosen] += 1
+    assert np.mean(counts) == pytest.approx(10, abs=4 * np.sqrt(40 * 0.25 * 0.75 / 400))
+    assert np.var(counts) == pytest.approx(40 * 0.25 * 0.75, rel=0.4)
+    assert asked.min() > 60
 
 
 @pytest.mark.parametrize(

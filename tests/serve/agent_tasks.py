@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -20,7 +20,6 @@ class File(TypedDict):
 
 class Numbers(TypedDict):
     numbers: int
-    privacy: NotRequired[dict]
 
 
 class Deaths(TypedDict):

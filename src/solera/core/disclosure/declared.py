@@ -247,7 +247,8 @@ def _table_objection(value: Any, hint: Any, lengths: dict[str, int], schema: Sch
 def _agreed(value: Any, declared: Any, schema: Schema) -> dict[str, int]:
     """Axes that follow from the classes that an ask names as agreed, if it does."""
     for name, (inner, _) in declared.items():
-        if name in value and any(isinstance(r, Classes) for r in getattr(inner, "__metadata__", ())):
+        rules = getattr(inner, "__metadata__", ())
+        if name in value and any(isinstance(rule, Classes) for rule in rules):
             return _axes_of(np.asarray(value[name]), schema)
     return {}
 

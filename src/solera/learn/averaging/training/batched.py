@@ -73,7 +73,7 @@ def train_batched(
 
     def train(tile: tuple[IntArray, Any]) -> None:
         who, chosen = tile
-        tile_weights = weights[chosen]
+        tile_weights = weights.data[chosen]  # autograd minds no change of other threads' rows
         if start is not None:
             tile_weights.copy_(start.expand_as(tile_weights))
         network = batched_model_for(architecture, tile_weights, config, correction.of(chosen))
