@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from cases import TOPOLOGIES, learner_cases
 
 import solera as so
 from solera.core.errors import SoleraError
+from solera.core.gate import POLICIES
 from solera.core.schema import Feature, Schema, infer_target
 from solera.learn.averaging.base import Averaging
 
@@ -44,7 +46,8 @@ def fitted(name: str, policy: str | None) -> tuple[Any, Any]:
     learner = make()
     topology = TOPOLOGIES.get(type(learner), lambda: None)()
     options = {} if topology is None else {"topology": topology}
-    with so.simulate(X, y, clients=CLIENTS, seed=0, schema=schema, policy=policy, **options) as fed:
+    limits = None if policy is None else replace(POLICIES[policy], budget=(50.0, 1e-3))
+    with so.simulate(X, y, clients=CLIENTS, seed=0, schema=schema, policy=limits, **options) as fed:
         return learner.fit(fed, progress=False), X
 
 
