@@ -22,7 +22,7 @@ def cluster():
     """One Ray for all tests: starting it takes seconds."""
     ray.init(
         address="local",
-        num_cpus=2,
+        num_cpus=6,  # two federations at a time, whatever the machine has
         object_store_memory=80 << 20,
         include_dashboard=False,
         log_to_driver=False,
