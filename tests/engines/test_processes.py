@@ -181,3 +181,26 @@ def test_no_process_or_shared_memory_is_left_behind(end, tmp_path):
     assert not any(path.exists() for path in memory)
     if end == "normal":
         assert errors == ""
+
+
+TORCH_THREADS = """
+import numpy as np, torch
+import solera as so
+torch.set_num_threads(2)
+many = torch.ones(900, 900, dtype=torch.float64)
+many @ many  # now there are threads, which no fork takes along
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(4000, 200)), rng.integers(0, 2, 4000)
+with so.simulate(X, y, clients=2, engine="processes", workers=1) as federation:
+    net = so.nn.mlp(200, 200, 2)
+    so.FedAvg(net, rounds=1, batch_size=1000, dtype="float64").fit(federation)
+print("done")
+"""
+
+
+def test_workers_do_not_wait_for_threads_that_their_parent_had():
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "-c", TORCH_THREADS], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.endswith("done\n"), done.stderr

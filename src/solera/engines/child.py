@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -97,6 +98,8 @@ def _live(
     with suppress(AttributeError):
         os.setsid()
     threadpool_limits(1)
+    if torch := sys.modules.get("torch"):  # has a number of its own, once somebody has set it
+        torch.set_num_threads(1)
     main(end, *arguments)
 
 
