@@ -37,6 +37,7 @@ SHOWS = {
     "privacy": r" 20 +\d+\.\d\d +\d",
     "pages": r"open pages, both ends: .*% of a core",
     "progress_bar": r"bar \d.* ratio \d",
+    "robust": r"NormBound +\d",
     "secure_sum": r"120 +\d+ +100 +\d\.\d",
     "selection": r"largest difference of a value \d",
     "ray": r"W2: .* ray \d.*×",

@@ -23,11 +23,10 @@ def train_tiles(tiles: Iterable[Any], train: Callable[[Any], None], device: str)
     These are the cores of the machine, unless ``torch.set_num_threads``, ``OMP_NUM_THREADS`` or
     ``so.simulate(workers=…)`` says otherwise.
     """
-    waiting = list(tiles)
     threads = torch().get_num_threads() if device == "cpu" else 1
-    if threads == 1 or len(waiting) == 1:
+    if threads == 1:
         with torch().no_grad():
-            for tile in waiting:
+            for tile in tiles:
                 train(tile)
         return
 
@@ -36,7 +35,7 @@ def train_tiles(tiles: Iterable[Any], train: Callable[[Any], None], device: str)
         with torch().no_grad():
             train(tile)
 
-    for _ in _pool(threads).map(alone, waiting):
+    for _ in _pool(threads).map(alone, tiles):
         pass
 
 
