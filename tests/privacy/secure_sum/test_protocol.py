@@ -278,7 +278,7 @@ def test_malformed_messages_of_a_client_cost_no_more_than_its_own_part(task, cha
 def masked_bytes(clients=3, size=40_000):
     """One client's masked reply, of numbers that are all the same."""
 
-    @so.task("test.ones")
+    @so.task("test.masked_ones")
     def ones(client, ask):
         return np.ones(size)
 
@@ -287,7 +287,9 @@ def masked_bytes(clients=3, size=40_000):
     fed.engine.change = lambda task, reply: seen.append((task, reply))
     total = fed.ask(ones).fold(so.aggregations.Sum())
     assert np.array_equal(total, np.full(size, float(clients)))
-    return next(r.payload["words"] for task, r in seen if task == "test.ones" and r.client == 1)
+    return next(
+        r.payload["words"] for task, r in seen if task == "test.masked_ones" and r.client == 1
+    )
 
 
 def chi_square(frame):
