@@ -116,7 +116,6 @@ WRONG = [
     ('kind = "FedLinear"', "", 15, "the learner has no kind", "FedLinear"),
     ('kind = "processes"', 'kind = "threads"', 21, "there is no engine 'threads'", "processes"),
     ("workers = 2", "workers = 0", 22, "workers = 0 is not a whole number of at least 1", ""),
-    ('kind = "processes"', "", 22, "engine local has no 'workers'", ""),
     ("seeds = [0, 1, 2]", "seeds = [0, 0]", 3, "seeds = [0, 0]", ""),
     ("seeds = [0, 1, 2]", "seeds = []", 3, "seeds = []", ""),
     ("seeds = [0, 1, 2]", "seeds = [-1]", 3, "seeds = [-1]", ""),
