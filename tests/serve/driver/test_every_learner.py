@@ -52,7 +52,7 @@ def place(request, tmp_path_factory):
 def test_every_learner_gives_the_same_over_a_network(place):
     """Every variant is compared with simulation; the first of each learner is also repeated."""
     network, target, data = place
-    tried = set()
+    tried, noised = set(), []
     for name, make, of in cases.learner_cases():
         if of != target or "module" in name:  # code of one's own stays in simulation
             continue
@@ -60,8 +60,7 @@ def test_every_learner_gives_the_same_over_a_network(place):
         expected = make().fit(here)
         there = learned(network, name, make(), here.topology)
         if draws_noise(make()):  # at agents it does not follow from the seed
-            with pytest.raises(AssertionError):
-                assert_alike(name, there, describe_fitted(expected))
+            noised.append(encode(there) != encode(describe_fitted(expected)))
             continue
         assert_alike(name, there, describe_fitted(expected))
         learner = name.partition("-")[0]
@@ -70,6 +69,7 @@ def test_every_learner_gives_the_same_over_a_network(place):
             assert encode(again) == encode(there), name
         tried.add(learner)
     assert tried
+    assert target != "classes" or any(noised)
 
 
 def draws_noise(learner):
