@@ -114,8 +114,9 @@ def test_the_folder(undisturbed: Path) -> None:
     ]
     (key,) = {path.name.partition("-")[0] for path in (undisturbed / "models").glob("*.sol")}
     names = [f"{key}-federated-seed{seed}" for seed in (0, 1)]
-    for folder in ("cells", "models"):
-        assert sorted(path.stem for path in (undisturbed / folder).iterdir()) == names
+    for folder, endings in (("cells", [".json"]), ("models", [".sol", ".sol.card.md"])):
+        found = sorted(path.name for path in (undisturbed / folder).iterdir())
+        assert found == [f"{name}{ending}" for name in names for ending in endings]
     assert not list((undisturbed / "checkpoints").iterdir())
     assert (undisturbed / "spec.toml").read_text() == TEXT
     environment = json.loads((undisturbed / "environment.json").read_text())
