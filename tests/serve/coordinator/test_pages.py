@@ -15,8 +15,10 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 import httpx  # noqa: E402
 from network import Network  # noqa: E402
 
+from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.coordinator.store.tables import TokenRow  # noqa: E402
+from solera.serve.coordinator.web.views import way_out  # noqa: E402
 from solera.serve.coordinator.web.visitors import new_account  # noqa: E402
 from solera.serve.identity import new_token, token_hash  # noqa: E402
 
@@ -197,6 +199,13 @@ def test_every_act_is_in_the_log_with_who_did_it(visitors):
     assert post(ada, "/invite", federation="cardio", client="east").status_code == 200
     shown = ada.get("/log", params={"actor": "ada", "event": "act"}).text
     assert "invited east" in shown
+
+
+def test_the_way_out_of_a_refusal_is_a_rule_that_policies_have():
+    policy = Policy.parse(way_out("the policy does not allow task 'linear.train'"))
+    assert policy.rules_for("linear.train")
+    assert not policy.rules_for("kmeans.update")
+    assert way_out("it failed") == ""
 
 
 # --- in a browser ---
