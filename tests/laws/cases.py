@@ -374,6 +374,15 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.SimFL: [("", lambda: so.SimFL(rounds=3, max_depth=2), ("classes", "numbers"))],
     so.FedHistGBDT: [
         ("", lambda: so.FedHistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
+        (
+            "private",
+            lambda: so.FedHistGBDT(rounds=2, max_depth=2, bins=8, dp=RECORDS),
+            ("classes", "numbers"),
+        ),
+    ],
+    so.FedBins: [
+        ("", lambda: so.FedBins(), ("classes",)),
+        ("private", lambda: so.FedBins(4, dp=RECORDS), ("classes",)),
     ],
     HistBins: [("", lambda: HistBins(16), ("classes",))],
     so.learn.FedSelect: [("", lambda: so.learn.FedSelect([3, 1]), ("classes",))],

@@ -17,7 +17,6 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from solera.core.accounting import Event
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Count, Positive
@@ -44,6 +43,7 @@ from solera.privacy.dp.sums import (
     SumNoise,
     after_ask,
     clipped_rows,
+    epsilon_so_far,
     planned_noise,
     spent_by_sums,
     sum_noise,
@@ -347,9 +347,7 @@ class FedGLM(Predictor):
             self.params_ = self.params_ + damped_step(gram, moment, ask)
             self.rows_ = int(total["rows"])
             self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
-            spent = [Event.from_payload(event) for event in self.accounts_["events"]]
-            epsilon = dp.epsilon_of(spent, self.accounts_["delta"])
-            r.log(epsilon=epsilon, noise=whose_noise(federation))
+            r.log(epsilon=epsilon_so_far(self.accounts_), noise=whose_noise(federation))
 
     def _moved(self, step: FloatArray, gram: FloatArray) -> float:
         """How far a step moved the linear predictor, as a share of it; lengths are √(bᵀ ZᵀWZ b).
