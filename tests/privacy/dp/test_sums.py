@@ -36,6 +36,12 @@ LEARNERS = {
     "FedHEONN softplus": lambda dp: so.FedHEONN("softplus", dp=dp),
     "FedHEONN hidden": lambda dp: so.FedHEONN(features="fourier", hidden=6, dp=dp),
     "FedGLM": lambda dp: so.FedGLM("binomial", rounds=2, dp=dp),
+    **{
+        f"FedGLM {family}": lambda dp, family=family: so.FedGLM(
+            family, rounds=2, dp=dp, clip_residuals=0.5
+        )
+        for family in ("gaussian", "poisson", "gamma")
+    },
     "FedBins": lambda dp: so.FedBins(3, dp=dp),
     "FedHistGBDT": lambda dp: so.FedHistGBDT(rounds=1, max_depth=1, bins=4, dp=dp),
     "FedHistGBDT classes": lambda dp: so.FedHistGBDT(rounds=1, max_depth=1, bins=4, dp=dp),
@@ -45,6 +51,9 @@ LEARNERS = {
 TARGETS = {
     "FedHistGBDT classes": np.digitize(X[:, 0], [-0.5, 0.5]),
     "FedHistGBDT numbers": X[:, 0] * 3,
+    "FedGLM gaussian": X[:, 0] * 3,
+    "FedGLM poisson": np.rint(np.abs(X[:, 0]) * 5),
+    "FedGLM gamma": np.abs(X[:, 0]) + 0.01,
 }
 
 
@@ -201,7 +210,9 @@ def test_every_task_that_takes_noise_draws_it_from_secrets():
         (lambda: so.FedKMeans(3, dp=DP), "would tell rows"),
         (lambda: so.FedKMeans(3, init=np.eye(3, 4), epochs=2, dp=DP), "one step over all rows"),
         (lambda: so.FedKMeans(3, init=np.eye(3, 4), dp=so.DP(epsilon=1, delta=0.1)), "clip is"),
-        (lambda: so.FedGLM("poisson", dp=DP), "nothing bounds"),
+        (lambda: so.FedGLM("poisson", dp=DP), "clip_residuals= bounds"),
+        (lambda: so.FedGLM("binomial", dp=DP, clip_residuals=1.0), "where it is bounded"),
+        (lambda: so.FedGLM("binomial", dp=DP, weights="w"), "let a row count for many"),
         (lambda: so.FedHEONN(lam=[0.1, 1.0], dp=DP), "one lam"),
         (lambda: so.FedHEONN(dp=so.DP(epsilon=1, delta=0.1, level="record")), "clip is missing"),
         (lambda: so.FedID3(epsilon=1.0, dp=DP), "epsilon= or dp="),
@@ -215,6 +226,31 @@ def test_what_nothing_bounds_is_named(make, said):
 def test_sums_hide_rows_and_not_clients():
     with pytest.raises(UsageError, match="hide one row"):
         so.FedHEONN(dp=so.DP(epsilon=1.0, delta=1e-4, clip=1.0)).fit(clients())
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson", "gamma"])
+def test_models_with_clipped_residuals_are_those_without_noise(family):
+    draw = np.random.default_rng(1)
+    Z = draw.normal(size=(3000, 2))
+    eta = 0.3 + Z @ [0.5, -0.4]
+    y = {
+        "gaussian": eta + 0.3 * draw.normal(size=3000),
+        "poisson": draw.poisson(np.exp(eta)).astype(float),
+        "gamma": draw.gamma(4.0, np.exp(eta) / 4.0),
+    }[family]
+    fed = so.simulate(Z, y, clients=3, seed=0)
+    dp = so.DP(epsilon=10.0, delta=1e-5, level="record", clip=4.0)
+    model = so.FedGLM(family, rounds=6, dp=dp, clip_residuals=4.0).fit(fed)
+    np.testing.assert_allclose(model.params_, so.FedGLM(family).fit(fed).params_, atol=0.15)
+    assert 9.9 < model.history_[-1]["epsilon"] <= 10.0
+
+
+def test_a_row_that_no_model_fits_is_no_error_with_noise():
+    """An error would tell of one row; it counts as much as a bounded one, or not at all."""
+    far = np.append(np.abs(X[:, 0]), 1e300)
+    rows = np.vstack([X, np.full(4, 1e200)])
+    model = so.FedGLM("gaussian", rounds=2, dp=DP, clip_residuals=1.0)
+    assert np.isfinite(model.fit(so.simulate(rows, far, clients=1, seed=0)).params_).all()
 
 
 # --- FedHistGBDT, bins and quantiles ---
