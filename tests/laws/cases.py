@@ -174,6 +174,7 @@ PARTITIONS: dict[type, Callable[[], Any]] = {
     so.partitions.Explicit: lambda: so.partitions.Explicit(
         np.array_split(np.arange(ROWS - 3), CLIENTS)
     ),
+    so.partitions.Unlabelled: lambda: so.partitions.Unlabelled(so.partitions.IID(), clients=[1]),
     so.partitions.Overlap: lambda: so.partitions.Overlap(so.partitions.IID(), fraction=0.2),
 }
 DUPLICATES = {so.partitions.Overlap}
