@@ -18,7 +18,6 @@ from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import borrow
-from solera.learn.averaging.training.layers import Convolution
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
 from solera.learn.averaging.training.reference import train_reference
@@ -210,13 +209,6 @@ def test_borrowed_memory_is_not_given_away_while_it_is_used():
     third = borrow(3, 4, like)
     assert third.data_ptr() == place
     assert (first == 1).all()
-
-
-def test_convolution_by_product_is_the_same_convolution():
-    layer = Convolution(3, 4, 3, padding=1)
-    x = torch.randn(2, 5, 3, 6, 6, dtype=torch.float64)
-    own = {"weight": torch.randn(2, 4, 3, 3, 3).double(), "bias": torch.randn(2, 4).double()}
-    torch.testing.assert_close(layer._by_product(x, own), layer.forward(x, own, None))
 
 
 def test_replies_on_a_device_fold_like_those_in_memory():
