@@ -19,6 +19,7 @@ from solera.cli import (
     data,
     demo,
     describe,
+    flower,
     jobs,
     model,
     operate,
@@ -93,6 +94,7 @@ GROUPS = {
     "peers": peers.app,
     "policy": policy.app,
     "model": model.app,
+    "flower": flower.app,
 }
 COMMANDS = (
     ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),

@@ -18,10 +18,8 @@ from solera.core.errors import UsageError
 from solera.serve.settings import read_secret_file
 
 if TYPE_CHECKING:
-    from solera.data.federated import FederatedData
     from solera.serve.agent.home import Place
     from solera.serve.agent.leaving import Holdings
-    from solera.serve.agent.policy import Policy
 
 Folder = Annotated[Path, typer.Option(help="The client's folder: its keys, state and log.")]
 FOLDER = Path("agent")
@@ -93,23 +91,10 @@ def join(
         from solera.serve.agent.agent import Agent
         from solera.serve.agent.home import write_place
         from solera.serve.agent.policy_file import PolicyFile
-        from solera.serve.agent.sources import open_source
-        from solera.serve.agent.withdrawn import read_withdrawn
+        from solera.serve.agent.sources import owned_rows
         from solera.serve.agent.worker import Worker
 
-    def rows_for(rules: Policy) -> functools.partial[FederatedData]:
-        return functools.partial(
-            open_source,
-            data,
-            target=target,
-            columns=rules.data.columns or None,
-            translate=rules.columns,
-            unit=rules.data.unit,
-            withdrawn=read_withdrawn(folder),
-            id=id,
-            test=test,
-        )
-
+    rows_for = functools.partial(owned_rows, data, folder, target=target, id=id, test=test)
     url, authority = check_url(url), check_ca(ca)
     file = PolicyFile(policy)
     rules = file.policy
