@@ -21,6 +21,7 @@ from solera.cli import (
     describe,
     jobs,
     model,
+    operate,
     peers,
     policy,
     predict,
@@ -109,6 +110,12 @@ COMMANDS = (
     ),
     ("demo", demo.demo, "Example: solera demo --folder runs/demo"),
     ("serve", serve.serve, "Example: solera serve --certificate tls/coordinator.pem --key …"),
+    ("backup", operate.backup, "Example: solera backup --config solera.toml --into /backups"),
+    (
+        "restore",
+        operate.restore,
+        "Example: solera restore solera-2026-11-16T020000Z-1f2e.tar --folder coordinator",
+    ),
     ("invite", serve.invite, "Example: solera invite north --federation cardio"),
     ("clients", serve.clients, "Example: solera clients --federation cardio"),
     ("revoke", serve.revoke, "Example: solera revoke 3 -f cardio --reason 'lost laptop'"),
@@ -125,6 +132,11 @@ COMMANDS = (
         "approve",
         approvals.approve,
         "Example: solera approve HASH --key ana.key --policy policy.toml",
+    ),
+    (
+        "reject",
+        approvals.reject,
+        "Example: solera reject HASH --key ana.key --policy policy.toml --reason 'no contract'",
     ),
     (
         "withdraw",

@@ -16,6 +16,7 @@ from solera.core.private_files import read_private, write_file
 from solera.serve.audit import AuditLog
 from solera.serve.coordinator import logs
 from solera.serve.coordinator.app import create_app
+from solera.serve.coordinator.certificate import Certificate
 from solera.serve.coordinator.connections import Connection, allow_many
 from solera.serve.coordinator.service import UPLOADS, Coordinator
 from solera.serve.coordinator.sole import Sole
@@ -37,7 +38,7 @@ def coordinator_app(
     folder: str | Path,
     database: str | None = None,
     url: str | None = None,
-    certificate: str | None = None,
+    certificate: Certificate | None = None,
     *,
     uploads: int = UPLOADS,
 ) -> Any:
@@ -129,9 +130,12 @@ def serve(
     asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
     plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
     plain.max_size = _READ_AT_ONCE
-    app = coordinator_app(folder, database, url, certificate, uploads=uploads)
+    pair = None
+    if certificate is not None and key is not None:
+        pair = Certificate(certificate, key)
+    app = coordinator_app(folder, database, url, pair, uploads=uploads)
     gc.freeze()  # what lives as long as the process is not looked through again and again
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -145,4 +149,8 @@ def serve(
         http=Connection,
         proxy_headers=False,  # whoever says to speak for another address is not believed
     )
+    config.load()
+    if pair is not None:
+        pair.context = config.ssl
+    uvicorn.Server(config).run()
     sole.close()
