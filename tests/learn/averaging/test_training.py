@@ -51,6 +51,7 @@ MODELS = {
     "conv": lambda: nn.conv_net((8, 8, 1), 5, channels=(3,), dense=8, dropout=0.2),
     "batch norm": lambda: nn.complex_cnn((8, 8, 1), 5),
     "module": lambda: models.described(odd_module()),
+    "lstm": lambda: nn.lstm(4, 5, embedding=3, hidden=6),
 }
 HOW = {
     "sgd": TrainingConfig("softmax", 0.1, batch_size=8),
@@ -65,6 +66,8 @@ def compare(model, config, target="classes", tile=None, monkeypatch=None, tolera
     count = SIZES.sum()
     rng = np.random.default_rng(0)
     X = rng.normal(size=(count, 64))
+    if isinstance(model, models.LSTM):
+        X = rng.integers(0, model.tokens, size=(count, 6)).astype(float)
     y = rng.integers(0, 5, count) if config.loss == "softmax" else rng.normal(size=(count, 5))
     if config.loss == "sigmoid":
         y = (y > 0).astype(np.uint8)
@@ -106,7 +109,7 @@ def test_batched_training_equals_the_reference(model, config):
     compare(made, config, tolerance=1e-6 if deep else 1e-10)
 
 
-@pytest.mark.parametrize("model", ["mlp", "conv", "batch norm"])
+@pytest.mark.parametrize("model", ["mlp", "conv", "batch norm", "lstm"])
 @pytest.mark.parametrize("tile", [2, 5])
 def test_the_tile_changes_nothing(model, tile, monkeypatch):
     """Stacked convolutions, padding and running statistics, as on a GPU."""
@@ -350,6 +353,7 @@ def test_parameter_counts_of_the_theses():
         101_770: so.nn.mlp(784, 128, 10),
         5_354: so.nn.simple_cnn(),
         1_342_122: so.nn.complex_cnn(),
+        819_920: so.nn.lstm(80, 80),  # as LEAF counts its 80 characters
     }
     for count, model in counts.items():
         assert Architecture(model).layout.trained == count
