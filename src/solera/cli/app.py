@@ -136,6 +136,11 @@ COMMANDS = (
         "Example: solera approve HASH --key ana.key --policy policy.toml",
     ),
     (
+        "reject",
+        approvals.reject,
+        "Example: solera reject HASH --key ana.key --policy policy.toml --reason 'no contract'",
+    ),
+    (
         "withdraw",
         approvals.withdraw,
         "Example: solera withdraw HASH --key ana.key --policy policy.toml",

@@ -37,7 +37,6 @@ from solera.learn.averaging.models import (
 from solera.learn.averaging.private_rounds import (
     Accounts,
     after_round,
-    events_of,
     open_accounts,
     privacy_table,
     selector_of,
@@ -56,6 +55,7 @@ from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
 from solera.privacy.dp.mechanism import DP, whose_noise
+from solera.privacy.dp.sums import epsilon_so_far
 from solera.robust.rules import Rule
 
 _PREDICTED = 1 << 27
@@ -226,7 +226,7 @@ class FedAvg(ScoreAveraging):
             super().account(round, mean)
             return
         self.accounts_ = after_round(self.dp, self.accounts_, mean)
-        epsilon = self.dp.epsilon_of(events_of(self.accounts_), self.accounts_["delta"])
+        epsilon = epsilon_so_far(self.accounts_)
         round.log(epsilon=epsilon, noise=whose_noise(round.federation))
         if self.dp.adaptive is not None:
             round.log(clip=self.accounts_["clip"])
