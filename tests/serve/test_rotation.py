@@ -46,11 +46,13 @@ def test_a_job_of_the_coordinator_goes_on_under_another_certificate(tmp_path):
         start_job(network)
         wait(lambda: bool(network.replies("trend", 0)))
 
-        old = shown(network)
+        old, learners = shown(network), learners_of(network)
+        assert learners
         assert tls.renew(tmp_path / "tls", "coordinator") == network.certificate
         new = tls.fingerprint(network.certificate[0])
         assert new != old
         wait(lambda: shown(network) == new)
+        wait(lambda: bool(learners_of(network) - learners))
 
         network.work("south")
         wait(lambda: job(network)["state"] == "finished")
@@ -73,6 +75,19 @@ def job(network: Network) -> dict[str, str]:
     found = driver.request("GET", "/v1/jobs/trend").json()
     driver.close()
     assert found["state"] != "failed", found
+    return found
+
+
+def learners_of(network: Network) -> set[str]:
+    """The processes of learners: each trusts the one certificate that it began with."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has just ended
+        if network.url.encode() in words and b"solera.serve.driver.managed" in words:
+            found.add(process.parent.name)
     return found
 
 

@@ -118,6 +118,8 @@ COMMANDS = (
         operate.restore,
         "Example: solera restore solera-2026-11-16T020000Z-1f2e.tar --folder coordinator",
     ),
+    ("upgrade", operate.upgrade, "Example: solera upgrade --check --config solera.toml"),
+    ("doctor", operate.doctor, "Example: solera doctor --folder agent"),
     ("invite", serve.invite, "Example: solera invite north --federation cardio"),
     ("clients", serve.clients, "Example: solera clients --federation cardio"),
     ("revoke", serve.revoke, "Example: solera revoke 3 -f cardio --reason 'lost laptop'"),

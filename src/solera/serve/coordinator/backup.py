@@ -20,12 +20,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 from sqlalchemy import Connection, Table, delete, func, insert, inspect, select, text
 
-from solera import __version__
 from solera.core.errors import SoleraError, UsageError
 from solera.core.private_files import sync_folder, write_file
 from solera.serve.audit import AuditLog, head_path, verify
@@ -186,7 +186,7 @@ def _archive(folder: Path, staging: Path, into: Path, moment: float) -> LastBack
     """One file, whole and on the disk under its name, or none."""
     known = [p for p in (*staging.glob("*"), *staging.glob("identity/*")) if p.is_file()]
     files = {str(p.relative_to(staging)): _digest(p) for p in known if _is_kept(p)}
-    manifest = Manifest(_FORMAT, __version__, newest_revision(), moment, files)
+    manifest = Manifest(_FORMAT, version("solera"), newest_revision(), moment, files)
     write_file(staging / _MANIFEST, msgspec.json.encode(manifest), 0o600, overwrite=False)
     blobs = sorted(p.relative_to(staging) for p in staging.glob("blobs/*/*"))
     stamp = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H%M%SZ")
