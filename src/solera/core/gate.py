@@ -131,7 +131,7 @@ class Gate:
         self.limits = limits
         self.memory = Memory() if memory is None else memory
         self.ledger: Ledger = MemoryLedger(self.memory) if ledger is None else ledger
-        self.outcome: dict[str, IntArray] = {}
+        self.outcome: dict[str, Any] = {}
 
     def source(self, task: Task, source: Source, payload: Any = None) -> Source:
         """What a task sees of the rows: themselves, or in groups where it grows or follows trees.
