@@ -154,9 +154,7 @@ class Hostile:
         self.answers.append({name: self._changes(at, name, here, others) for name in here.values})
         return reply
 
-    def _changes(
-        self, at: str, name: str, here: _Told, others: Sequence[_Told | None]
-    ) -> Changes:
+    def _changes(self, at: str, name: str, here: _Told, others: Sequence[_Told | None]) -> Changes:
         """What every row changes of the numbers of a name."""
         value, mark = here.values[name], here.marks[name].copy()
         left = self._left.setdefault(name, {0.0, float(len(self.without))})

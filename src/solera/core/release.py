@@ -18,7 +18,7 @@ import numpy as np
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
 from solera.core.disclosure.evidence import Persons, Sums
 from solera.core.disclosure.memory import Memory
-from solera.core.errors import Refusal
+from solera.core.errors import GateRefusal
 
 if TYPE_CHECKING:
     from solera.core.gate import Gate, ReleaseLimits
@@ -40,8 +40,9 @@ class Leaving:
     reply: Any
     gate: Gate
     outcome: dict[str, Any] = field(default_factory=dict)
-    """What became of every number of an entry, in its shape: sent (0), withheld (1), or an earlier one (2); 3 and
-    4 where another number of the cell became 1 or 2 before, and something else stands for it."""
+    """What became of every number of an entry, in its shape: sent (0), withheld (1), or an earlier
+    one (2); other marks where something else stands for it (3 and 4: another number of the cell
+    became 1 or 2 before)."""
 
     @property
     def limits(self) -> ReleaseLimits:
@@ -78,8 +79,8 @@ class Leaving:
             value = value[key]
         return True
 
-    def refuse(self, why: str) -> Refusal:
-        return Refusal(f"task {self.task!r}: {why}")
+    def refuse(self, why: str) -> GateRefusal:
+        return GateRefusal(f"task {self.task!r}: {why}")
 
 
 class Release(ABC):
@@ -94,7 +95,7 @@ class Release(ABC):
 
     @abstractmethod
     def judge(self, leaving: Leaving) -> Any:
-        """The reply as it may leave, or a :class:`Refusal`."""
+        """The reply as it may leave, or a :class:`GateRefusal`."""
 
 
 class Facts(Release):
