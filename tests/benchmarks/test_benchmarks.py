@@ -23,6 +23,7 @@ SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
     "cores": r"W3: .*same bytes",
+    "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
     "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
     "gpu": r"W3 logistic +\d",
@@ -55,6 +56,7 @@ NEEDS = {
     "coordinator": ("fastapi", "httpx"),
     "cores": ("torch",),
     "files": ("pyarrow",),
+    "flower": ("torch", "fastapi", "httpx"),
     "gate": ("torch", "fastapi", "httpx"),
     "pages": ("fastapi", "httpx", "argon2"),
     "gpu": ("torch",),
@@ -71,7 +73,7 @@ NEEDS = {
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
-SLOW = {"ray"}
+SLOW = {"flower", "ray"}
 """What takes long to start."""
 
 

@@ -142,6 +142,10 @@ def serve(
             help="Megabytes that a client, or drivers, may have uploaded and not used yet.",
         ),
     ] = 4096,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=256, help="Processes behind the address; several need PostgreSQL."),
+    ] = 1,
 ) -> None:
     """Run a coordinator until it is interrupted.
 
@@ -171,6 +175,7 @@ def serve(
         key=None if key is None else str(key),
         log_format=log_format,
         uploads=uploads << 20,
+        workers=workers,
     )
     raise KeyboardInterrupt  # what else ends a server
 

@@ -7,13 +7,15 @@ but :meth:`Blobs.put` and :meth:`Blobs.read` holds more than one chunk in memory
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,7 +33,7 @@ class NoBlob(PayloadError):
 class Blobs:
     """A folder of blobs, ``ab/cdef…``, and ``parts/`` of those still on their way.
 
-    Safe for many threads of one process; a folder belongs to one process.
+    Safe for many threads, and for the processes of one coordinator.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, max_size: int = 1 << 30) -> None:
@@ -42,6 +44,7 @@ class Blobs:
         self._parts = self.folder / "parts"
         self._parts.mkdir(parents=True, exist_ok=True)
         self._locks = [threading.Lock() for _ in range(256)]
+        self._lock_file = open(self.folder / "lock", "w")  # noqa: SIM115
 
     # --- whole blobs ---
 
@@ -191,8 +194,16 @@ class Blobs:
     def _part(self, digest: str, owner: str) -> Path:
         return self._parts / (f"{owner}-{digest}" if owner else digest)
 
-    def _lock(self, digest: str) -> threading.Lock:
-        return self._locks[int(digest[:2], 16)]
+    @contextmanager
+    def _lock(self, digest: str) -> Iterator[None]:
+        """One at a time for blobs of these first letters, of all threads and processes."""
+        place = int(digest[:2], 16)
+        with self._locks[place]:
+            fcntl.lockf(self._lock_file, fcntl.LOCK_EX, 1, place)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, place)
 
     def _check_size(self, size: int) -> None:
         if size > self.max_size:
