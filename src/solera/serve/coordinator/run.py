@@ -25,6 +25,7 @@ from solera.serve.coordinator.connections import Connection, allow_many
 from solera.serve.coordinator.service import UPLOADS, Coordinator
 from solera.serve.coordinator.sole import Sole
 from solera.serve.coordinator.store.blobs import Blobs
+from solera.serve.coordinator.store.s3 import Bucket, BucketBlobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.supervisor import Supervisor
 from solera.serve.coordinator.workers import listening_socket, serve_with
@@ -50,19 +51,22 @@ def coordinator_app(
     certificate: str | None = None,
     *,
     uploads: int = UPLOADS,
+    bucket: str | None = None,
     managed_token: str | None = None,
     worker: int | None = None,
 ) -> Any:
     """The service over a folder (0700): database, blobs, signed log and the driver's token.
 
     ``database`` is an SQLAlchemy URL, by default an SQLite file in the folder. With ``url``, the
-    address at which the service reaches itself, it also runs the learners of jobs. Of several
+    address at which the service reaches itself, it also runs the learners of jobs. ``bucket`` is
+    where blobs lie, ``s3://bucket/prefix``, if not in the folder. Of several
     processes, each with a number as ``worker``, the first does that, for all.
     """
     folder = Path(folder)
     make_private(folder)
     store = Store(database_of(folder, database))
-    blobs = Blobs(folder / "blobs")
+    place = folder / "blobs"
+    blobs = Blobs(place) if bucket is None else BucketBlobs(place, Bucket(bucket))
     token = driver_token(folder)
     identity = _identity(folder / "identity")
 
@@ -133,11 +137,13 @@ def serve(
     log_format: logs.Format = "text",
     uploads: int = UPLOADS,
     workers: int = 1,
+    bucket: str | None = None,
 ) -> None:
     """Run until interrupted; without a certificate in plain HTTP, on loopback only.
 
     ``uploads`` are the bytes that a client, or drivers, may have uploaded and not used yet. Several
-    ``workers``, processes behind one address, need PostgreSQL.
+    ``workers``, processes behind one address, need PostgreSQL. Blobs lie in the folder or in a
+    ``bucket``, see :mod:`solera.serve.coordinator.store.s3`.
     """
     from solera.core.errors import UsageError
 
@@ -158,6 +164,8 @@ def serve(
             f"serve(workers={workers}): several workers need PostgreSQL",
             hint="--database postgresql://user@host/name",
         )
+    if bucket is not None:
+        Bucket(bucket)  # a wrong one is found out now
     sole = Sole(Path(folder), place)
     allow_many()
     sys.setswitchinterval(_TURN_SECONDS)
@@ -166,7 +174,7 @@ def serve(
     asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
     plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
     plain.max_size = _READ_AT_ONCE
-    options: Any = {"uploads": uploads, "managed_token": new_token()}
+    options: Any = {"uploads": uploads, "bucket": bucket, "managed_token": new_token()}
 
     def work(worker: int | None) -> None:
         app = coordinator_app(folder, database, url, certificate, worker=worker, **options)
