@@ -49,6 +49,7 @@ SHOWS = {
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
     ("coordinator", "load"): r"1 MB +\d",
+    ("coordinator", "workers"): r" 2  PostgreSQL +\d|not installed",
     ("coordinator", "update"): r"worker +-?\d+ MB more",
     ("coordinator", "flower"): r"ratio \d|not installed",
 }
@@ -73,7 +74,7 @@ NEEDS = {
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
-SLOW = {"flower", "ray"}
+SLOW = {"flower", "ray", ("coordinator", "workers")}
 """What takes long to start."""
 
 
@@ -88,7 +89,7 @@ def test_every_benchmark_is_started_here():
         pytest.param(
             *case,
             id=" ".join(filter(None, case)),
-            marks=[pytest.mark.slow] if case[0] in SLOW else [],
+            marks=[pytest.mark.slow] if SLOW & {case[0], case} else [],
         )
         for case in CASES
     ],
