@@ -91,10 +91,6 @@ def join(
         from solera.serve.agent.agent import Agent
         from solera.serve.agent.home import write_place
         from solera.serve.agent.policy_file import PolicyFile
-        from solera.serve.agent.sources import owned_rows
-        from solera.serve.agent.worker import Worker
-
-    rows_for = functools.partial(owned_rows, data, folder, target=target, id=id, test=test)
         from solera.serve.agent.started import Started
         from solera.serve.agent.worker import Worker
 

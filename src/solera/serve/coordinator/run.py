@@ -76,7 +76,10 @@ def coordinator_app(
         audit = AuditLog(folder / "audit.log", identity)
         await Supervisor(coordinator, url, folder / "jobs", audit, certificate).run()
 
-    background = None if url is None else supervise if not worker else write_down
+    async def write(coordinator: Coordinator) -> None:
+        await write_down(coordinator, certificate)
+
+    background = None if url is None else supervise if not worker else write
     return create_app(
         store,
         blobs,
@@ -89,11 +92,13 @@ def coordinator_app(
     )
 
 
-async def write_down(coordinator: Coordinator) -> None:
+async def write_down(coordinator: Coordinator, certificate: Certificate | None) -> None:
     """What a worker does beside answering, of several of which another looks after jobs."""
     while True:
         await asyncio.sleep(_WRITE_SECONDS)
         try:
+            if certificate is not None:
+                certificate.reload()
             await run_in_threadpool(coordinator.write_heard)
             await run_in_threadpool(coordinator.write_refusals, time.time())
         except Exception:
@@ -175,17 +180,13 @@ def serve(
     asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
     plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
     plain.max_size = _READ_AT_ONCE
-    pair = None
-    if certificate is not None and key is not None:
-        pair = Certificate(certificate, key)
-    app = coordinator_app(folder, database, url, pair, uploads=uploads)
-    gc.freeze()  # what lives as long as the process is not looked through again and again
+    pair = None if certificate is None or key is None else Certificate(certificate, key)
     options: Any = {"uploads": uploads, "bucket": bucket, "managed_token": new_token()}
 
     def work(worker: int | None) -> None:
-        app = coordinator_app(folder, database, url, certificate, worker=worker, **options)
+        app = coordinator_app(folder, database, url, pair, worker=worker, **options)
         gc.freeze()  # what lives as long as the process is not looked through again and again
-        _listen(app, host, port, certificate, key, shared=worker is not None)
+        _listen(app, host, port, pair, shared=worker is not None)
 
     if workers == 1:
         work(None)
@@ -196,9 +197,7 @@ def serve(
     sole.close()
 
 
-def _listen(
-    app: Any, host: str, port: int, certificate: str | None, key: str | None, *, shared: bool
-) -> None:
+def _listen(app: Any, host: str, port: int, pair: Certificate | None, *, shared: bool) -> None:
     """Answer requests until told to end."""
     import uvicorn
 
@@ -206,8 +205,8 @@ def _listen(
         app,
         host=host,
         port=port,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+        ssl_certfile=None if pair is None else pair.certificate,
+        ssl_keyfile=None if pair is None else pair.key,
         log_config=None,
         access_log=False,
         loop="asyncio",
@@ -219,8 +218,6 @@ def _listen(
     config.load()
     if pair is not None:
         pair.context = config.ssl
-    uvicorn.Server(config).run()
-    sole.close()
     server = uvicorn.Server(config)
     with suppress(KeyboardInterrupt):
         server.run([listening_socket(host, port)] if shared else None)
