@@ -43,6 +43,19 @@ def texts(rows=60, length=8):
     return X, y
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Layers of 16 numbers are no work to share, and threads that wait for each other are slow."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def federation(clients, **options):
+    return so.simulate(*texts(), clients=clients, seed=0, **{"workers": 1, **options})
+
+
 @pytest.fixture(scope="module")
 def base():
     return bert()
@@ -50,9 +63,8 @@ def base():
 
 @pytest.fixture(scope="module")
 def fitted(base):
-    X, y = texts()
-    fed = so.simulate(X, y, clients=3, seed=0)
-    return so.FedLoRA(base, rank=4, **{**SMALL, "rounds": 12, "epochs": 3}).fit(fed)
+    learner = so.FedLoRA(base, rank=4, **{**SMALL, "rounds": 12, "epochs": 3})
+    return learner.fit(federation(3))
 
 
 def test_it_learns_what_the_base_does_not_know(fitted):
@@ -112,9 +124,9 @@ def test_it_is_saved_without_its_base_and_knows_which(fitted, tmp_path):
 
 
 def test_another_base_in_its_place_is_refused(tmp_path):
-    X, y = texts()
+    X, _ = texts()
     bert(0).save_pretrained(tmp_path / "base")
-    fed = so.simulate(X, y, clients=2, seed=0)
+    fed = federation(2)
     model = so.FedLoRA(str(tmp_path / "base"), rank=2, **SMALL).fit(fed)
     model.save(tmp_path / "model")
     bert(1).save_pretrained(tmp_path / "base")
@@ -125,23 +137,21 @@ def test_another_base_in_its_place_is_refused(tmp_path):
 
 
 def test_a_base_is_read_once_however_many_clients_train(tmp_path, monkeypatch):
-    X, y = texts()
     bert(2).save_pretrained(tmp_path / "base")
     reads = []
     auto = transformers.AutoModel.from_pretrained
     monkeypatch.setattr(
         transformers.AutoModel, "from_pretrained", lambda *a, **k: reads.append(a) or auto(*a, **k)
     )
-    fed = so.simulate(X, y, clients=6, seed=0)
+    fed = federation(6)
     so.FedLoRA(str(tmp_path / "base"), rank=2, **SMALL).fit(fed)
     assert len(reads) == 1
 
 
 def test_engines_give_the_same_bytes(base):
-    X, y = texts()
     learned = []
     for engine in ("local", "processes"):
-        with so.simulate(X, y, clients=3, seed=0, engine=engine, workers=2) as fed:
+        with federation(3, engine=engine, workers=2) as fed:
             learned.append(so.FedLoRA(base, rank=2, **SMALL).fit(fed).weights_)
     assert np.array_equal(*learned)
 
@@ -157,7 +167,7 @@ def test_other_families_have_layers_to_adapt(config):
     }[config]
     made = transformers.AutoModel.from_config(getattr(transformers, config)(vocab_size=30, **small))
     base = base_name(made)
-    network, digest = adapters.read_base(base)
+    _, digest = adapters.read_base(base)
     own = Adapted(base, digest, 2, rank=2).module()
     rows = torch.from_numpy(texts()[0][:3])
     before = own(rows)
@@ -167,20 +177,18 @@ def test_other_families_have_layers_to_adapt(config):
 
 
 def test_updates_leave_only_where_rows_may(base):
-    X, y = texts()
-    fed = so.simulate(X, y, clients=3, seed=0, policy="training")
-    with pytest.raises(so.errors.SoleraError, match="averaging.train"):
+    fed = federation(3, policy="training")
+    with pytest.raises(so.errors.SoleraError, match=r"averaging\.train"):
         so.FedLoRA(base, rank=2, **SMALL).fit(fed)
 
 
 def test_noise_protects_clients(base):
-    X, y = texts()
-    fed = so.simulate(X, y, clients=3, seed=0)
+    fed = federation(3)
     dp = so.DP(noise_multiplier=1.0, delta=1e-3, clip=0.1)
     model = so.FedLoRA(base, rank=2, dp=dp, weight=None, **SMALL).fit(fed)
     assert model.history_[-1]["epsilon"] > 0
+    records = so.DP(noise_multiplier=1.0, delta=1e-3, clip=0.1, level="record", rate=0.1)
     with pytest.raises(so.errors.UsageError, match="level"):
-        records = so.DP(noise_multiplier=1.0, delta=1e-3, clip=0.1, level="record", rate=0.1)
         so.FedLoRA(base, dp=records, weight=None).check_params()
 
 
@@ -194,8 +202,7 @@ def test_noise_protects_clients(base):
     ],
 )
 def test_mistakes_are_named(base, change, message):
-    X, y = texts()
-    fed = so.simulate(X, y, clients=2, seed=0)
+    fed = federation(2)
     options = {"model": base, **SMALL, **change}
     with pytest.raises(so.errors.SoleraError, match=message):
         so.FedLoRA(options.pop("model"), **options).fit(fed)
