@@ -43,7 +43,7 @@ SHOWS = {
     "vertical_adult": r"people: 0\.[89]\d\d\n(.*\n)+.*of employer(.*\n)+.*capital-gain ≤",
     "vertical_credit2": r"4,500 other customers: 0\.7\d\d\n.*21 coeff.*\n.*13 coeff",
     "vertical_credit": r"merchant +AUC 0\.[78](.*\n)+.*the same: True",
-    "vertical_encrypted": r"SecureBoost +AUC 0\.7(.*\n)+.*0 of merchant(.*\n)+.*status ≤",
+    "vertical_encrypted": r"SecureBoost +AUC 0\.7(.*\n)+.*0 of merchant(.*\n)+.*status = A11 or",
     "vertical_steps": r"nothing else: 303\n(.*\n)*.*gradients sent\n.*sealed(.*\n)*.*accuracy=0",
     "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
 }
