@@ -152,7 +152,7 @@ def test_a_federation_from_invitation_to_audit(url: str) -> None:
     replies: list[Any] = []
     federation = so.connect(url, federation="cardio")
     asking = threading.Thread(
-        target=lambda: replies.extend(federation.ask("data.describe", deadline=20).collect())
+        target=lambda: replies.extend(federation.ask("data.describe", deadline=120).collect())
     )
     asking.start()
     code, out, err = end(start("join", url, *rows, "--once"))

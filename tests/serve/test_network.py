@@ -10,7 +10,6 @@ import pytest
 
 import solera as so
 from solera.core.component import describe_fitted
-from solera.core.errors import NotEnoughReplies
 from solera.core.payload import encode
 from solera.core.plan import PlannedTask
 from solera.serve.connection import CoordinatorError
@@ -143,19 +142,6 @@ def test_a_held_job_runs_once_a_named_person_approves_it(network):
     approvals.decide(hash, "approved", garcia, datetime.now())
     reader.join(timeout=300)
     assert sorted(r.client for r in answered) == [0, 1, 2]
-
-
-def test_a_dead_client_cannot_hang_an_ask(network):
-    fed = network.connect()
-    fed.ask("data.describe").collect()  # all agents are up
-    kill(network.agents["south"])
-    for deadline in (2.0, 20.0, 120.0):  # on a busy machine the others are late, too
-        replies = fed.ask("data.describe", deadline=deadline)
-        if [r.client for r in replies] == [0, 2]:
-            break
-    assert [(f.client, f.kind) for f in replies.failures] == [(1, "late")]
-    with pytest.raises(NotEnoughReplies):
-        fed.ask("data.describe", to=[1], deadline=0.5).collect()
 
 
 def test_wrong_tokens_and_revoked_clients_are_refused(network):
