@@ -300,8 +300,8 @@ def test_scaffold_reaches_the_optimum_where_averaging_drifts():
     """Many full local passes over unlike clients: the fixed point of FedAvg is not the optimum."""
     order = np.argsort(Y, kind="stable")
     unlike = so.data.FederatedData(X[order], Y[order], np.array([0, 100, 200, 300]))
-    central = fit(so.FedSGD(so.nn.linear(6, 3), rounds=400, l2=0.1, lr=0.5, dtype="float64"))
-    shared = {"rounds": 150, "l2": 0.1, "lr": 0.2, "dtype": "float64", "batch_size": None}
+    central = fit(so.FedSGD(so.nn.linear(6, 3), rounds=150, l2=0.1, lr=0.5, dtype="float64"))
+    shared = {"rounds": 30, "l2": 0.1, "lr": 0.2, "dtype": "float64", "batch_size": None}
     errors = {
         cls: np.abs(fit(cls(so.nn.linear(6, 3), epochs=20, weight=None, **shared), unlike).weights_
                     - central.weights_).max()
