@@ -174,6 +174,7 @@ PARTITIONS: dict[type, Callable[[], Any]] = {
     so.partitions.Explicit: lambda: so.partitions.Explicit(
         np.array_split(np.arange(ROWS - 3), CLIENTS)
     ),
+    so.partitions.Unlabelled: lambda: so.partitions.Unlabelled(so.partitions.IID(), clients=[1]),
     so.partitions.Overlap: lambda: so.partitions.Overlap(so.partitions.IID(), fraction=0.2),
 }
 DUPLICATES = {so.partitions.Overlap}
@@ -359,6 +360,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     ],
     so.FederatedTree: [
         ("", lambda: so.FederatedTree(max_depth=3), ("classes",)),
+        ("c45", lambda: so.FederatedTree("c45", max_depth=3), ("classes",)),
         ("relax", lambda: so.FederatedTree(max_rules=5, on_overlap="relax"), ("classes",)),
         (
             "id3",
