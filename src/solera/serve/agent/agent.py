@@ -31,7 +31,7 @@ from solera.core.task import installed_tasks
 from solera.learn.vertical.party import PARTS
 from solera.serve import wire
 from solera.serve.agent import home
-from solera.serve.agent.approvals import Approvals
+from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.asked import Asked, key_of
 from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.copies import Copies
@@ -102,6 +102,7 @@ class Agent:
         self.stop = threading.Event()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
+        self._waiting: list[HeldJob] = []
         self._listed: set[str] | None = None
         self._left_out = self._withdrawals()
         self._guard()
@@ -202,7 +203,8 @@ class Agent:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _beat(self) -> wire.Heartbeat:
-        return wire.Heartbeat(doing=self.doing[:200], head=self.head)
+        doing = self.doing or wire.held_words((job.job, job.since) for job in self._waiting)
+        return wire.Heartbeat(doing=doing[:200], head=self.head)
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""
@@ -219,7 +221,7 @@ class Agent:
     def _answer(self, pending: wire.PendingAsk) -> bool:
         """Do what is asked and send the reply; False if it must wait for an approval."""
         self._refresh()
-        if pending in self._held and not self._approved(pending):
+        if pending in self._held and not (self._rejection(pending) or self._approved(pending)):
             return False
         memory = self._memory()
         if not memory.answers(pending):
@@ -288,6 +290,8 @@ class Agent:
         if pending.kind == "standing":  # it is told when the rows have changed
             self.worker.close()
             self.worker.begin()
+        if rejection := self._rejection(pending):
+            raise Refusal(f"{rejection.person} rejected the job: {rejection.reason}")
         approved = self._approved(pending)
         facts = JobFacts(self._asked.hash(pending), description.owner, description.kind)
         now = datetime.now()
@@ -334,7 +338,12 @@ class Agent:
         if approval is None:
             return False
         seconds = self._asked.description(pending).seconds
-        return datetime.now(UTC) < approval.at + self.policy.approval.lasts(seconds)
+        return datetime.now(UTC) < approval.ends(self.policy.approval.lasts(seconds))
+
+    def _rejection(self, pending: wire.PendingAsk) -> Decision | None:
+        """What a person whom the policy names has against this ask's job."""
+        last = self.approvals.last(self._asked.hash(pending))
+        return last if last is not None and last.verdict == "rejected" else None
 
     def _send(self, pending: wire.PendingAsk, done: Memory) -> None:
         """Log what leaves, and let it leave."""
@@ -352,15 +361,17 @@ class Agent:
         known = {job.hash: job for job in self.held.read()}
         held = [known.get(hash) or self._held_job(hash, ask) for hash, ask in jobs.items()]
         self.held.write(held)
-        self._listed = set(jobs)
+        self._listed, self._waiting = set(jobs), held
         for job in held:
             if job.hash not in known:
-                notify(self.policy.notify, "held", **msgspec.to_builtins(job))
+                told = msgspec.to_builtins(replace(job, frame=b""))
+                notify(self.policy.notify, "held", **told)
 
     def _held_job(self, hash: str, ask: wire.PendingAsk) -> HeldJob:
         since = datetime.now().astimezone().isoformat(timespec="seconds")
         text = describe(self._asked.description(ask))
-        return HeldJob(hash, ask.job, ask.owner, ask.kind, ask.task, since, text)
+        told = (ask.job, ask.owner, ask.kind, ask.task, since, text)
+        return HeldJob(hash, *told, self._asked.frame(ask))
 
     # --- remembering ---
 

@@ -11,7 +11,6 @@ import os
 import stat
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from solera.core.private_files import read_private, write_file
 from solera.serve.audit import AuditLog
 from solera.serve.coordinator import logs
 from solera.serve.coordinator.app import create_app
+from solera.serve.coordinator.certificate import Certificate
 from solera.serve.coordinator.connections import Connection, allow_many
 from solera.serve.coordinator.service import UPLOADS, Coordinator
 from solera.serve.coordinator.sole import Sole
@@ -39,7 +39,6 @@ _TURN_SECONDS = 0.0005
 """How long one thread computes while another waits to: with Python's 5 ms, a request that needs
 the interpreter four times waits 20 ms for somebody else's query."""
 _WRITE_SECONDS = 0.5
-_NOT_STARTED = 3
 _READ_AT_ONCE = 1 << 16
 """Bytes per connection: with asyncio's 256 kB a thousand of them need 600 MB."""
 
@@ -48,7 +47,7 @@ def coordinator_app(
     folder: str | Path,
     database: str | None = None,
     url: str | None = None,
-    certificate: str | None = None,
+    certificate: Certificate | None = None,
     *,
     uploads: int = UPLOADS,
     bucket: str | None = None,
@@ -75,7 +74,10 @@ def coordinator_app(
         audit = AuditLog(folder / "audit.log", identity)
         await Supervisor(coordinator, url, folder / "jobs", audit, certificate).run()
 
-    background = None if url is None else supervise if not worker else write_down
+    async def beside(coordinator: Coordinator) -> None:
+        await write_down(coordinator, certificate)
+
+    background = None if url is None else supervise if not worker else beside
     return create_app(
         store,
         blobs,
@@ -88,13 +90,15 @@ def coordinator_app(
     )
 
 
-async def write_down(coordinator: Coordinator) -> None:
+async def write_down(coordinator: Coordinator, certificate: Certificate | None) -> None:
     """What a worker does beside answering, of several of which another looks after jobs."""
     while True:
         await asyncio.sleep(_WRITE_SECONDS)
         try:
             await run_in_threadpool(coordinator.write_heard)
             await run_in_threadpool(coordinator.write_refusals, time.time())
+            if certificate is not None:
+                await run_in_threadpool(certificate.reload)
         except Exception:
             log.exception("a worker could not write down who was heard of")
 
@@ -175,11 +179,14 @@ def serve(
     plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
     plain.max_size = _READ_AT_ONCE
     options: Any = {"uploads": uploads, "bucket": bucket, "managed_token": new_token()}
+    pair = None
+    if certificate is not None and key is not None:
+        pair = Certificate(certificate, key)
 
     def work(worker: int | None) -> None:
-        app = coordinator_app(folder, database, url, certificate, worker=worker, **options)
+        app = coordinator_app(folder, database, url, pair, worker=worker, **options)
         gc.freeze()  # what lives as long as the process is not looked through again and again
-        _listen(app, host, port, certificate, key, shared=worker is not None)
+        _listen(app, host, port, pair, shared=worker is not None)
 
     if workers == 1:
         work(None)
@@ -190,9 +197,7 @@ def serve(
     sole.close()
 
 
-def _listen(
-    app: Any, host: str, port: int, certificate: str | None, key: str | None, *, shared: bool
-) -> None:
+def _listen(app: Any, host: str, port: int, pair: Certificate | None, *, shared: bool) -> None:
     """Answer requests until told to end."""
     import uvicorn
 
@@ -200,8 +205,8 @@ def _listen(
         app,
         host=host,
         port=port,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+        ssl_certfile=None if pair is None else pair.certificate,
+        ssl_keyfile=None if pair is None else pair.key,
         log_config=None,
         access_log=False,
         loop="asyncio",
@@ -210,8 +215,7 @@ def _listen(
         http=Connection,
         proxy_headers=False,  # whoever says to speak for another address is not believed
     )
-    server = uvicorn.Server(config)
-    with suppress(KeyboardInterrupt):
-        server.run([listening_socket(host, port)] if shared else None)
-    if not server.started:
-        sys.exit(_NOT_STARTED)
+    config.load()
+    if pair is not None:
+        pair.context = config.ssl
+    uvicorn.Server(config).run([listening_socket(host, port)] if shared else None)
