@@ -69,6 +69,7 @@ class TrainingPlan(TypedDict):
     epochs: Epochs
     steps: Annotated[int, Meta(ge=1, le=1_000_000)] | None
     batch_size: Count | None
+    shuffle: NotRequired[bool]
 
 
 class Train(TypedDict):
