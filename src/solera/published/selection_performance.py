@@ -45,8 +45,9 @@ SCALE_DOWN = (
 )
 DIFFERS = (
     "as published: rows class after class, pixels scaled to ±1, CIFAR-10 tested with MNIST's "
-    "scaling (and trained with it by AFL alone), AFL takes the highest valuations without drawing, a tenth of the rows "
-    "validates GreedyFed; ours: the set's own mean and deviation throughout, AFL draws"
+    "scaling (and trained with it by AFL alone), AFL takes the highest valuations without drawing, "
+    "a tenth of the rows validates GreedyFed; ours: the set's own mean and deviation throughout, "
+    "AFL draws"
 )
 ERRATA = (
     NEARLY_IID,

@@ -45,8 +45,8 @@ SCALE_DOWN = (
 )
 DIFFERS = (
     "as published: rows class after class, pixels scaled to ±1, CIFAR-10 tested with MNIST's "
-    "scaling, and HybridFL asks for the same rows in every round; ours: the set's own mean and deviation, each row sent once, "
-    "and the deadline follows the running mean"
+    "scaling, and HybridFL asks for the same rows in every round; ours: the set's own mean and "
+    "deviation, each row sent once, and the deadline follows the running mean"
 )
 ERRATA = (
     NEARLY_IID,
