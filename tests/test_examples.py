@@ -20,13 +20,17 @@ NEEDS = {
     "encrypted_ensemble_digits": "tenseal",
     "on_device": "tenseal",
     "table_pipeline": "pandas",
+    "vertical_adult": "tenseal",
     "vertical_credit": "torch",
+    "vertical_credit2": "tenseal",
     "vertical_encrypted": "tenseal",
     "vertical_steps": "torch",
 }
 FILES = {
     "carbon_nanotubes_regression": "carbon_nanotubes.csv.gz",
+    "vertical_adult": "adult.csv.gz",
     "vertical_credit": "german_credit.csv.gz",
+    "vertical_credit2": "credit2.csv.gz",
     "vertical_encrypted": "german_credit.csv.gz",
     "vertical_steps": "heart_cleveland.csv.gz",
 }
@@ -39,11 +43,15 @@ SHOWS = {
     "encrypted_ensemble_digits": r"finish=coordinator +0\.9(.*\n)*without the key: .*not hold",
     "incremental_hospitals": r"all at once +0\.9\d\d\n.*weights: \d+e[-+]\d\d",
     "non_iid_by_label": r"one class +0\.9\d\d +\de-1\d",
+    "vertical_adult": r"people: 0\.[89]\d\d\n(.*\n)+.*of employer(.*\n)+.*capital-gain ≤",
+    "vertical_credit2": r"4,500 other customers: 0\.7\d\d\n.*21 coeff.*\n.*13 coeff",
     "vertical_credit": r"merchant +AUC 0\.[78](.*\n)+.*the same: True",
-    "vertical_encrypted": r"SecureBoost +AUC 0\.7(.*\n)+.*0 of merchant(.*\n)+.*status ≤",
+    "vertical_encrypted": r"SecureBoost +AUC 0\.7(.*\n)+.*0 of merchant(.*\n)+.*status = A11 or",
     "vertical_steps": r"nothing else: 303\n(.*\n)*.*gradients sent\n.*sealed(.*\n)*.*accuracy=0",
     "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
 }
+SLOW = {"vertical_adult", "vertical_credit2"}
+"""The same protocols on few rows are tested always."""
 SECONDS = 180
 ALONE = {"PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
 """Other tests have the other cores."""
@@ -52,6 +60,11 @@ ALONE = {"PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
 def needs(package):
     missing = importlib.util.find_spec(package) is None
     return pytest.mark.skipif(missing, reason=f"{package} is not installed")
+
+
+def marks(example):
+    slow = [pytest.mark.slow] if example in SLOW else []
+    return slow + ([needs(NEEDS[example])] if example in NEEDS else [])
 
 
 def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -69,10 +82,7 @@ def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=needs(NEEDS[path.stem]) if path.stem in NEEDS else ())
-        for path in EXAMPLES
-    ],
+    [pytest.param(path, marks=marks(path.stem)) for path in EXAMPLES],
     ids=lambda path: path.stem,
 )
 def test_example_runs(path, tmp_path, request):

@@ -25,7 +25,7 @@ def neighbours():
 
 def noised(statistics):
     """What of a release carries noise; the rest must not depend on the row."""
-    return {name: statistics[name] for name in ("shape", "moments", "squares")}
+    return {name: statistics[name] for name in ("shape", "moments")}
 
 
 def audits(runs, trials):
@@ -57,7 +57,7 @@ def audits(runs, trials):
 
 
 @pytest.mark.parametrize(
-    ("runs", "trials"), [(1, 100), pytest.param(20, 300, marks=pytest.mark.slow)]
+    ("runs", "trials"), [(1, 200), pytest.param(20, 300, marks=pytest.mark.slow)]
 )
 def test_the_claim_is_not_refuted_and_a_tenth_of_the_noise_is(runs, trials):
     for honest, cheated in audits(runs, trials):

@@ -19,8 +19,10 @@ from solera.cli import (
     data,
     demo,
     describe,
+    flower,
     jobs,
     model,
+    operate,
     owner,
     peers,
     policy,
@@ -93,6 +95,7 @@ GROUPS = {
     "peers": peers.app,
     "policy": policy.app,
     "model": model.app,
+    "flower": flower.app,
 }
 COMMANDS = (
     ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),
@@ -110,6 +113,14 @@ COMMANDS = (
     ),
     ("demo", demo.demo, "Example: solera demo --folder runs/demo"),
     ("serve", serve.serve, "Example: solera serve --certificate tls/coordinator.pem --key …"),
+    ("backup", operate.backup, "Example: solera backup --config solera.toml --into /backups"),
+    (
+        "restore",
+        operate.restore,
+        "Example: solera restore solera-2026-11-16T020000Z-1f2e.tar --folder coordinator",
+    ),
+    ("upgrade", operate.upgrade, "Example: solera upgrade --check --config solera.toml"),
+    ("doctor", operate.doctor, "Example: solera doctor --folder agent"),
     ("invite", serve.invite, "Example: solera invite north --federation cardio"),
     ("clients", serve.clients, "Example: solera clients --federation cardio"),
     ("revoke", serve.revoke, "Example: solera revoke 3 -f cardio --reason 'lost laptop'"),

@@ -13,7 +13,9 @@ from msgspec import to_builtins
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.cli.serve import Authority, check_ca, check_url, extra
+from solera.cli.settings import AgentConfig, hidden_from_ps
 from solera.core.errors import UsageError
+from solera.serve.settings import read_secret_file
 
 if TYPE_CHECKING:
     from solera.serve.agent.home import Place
@@ -29,6 +31,7 @@ def join(
         str,
         typer.Option(
             metavar="SOURCE",
+            callback=hidden_from_ps,
             help="The rows: a .csv, .csv.gz or .parquet file, a folder of them, "
             "'sql:URL#SELECT …' or 'python:package.module:function'.",
         ),
@@ -38,7 +41,16 @@ def join(
         typer.Option(metavar="FILE", help="What may be asked; see [bold]solera policy[/bold]."),
     ],
     token: Annotated[
-        str | None, typer.Option(help="The invitation; needed only the first time.")
+        str | None,
+        typer.Option(
+            envvar="SOLERA_INVITATION",
+            show_envvar=True,
+            help="The invitation; needed only the first time. Better in a file, where `ps` does "
+            "not show it.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file that holds the invitation.")
     ] = None,
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
@@ -65,6 +77,7 @@ def join(
     wait: Annotated[
         float, typer.Option(min=0, max=50, help="Seconds that one look for work may take.")
     ] = 20.0,
+    config: AgentConfig = None,
 ) -> None:
     """Take part in a federation with data that stays here, until interrupted.
 
@@ -93,6 +106,8 @@ def join(
         for line in told(lambda columns: rows(columns=columns), rules):
             typer.echo(line)
         return
+    if token is None and token_file is not None and token_file.exists():
+        token = read_secret_file(token_file)
     place = _place(folder, url, token)
     _log_to_stderr()
     # Before the token is used up: data that cannot be read is found out first.
@@ -128,7 +143,7 @@ def _place(folder: Path, url: str, token: str | None) -> Place | None:
     if place is None and not token:
         raise UsageError(
             f"no client in {folder} has joined yet",
-            hint="pass --token with an invitation, made with `solera invite`",
+            hint="pass --token-file or --token with an invitation, made with `solera invite`",
         )
     if place is not None and place.url != url:
         raise UsageError(

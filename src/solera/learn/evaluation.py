@@ -39,6 +39,7 @@ from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.core.schema import class_codes
 from solera.core.task import group_task
+from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
 from solera.learn.base import Predictor
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
@@ -250,6 +251,7 @@ def evaluate(
             f"{model!r} does not predict the target and cannot be judged by it",
             hint="compare clusters with so.metrics.jaccard or model.silhouette",
         )
+    check_labelled(federation)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     each: dict[int, dict[str, float]] = {}
     grid = _grid(scores)

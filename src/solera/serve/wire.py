@@ -447,6 +447,13 @@ class Peers(Message):
     peers: list[Peer]
 
 
+class Introduction(Message):
+    """How a client says who it is where nobody has enrolled it: its keys, and its tasks."""
+
+    peer: Peer
+    tasks: Annotated[dict[TaskName, Number], Meta(max_length=1000)]
+
+
 class Why(Message):
     """Why."""
 

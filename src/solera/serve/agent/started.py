@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,15 +11,14 @@ from solera.core.errors import UsageError
 from solera.core.private_files import read_private, write_file
 from solera.data.federated import FederatedData
 from solera.serve.agent.policy import Policy
-from solera.serve.agent.sources import open_source
-from solera.serve.agent.withdrawn import read_withdrawn
+from solera.serve.agent.sources import owned_rows
 
 FILE = "started.json"
 _NO_FILES = ("sql:", "python:")
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``solera join`` was told; see :func:`~solera.serve.agent.sources.open_source`."""
+    """What ``solera join`` was told; see :mod:`~solera.serve.agent.sources`."""
 
     policy: str
     data: str
@@ -27,19 +26,9 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
     test: float = 0.0
 
-    def rows(self, folder: Path, policy: Policy) -> partial[FederatedData]:
+    def rows(self, folder: Path, policy: Policy) -> Callable[..., FederatedData]:
         """Reads the rows that tasks see under a policy."""
-        return partial(
-            open_source,
-            self.data,
-            target=self.target,
-            columns=policy.data.columns or None,
-            translate=policy.columns,
-            unit=policy.data.unit,
-            withdrawn=read_withdrawn(folder),
-            id=self.id,
-            test=self.test,
-        )
+        return owned_rows(self.data, folder, policy, target=self.target, id=self.id, test=self.test)
 
     def remember(self, folder: Path) -> None:
         """Write it into the client's folder, for its owner alone: a source may hold a password."""
