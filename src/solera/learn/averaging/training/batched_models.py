@@ -84,6 +84,10 @@ class BatchedModel(ABC):
             self._follow(gradient, training.step + 1)
         return losses
 
+    def trained_weights(self) -> Any:
+        """The weights after the last step."""
+        return self.weights
+
     @abstractmethod
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
         """∇L of each client, (clients, trained), or None where it was followed; and the losses."""
@@ -241,13 +245,30 @@ def error_before(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
 
 
 class BatchedLayers(BatchedModel):
-    """Our layers, batched over clients, differentiated by autograd."""
+    """Our layers, batched over clients, differentiated by autograd.
+
+    With plain gradient descent a GPU holds each parameter of all clients in memory of its own:
+    following a gradient is then one pass over neighbouring numbers.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._held: Tensors | None = None
+        if self.fused and is_gpu(self.weights.device):
+            views = self.architecture.training_layout.views(self.weights)
+            self._held = {name: view.contiguous() for name, view in views.items()}
+
+    def trained_weights(self) -> Any:
+        if self._held is not None:
+            held = [value.flatten(1) for value in self._held.values()]
+            torch().cat(held, dim=1, out=self.weights)
+        return self.weights
 
     def step(self, x: Any, target: Any, share: Any, training: Pass) -> Any:
-        if not (self.fused and is_gpu(x.device)):
+        if self._held is None:
             return super().step(x, target, share, training)
         views, gradients, losses = self._gradients(x, target, share, training)
-        torch()._foreach_add_(views, gradients, alpha=-self.config.lr)  # without copies in a row
+        torch()._foreach_add_(views, gradients, alpha=-self.config.lr)
         return losses
 
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
@@ -259,7 +280,10 @@ class BatchedLayers(BatchedModel):
     ) -> tuple[list[Any], Sequence[Any], Any]:
         """Views of the trained parameters, their gradients, and the losses."""
         t = torch()
-        views = self.architecture.training_layout.views(self.weights[: len(x)])
+        if self._held is None:
+            views = self.architecture.training_layout.views(self.weights[: len(x)])
+        else:
+            views = {name: value[: len(x)] for name, value in self._held.items()}
         trained = [slot.name for slot in self.architecture.layout.trained_slots]
         leaves = {name: views[name].detach().requires_grad_() for name in trained}
         objective = layered_objective
@@ -272,7 +296,7 @@ class BatchedLayers(BatchedModel):
             gradients = t.autograd.grad(total, list(leaves.values()))
         for name, value in moved.items():
             views[name].copy_(value)
-        return [views[name] for name in trained], gradients, losses
+        return [views[name] for name in trained], [g.contiguous() for g in gradients], losses
 
 
 Objective = Callable[[Tensors, Any, Any, Any, Pass], tuple[Any, Any, Tensors]]
