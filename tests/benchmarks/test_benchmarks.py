@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-import solera as so
+from tests.programs import run_program
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-SECONDS = 300
-ALONE = {"OMP_NUM_THREADS": "1"}
-"""Other tests have the other cores."""
+SECONDS = 900
 MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"}
 """Files that benchmarks import."""
 SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
     "cores": r"W3: .*same bytes",
+    "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
     "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
     "gpu": r"W3 logistic +\d",
@@ -48,6 +43,7 @@ SHOWS = {
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
     ("coordinator", "load"): r"1 MB +\d",
+    ("coordinator", "workers"): r" 2  PostgreSQL +\d|not installed",
     ("coordinator", "update"): r"worker +-?\d+ MB more",
     ("coordinator", "flower"): r"ratio \d|not installed",
 }
@@ -55,6 +51,7 @@ NEEDS = {
     "coordinator": ("fastapi", "httpx"),
     "cores": ("torch",),
     "files": ("pyarrow",),
+    "flower": ("torch", "fastapi", "httpx"),
     "gate": ("torch", "fastapi", "httpx"),
     "pages": ("fastapi", "httpx", "argon2"),
     "gpu": ("torch",),
@@ -71,7 +68,7 @@ NEEDS = {
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
-SLOW = {"ray"}
+SLOW = {"flower", "ray", ("coordinator", "workers")}
 """What takes long to start."""
 
 
@@ -86,7 +83,7 @@ def test_every_benchmark_is_started_here():
         pytest.param(
             *case,
             id=" ".join(filter(None, case)),
-            marks=[pytest.mark.slow] if case[0] in SLOW else [],
+            marks=[pytest.mark.slow] if SLOW & {case[0], case} else [],
         )
         for case in CASES
     ],
@@ -95,15 +92,8 @@ def test_runs_at_a_tiny_size(name, part, tmp_path):
     for package in NEEDS.get(name, ()):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    paths = [str(Path(so.__file__).parents[1]), os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), *filter(None, [part]), "--tiny"],
-        cwd=tmp_path,
-        env={**os.environ, **ALONE, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    arguments = [*filter(None, [part]), "--tiny"]
+    done = run_program(FOLDER / f"{name}.py", *arguments, folder=tmp_path, seconds=SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = PARTS[name, part] if part else SHOWS[name]
     assert re.search(expected, done.stdout), done.stdout[-3000:]

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
+import solera as so
 from solera.core.component import build, describe
 from solera.core.errors import DataError, UsageError
 from solera.data.dealing import at_least, divide, draw, even, group
-from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew
+from solera.data.partition import IID, ClientWeights, Overlap, Partition, QuantitySkew, Unlabelled
 from solera.data.partition_groups import ByCluster, ByGroup, Explicit
 from solera.data.partition_labels import Dirichlet, LabelsPerClient, LabelWeights, Shards
 from solera.data.summary import class_counts, summarise
@@ -529,3 +530,80 @@ def test_memory_is_proportional_to_rows_and_clients(partition):
     assert peak < 200 * (rows + clients)
     assert assignment.sizes.min() > 0
     assert assignment.left_over == 0
+
+
+# --- FLEX's options ---
+
+
+def test_weights_are_normalised_and_rounded_down_as_flex_does():
+    weights = np.array([0.9, 0.6, 0.35])
+    dealt = assign(ClientWeights(weights, normalise=True, floor=True))
+    assert dealt.sizes.tolist() == [int(ROWS * w / weights.sum()) for w in weights]
+    assert dealt.left_over == ROWS - dealt.sizes.sum() > 0
+    below = assign(ClientWeights([0.5, 0.333], normalise=True, floor=True))
+    assert below.sizes.tolist() == [150, 99]  # sums below 1 stay
+    with pytest.raises(UsageError, match="normalise=True"):
+        assign(ClientWeights(weights))
+
+
+def test_weights_per_label_are_normalised_all_together():
+    weights = np.full((3, CLASSES), 0.1)
+    weights[:, 0] = [1.0, 0.5, 0.5]  # one class sums to 2: FLEX divides every class by its sum
+    dealt = assign(LabelWeights(weights, normalise=True, floor=True))
+    counts = class_counts(Y, dealt.index, dealt.offsets)
+    assert counts[:, 0].tolist() == [30, 15, 15]
+    assert (counts[:, 1:] == 20).all()
+    zero = assign(LabelWeights(np.array([[1.0, 0, 0, 0, 0], [1, 1, 0, 0, 0]]), normalise=True))
+    assert class_counts(Y, zero.index, zero.offsets).tolist() == [
+        [30, 0, 0, 0, 0],
+        [30, 60, 0, 0, 0],
+    ]
+
+
+def test_labels_per_client_with_weights():
+    labels, weights = [[0, 1], [1], [1, 2, 3]], [0.5, 0.25, 0.9]
+    dealt = assign(LabelsPerClient(labels, weights=weights, floor=True))
+    counts = class_counts(Y, dealt.index, dealt.offsets)
+    assert counts.tolist() == [[15, 15, 0, 0, 0], [0, 15, 0, 0, 0], [0, 18, 18, 18, 0]]
+    heavy = LabelsPerClient([[0], [0], [0, 1]], weights=[1.0, 1.0, 1.0])
+    with pytest.raises(UsageError, match=r"sum to 2\.5"):
+        assign(heavy)
+    shared = assign(heavy.set_params(normalise=True))
+    counts = class_counts(Y, shared.index, shared.offsets)
+    assert counts.tolist() == [[24, 0, 0, 0, 0], [24, 0, 0, 0, 0], [12, 60, 0, 0, 0]]
+    with pytest.raises(UsageError, match="there are 3 clients"):
+        assign(LabelsPerClient(labels, weights=[0.5]))
+
+
+def test_clients_have_names():
+    dealt = assign(IID(), ["north", "south", "west"])
+    assert (dealt.names, dealt.clients) == (("north", "south", "west"), 3)
+    assert same(dealt, assign(IID(), 3))
+    with pytest.raises(UsageError, match="names one twice"):
+        assign(IID(), ["north", "north"])
+    with pytest.raises(UsageError, match="but there are 2 weights"):
+        assign(ClientWeights([0.5, 0.5]), ["north", "south", "west"])
+    fed = so.simulate(X, Y, clients=["north", "south", "west"])
+    assert fed.names == ("north", "south", "west")
+    assert len(fed.without("south")) == 2
+
+
+def test_clients_without_labels():
+    fed = so.simulate(X, Y, clients=6, partition=Unlabelled(IID(), clients=[4, 1]), test=0.2)
+    labels = [actor.data.y is None for actor in so.pool(fed).clients]
+    assert labels == [False, True, False, False, True, False]
+    assert so.pool(fed).clients[4].data.test.y is None
+    assert fed.data.class_counts()[[1, 4]].sum() == 0
+    assert len(np.unique(so.FedKMeans(3, rounds=5).fit(fed).predict(X))) == 3
+    scaled = fed.prepared(so.FedScaler().fit(fed))
+    for learner in (so.FedHEONN(), so.FedAvg(so.nn.mlp(3, CLASSES), rounds=1)):
+        for each in (fed, scaled):
+            with pytest.raises(DataError, match=r"clients without labels: 1, 4"):
+                learner.fit(each)
+    rest = fed.without(1, 4)
+    model = so.FedHEONN().fit(rest)
+    assert model.evaluate(rest).metrics["accuracy"] > 0
+    with pytest.raises(DataError, match="without labels"):
+        model.evaluate(fed)
+    with pytest.raises(UsageError, match="names client 6 of 0 … 5"):
+        assign(Unlabelled(IID(), clients=[6]), 6)

@@ -111,6 +111,9 @@ def test_splits_are_components():
         (lambda: VerticalSplit([[0, 0], [1]]), None, "client 0 has the columns"),
         (lambda: VerticalSplit([[0], []]), None, "client 1 has the columns"),
         (lambda: VerticalSplit([0, 1]), None, "columns must be"),
+        (lambda: VerticalSplit(7), 2, "must be between 1 and the 6 columns"),
+        (lambda: VerticalSplit((3, 2)), 2, "must be between 1 and the 6 columns"),
+        (lambda: VerticalSplit((2, 3), overlap=1), 2, "contradicts columns drawn by client"),
         (lambda: VerticalSplit(label_owner=2), 2, "different clients of 0 … 1"),
         (lambda: VerticalSplit(label_owner=[]), 2, "label_owner must be"),
         (lambda: VerticalSplit(label_owner=[1, 1]), 2, "label_owner must be"),
@@ -129,3 +132,15 @@ def test_contradictions_are_refused(make, clients, message):
 def test_an_empty_table_is_refused():
     with pytest.raises(DataError, match="0 rows and 3 columns is empty"):
         VerticalSplit().assign(0, 3, clients=1, seed=0)
+
+
+def test_columns_per_client_as_a_number_or_a_range():
+    """FLEX's features per node: every client draws its own, whatever the others hold."""
+    fixed = VerticalSplit(4).assign(5, 10, clients=30, seed=0)
+    assert [len(columns) for columns in fixed.columns] == [4] * 30
+    assert len({tuple(columns) for columns in fixed.columns}) > 5
+    ranged = VerticalSplit((2, 5)).assign(5, 10, clients=60, seed=0)
+    assert {len(columns) for columns in ranged.columns} == {2, 3, 4, 5}
+    assert all(len(set(columns)) == len(columns) for columns in ranged.columns)
+    few = VerticalSplit(1).assign(5, 10, clients=2, seed=0)
+    assert few.left_over == 10 - len({int(columns[0]) for columns in few.columns})

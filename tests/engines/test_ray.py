@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,9 +14,9 @@ import pytest
 import solera as so
 from solera.core.component import describe_fitted
 from solera.core.payload import encode
+from solera.core.task import _tasks
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.slow  # beside tasks of other tests, its workers do not start: to be found
 
 X = np.arange(400.0).reshape(200, 2)
 
@@ -54,6 +57,17 @@ def dies(client, ask):
     if client.id == ask["victim"]:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"rows": len(client.data)}
+
+
+OWN_TASKS = """
+import solera as so
+
+TWICE = 2
+
+@so.task("test.ray-own")
+def own(client, ask):
+    return {"rows": TWICE * len(client.data)}
+"""
 
 
 class LastOfFive(so.aggregations.Aggregation):
@@ -132,3 +146,24 @@ def test_rows_in_files_are_read_by_the_workers(cluster, tmp_path, monkeypatch):
 def test_an_error_of_a_task_names_it(fed):
     with pytest.raises(so.errors.SoleraError, match=r"test\.ray-dies"):
         fed.ask("test.ray-dies", {}).fold(so.aggregations.Sum())
+
+
+def test_modules_that_only_the_driver_finds_are_found_by_the_workers(fed, tmp_path, monkeypatch):
+    """As in worker processes that are forked; what cannot travel keeps nothing else back."""
+    (tmp_path / "ray_own_tasks.py").write_text(OWN_TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("ray_own_tasks")
+    lock = threading.Lock()
+
+    @so.task("test.ray-locked")
+    def locked(client, ask):
+        return {"locked": lock.locked()}
+
+    try:
+        assert fed.ask("test.ray-own").fold(so.aggregations.Sum()) == {"rows": own.TWICE * 200}
+        with pytest.raises(so.errors.TaskError, match=r"no task 'test\.ray-locked'.*cannot pickle"):
+            fed.ask("test.ray-locked").collect()
+    finally:
+        for name in ("test.ray-own", "test.ray-locked"):
+            del _tasks[name]
+        del sys.modules["ray_own_tasks"]

@@ -175,6 +175,7 @@ PARTITIONS: dict[type, Callable[[], Any]] = {
     so.partitions.Explicit: lambda: so.partitions.Explicit(
         np.array_split(np.arange(ROWS - 3), CLIENTS)
     ),
+    so.partitions.Unlabelled: lambda: so.partitions.Unlabelled(so.partitions.IID(), clients=[1]),
     so.partitions.Overlap: lambda: so.partitions.Overlap(so.partitions.IID(), fraction=0.2),
 }
 DUPLICATES = {so.partitions.Overlap}
@@ -362,7 +363,10 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ("ensemble", lambda: so.FedHEONN("linear", ensemble=so.RandomPatches(4, rows=0.8)), EVERY),
     ],
     so.FedCox: [("", lambda: so.FedCox(rounds=12), ("survival",))],
-    so.FedGLM: [("", lambda: so.FedGLM(rounds=4), ("numbers",))],
+    so.FedGLM: [
+        ("", lambda: so.FedGLM(rounds=4), ("numbers",)),
+        ("private", lambda: so.FedGLM(rounds=2, dp=RECORDS, clip_residuals=2.0), ("numbers",)),
+    ],
     so.FedKMeans: [
         ("private", lambda: so.FedKMeans(2, rounds=2, init=np.eye(2, 5), dp=RECORDS), ("classes",)),
         ("", lambda: so.FedKMeans(3, rounds=4), ("classes", "numbers")),
@@ -379,6 +383,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     ],
     so.FederatedTree: [
         ("", lambda: so.FederatedTree(max_depth=3), ("classes",)),
+        ("c45", lambda: so.FederatedTree("c45", max_depth=3), ("classes",)),
         ("relax", lambda: so.FederatedTree(max_rules=5, on_overlap="relax"), ("classes",)),
         (
             "id3",
@@ -397,6 +402,15 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     so.SimFL: [("", lambda: so.SimFL(rounds=3, max_depth=2), ("classes", "numbers"))],
     so.FedHistGBDT: [
         ("", lambda: so.FedHistGBDT(rounds=3, max_depth=2, min_rows=3), ("classes", "numbers")),
+        (
+            "private",
+            lambda: so.FedHistGBDT(rounds=2, max_depth=2, bins=8, dp=RECORDS),
+            ("classes", "numbers"),
+        ),
+    ],
+    so.FedBins: [
+        ("", lambda: so.FedBins(), ("classes",)),
+        ("private", lambda: so.FedBins(4, dp=RECORDS), ("classes",)),
     ],
     HistBins: [("", lambda: HistBins(16), ("classes",))],
     so.learn.FedSelect: [("", lambda: so.learn.FedSelect([3, 1]), ("classes",))],

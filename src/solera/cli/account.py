@@ -11,16 +11,13 @@ import typer
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.cli.serve import extra, moment
+from solera.cli.settings import CoordinatorConfig, Database, DatabaseFile, database_url
 
 if TYPE_CHECKING:
     from solera.serve.coordinator.store.store import Store
 
 app = typer.Typer(no_args_is_help=True, help="People who may look at a coordinator's pages.")
 Folder = Annotated[Path, typer.Option(help="The coordinator's folder.")]
-Database = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="The coordinator's database, if not in its folder."),
-]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The person's name.")]
 Password = Annotated[
     str,
@@ -45,22 +42,28 @@ def add(
     ] = None,
     folder: Folder = FOLDER,
     database: Database = None,
+    database_file: DatabaseFile = None,
+    config: CoordinatorConfig = None,
 ) -> None:
     """Make an account. The password is asked for, or read from $SOLERA_PASSWORD."""
     with extra("accounts"):
         from solera.serve.coordinator.web.visitors import new_account
     account = new_account(name, password, role, federation)
-    with _store(folder, database) as store:
+    with _store(folder, database_url(database, database_file)) as store:
         store.add_account(account, _ACTOR)
     typer.echo(f"{name} is {role} of {federation or 'all federations'}")
 
 
 @app.command("list")
 def list_accounts(
-    folder: Folder = FOLDER, database: Database = None, as_json: AsJson = False
+    folder: Folder = FOLDER,
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    config: CoordinatorConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """All accounts and tokens of programs."""
-    with _store(folder, database) as store:
+    with _store(folder, database_url(database, database_file)) as store:
         people, programs = store.accounts(), store.tokens()
     known = [("person", person) for person in people]
     known += [("program", program) for program in programs]  # type: ignore[misc]
@@ -74,20 +77,31 @@ def list_accounts(
 
 @app.command("password")
 def password(
-    name: Name, password: Password, folder: Folder = FOLDER, database: Database = None
+    name: Name,
+    password: Password,
+    folder: Folder = FOLDER,
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    config: CoordinatorConfig = None,
 ) -> None:
     """Set another password; whoever is signed in with the old one is signed out."""
     with extra("accounts"):
         from solera.serve.coordinator.web.visitors import hashed
-    with _store(folder, database) as store:
+    with _store(folder, database_url(database, database_file)) as store:
         store.set_password(name, hashed(password), _ACTOR, time.time())
     typer.echo(f"{name} has another password")
 
 
 @app.command("remove")
-def remove(name: Name, folder: Folder = FOLDER, database: Database = None) -> None:
+def remove(
+    name: Name,
+    folder: Folder = FOLDER,
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    config: CoordinatorConfig = None,
+) -> None:
     """Remove an account, and sign it out."""
-    with _store(folder, database) as store:
+    with _store(folder, database_url(database, database_file)) as store:
         store.remove_account(name, _ACTOR, time.time())
     typer.echo(f"{name} has no account any more")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,13 +46,33 @@ def new(
     typer.echo(f'[approval.approvers]\n{name} = "{made.public}"')
 
 
-def approve(job: Job, key: Key, policy: PolicyFile, folder: Folder = FOLDER) -> None:
+def approve(
+    job: Job,
+    key: Key,
+    policy: PolicyFile,
+    until: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="It ends then at the latest."),
+    ] = None,
+    folder: Folder = FOLDER,
+) -> None:
     """Let a job run on the client's data, where the policy has mode = "ask".
 
     The approval holds for exactly the job of this hash, for as long as the job and the policy say.
     An agent that runs sees it at once.
     """
-    _decide(job, "approved", key, policy, folder)
+    _decide(job, "approved", key, policy, folder, until=until and until.astimezone())
+
+
+def reject(
+    job: Job,
+    key: Key,
+    policy: PolicyFile,
+    reason: Annotated[str, typer.Option(help="Why; whoever asked is told.")],
+    folder: Folder = FOLDER,
+) -> None:
+    """Refuse a job: everything that it asks is answered with the reason, until it is approved."""
+    _decide(job, "rejected", key, policy, folder, reason=reason)
 
 
 def withdraw(
@@ -94,28 +114,18 @@ def withdraw(
     typer.echo(f"left out from the next task on; {persons} so far have withdrawn here")
 
 
-def _decide(job: str, verdict: Verdict, key: Path, policy: Path, folder: Path) -> None:
-    """Log the decision, write it down, and tell whom the policy wants told."""
+def _decide(
+    job: str, verdict: Verdict, key: Path, policy: Path, folder: Path, **terms: Any
+) -> None:
     with extra("approving jobs"):
-        from solera.serve.agent import home
-        from solera.serve.agent.approvals import Approvals, Approver
-        from solera.serve.agent.notify import notify
+        from solera.serve.agent.approvals import Approver
+        from solera.serve.agent.decisions import decide
         from solera.serve.agent.policy import Policy
-        from solera.serve.audit import AuditLog
-        from solera.serve.identity import Identity
 
     rules, person = Policy.read(policy), Approver.load(key)
     check_folder(folder)
-    approvals = Approvals(folder / home.APPROVALS, rules.approval.approvers)
-    approvals.check(job, person)
-    audit = AuditLog(folder / home.LOG, Identity.load(folder))
-    audit.append(verdict, job=job, person=person.name, key=person.public)
-    decision = approvals.decide(job, verdict, person, datetime.now().astimezone())
+    decide(folder, rules, person, job, verdict, **terms)
     typer.echo(f"{person.name} has {verdict} job {job[:12]}")
-    at = decision.at.isoformat(timespec="seconds")
-    told = notify(rules.notify, verdict, hash=job, person=person.name, at=at)
-    if told is not None:
-        told.join()
 
 
 def held(

@@ -13,13 +13,13 @@ from msgspec import to_builtins
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.cli.serve import Authority, check_ca, check_url, extra
+from solera.cli.settings import AgentConfig, hidden_from_ps
 from solera.core.errors import UsageError
+from solera.serve.settings import read_secret_file
 
 if TYPE_CHECKING:
-    from solera.data.federated import FederatedData
     from solera.serve.agent.home import Place
     from solera.serve.agent.leaving import Holdings
-    from solera.serve.agent.policy import Policy
 
 Folder = Annotated[Path, typer.Option(help="The client's folder: its keys, state and log.")]
 FOLDER = Path("agent")
@@ -31,6 +31,7 @@ def join(
         str,
         typer.Option(
             metavar="SOURCE",
+            callback=hidden_from_ps,
             help="The rows: a .csv, .csv.gz or .parquet file, a folder of them, "
             "'sql:URL#SELECT …' or 'python:package.module:function'.",
         ),
@@ -40,7 +41,16 @@ def join(
         typer.Option(metavar="FILE", help="What may be asked; see [bold]solera policy[/bold]."),
     ],
     token: Annotated[
-        str | None, typer.Option(help="The invitation; needed only the first time.")
+        str | None,
+        typer.Option(
+            envvar="SOLERA_INVITATION",
+            show_envvar=True,
+            help="The invitation; needed only the first time. Better in a file, where `ps` does "
+            "not show it.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file that holds the invitation.")
     ] = None,
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column to predict.")
@@ -67,6 +77,7 @@ def join(
     wait: Annotated[
         float, typer.Option(min=0, max=50, help="Seconds that one look for work may take.")
     ] = 20.0,
+    config: AgentConfig = None,
 ) -> None:
     """Take part in a federation with data that stays here, until interrupted.
 
@@ -80,23 +91,11 @@ def join(
         from solera.serve.agent.agent import Agent
         from solera.serve.agent.home import write_place
         from solera.serve.agent.policy_file import PolicyFile
-        from solera.serve.agent.sources import open_source
-        from solera.serve.agent.withdrawn import read_withdrawn
+        from solera.serve.agent.started import Started
         from solera.serve.agent.worker import Worker
 
-    def rows_for(rules: Policy) -> functools.partial[FederatedData]:
-        return functools.partial(
-            open_source,
-            data,
-            target=target,
-            columns=rules.data.columns or None,
-            translate=rules.columns,
-            unit=rules.data.unit,
-            withdrawn=read_withdrawn(folder),
-            id=id,
-            test=test,
-        )
-
+    started = Started(policy=str(policy), data=data, target=target, id=id, test=test)
+    rows_for = functools.partial(started.rows, folder)
     url, authority = check_url(url), check_ca(ca)
     file = PolicyFile(policy)
     rules = file.policy
@@ -107,6 +106,8 @@ def join(
         for line in told(lambda columns: rows(columns=columns), rules):
             typer.echo(line)
         return
+    if token is None and token_file is not None and token_file.exists():
+        token = read_secret_file(token_file)
     place = _place(folder, url, token)
     _log_to_stderr()
     # Before the token is used up: data that cannot be read is found out first.
@@ -118,6 +119,7 @@ def join(
             place = replace(place, ca=authority)
             write_place(folder, place)
         agent = Agent(folder, worker, file, source=rows_for)
+        started.remember(folder)
     except BaseException:
         worker.close()
         raise
@@ -141,7 +143,7 @@ def _place(folder: Path, url: str, token: str | None) -> Place | None:
     if place is None and not token:
         raise UsageError(
             f"no client in {folder} has joined yet",
-            hint="pass --token with an invitation, made with `solera invite`",
+            hint="pass --token-file or --token with an invitation, made with `solera invite`",
         )
     if place is not None and place.url != url:
         raise UsageError(

@@ -17,6 +17,7 @@ import typer
 
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
+from solera.cli.settings import CoordinatorConfig, Database, DatabaseFile, database_url
 from solera.core.errors import MissingExtra, UsageError
 from solera.serve.connection import HERE, Connection
 from solera.serve.connection import check_url as check_url
@@ -114,6 +115,29 @@ def tls_init(
     print_table(["what", "where", "use"], rows)
 
 
+@tls.command("renew", epilog="Example: solera tls renew --folder tls")
+def tls_renew(
+    folder: Annotated[Path, typer.Option(help="Where authority and certificate are.")] = Path(
+        "tls"
+    ),
+    name: Annotated[str, typer.Option(help="The name of the certificate's files.")] = "coordinator",
+    as_json: AsJson = False,
+) -> None:
+    """Replace the coordinator's certificate by a new one, for the same names.
+
+    It needs ca.key of the authority. A coordinator that runs shows the new one at once, agents go
+    on without a change.
+    """
+    with extra("making certificates"):
+        from solera.serve.tls import expiry, renew
+    certificate, key = renew(folder, name)
+    end = expiry(certificate)
+    if as_json:
+        print_json({"certificate": certificate, "key": key, "expires": end})
+    else:
+        typer.echo(f"{certificate} is good until {moment(end)}")
+
+
 # --- the coordinator ---
 
 
@@ -123,10 +147,8 @@ def serve(
     ] = Path("coordinator"),
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 8443,
-    database: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="An SQLAlchemy URL; SQLite in the folder by default."),
-    ] = None,
+    database: Database = None,
+    database_file: DatabaseFile = None,
     certificate: Annotated[
         Path | None, typer.Option(help="The certificate, PEM; needed unless on loopback.")
     ] = None,
@@ -142,6 +164,19 @@ def serve(
             help="Megabytes that a client, or drivers, may have uploaded and not used yet.",
         ),
     ] = 4096,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=256, help="Processes behind the address; several need PostgreSQL."),
+    ] = 1,
+    blobs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="s3://BUCKET/PREFIX",
+            help="Where what asks and replies carry lies; in the folder by default. "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL are read.",
+        ),
+    ] = None,
+    config: CoordinatorConfig = None,
 ) -> None:
     """Run a coordinator until it is interrupted.
 
@@ -166,11 +201,13 @@ def serve(
         folder,
         host=host,
         port=port,
-        database=database,
+        database=database_url(database, database_file),
         certificate=None if certificate is None else str(certificate),
         key=None if key is None else str(key),
         log_format=log_format,
         uploads=uploads << 20,
+        workers=workers,
+        bucket=blobs,
     )
     raise KeyboardInterrupt  # what else ends a server
 

@@ -250,6 +250,18 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
     return schema
 
 
+def check_labelled(federation: Federation) -> None:
+    """Refuse simulated clients without labels, for who needs labels of all of them."""
+    source = getattr(federation.engine, "source", None)
+    without = np.intersect1d(getattr(source, "unlabelled", []), federation.clients)
+    if len(without):
+        named = ", ".join(str(int(client)) for client in without[:5])
+        raise DataError(
+            f"clients without labels: {named}{' …' if len(without) > 5 else ''}",
+            hint=f"leave them out: federation.without({named})",
+        )
+
+
 def missing_values(client: int, columns: list[str]) -> DataError:
     """The error for missing values given to a learner that cannot use them."""
     named = ", ".join(columns[:5]) + (" …" if len(columns) > 5 else "")

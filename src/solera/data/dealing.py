@@ -70,10 +70,18 @@ def draw(sizes: IntArray, below: int, rng: Generator) -> IntArray:
 
 
 def hand_out(
-    pool: IntArray, fractions: FloatArray, replacement: bool, rng: Generator
+    pool: IntArray,
+    fractions: FloatArray,
+    replacement: bool,
+    rng: Generator,
+    *,
+    floor: bool = False,
 ) -> tuple[IntArray, IntArray]:
     """Rows of the shuffled pool for each fraction, one client after the other, and their counts."""
-    counts = divide(len(pool), fractions, rng)
+    if floor:
+        counts = np.floor(len(pool) * fractions).astype(np.int64)
+    else:
+        counts = divide(len(pool), fractions, rng)
     if replacement:
         return pool[draw(counts, len(pool), rng)], counts
     return pool[: int(counts.sum())], counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,8 @@ class Assignment:
     left_over: int = 0
     names: tuple[str, ...] = ()
     """What the clients are called, where the rule knows."""
+    unlabelled: tuple[int, ...] = ()
+    """The clients that hold no labels."""
 
     @property
     def clients(self) -> int:
@@ -105,7 +108,7 @@ class FederatedData:
         index = assignment.index
         if not (len(index) == X.shape[0] and np.array_equal(index, np.arange(len(index)))):
             X, y = X[index], None if y is None else y[index]
-        return cls(
+        data = cls(
             X,
             y,
             assignment.offsets,
@@ -113,6 +116,10 @@ class FederatedData:
             left_over=assignment.left_over,
             names=assignment.names,
         )
+        if assignment.unlabelled and y is not None:
+            holds = ~np.isin(np.arange(data.clients), assignment.unlabelled)
+            data.labelled = np.repeat(holds, assignment.sizes)
+        return data
 
     @property
     def clients(self) -> int:
@@ -127,9 +134,19 @@ class FederatedData:
         values = self.X.data if hasattr(self.X, "indptr") else self.X
         return bool(self.sizes().all()) and is_finite(values)
 
+    @cached_property
+    def unlabelled(self) -> IntArray:
+        """The clients none of whose rows has a target, though others' have."""
+        if self.labelled is None:
+            return np.empty(0, dtype=np.int64)
+        known = np.concatenate([[0], np.cumsum(self.labelled)])[self.offsets]
+        return np.flatnonzero((np.diff(known) == 0) & (np.diff(self.offsets) > 0))
+
     def segments(self, clients: IntArray, part: Part = "train") -> Segments:
+        """The rows of these clients, without a target where one of them has none."""
         starts, sizes = self._bounds(clients, part)
-        return Segments(self.X, self.y, starts, sizes)
+        unknown = len(self.unlabelled) and np.isin(clients, self.unlabelled).any()
+        return Segments(self.X, None if unknown else self.y, starts, sizes)
 
     def units(self, client: int, part: Part) -> IntArray | None:
         """Whose rows those of a client are, where that is known."""
@@ -236,6 +253,7 @@ class FederatedData:
         view = self._replaced(Rows(X, y), self.schema, self._held_out)
         view.resources = self.resources
         view.persons = self.persons
+        view.labelled = self.labelled
         return view
 
     def _replaced(self, rows: Rows, schema: Schema, held_out: HeldOut | None) -> FederatedData:
@@ -265,7 +283,9 @@ class FederatedData:
         chosen = take_rows(self.X, self.y, place)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         names = tuple(self.names[k] for k in kept) if self.names else ()
-        return FederatedData(chosen.X, chosen.y, offsets, schema=self.schema, names=names)
+        some = FederatedData(chosen.X, chosen.y, offsets, schema=self.schema, names=names)
+        some.labelled = None if self.labelled is None else self.labelled[place]
+        return some
 
     def only(self, client: int) -> FederatedData:
         """One client on its own, with the rows it has set aside."""
@@ -296,7 +316,9 @@ class FederatedData:
         from solera.data.summary import class_counts
 
         everything = np.arange(self.offsets[-1])
-        return class_counts(self.y, everything, self.offsets, classes=self.schema.classes)
+        counts = class_counts(self.y, everything, self.offsets, classes=self.schema.classes)
+        counts[self.unlabelled] = 0
+        return counts
 
     def summary(self) -> Summary:
         """Sizes, label entropy and distance from IID."""

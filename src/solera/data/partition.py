@@ -10,6 +10,8 @@ labels are in :mod:`solera.data.partition_labels`, those that keep given rows to
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Annotated, Any
 
@@ -35,6 +37,8 @@ from solera.data.dealing import (
 from solera.data.federated import Assignment
 
 _ROUNDING = 1e-9
+Clients = Count | list[str] | tuple[str, ...] | None
+"""How many clients, or their names."""
 Concentration = Annotated[float, Meta(gt=0, le=1e100)]
 """The parameter of a Dirichlet distribution; :class:`IID` is its limit."""
 
@@ -43,17 +47,23 @@ class Partition(Component, abstract=True):
     """A rule for dividing rows among clients."""
 
     def assign(
-        self, rows: int, y: Any = None, *, X: Any = None, clients: Count | None = None, seed: int
+        self, rows: int, y: Any = None, *, X: Any = None, clients: Clients = None, seed: int
     ) -> Assignment:
         """Divide ``rows`` rows; the same seed gives the same assignment.
 
-        ``clients`` may be None where the rule itself says how many there are.
+        ``clients`` is how many there are, or what they are called; None where the rule itself
+        says.
         """
         if rows < 1:
             raise DataError(f"{type(self).__name__}: there are no rows to divide")
         self.check_params()
         check_arguments(Partition.assign, owner=self, clients=clients)
-        return self._split(int(rows), y, X, clients, generator(seed, "partition"))
+        names = clients if isinstance(clients, Sequence) else ()
+        if len(set(names)) < len(names):
+            raise self._refused(f"clients={list(names)} names one twice", "give each its own name")
+        count = len(clients) if isinstance(clients, Sequence) else clients
+        dealt = self._split(int(rows), y, X, count, generator(seed, "partition"))
+        return replace(dealt, names=tuple(names)) if names else dealt
 
     @abstractmethod
     def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
@@ -82,7 +92,9 @@ class Partition(Component, abstract=True):
                 + (" or a smaller min_rows" if "min_rows" in self.parameters() else ""),
             )
 
-    def _fractions(self, weights: ArrayLike, dimensions: int, replacement: bool) -> FloatArray:
+    def _fractions(
+        self, weights: ArrayLike, dimensions: int, replacement: bool, normalise: bool
+    ) -> FloatArray:
         """Weights per client (and label) as fractions that can be handed out."""
         try:
             fractions = np.asarray(weights, dtype=np.float64)
@@ -97,13 +109,18 @@ class Partition(Component, abstract=True):
         if wrong.size:
             rule = "must be fractions between 0 and 1" if replacement else "must be >= 0"
             raise UsageError.of(self, "weights", float(wrong[0]), rule)
+        if replacement:
+            return fractions
         total = fractions.sum(axis=0)
-        if not replacement and (total > 1 + _ROUNDING).any():
+        if normalise and (total > 1).any():
+            return fractions / np.where(total > 0, total, 1)
+        if (total > 1 + _ROUNDING).any():
             raise self._refused(
                 f"weights sum to {float(total.max()):g}, more than all rows",
-                "divide them by their sum over the clients, or set replacement=True",
+                "set normalise=True to divide them by their sum over the clients, or "
+                "replacement=True",
             )
-        return fractions if replacement else fractions / np.maximum(total, 1)
+        return fractions / np.maximum(total, 1)
 
 
 class IID(Partition):
@@ -118,18 +135,31 @@ class IID(Partition):
 class ClientWeights(Partition):
     """Client k gets the fraction ``weights[k]`` of all rows, at random.
 
-    Weights that sum to less than 1 leave rows over. With ``replacement`` the numbers of rows stay
+    Weights that sum to less than 1 leave rows over; those that sum to more are an error, or are
+    divided by their sum with ``normalise``. Numbers of rows are rounded so that their sum is exact,
+    or down with ``floor``. Both are FLEX's ways. With ``replacement`` the numbers of rows stay
     the same but clients draw independently: a row may go to several of them, never twice to one.
     """
 
-    def __init__(self, weights: ArrayLike, *, replacement: bool = False) -> None:
+    def __init__(
+        self,
+        weights: ArrayLike,
+        *,
+        replacement: bool = False,
+        normalise: bool = False,
+        floor: bool = False,
+    ) -> None:
         self.weights = weights
         self.replacement = replacement
+        self.normalise = normalise
+        self.floor = floor
 
     def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
-        fractions = self._fractions(self.weights, 1, self.replacement)
+        fractions = self._fractions(self.weights, 1, self.replacement, self.normalise)
         self._count(clients, len(fractions), "weights")
-        index, sizes = hand_out(rng.permutation(rows), fractions, self.replacement, rng)
+        index, sizes = hand_out(
+            rng.permutation(rows), fractions, self.replacement, rng, floor=self.floor
+        )
         return Assignment(index, offsets_of(sizes), missing_from(index, rows))
 
 
@@ -184,6 +214,26 @@ class Overlap(Partition):
             rows,
             rng,
         )
+
+
+class Unlabelled(Partition):
+    """Another partition, some of whose ``clients`` (by number) hold no labels.
+
+    Learners of clusters and transformers use their rows; learners of a target refuse them by name,
+    and go without them: ``federation.without(…)``.
+    """
+
+    def __init__(self, partition: Partition, *, clients: Sequence[NonNegativeInt]) -> None:
+        self.partition = partition
+        self.clients = clients
+
+    def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
+        base = self.partition._split(rows, y, X, clients, rng)
+        outside = [client for client in self.clients if client >= base.clients]
+        if outside:
+            rule = f"names client {outside[0]} of 0 … {base.clients - 1}"
+            raise UsageError.of(self, "clients", list(self.clients), rule)
+        return replace(base, unlabelled=tuple(sorted(set(self.clients))))
 
 
 def collect(

@@ -51,17 +51,27 @@ class LabelPartition(Partition, abstract=True):
 class LabelWeights(LabelPartition):
     """Client k gets the fraction ``weights[k][c]`` of the rows of class c (classes sorted).
 
-    Columns that sum to less than 1 leave rows over. With ``replacement`` the numbers of rows stay
-    the same but clients draw independently: a row may go to several of them, never twice to one.
+    Columns that sum to less than 1 leave rows over. Where one sums to more, that is an error, or
+    all are divided by their sums with ``normalise``. ``floor`` and ``replacement`` are as in
+    :class:`ClientWeights <solera.data.partition.ClientWeights>`.
     """
 
-    def __init__(self, weights: ArrayLike, *, replacement: bool = False) -> None:
+    def __init__(
+        self,
+        weights: ArrayLike,
+        *,
+        replacement: bool = False,
+        normalise: bool = False,
+        floor: bool = False,
+    ) -> None:
         self.weights = weights
         self.replacement = replacement
+        self.normalise = normalise
+        self.floor = floor
 
     def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         codes, classes = self._classes(y, rows)
-        fractions = self._fractions(self.weights, 2, self.replacement)
+        fractions = self._fractions(self.weights, 2, self.replacement, self.normalise)
         count = self._count(clients, len(fractions), "rows of weights")
         if fractions.shape[1] != len(classes):
             raise self._refused(
@@ -70,7 +80,7 @@ class LabelWeights(LabelPartition):
             )
         everyone = np.arange(count)
         shares = ((everyone, column) for column in fractions.T)
-        return _deal(codes, len(classes), shares, count, self.replacement, rng)
+        return _deal(codes, len(classes), shares, count, self.replacement, rng, floor=self.floor)
 
 
 class LabelsPerClient(LabelPartition):
@@ -81,16 +91,27 @@ class LabelsPerClient(LabelPartition):
     class has an owner if clients × low allows, and at random beyond that. Rows of a class without
     owner are left over. With ``replacement`` the numbers of rows stay the same but clients draw
     independently: a row may go to several of them, never twice to one.
+
+    With ``weights``, one per client, client k gets the fraction weights[k] / (number of its labels)
+    of each of its classes instead of an even share. Classes whose fractions sum to more than 1
+    are an error, or with ``normalise`` all classes are divided among their owners in those
+    proportions. ``floor`` rounds numbers of rows down. These are FLEX's rules.
     """
 
     def __init__(
         self,
         labels: int | tuple[int, int] | Sequence[Sequence[Any]],
         *,
+        weights: ArrayLike | None = None,
         replacement: bool = False,
+        normalise: bool = False,
+        floor: bool = False,
     ) -> None:
         self.labels = labels
+        self.weights = weights
         self.replacement = replacement
+        self.normalise = normalise
+        self.floor = floor
 
     def _split(self, rows: int, y: Any, X: Any, clients: int | None, rng: Generator) -> Assignment:
         codes, classes = self._classes(y, rows)
@@ -103,8 +124,15 @@ class LabelsPerClient(LabelPartition):
             count = self._count(clients, len(sizes), "lists of labels")
         owners, starts = group(np.repeat(np.arange(count), sizes), owned, len(classes))
         teams = np.split(owners, starts[1:-1])
-        shares = ((team, np.full(len(team), 1 / max(len(team), 1))) for team in teams)
-        dealt = _deal(codes, len(classes), shares, count, self.replacement, rng)
+        dealt = _deal(
+            codes,
+            len(classes),
+            zip(teams, self._shares(teams, sizes), strict=True),
+            count,
+            self.replacement,
+            rng,
+            floor=self.floor,
+        )
         empty = np.flatnonzero(dealt.sizes == 0)
         if len(empty):
             raise self._refused(
@@ -112,6 +140,22 @@ class LabelsPerClient(LabelPartition):
                 "use fewer clients or more labels per client",
             )
         return dealt
+
+    def _shares(self, teams: list[IntArray], sizes: IntArray) -> list[FloatArray]:
+        """The fraction of a class that each of its owners gets, for every class."""
+        if self.weights is None:
+            return [np.full(len(team), 1 / max(len(team), 1)) for team in teams]
+        weights = np.asarray(self.weights, dtype=np.float64)
+        if weights.shape != sizes.shape:
+            raise self._refused(
+                f"weights have shape {weights.shape}, there are {len(sizes)} clients",
+                "give one weight per client",
+            )
+        table = np.zeros((len(sizes), len(teams)))
+        for label, team in enumerate(teams):
+            table[team, label] = weights[team] / sizes[team]
+        fractions = self._fractions(table, 2, self.replacement, self.normalise)
+        return [fractions[team, label] for label, team in enumerate(teams)]
 
     def _drawn(
         self, labels: Any, classes: int, clients: int, rng: Generator
@@ -213,12 +257,14 @@ def _deal(
     clients: int,
     replacement: bool,
     rng: Generator,
+    *,
+    floor: bool = False,
 ) -> Assignment:
     """Divide class after class: ``shares`` says for each who gets which fraction of its rows."""
     by_class, starts = group(np.arange(len(codes)), codes, classes)
     index, owners = [], []
     for pool, (who, fractions) in zip(np.split(by_class, starts[1:-1]), shares, strict=True):
-        dealt, counts = hand_out(rng.permutation(pool), fractions, replacement, rng)
+        dealt, counts = hand_out(rng.permutation(pool), fractions, replacement, rng, floor=floor)
         index.append(dealt)
         owners.append(np.repeat(who, counts))
     return collect(np.concatenate(index), np.concatenate(owners), clients, len(codes), rng)

@@ -109,13 +109,15 @@ class VerticalSplit(VerticalPartition):
 
     ``columns`` is ``"even"`` (neighbouring columns in equal numbers), ``"random"`` (random columns
     in equal numbers) or the columns of every client, by number or name. ``overlap`` columns, the
-    first or random ones, are held by everyone. ``label_owner`` is the client, or the clients, that
+    first or random ones, are held by everyone. A number, or a range ``(low, high)`` from which
+    each client's number is drawn, is how many columns a client draws at random, whatever the
+    others hold (FLEX's features per node). ``label_owner`` is the client, or the clients, that
     hold the labels.
     """
 
     def __init__(
         self,
-        columns: Literal["even", "random"] | Columns = "even",
+        columns: Literal["even", "random"] | Count | tuple[Count, Count] | Columns = "even",
         *,
         overlap: NonNegativeInt = 0,
         label_owner: int | Sequence[int] = 0,
@@ -124,33 +126,53 @@ class VerticalSplit(VerticalPartition):
         self.overlap = overlap
         self.label_owner = label_owner
 
+    @property
+    def _range(self) -> tuple[int, int] | None:
+        """The least and the most columns that a client draws, where it draws some."""
+        given: Any = (self.columns, self.columns) if is_whole(self.columns) else self.columns
+        return tuple(given) if len(given) == 2 and all(map(is_whole, given)) else None
+
     def _count(self, clients: int | None) -> int:
-        if isinstance(self.columns, str):
+        if isinstance(self.columns, str) or self._range is not None:
             return super()._count(clients)
-        if clients not in (None, len(self.columns)):
+        listed: Any = self.columns
+        if clients not in (None, len(listed)):
             raise UsageError(
-                f"VerticalSplit: clients={clients} but columns are listed for {len(self.columns)}",
-                hint=f"leave clients out or make it {len(self.columns)}",
+                f"VerticalSplit: clients={clients} but columns are listed for {len(listed)}",
+                hint=f"leave clients out or make it {len(listed)}",
             )
-        return super()._count(len(self.columns))
+        return super()._count(len(listed))
 
     def _split(
         self, rows: int, names: Sequence[Any], clients: int, rng: Generator
     ) -> tuple[Held, Held]:
         everyone = tuple(repeat(np.arange(rows), clients))
+        if self._range is not None:
+            return self._drawn(*self._range, len(names), clients, rng), everyone
         if not isinstance(self.columns, str):
-            return self._listed(self.columns, names), everyone
+            return self._listed(self.columns, names), everyone  # type: ignore[arg-type]
         order = np.arange(len(names))
         if self.columns == "random":
             order = rng.permutation(order)
         return self._shared("overlap", "columns", order, clients), everyone
 
-    def _listed(self, columns: Columns, names: Sequence[Any]) -> Held:
+    def _drawn(self, low: int, high: int, columns: int, clients: int, rng: Generator) -> Held:
+        self._check_no_overlap("drawn")
+        if not 1 <= low <= high <= columns:
+            rule = f"must be between 1 and the {columns} columns"
+            raise UsageError.of(self, "columns", self.columns, rule)
+        sizes = rng.integers(low, high, size=clients, endpoint=True)
+        return tuple(np.sort(rng.choice(columns, size, replace=False)) for size in sizes)
+
+    def _check_no_overlap(self, how: str) -> None:
         if self.overlap:
             raise UsageError(
-                f"VerticalSplit: overlap={self.overlap} contradicts columns listed by client",
+                f"VerticalSplit: overlap={self.overlap} contradicts columns {how} by client",
                 hint="list the shared columns for every client that holds them",
             )
+
+    def _listed(self, columns: Columns, names: Sequence[Any]) -> Held:
+        self._check_no_overlap("listed")
         number = {name: i for i, name in enumerate(names)} | {i: i for i in range(len(names))}
         for client, own in enumerate(columns):
             unknown = [column for column in own if column not in number]

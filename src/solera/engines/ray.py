@@ -10,6 +10,8 @@ blocks are asked of another.
 
 from __future__ import annotations
 
+import pickle
+import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -37,7 +39,8 @@ from solera.engines.asks import (
     block_from_payload,
     block_to_payload,
 )
-from solera.engines.blocks import MEMORY, FaultModel, Runner, Simulated, States
+from solera.engines.blocks import MEMORY, Runner, Simulated, States
+from solera.engines.faults import FaultModel
 
 _NOBODY = np.empty(0, dtype=np.int64)
 _TRIES = 3
@@ -82,7 +85,7 @@ class RayEngine(Simulated):
         self.object_store = object_store
         self._actors: list[_Worker] = []
         self._known: list[dict[str, Any]] = []
-        self._shared: Any = None
+        self._shared: tuple[Any, ...] = ()
         self._asked = 0
         finalize(self, _close, self._actors)
 
@@ -113,7 +116,7 @@ class RayEngine(Simulated):
 
     def close(self) -> None:
         _close(self._actors)
-        self._shared = None
+        self._shared = ()
         if self._starts_ray and self._ray.is_initialized():
             self._ray.shutdown()
 
@@ -135,8 +138,7 @@ class RayEngine(Simulated):
             _close(self._actors)
         if not self._actors:
             self._known = known
-            own = [{n: thing for n, thing in e.items() if not _is_ours(thing)} for e in known]
-            self._shared = self._ray.put((own, self._runner))
+            self._shared = (list(sys.path), *_pickled(known), [self._ray.put(self._runner)])
         wanted = self.workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         while len(self._actors) < wanted:
             self._actors.append(self._new_worker())
@@ -148,7 +150,7 @@ class RayEngine(Simulated):
             num_gpus=self.resources.get("gpu", 0),
             resources=others or None,
         )
-        return _Worker(actor.remote(self._shared))
+        return _Worker(actor.remote(*self._shared))
 
     def _hand_out(self, waiting: deque[_Job], place: Any, following: int) -> None:
         """Give every worker what it may have before it, but nothing far ahead of the fold."""
@@ -236,21 +238,41 @@ class _Worker:
 class _Actor:
     """The life of a worker: decode an ask once, run its blocks one by one."""
 
-    def __init__(self, shared: tuple[list[dict[str, Any]], Runner]) -> None:
-        known, self._runner = shared
-        register(known)
+    def __init__(
+        self, path: list[str], known: list[dict[str, bytes]], lacking: dict[str, str], source: Any
+    ) -> None:
+        sys.path.extend(folder for folder in path if folder not in sys.path)
+        self._lacking = lacking
+        register([self._loaded(entries) for entries in known])
+        self._source = source
+        self._runner: Runner | None = None
         self._asked = 0
         self._ask: Ask | None = None
         self._aggregation: Aggregation | None = None
 
+    def _loaded(self, entries: dict[str, bytes]) -> dict[str, Any]:
+        """What can be loaded here; one that nobody asks for may lack a module of the driver."""
+        found = {}
+        for name, thing in entries.items():
+            try:
+                found[name] = pickle.loads(thing)  # noqa: S301 - as Ray sends everything between its own
+            except Exception as error:
+                self._lacking[name] = repr(error)
+        return found
+
     def run(self, asked: int, place: Any, frame: Any) -> Any:
         """The blocks of a message, folded."""
+        import ray
+
         try:
+            if self._runner is None:
+                self._runner = ray.get(self._source[0])
             if asked != self._asked:
                 content = decode(memoryview(place), UNLIMITED)
                 self._ask = ask_from_payload(content["ask"])
                 self._aggregation = build(content["aggregation"])
                 self._asked = asked
+            assert self._runner is not None
             assert self._ask is not None
             message = decode(memoryview(frame), UNLIMITED)
             states: States = dict(message["states"])
@@ -262,7 +284,8 @@ class _Actor:
             return _frame({"blocks": found})
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
-            return _frame({"error": reason})
+            why = [f"; {name}: {e}" for name, e in self._lacking.items() if repr(name) in reason]
+            return _frame({"error": reason + "".join(why)})
 
 
 def _jobs(ask: Ask, messages: int) -> list[_Job]:
@@ -278,6 +301,23 @@ def _jobs(ask: Ask, messages: int) -> list[_Job]:
 def _frame(payload: Any) -> Any:
     """A payload as an array of bytes, which Ray hands over without a copy."""
     return np.frombuffer(encode(payload, UNLIMITED), dtype=np.uint8)
+
+
+def _pickled(known: list[dict[str, Any]]) -> tuple[list[dict[str, bytes]], dict[str, str]]:
+    """What is not part of Solera, each on its own, and why something cannot travel."""
+    from ray import cloudpickle  # code of a notebook goes by value
+
+    pickled: list[dict[str, bytes]] = []
+    lacking = {}
+    for entries in known:
+        pickled.append({})
+        for name, thing in entries.items():
+            try:
+                if not _is_ours(thing):
+                    pickled[-1][name] = cloudpickle.dumps(thing)
+            except Exception as error:
+                lacking[name] = repr(error)
+    return pickled, lacking
 
 
 def _is_ours(thing: Any) -> bool:

@@ -36,7 +36,7 @@ from solera.core.schema import Feature, Kind, Schema, Target, class_codes, numbe
 from solera.core.selection import Selector, Uniform
 from solera.core.state import Stateful, is_state
 from solera.core.task import Task
-from solera.data.agreement import AGREEMENT, agree
+from solera.data.agreement import AGREEMENT, agree, check_labelled
 from solera.data.dataset import Dataset
 from solera.data.federated import as_numbers
 from solera.data.frames import check_columns, encode_frame, encode_target, is_frame, to_pandas
@@ -240,6 +240,8 @@ class Learner(Stateful, Component, abstract=True):
 
     def agree_on_rows(self, federation: Federation) -> Schema:
         """What the rows of all clients look like, before anything is learned from them."""
+        if self.predicts:
+            check_labelled(federation)
         return agree(federation, allow_missing=self.allows_missing)
 
     def _begin_with(self, start: Any) -> None:

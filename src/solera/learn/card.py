@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from solera.core.accounting import Event, epsilon_of
 from solera.core.federation import Federation
 from solera.core.rounds import logged
 from solera.core.schema import Schema
+from solera.privacy.dp.sums import epsilon_so_far
 
 _UNKNOWN = "not known"
 _SHOWN = 20
@@ -123,8 +123,7 @@ def _privacy(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
         yield "differential privacy: none, ε is not bounded"
     for part in noised:
         dp, accounts = part.dp, part.accounts_
-        spent = [Event.from_payload(event) for event in accounts["events"]]
-        epsilon = epsilon_of(spent, accounts["delta"], accounts["accountant"])
+        epsilon = epsilon_so_far(accounts)
         hidden = "record" if dp is None else dp.level
         yield (
             f"differential privacy: ε = {epsilon:.4g} at δ = {accounts['delta']:g} for one {hidden}"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.accounting import Event
 from solera.core.aggregation import Fields, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
@@ -18,15 +17,17 @@ from solera.core.html import html_table
 from solera.core.pictures import new_figure
 from solera.core.plan import Plan, in_turn, planned
 from solera.core.schema import Schema
+from solera.core.task import Task
 from solera.data.agreement import AGREEMENT, SchemaAgreement
 from solera.data.agreement import describe as describe_columns
+from solera.learn.count_metrics import ratio
 from solera.learn.description import MISSING, OTHER, column_of_cells, count_cells, sum_products
-from solera.learn.evaluation import Gather, ratio
+from solera.learn.evaluation import Gather
 from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import ROUNDS as _USUAL
 from solera.learn.preprocess.quantiles import count, quantile_asks, quantiles
 from solera.privacy.dp.mechanism import DP
-from solera.privacy.dp.sums import planned_noise, sum_noise
+from solera.privacy.dp.sums import NoisedSums, epsilon_so_far, planned_noise, sum_noise
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _MOST_SHOWN = 12
@@ -235,24 +236,21 @@ class Describe(Component):
 
     def look(self, federation: Federation) -> Description:
         """Ask the clients."""
-        noise, rounds, epsilon = dict[str, Any](), _USUAL, None
+        noise, rounds = None, _USUAL
         if self.dp is not None:
             rounds = _ROUNDS
-            noise["privacy"], accounts = sum_noise("describe", self.dp, rounds + 3, len(federation))
-            epsilon = self.dp.solve(
-                lambda sigma: [Event(sigma, rounds + 3, accounts["mechanism"])]
-            ).epsilon
+            noise = NoisedSums(*sum_noise("describe", self.dp, rounds + 3, len(federation)))
         with federation.announced(self, self.asks):
             schema = federation.ask(describe_columns).fold(SchemaAgreement())["schema"]
             width = len(schema.features)
-            found = quantiles(federation, LEVELS, width, rounds=rounds, privacy=noise)
+            found = quantiles(federation, LEVELS, width, rounds=rounds, noise=noise)
             edges = _edges(found, self.bins)
-            ask = {"edges": edges, **noise}
-            _, below = federation.ask(count, ask, round=len(LEVELS) + 1).fold(Gather())
+            last = len(LEVELS) + 1
+            _, below = _each(federation, count, {"edges": edges}, noise, round=last)
             columns = [{"categories": list(f.categories)} for f in schema.features]
-            ask = {"columns": columns, "classes": schema.classes, **noise}
-            ids, counts = federation.ask(count_cells, ask).fold(Gather())
-            correlations = None if noise else _correlations(federation)
+            ask = {"columns": columns, "classes": schema.classes}
+            ids, counts = _each(federation, count_cells, ask, noise)
+            correlations = _correlations(federation) if noise is None else None
         cell = column_of_cells(ask)
         tables = [counts["cells"][:, cell == j] for j in range(width)]
         categorical = np.array([f.kind == "categorical" for f in schema.features])
@@ -268,8 +266,17 @@ class Describe(Component):
             categories=tuple(table[:, OTHER + 1 :] for table in tables),
             classes=counts["classes"],
             correlations=correlations,
-            epsilon=epsilon,
+            epsilon=None if noise is None else epsilon_so_far(noise.accounts),
         )
+
+
+def _each(
+    federation: Federation, task: Task, ask: Any, noise: NoisedSums | None, *, round: int = 0
+) -> Any:
+    """What every client answers."""
+    if noise is None:
+        return federation.ask(task, ask, round=round).fold(Gather())
+    return noise.each(federation, task, ask, Gather(), round=round)
 
 
 def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) -> Description:

@@ -9,6 +9,7 @@ the label owner's own, all judged on the same rows.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ def _in_one_place(kind: str, train: Any, test: Any, columns: list[str]) -> float
     """What scikit-learn's own learner of the kind makes of these columns."""
     from sklearn.compose import make_column_transformer
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
@@ -104,5 +106,6 @@ def _in_one_place(kind: str, train: Any, test: Any, columns: list[str]) -> float
             max_iter=20, max_depth=3, max_bins=32, early_stopping=False
         ),
     }[kind]
-    fitted = make_pipeline(prepare, learner).fit(train[columns], train["target"])
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # as many epochs
+        fitted = make_pipeline(prepare, learner).fit(train[columns], train["target"])
     return float(roc_auc_score(test["target"], fitted.predict_proba(test[columns])[:, 1]))

@@ -86,7 +86,7 @@ class AuditLog:
         """Write several lines at once; on return they are on the disk."""
         for event, facts in entries:
             _check_entry(event, facts)
-        with self._locked() as log:
+        with self.locked() as log:
             head, end = self._last(log)
             size = os.fstat(log).st_size
             if size > end:
@@ -99,17 +99,18 @@ class AuditLog:
 
     def head(self) -> Head:
         """Where the log ends; an error if it is not what was written."""
-        with self._locked() as log:
+        with self.locked() as log:
             return self._last(log)[0]
 
     def last(self) -> dict[str, Any] | None:
         """The facts of the last line, if there is one."""
-        with self._locked() as log:
+        with self.locked() as log:
             last, _ = _last_line(log, self.identity.sign_key)
             return None if last is None else last.facts
 
     @contextmanager
-    def _locked(self) -> Iterator[int]:
+    def locked(self) -> Iterator[int]:
+        """The open file, to which nobody else appends meanwhile."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         log = os.open(self.path, flags, 0o600)
         try:
@@ -121,12 +122,12 @@ class AuditLog:
     def _last(self, log: int) -> tuple[Head, int]:
         """The last whole line and where it ends, after a look at the signed head."""
         last, end = _last_line(log, self.identity.sign_key)
-        head_path, key = _head_path(self.path), self.identity.sign_key
-        if last is None and not os.fstat(log).st_size and not head_path.exists():
+        signed, key = head_path(self.path), self.identity.sign_key
+        if last is None and not os.fstat(log).st_size and not signed.exists():
             self._write_head(_EMPTY)
             sync_folder(self.path.parent)
         try:
-            head = _read_head(head_path, key)
+            head = _read_head(signed, key)
         except AuditDamaged as error:
             raise _refused(self.path, error.message) from None
         here = Head(last.n, last.hash) if last else _EMPTY
@@ -156,7 +157,7 @@ class AuditLog:
     def _write_head(self, head: Head) -> None:
         signature = self.identity.sign(_head_message(head)).hex()
         data = _json(head._asdict() | {"signature": signature}) + b"\n"
-        write_file(_head_path(self.path), data, 0o600, overwrite=True)
+        write_file(head_path(self.path), data, 0o600, overwrite=True)
 
 
 def _check_entry(event: str, facts: Mapping[str, Any]) -> None:
@@ -184,9 +185,9 @@ def verify(path: str | Path, sign_key: bytes, head: tuple[int, str] | None = Non
     anchors: list[tuple[str, Head]] = []
     if head is not None:
         anchors.append(("the remembered head", Head(*head)))
-    if head is None or _head_path(path).exists():
+    if head is None or head_path(path).exists():
         try:  # before the log, which may be growing meanwhile
-            anchors.append(("its head", _read_head(_head_path(path), sign_key)))
+            anchors.append(("its head", _read_head(head_path(path), sign_key)))
         except AuditDamaged as error:
             problems.append(error.message)
     wanted = {anchor.n: _EMPTY.hash if anchor.n == 0 else "" for _, anchor in anchors}
@@ -322,7 +323,8 @@ def _head_message(head: Head) -> bytes:
     return ids.signed_message("audit head", head.n, head.hash)
 
 
-def _head_path(path: Path) -> Path:
+def head_path(path: Path) -> Path:
+    """The file that says, signed, where the log at ``path`` ends."""
     return path.with_name(path.name + ".head")
 
 

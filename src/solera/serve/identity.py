@@ -177,6 +177,8 @@ def _sealed_message(seal_key: bytes, context: bytes, data: bytes) -> bytes:
 
 # --- requests ------------------------------------------------------------------------------------
 
+REQUEST_SECONDS: Final = 120.0
+"""How far the clocks of client and coordinator may be apart."""
 _HEADERS: Final = {
     "Solera-Key": re.compile(r"[0-9a-f]{64}"),
     "Solera-Time": re.compile(r"[0-9]{1,12}\.[0-9]{3}"),
@@ -231,7 +233,7 @@ def check_request(
     body_digest: str | None,
     now: float,
     seen: NonceCache | None,
-    window: float = 120,
+    window: float = REQUEST_SECONDS,
     start: str = NO_START,
 ) -> bytes:
     """The public key that signed this request, or :class:`Unauthorised`.

@@ -51,13 +51,18 @@ def issue(
 ) -> tuple[Path, Path]:
     """A server's certificate and key, ``name.pem`` and ``name.key`` (0600), signed by the authority
     in ``folder`` and good for exactly these host names and IP addresses."""
+    return _issue(Path(folder), name, hosts, days, overwrite=False)
+
+
+def _issue(
+    folder: Path, name: str, hosts: Sequence[str], days: int, *, overwrite: bool
+) -> tuple[Path, Path]:
     if not re.fullmatch(r"\w[\w.-]{0,62}", name, re.ASCII) or name == "ca":
         raise UsageError.of("issue", "name", name, "must be letters, digits, '_', '.' and '-'")
     if not 1 <= days <= MAX_DAYS:
         raise UsageError.of("issue", "days", days, f"must be between 1 and {MAX_DAYS}")
     if isinstance(hosts, str) or not hosts:
         raise UsageError.of("issue", "hosts", hosts, "must name at least one host, in a list")
-    folder = Path(folder)
     authority, signer = _load_ca(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
@@ -72,13 +77,33 @@ def issue(
         .add_extension(alternatives, critical=False)
         .add_extension(issuer, critical=False)
     )
-    return _store(folder, name, key, builder.sign(signer, hashes.SHA256()))
+    return _store(folder, name, key, builder.sign(signer, hashes.SHA256()), overwrite=overwrite)
+
+
+def renew(folder: str | Path, name: str, *, days: int = MAX_DAYS) -> tuple[Path, Path]:
+    """Another certificate with another key in the place of ``name.pem``, for the same hosts.
+
+    A coordinator that runs with it takes it up by itself; clients trust the authority, and notice
+    nothing.
+    """
+    folder = Path(folder)
+    old = _parse(_read(folder / f"{name}.pem"))
+    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    hosts = [*names.get_values_for_type(x509.DNSName)]
+    hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    return _issue(folder, name, hosts, days, overwrite=True)
 
 
 def fingerprint(cert: str | Path | bytes) -> str:
     """SHA-256 of a certificate (a PEM file or its bytes), to be compared over the telephone."""
     data = cert if isinstance(cert, bytes) else _read(Path(cert))
     return _parse(data).fingerprint(hashes.SHA256()).hex()
+
+
+def expiry(cert: str | Path | bytes) -> float:
+    """When a certificate ends, in seconds since 1970."""
+    data = cert if isinstance(cert, bytes) else _read(Path(cert))
+    return _parse(data).not_valid_after_utc.timestamp()
 
 
 def _builder(
@@ -120,14 +145,19 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _store(
-    folder: Path, name: str, key: ec.EllipticCurvePrivateKey, cert: x509.Certificate
+    folder: Path,
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    cert: x509.Certificate,
+    *,
+    overwrite: bool = False,
 ) -> tuple[Path, Path]:
     """Key first: a certificate without its key would be of no use."""
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     cert_path, key_path = folder / f"{name}.pem", folder / f"{name}.key"
-    write_file(key_path, secret, 0o600, overwrite=False)
-    write_file(cert_path, cert.public_bytes(pem), 0o644, overwrite=False)
+    write_file(key_path, secret, 0o600, overwrite=overwrite)
+    write_file(cert_path, cert.public_bytes(pem), 0o644, overwrite=overwrite)
     return cert_path, key_path
 
 

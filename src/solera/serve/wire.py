@@ -13,6 +13,8 @@ An acknowledgement that nobody reads is a plain dictionary of the route that giv
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -28,6 +30,7 @@ NO_START = "0" * 32
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = r"^[0-9a-f]{64}$"
 _SIGNATURE = r"^[0-9a-f]{128}$"
+_HELD = "waits for approval of "
 _SHOWN = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
@@ -260,7 +263,13 @@ class Progress(Message):
     deliveries: dict[str, int] | UnsetType = UNSET
 
 
-class JobProgress(Job):
+class JobInWords(Job):
+    """A job, and what it does or waits for."""
+
+    words: str
+
+
+class JobProgress(JobInWords):
     """A job, how far it is, and its latest model."""
 
     progress: Progress
@@ -377,6 +386,25 @@ class Heartbeat(Message, kw_only=True):
     ]
 
 
+def held_words(jobs: Iterable[tuple[str, str]]) -> str:
+    """What a client does whose people have yet to approve jobs, each with the time since when."""
+    said = [f"{job} since {_clock(datetime.fromisoformat(since))}" for job, since in jobs]
+    return f"{_HELD}{', '.join(said)}" if said else ""
+
+
+def held_since(doing: str, job: str) -> str | None:
+    """Since when a client that does this holds a job back; None if it does not."""
+    if not doing.startswith(_HELD):
+        return None
+    jobs = dict(part.split(" since ", 1) for part in doing[len(_HELD) :].split(", ") if " " in part)
+    return jobs.get(job)
+
+
+def _clock(moment: datetime) -> str:
+    moment, now = moment.astimezone(UTC), datetime.now(UTC)
+    return moment.strftime("%H:%M UTC" if moment.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+
+
 class Member(Message):
     """A client, as drivers see it; ``head`` is the end of its audit log, as it said last.
 
@@ -417,6 +445,13 @@ class Peers(Message):
     """Everyone who takes part in a client's federation, itself included."""
 
     peers: list[Peer]
+
+
+class Introduction(Message):
+    """How a client says who it is where nobody has enrolled it: its keys, and its tasks."""
+
+    peer: Peer
+    tasks: Annotated[dict[TaskName, Number], Meta(max_length=1000)]
 
 
 class Why(Message):

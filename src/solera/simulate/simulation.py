@@ -69,7 +69,7 @@ def simulate(
     X: Any,
     y: Any = None,
     *,
-    clients: int | None = None,
+    clients: int | Sequence[str] | None = None,
     partition: Partition | None = None,
     validation: float = 0.0,
     test: float = 0.0,
@@ -101,7 +101,8 @@ def simulate(
         with its target, a :class:`Dataset`, a list of pairs (X, y), one for each client, a
         :class:`FederatedData`, :class:`LazyData` or what :func:`from_files` returns. Of a data
         set the training rows are dealt out, with its classes by their names.
-    clients: how many, unless the partition says so itself; 10 by default for :class:`IID`.
+    clients: how many, or their names, unless the partition says so itself; 10 by default for
+        :class:`IID`.
     partition: who gets which rows; :class:`IID` by default.
     validation, test: fractions of every client's rows to set aside.
     seed: fixes the partition, the splits, the failures and every draw of every task.
@@ -280,7 +281,7 @@ def _from_pairs(X: Any, y: Any, clients: Any, partition: Any) -> FederatedData:
 def _source(
     X: Any,
     y: Any,
-    clients: int | None,
+    clients: Any,
     partition: Partition | None,
     features: Sequence[Feature | str] | None,
     schema: Schema | None,

@@ -241,3 +241,79 @@ def test_a_damaged_ciphertext_costs_its_client_only(caplog):
     assert "client 1 invalid: damaged ciphertext" in caplog.text
     without = so.FedHEONN().partial_fit(fed(), clients=[0, 2])
     np.testing.assert_allclose(model.weights_, without.weights_, rtol=1e-5, atol=1e-8)
+
+
+# --- through a key holder ---
+
+THROUGH = [
+    ("coordinator", "coordinator", "classes"),
+    ("coordinator", "coordinator", "numbers"),
+    ("coordinator", "coordinator", "ensemble"),
+    ("coordinator", "coordinator", "labels"),
+    ("coordinator", "coordinator", "hidden"),
+    ("compat", "compat", "classes"),
+]
+
+
+@pytest.mark.parametrize(("key", "finish", "variant"), THROUGH)
+def test_who_holds_no_key_predicts_through_one_who_does(key, finish, variant):
+    options, y = VARIANTS[variant]
+    plain = so.FedHEONN(**options, lam=0.1).fit(fed(y))
+    model = so.FedHEONN(**options, lam=0.1, encrypt=so.Encryption(key, finish=finish)).fit(fed(y))
+    rows = X[:17]  # more than the columns: several products
+    found = model.predict_through(fed(y), rows, holder=2)
+    assert "_unsealed" not in vars(model)  # no weight was decrypted on the way
+    if variant == "numbers":
+        np.testing.assert_allclose(found, plain.predict(rows), rtol=1e-5, atol=1e-6)
+    else:
+        assert np.array_equal(found, plain.predict(rows))
+
+
+def test_the_driver_needs_no_key_to_predict_through_a_holder(store, monkeypatch):
+    encrypt = so.Encryption("coordinator", finish="coordinator")
+    with so.simulate(fed().data, engine="processes", workers=2) as workers:
+        model = so.FedHEONN(encrypt=encrypt).fit(workers)
+        monkeypatch.setenv("SOLERA_KEYS", str(store / "nothing-here"))  # of this process alone
+        with pytest.raises(UsageError, match="does not hold the key"):
+            model.predict(X)
+        assert np.array_equal(
+            model.predict_through(workers, X[:9], holder=1), so.FedHEONN().fit(fed()).predict(X[:9])
+        )
+
+
+def test_what_the_key_holder_and_the_driver_see(monkeypatch):
+    """Ciphertexts go up and z comes back: neither rows nor weights are in what travels."""
+    engine = Listening(fed().data)
+    model = so.FedHEONN(encrypt=so.Encryption("coordinator", finish="coordinator"))
+    model.fit(so.Federation(engine))
+    engine.heard, asked = b"", []
+    run = engine.run
+    monkeypatch.setattr(
+        engine, "run", lambda ask, by: (asked.append(encode(ask.payload)), run(ask, by))[1]
+    )
+    model.predict_through(so.Federation(engine), X[:3])
+    (sent,) = asked
+    for row in X[:3]:
+        assert not any(np.float64(v).tobytes() in sent for v in row if v)
+    weights = so.FedHEONN().fit(fed()).weights_
+    assert not any(np.float64(v).tobytes() in engine.heard for v in weights.ravel() if v)
+    assert len(engine.heard) < 2000  # z of seven rows, six of them padding, and two outputs
+
+
+def test_who_cannot_predict_through_a_holder():
+    model = so.FedHEONN(encrypt=so.Encryption("client")).fit(fed())
+    with pytest.raises(UsageError, match="finish='client'"):
+        model.predict_through(fed(), X)
+    model = so.FedHEONN(encrypt=so.Encryption("coordinator", finish="coordinator")).fit(fed())
+    with pytest.raises(UsageError, match="for_prediction"):
+        model.for_prediction().predict_through(fed(), X)
+    with pytest.raises(UsageError, match="not encrypted"):
+        so.FedHEONN().fit(fed()).predict_through(fed(), X)
+
+
+def test_a_key_holder_decrypts_for_whom_its_policy_trusts_alone():
+    model = so.FedHEONN(encrypt=so.Encryption("coordinator", finish="coordinator")).fit(fed())
+    wanted = model.predict(X[:4])
+    assert np.array_equal(model.predict_through(fed(policy="trusted"), X[:4]), wanted)
+    with pytest.raises(NotEnoughReplies, match="needs the policy 'trusted'"):
+        model.predict_through(fed(policy="training"), X[:4])

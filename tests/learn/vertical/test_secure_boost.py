@@ -8,6 +8,8 @@ import pytest
 
 import solera as so
 from solera.core.errors import DataError, PayloadError, UsageError
+from solera.core.payload import decode, encode
+from solera.core.schema import Feature
 from solera.learn.trees.boosting import hist_gbdt
 from solera.learn.vertical.boosting import label_owner
 from solera.learn.vertical.boosting.growing import units_of
@@ -201,6 +203,17 @@ def test_nobody_reads_gradients_labels_or_columns(cipher, monkeypatch):
     threshold = Conditions.from_payload(model.part(fed, "tax")["conditions"]).threshold[:1]
     assert not seen.holds(0, threshold.tobytes())
     assert not seen.holds("driver", threshold.tobytes())
+
+
+def test_conditions_on_categories_and_dates_are_in_words():
+    features = (
+        Feature("job", "categorical", ("clerk", "smith", "tailor")),
+        Feature("born", "date"),
+    )
+    conditions = Conditions.none(features).added(0, 0, 0, 1.0, True).added(0, 1, 1, 365.0, False)
+    read = Conditions.from_payload(decode(encode(conditions.to_payload())))
+    assert read.at(0, 0) == "job = clerk or smith or missing"
+    assert read.at(0, 1) == "born ≤ 1971-01-01"
 
 
 def test_conditions_are_shown_to_their_owner_alone():

@@ -36,13 +36,31 @@ LEARNERS = {
     "FedHEONN softplus": lambda dp: so.FedHEONN("softplus", dp=dp),
     "FedHEONN hidden": lambda dp: so.FedHEONN(features="fourier", hidden=6, dp=dp),
     "FedGLM": lambda dp: so.FedGLM("binomial", rounds=2, dp=dp),
+    **{
+        f"FedGLM {family}": lambda dp, family=family: so.FedGLM(
+            family, rounds=2, dp=dp, clip_residuals=0.5
+        )
+        for family in ("gaussian", "poisson", "gamma")
+    },
+    "FedBins": lambda dp: so.FedBins(3, dp=dp),
+    "FedHistGBDT": lambda dp: so.FedHistGBDT(rounds=1, max_depth=1, bins=4, dp=dp),
+    "FedHistGBDT classes": lambda dp: so.FedHistGBDT(rounds=1, max_depth=1, bins=4, dp=dp),
+    "FedHistGBDT numbers": lambda dp: so.FedHistGBDT(rounds=1, max_depth=1, bins=4, dp=dp),
     "describe": lambda dp: Describe(5, dp),
+}
+TARGETS = {
+    "FedHistGBDT classes": np.digitize(X[:, 0], [-0.5, 0.5]),
+    "FedHistGBDT numbers": X[:, 0] * 3,
+    "FedGLM gaussian": X[:, 0] * 3,
+    "FedGLM poisson": np.rint(np.abs(X[:, 0]) * 5),
+    "FedGLM gamma": np.abs(X[:, 0]) + 0.01,
 }
 
 
-def noised_asks(make, dp=DP):
+def noised_asks(name, dp=DP):
     """Every ask of a learner that carries noise, as clients get it."""
-    fed, found = clients(), []
+    fed, found = so.simulate(X, TARGETS.get(name, Y), clients=3, seed=0), []
+    make = LEARNERS.get(name, name)
     run = fed.engine.run
 
     def watched(ask, aggregation):
@@ -65,6 +83,8 @@ def entries(reply):
             found["between"] = np.diff(with_rows, axis=-1, prepend=0)
         elif name == "shape":
             found["grams"] = value["grams"]
+        elif name.startswith("tree"):
+            found[f"{name} g"], found[f"{name} h"] = value[..., 0], value[..., 1]
         elif name not in ("few", "totals", "inertia") and "below" not in reply:
             found[name] = np.asarray(value, dtype=float)
     return {name: np.ravel(v) for name, v in found.items() if np.any(v)}
@@ -91,9 +111,9 @@ def asked(ask, rows, targets, secret, noise):
 def test_one_row_less_is_within_the_noise(name):
     """Σ ‖Δ_e‖² / s_e² ≤ 1/σ²: what a Gaussian mechanism of that σ needs, with s_e measured."""
     sigma = 60.0
-    asks = {(ask.task, repr(ask.payload.get("start"))): ask for ask in noised_asks(LEARNERS[name])}
+    asks = {(ask.task, repr(ask.payload.get("start"))): ask for ask in noised_asks(name)}
     assert asks
-    rows, targets = X[:40], Y[:40]
+    rows, targets = X[:40], TARGETS.get(name, Y)[:40]
     for ask in asks.values():
         draws = [asked(ask, rows, targets, bytes([i]) * 32, sigma) for i in range(60)]
         whole = asked(ask, rows, targets, b"s" * 32, 1e-9)
@@ -122,9 +142,9 @@ def test_noise_is_the_share_of_every_entry():
     assert laplace["a"].std() == pytest.approx(3.0 * 2 * math.sqrt(2), rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["FedKMeans", "FedGLM"])
+@pytest.mark.parametrize("name", ["FedKMeans", "FedGLM", "FedHistGBDT", "FedHistGBDT classes"])
 def test_every_round_says_what_is_spent(name):
-    model = LEARNERS[name](DP).fit(clients())
+    model = LEARNERS[name](DP).fit(so.simulate(X, TARGETS.get(name, Y), clients=3, seed=0))
     spent = [entry["epsilon"] for entry in model.history_]
     assert spent == sorted(spent)
     assert 1.98 < spent[-1] <= 2.0
@@ -171,12 +191,14 @@ def takes_noise(task):
 def test_every_task_that_takes_noise_draws_it_from_secrets():
     """The same seed and another secret: another reply; another seed and the same secret: none."""
     names = {name for name, task in installed_tasks().items() if takes_noise(task)}
-    asks = {ask.task: ask for make in LEARNERS.values() for ask in noised_asks(make)}
-    assert names <= {*asks, "averaging.train", "heonn.agree_key"}  # tested with FedAvg; no sums
-    for ask in asks.values():
-        one = asked(ask, X[:40], Y[:40], b"a" * 32, 60.0)
-        other = asked(ask, X[:40], Y[:40], b"b" * 32, 60.0)
-        again = asked(ask, X[:40], Y[:40], b"a" * 32, 60.0)
+    asks = {ask.task: (ask, name) for name in LEARNERS for ask in noised_asks(name)}
+    nothing = {"heonn.agree_key", "trees.catch_up"}  # they let no sums out
+    assert names <= {*asks, "averaging.train", *nothing}  # tested with FedAvg
+    for ask, name in asks.values():
+        targets = TARGETS.get(name, Y)[:40]
+        one = asked(ask, X[:40], targets, b"a" * 32, 60.0)
+        other = asked(ask, X[:40], targets, b"b" * 32, 60.0)
+        again = asked(ask, X[:40], targets, b"a" * 32, 60.0)
         for name in one:
             assert np.array_equal(one[name], again[name])
             assert not np.array_equal(one[name], other[name]), (ask.task, name)
@@ -188,7 +210,9 @@ def test_every_task_that_takes_noise_draws_it_from_secrets():
         (lambda: so.FedKMeans(3, dp=DP), "would tell rows"),
         (lambda: so.FedKMeans(3, init=np.eye(3, 4), epochs=2, dp=DP), "one step over all rows"),
         (lambda: so.FedKMeans(3, init=np.eye(3, 4), dp=so.DP(epsilon=1, delta=0.1)), "clip is"),
-        (lambda: so.FedGLM("poisson", dp=DP), "nothing bounds"),
+        (lambda: so.FedGLM("poisson", dp=DP), "clip_residuals= bounds"),
+        (lambda: so.FedGLM("binomial", dp=DP, clip_residuals=1.0), "where it is bounded"),
+        (lambda: so.FedGLM("binomial", dp=DP, weights="w"), "let a row count for many"),
         (lambda: so.FedHEONN(lam=[0.1, 1.0], dp=DP), "one lam"),
         (lambda: so.FedHEONN(dp=so.DP(epsilon=1, delta=0.1, level="record")), "clip is missing"),
         (lambda: so.FedID3(epsilon=1.0, dp=DP), "epsilon= or dp="),
@@ -204,7 +228,170 @@ def test_sums_hide_rows_and_not_clients():
         so.FedHEONN(dp=so.DP(epsilon=1.0, delta=1e-4, clip=1.0)).fit(clients())
 
 
+@pytest.mark.parametrize("family", ["gaussian", "poisson", "gamma"])
+def test_models_with_clipped_residuals_are_those_without_noise(family):
+    draw = np.random.default_rng(1)
+    Z = draw.normal(size=(3000, 2))
+    eta = 0.3 + Z @ [0.5, -0.4]
+    y = {
+        "gaussian": eta + 0.3 * draw.normal(size=3000),
+        "poisson": draw.poisson(np.exp(eta)).astype(float),
+        "gamma": draw.gamma(4.0, np.exp(eta) / 4.0),
+    }[family]
+    fed = so.simulate(Z, y, clients=3, seed=0)
+    dp = so.DP(epsilon=10.0, delta=1e-5, level="record", clip=4.0)
+    model = so.FedGLM(family, rounds=6, dp=dp, clip_residuals=4.0).fit(fed)
+    np.testing.assert_allclose(model.params_, so.FedGLM(family).fit(fed).params_, atol=0.15)
+    assert 9.9 < model.history_[-1]["epsilon"] <= 10.0
+    for judged in ("standard_errors", "aic"):
+        with pytest.raises(UsageError, match="would cost privacy"):
+            getattr(model, judged)
+    with pytest.raises(UsageError, match="would cost privacy"):
+        model.summary()
+    assert "FedGLM" in model._repr_html_()
+
+
+def test_a_row_that_no_model_fits_is_no_error_with_noise():
+    """An error would tell of one row; it counts as much as a bounded one, or not at all."""
+    far = np.append(np.abs(X[:, 0]), 1e300)
+    rows = np.vstack([X, np.full(4, 1e200)])
+    model = so.FedGLM("gaussian", rounds=2, dp=DP, clip_residuals=1.0)
+    assert np.isfinite(model.fit(so.simulate(rows, far, clients=1, seed=0)).params_).all()
+
+
+# --- FedHistGBDT, bins and quantiles ---
+
+ROWS = rng.normal(size=(4000, 3))
+CLASSES = (ROWS[:, 0] + ROWS[:, 1] * ROWS[:, 2] > 0).astype(np.int64)
+
+
+def boosted(epsilon, targets=CLASSES, **options):
+    dp = so.DP(epsilon=epsilon, delta=1e-5, clip=2.0, level="record")
+    return so.FedHistGBDT(rounds=6, max_depth=3, bins=8, lr=0.5, l2=1.0, dp=dp, **options)
+
+
+def test_noise_decides_how_good_boosted_trees_are():
+    fed = so.simulate(ROWS, CLASSES, clients=4, seed=0)
+    much, little = boosted(0.05).fit(fed), boosted(20.0).fit(fed)
+    assert little.score(ROWS, CLASSES) > 0.75 > 0.65 > much.score(ROWS, CLASSES)
+    plain = so.FedHistGBDT(rounds=6, max_depth=3, bins=8, lr=0.5, l2=1.0).fit(fed)
+    assert little.score(ROWS, CLASSES) > plain.score(ROWS, CLASSES) - 0.1
+    numbers = boosted(20.0).fit(so.simulate(ROWS, ROWS[:, 0] * 1.5, clients=4, seed=0))
+    assert numbers.score(ROWS, ROWS[:, 0] * 1.5) > 0.7
+
+
+def test_boosting_counts_bins_first_scores_and_every_level():
+    fed = so.simulate(ROWS, CLASSES, clients=4, seed=0)
+    model = boosted(20.0).fit(fed)
+    asked = [r.task for r in fed.meter.records]
+    noised = [t for t in asked if t.startswith(("preprocess.count", "trees."))]
+    assert asked.count("preprocess.count") == 2
+    assert len(model.accounts_["events"]) == len(noised)
+    assert {e["noise"] for e in model.accounts_["events"]} == {model.accounts_["noise"]}
+    assert epsilon_of([Event(model.accounts_["noise"], 3 + 6 * 3)], 1e-5) <= 20.0
+    assert not any("loss" in entry for entry in model.history_)
+    assert "for one record, by FedHistGBDT" in model.card()
+
+
+def test_a_client_that_drops_out_takes_its_noise_and_catches_up():
+    failures = so.simulation.Failures(dropout=0.3)
+    fed = so.simulate(ROWS, CLASSES, clients=6, failures=failures, seed=3)
+    model = boosted(20.0).fit(fed)
+    assert any(r.task == "trees.catch_up" for r in fed.meter.records)
+    noises = {event["noise"] for event in model.accounts_["events"]}
+    assert min(noises) < max(noises) <= model.accounts_["noise"]
+    assert model.history_[-1]["epsilon"] > boosted(20.0).fit(clients_of(6)).history_[-1]["epsilon"]
+
+
+def clients_of(number):
+    return so.simulate(ROWS, CLASSES, clients=number, seed=3)
+
+
+def test_numbers_need_a_bound_of_their_gradients():
+    dp = so.DP(epsilon=1.0, delta=1e-5, level="record")
+    with pytest.raises(UsageError, match="clip is missing, the bound of a gradient"):
+        so.FedHistGBDT(dp=dp).fit(so.simulate(ROWS, ROWS[:, 0], clients=2))
+
+
+def test_an_ask_that_changes_loss_or_bound_between_levels_gets_no_more_of_a_row():
+    """Gradients of a far target are kept from the first level; the second says they are small."""
+    (_, ask), *_ = [(a.task, a) for a in noised_asks("FedHistGBDT numbers") if "step" in a.payload]
+    targets = np.append(np.zeros(39), 1e6)
+
+    def second_level(rows, y, **changes):
+        source = so.simulate(rows, y, clients=1, seed=0).engine.source
+        source = source.prepared([build_fitted(step.description) for step in ask.prepare])
+        state = {}
+        for number, more in enumerate([{"clip": 1e9}, {"clip": 2.0}]):
+            client = Client(0, source, Draws(0, ask.task, 0, b"s" * 32), state)
+            privacy = {**ask.payload["privacy"], "noise": 1e-9, "share": 1, **more}
+            step = np.array([number, number, *ask.payload["step"][2:]])
+            payload = {**ask.payload, "privacy": privacy, "step": step}
+            if number:
+                payload |= changes
+            reply = find_task(ask.task).one(client, payload)
+        return reply["tree0"]
+
+    for changes in ({}, {"loss": "sigmoid"}):
+        whole = second_level(X[:40], targets, **changes)
+        less = second_level(X[:39], targets[:39], **changes)
+        moved = np.linalg.norm((whole - less)[..., 0])
+        assert moved == pytest.approx(math.sqrt(4) * (1.0 if changes else 2.0), rel=1e-6)
+
+
+def test_a_level_with_noise_does_not_go_on_from_one_without():
+    """Behind a gate the rows without noise are those of groups, and others."""
+    fed = clients(policy=replace(POLICIES["training"], budget=(50.0, 1e-4)))
+    model = so.FedHistGBDT(rounds=1, max_depth=2, bins=4).fit(fed)
+    noise = {"mechanism": "gaussian", "noise": 5.0, "share": 1}
+    binned = fed.prepared(model.bins_)
+    step = np.array([model.progress_["asks"], 1, 20, 20, 0, 0, 0])
+    ask = {"loss": "sigmoid", "starts": model.bins_.starts_, "step": step, "privacy": noise}
+    ask |= {"wanted": [np.array([1])], "splits": model.progress_["splits"]}
+    with pytest.raises(NotEnoughReplies, match="missed an earlier ask"):
+        binned.ask("trees.histograms", ask).collect()
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+def test_bins_with_noise_lie_near_the_quantiles(delta):
+    dp = so.DP(epsilon=4.0, delta=delta, level="record")
+    columns = [rng.normal(size=4000) * 5 + 40, rng.exponential(size=4000), np.arange(4000) % 2]
+    fed = so.simulate(np.column_stack(columns), np.arange(4000) % 2, clients=4, seed=0)
+    bins = so.FedBins(8, dp=dp).fit(fed)
+    for values, edges in zip(columns[:2], bins.edges_, strict=False):
+        below = (values[:, None] <= edges).mean(axis=0)
+        assert np.abs(np.arange(1, 8) / 8 - below).max() < 0.05
+    assert ((bins.edges_[2] >= 0) & (bins.edges_[2] < 1)).any(), "two values are told apart"
+    assert bins.accounts_["events"][0]["mechanism"] == ("gaussian" if delta else "laplace")
+    assert "by FedBins" in bins.card()
+
+
+def test_descriptions_tell_of_every_client_with_all_of_the_noise():
+    """They are read one by one: a share of the noise would not be what ε says."""
+    (*_, cells) = noised_asks("describe")
+    assert {ask.payload["privacy"]["share"] for ask in noised_asks("describe")} == {1, 3}
+    assert cells.task == "describe.counts"
+    assert cells.payload["privacy"]["share"] == 1
+    found = so.describe(clients(), dp=DP)
+    assert 1.98 < found.epsilon <= 2.0
+    failures = so.simulation.Failures(dropout=0.3)
+    gone = so.describe(so.simulate(X, Y, clients=12, failures=failures, seed=1), dp=DP)
+    assert gone.epsilon > 2.0
+
+
 # --- behind a gate ---
+
+
+def test_boosting_with_noise_leaves_until_the_budget_is_spent():
+    limits = replace(POLICIES["training"], budget=(9.0, 1e-5))
+    local = so.DP(epsilon=8.0, delta=1e-5, level="record", where="local")
+    fed = so.simulate(ROWS, CLASSES, clients=2, seed=0, policy=limits)
+    make = lambda dp: so.FedHistGBDT(rounds=2, max_depth=2, bins=4, dp=dp)  # noqa: E731
+    make(local).fit(fed)
+    with pytest.raises(NotEnoughReplies, match="privacy budget"):
+        make(local).fit(fed)
+    with pytest.raises(NotEnoughReplies, match="no budget"):
+        make(local).fit(so.simulate(ROWS, CLASSES, clients=2, seed=0, policy="training"))
 
 
 def test_noised_sums_leave_until_the_budget_is_spent():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ for library in ("httpx", "cryptography"):
 import agent_tasks  # noqa: E402, F401
 from liar import Liar, digest  # noqa: E402
 
+from solera.serve import wire  # noqa: E402
 from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
 from solera.serve.agent.approvals import Approvals, Approver  # noqa: E402
@@ -80,11 +82,16 @@ def test_only_the_key_in_the_policy_decides(approvals, ana, tmp_path):
     assert approvals.approval(JOB) is None, "signed with a key that the policy does not name"
 
 
-@pytest.mark.parametrize("field", ["job", "verdict", "person", "at", "signature"])
+FIELDS = ["job", "verdict", "person", "at", "until", "reason", "signature"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
 def test_a_changed_decision_counts_not(approvals, ana, field):
-    approvals.decide(JOB, "approved", ana, NOON)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    approvals.decide(JOB, "approved", ana, NOON, until=soon, reason="checked")
     entry = json.loads(approvals.path.read_text())
-    changed = {"job": "ac" * 32, "verdict": "approve", "person": "eva", "at": "2027-01-01T00:00"}
+    changed = {"job": "ac" * 32, "verdict": "approve", "person": "eva", "at": "2027-01-01T00:00",
+               "until": "", "reason": "not checked"}  # fmt: skip
     entry[field] = changed.get(field, "00" * 64)
     approvals.path.write_text(json.dumps(entry))
     assert approvals.approval(JOB) is None
@@ -282,6 +289,35 @@ def test_a_withdrawn_or_old_approval_holds_the_job_back(agent, liar, ana):
     assert answer(agent, liar, spec=long) == "held", "the policy says thirty days"
 
 
+def test_an_approval_ends_when_the_approver_says_so(agent, liar, ana, monkeypatch):
+    spec = liar.describe(plan=PLAN)
+    hash, now = job_hash("cardio", "job", spec), datetime.now(UTC)
+    with pytest.raises(UsageError, match="is over already"):
+        agent.approvals.decide(hash, "approved", ana, now, until=now - timedelta(seconds=1))
+    agent.approvals.decide(hash, "approved", ana, now, until=now + timedelta(hours=1))
+    assert answer(agent, liar, spec=spec) == ("ok", "")
+    monkeypatch.setattr(Approvals, "check", lambda *_, **__: None)  # as if an hour had passed
+    agent.approvals.decide(hash, "approved", ana, now, until=now - timedelta(seconds=1))
+    assert answer(agent, liar, spec=spec, sequence=9) == "held"
+
+
+def test_a_rejected_job_is_answered_with_the_reason(agent, liar, ana):
+    spec = liar.describe(plan=PLAN)
+    assert answer(agent, liar, spec=spec) == "held"
+    beat = agent._beat().doing
+    assert re.fullmatch(r"waits for approval of job since ([\d-]+ )?\d\d:\d\d UTC", beat)
+    assert wire.held_since(beat, "job") == beat.rpartition(" since ")[2]
+    assert wire.held_since(beat, "jo") is None
+    hash = job_hash("cardio", "job", spec)
+    agent.approvals.decide(hash, "rejected", ana, datetime.now(UTC), reason="no contract")
+    assert agent.step() == 1
+    last = liar.replies[-1]
+    assert (last["status"], last["reason"]) == ("refused", "ana rejected the job: no contract")
+    assert agent._beat().doing == ""
+    approve(agent, ana, spec)
+    assert answer(agent, liar, spec=spec, sequence=9) == ("ok", "")
+
+
 def test_an_approval_withdrawn_while_the_task_runs_keeps_the_reply_back(
     agent, liar, ana, monkeypatch
 ):
@@ -312,7 +348,7 @@ def test_counts_survive_a_restart(agent, liar, ana, worker):
 
 def test_people_are_told_of_a_job_that_waits(agent, liar, tmp_path):
     answer(agent, liar, spec=liar.describe(plan=PLAN))
-    told, end = tmp_path / "told", time.monotonic() + 10
+    told, end = tmp_path / "told", time.monotonic() + 120
     while not (told.exists() and told.read_text()):
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -37,7 +37,6 @@ from solera.learn.averaging.models import (
 from solera.learn.averaging.private_rounds import (
     Accounts,
     after_round,
-    events_of,
     open_accounts,
     privacy_table,
     selector_of,
@@ -57,6 +56,7 @@ from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
 from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
 from solera.privacy.dp.mechanism import DP, whose_noise
+from solera.privacy.dp.sums import epsilon_so_far
 from solera.robust.rules import Rule
 
 _PREDICTED = 1 << 27
@@ -81,6 +81,7 @@ class FedAvg(ScoreAveraging):
         round), its step size, momentum and weight decay.
     epochs, local_steps, batch_size: passes of a client over its rows, or instead a number of
         batches; rows per batch (None: all).
+    shuffle: whether every pass takes the rows in a new order, or in the one they lie in.
     schedule: how ``lr`` changes from round to round.
     loss: by default the cross-entropy of a softmax for classes (of one sigmoid, for two
         classes and a model with one output), the mean over labels of the
@@ -127,6 +128,7 @@ class FedAvg(ScoreAveraging):
         epochs: Count = 1,
         local_steps: Count | None = None,
         batch_size: Count | None = 32,
+        shuffle: bool = True,
         schedule: Schedule | None = None,
         loss: Any = None,
         weight: Any = "rows",
@@ -151,6 +153,7 @@ class FedAvg(ScoreAveraging):
         self.epochs = epochs
         self.local_steps = local_steps
         self.batch_size = batch_size
+        self.shuffle = shuffle
         self.schedule = schedule
         self.loss = loss
         self.weight = weight
@@ -237,7 +240,7 @@ class FedAvg(ScoreAveraging):
             super().account(round, mean)
             return
         self.accounts_ = after_round(self.dp, self.accounts_, mean)
-        epsilon = self.dp.epsilon_of(events_of(self.accounts_), self.accounts_["delta"])
+        epsilon = epsilon_so_far(self.accounts_)
         round.log(epsilon=epsilon, noise=whose_noise(round.federation))
         if self.dp.adaptive is not None:
             round.log(clip=self.accounts_["clip"])
@@ -290,6 +293,7 @@ class FedAvg(ScoreAveraging):
             "batch_size": self.batch_size,
             **({} if self.precision == "float32" else {"precision": self.precision}),
             **({"compile": True} if self.compile else {}),
+            **({} if self.shuffle else {"shuffle": False}),
         }
 
     # --- the model ---

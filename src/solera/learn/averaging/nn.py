@@ -12,6 +12,7 @@ mlp = models.MLP
 simple_cnn = models.SimpleCNN
 complex_cnn = models.ComplexCNN
 conv_net = models.ConvNet
+lstm = models.LSTM
 
 __all__ = [
     "CosineDecay",
@@ -19,6 +20,7 @@ __all__ = [
     "complex_cnn",
     "conv_net",
     "linear",
+    "lstm",
     "mlp",
     "register",
     "register_loss",

@@ -8,7 +8,7 @@ updates. Neighbouring runs differ in one client, whose update is nothing but noi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from solera.core.accounting import Event, grouped
@@ -95,13 +95,9 @@ def _event(dp: DP, accounts: Accounts, replies: int, rounds: int = 1) -> Event:
 
 def after_round(dp: DP, accounts: Accounts, mean: Mapping[str, Any]) -> dict[str, Any]:
     """The accounts after a round, with C moved towards the quantile where it is to follow one."""
-    events = grouped([*events_of(accounts), _event(dp, accounts, int(mean["count"]))])
+    before = map(Event.from_payload, accounts["events"])
+    events = grouped([*before, _event(dp, accounts, int(mean["count"]))])
     clip = accounts["clip"]
     if dp.adaptive is not None:
         clip *= math.exp(-RATE * (float(mean["below"]) + 0.5 - dp.adaptive))
     return {**accounts, "clip": clip, "events": [event.to_payload() for event in events]}
-
-
-def events_of(accounts: Accounts) -> Sequence[Event]:
-    """All that was spent so far."""
-    return [Event.from_payload(event) for event in accounts["events"]]

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solera.core.accounting import Event
 from solera.core.aggregation import Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, PositiveFraction
@@ -24,7 +23,7 @@ from solera.learn.cluster.assignment import nearest
 from solera.learn.cluster.tasks import cost, silhouette, update
 from solera.learn.warm_start import continued_model
 from solera.privacy.dp.mechanism import DP, whose_noise
-from solera.privacy.dp.sums import after_ask, planned_noise, sum_noise
+from solera.privacy.dp.sums import after_ask, epsilon_so_far, planned_noise, sum_noise
 
 Init = Literal["k-means||", "k-means++", "random"]
 _SEEDINGS = {
@@ -148,7 +147,7 @@ class FedKMeans(Learner):
             if self.dp is None:
                 r.log(loss=total["inertia"] / max(int(total["counts"].sum()), 1), moved=moved)
             else:
-                self._account(r, self.dp, len(r.clients) - len(replies.failures), total, moved)
+                self._account(r, len(r.clients) - len(replies.failures), total, moved)
             if moved <= self.tolerance:
                 r.stop(f"no centroid moved farther than {self.tolerance:g}")
         if self.dp is not None:  # nobody is told the inertia
@@ -156,12 +155,11 @@ class FedKMeans(Learner):
         final = federation.ask(cost, {"centroids": self.centroids_}).fold(Sum())
         self.inertia_, self.counts_ = float(final["inertia"]), final["counts"]
 
-    def _account(self, r: Round, dp: DP, replies: int, total: Any, moved: float) -> None:
+    def _account(self, r: Round, replies: int, total: Any, moved: float) -> None:
         """Log what a round with noise has spent, and keep its numbers of rows."""
         self.accounts_ = after_ask(self.accounts_, replies)
         self.counts_ = np.maximum(total["counts"], 0)
-        spent = [Event.from_payload(event) for event in self.accounts_["events"]]
-        epsilon = dp.epsilon_of(spent, self.accounts_["delta"])
+        epsilon = epsilon_so_far(self.accounts_)
         r.log(moved=moved, epsilon=epsilon, noise=whose_noise(r.federation))
 
     def _centroids_to_start(self, federation: Federation) -> FloatArray:

@@ -10,6 +10,8 @@ finish          coordinator                                   key holders (the c
 ``compat``      as ``coordinator``                            the weights
 =============== ============================================= ===================================
 
+Who holds no key can still predict, through one who does; see :mod:`.key_holder`.
+
 In all of them the G of each client reaches the coordinator in the clear: with fewer rows than
 columns it tells the rows up to a rotation (see ``min_rows``). Clients share one key pair, so the
 coordinator together with any client can read everybody's moments. Decrypted numbers must not be
@@ -36,10 +38,14 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.learn.heonn.algebra import inverses, invert, solve
+from solera.learn.heonn.key_holder import in_squares
 from solera.learn.heonn.statistics import with_bias
 from solera.learn.heonn.tasks import agree_key, rotation_keys
 from solera.privacy import he
 from solera.privacy.he import keys
+
+Open = Callable[[list[he.Encrypted]], list[FloatArray]]
+"""What decrypts, somewhere else."""
 
 
 class Encryption(Component):
@@ -141,19 +147,53 @@ class Encryption(Component):
         self, moments: Any, G: FloatArray, A: FloatArray, lam: float, agreed: dict[str, Any]
     ) -> he.Encrypted:
         """[[A m]] by the product that suits: one system, many, or the two steps of the thesis."""
-        from solera.privacy.he.products import multiply, multiply_factors, multiply_single
+        from solera.privacy.he.products import multiply_factors
 
         moments = he.Encrypted.from_payload(moments)
         d = G.shape[-1]
-        if agreed["rotations"] is None:
-            return multiply_single(moments, A.reshape(d, d))
-        rotations = keys.Rotations.from_bytes(agreed["rotations"])
         if self.finish == "coordinator":
-            return multiply(moments, A.reshape(-1, d, d), rotations)
+            return self._apply(moments, A.reshape(-1, d, d), agreed)
+        rotations = keys.Rotations.from_bytes(agreed["rotations"])
         values, vectors = np.linalg.eigh(G.reshape(-1, d, d))
         total = np.maximum(values, 0) + lam
         floor = d * np.finfo(float).eps * total[:, -1:]
         return multiply_factors(moments, vectors, invert(total, total > floor), rotations)
+
+    def _apply(
+        self, moments: he.Encrypted, matrices: FloatArray, agreed: dict[str, Any]
+    ) -> he.Encrypted:
+        """[[A m]] for a matrix per system."""
+        from solera.privacy.he.products import multiply, multiply_single
+
+        if agreed["rotations"] is None:
+            return multiply_single(moments, matrices[0])
+        return multiply(moments, matrices, keys.Rotations.from_bytes(agreed["rotations"]))
+
+    def outputs(
+        self, total: Any, problem: Problem, agreed: dict[str, Any], Z: FloatArray, open_: Open
+    ) -> FloatArray:
+        """z of every member, T × n × C, of rows Z, T × n × d; ``open_`` decrypts at a key holder.
+
+        [[z]] = Z (G + λI)⁻¹ [[m]] in one product of the moments, since [[w]] was one already.
+        """
+        if self.finish == "client":
+            raise UsageError(
+                "Encryption(finish='client') leaves no product: only key holders can predict",
+                hint="use finish='coordinator' and a pair made with so.keys.COORDINATOR",
+            )
+        G = problem.grams(total["shape"])
+        A = inverses(G, problem.lam)
+        d = A.shape[-1]
+        moments = he.Encrypted.from_payload(total["moments"])
+        matrices = [(piece[:, None] @ A).reshape(-1, d, d) for piece in in_squares(Z)]
+        sealed = [self._apply(moments, each, agreed) for each in matrices]
+        known = problem.outputs - problem.spares_one
+        opened = [each.reshape(-1, known, d).swapaxes(1, 2) for each in open_(sealed)]
+        z = np.concatenate(opened, axis=1)[:, : Z.shape[1]]
+        if not problem.spares_one:
+            return problem.complete(z, None)
+        last = A[:, 0] @ problem.sum_of_moments(G)[..., None]
+        return problem.complete(z, (Z @ last)[..., 0])
 
     def open(self, sealed: Any, problem: Problem) -> FloatArray:
         """A key holder's last step: the weights, T × d × C."""

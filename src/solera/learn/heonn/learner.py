@@ -36,12 +36,14 @@ from solera.learn.heonn.algebra import (
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
 from solera.learn.heonn.ensemble import RandomPatches
 from solera.learn.heonn.hidden import Kind, hidden
+from solera.learn.heonn.key_holder import decrypt
 from solera.learn.heonn.plan import MOST_HIDDEN
 from solera.learn.heonn.private import largest_eigenvalue, positive
 from solera.learn.heonn.statistics import with_bias, with_ones
 from solera.learn.heonn.tasks import statistics
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import after_ask, planned_noise, sum_noise
+from solera.privacy.he.ciphertexts import Encrypted
 from solera.privacy.he.sums import EncryptedSum
 
 log = logging.getLogger("solera")
@@ -415,16 +417,46 @@ class FedHEONN(Additive):
 
     def outputs(self, X: Any) -> Any:
         """f of the layer for every member: members × rows × outputs."""
-        X = self.check_rows(X)
-        Z = with_ones(hidden(X, vars(self).get("hidden_")))
         f = activation(self.activation)
+        Z = self._layer_below(X)
         if self.ensemble is None:
             return f.value(Z @ self.weights_)[None]
         members = zip(with_bias(self.patches_), self.weights_, strict=True)
         return f.value(np.stack([Z[:, columns] @ w for columns, w in members]))
 
+    def _layer_below(self, X: Any) -> FloatArray:
+        return with_ones(hidden(self.check_rows(X), vars(self).get("hidden_")))
+
     def predict(self, X: Any) -> Any:
-        y = self.outputs(X)
+        return self._decide(self.outputs(X))
+
+    def predict_through(self, federation: Federation, X: Any, *, holder: int = 0) -> Any:
+        """Predict where the weights cannot be read: client ``holder`` decrypts z of every row.
+
+        For ``Encryption(finish="coordinator")`` or ``"compat"``, with the model as it was fitted:
+        what :meth:`for_prediction` gives away has no moments. :mod:`.key_holder` says who sees
+        what, and whom the key holder must trust.
+        """
+        Z = self._layer_below(X)
+        if self.encrypt is None:
+            raise UsageError("predict_through: the weights are not encrypted, use predict")
+        if "statistics_" not in vars(self):
+            raise UsageError("predict_through: this model was made for_prediction by key holders")
+        Z = Z[None] if self.ensemble is None else Z[:, with_bias(self.patches_)].swapaxes(0, 1)
+        key = self.encrypt.key
+
+        def opened(sealed: list[Encrypted]) -> list[FloatArray]:
+            asked = {"key": key, "sealed": [each.to_payload() for each in sealed]}
+            return list(federation.ask(decrypt, asked, to=[holder]).collect()[0]["opened"])
+
+        with federation.announced(
+            self, lambda: (planned(decrypt, 1, {"key": key}, open=["sealed"]),)
+        ):
+            z = self.encrypt.outputs(self.statistics_, self._problem(), self.agreed_, Z, opened)
+        return self._decide(activation(self.activation).value(z))
+
+    def _decide(self, y: FloatArray) -> Any:
+        """The prediction from the outputs of every member."""
         if self.schema_.target == "numbers":
             mean = y.mean(axis=0)
             return mean[:, 0] if self.schema_.outputs == 1 else mean

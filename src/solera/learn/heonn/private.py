@@ -24,7 +24,7 @@ from solera.privacy.dp.sums import SumNoise, add_noise, clipped_rows
 
 
 def noised_statistics(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dict[str, Any]:
-    """Gram matrices, moments and the number of rows, all with noise."""
+    """Gram matrices and moments, both with noise; of what only a list of λ needs, nothing."""
     privacy: SumNoise = ask["privacy"]
     gaussian = privacy["mechanism"] == "gaussian" and "clip" in privacy
     alone = ask["patches"] is None and ask["encrypt"] is None
@@ -32,12 +32,13 @@ def noised_statistics(client: Client, rows: Rows, ask: Mapping[str, Any]) -> dic
         raise Refusal("FedHEONN adds Gaussian noise for classes or labels, to one layer in clear")
     Z = with_ones(clipped_rows(hidden(rows.X, ask["hidden"]), privacy))
     sums = moments_and_grams(Z, Targets.of(rows.y, ask))
-    noised = add_noise(client, {**sums, "rows": len(rows)}, most_of_a_row(ask), privacy)
+    needed = {name: sums[name] for name in ("grams", "moments")}
+    noised = add_noise(client, needed, most_of_a_row(ask), privacy)
     return {
         "shape": {"grams": noised["grams"][None]},
         "moments": noised["moments"][None],
-        "squares": noised["squares"][None],
-        "rows": int(np.rint(noised["rows"])),
+        "squares": np.zeros_like(sums["squares"])[None],
+        "rows": 0,
         "few": 0,
     }
 
@@ -51,8 +52,6 @@ def most_of_a_row(ask: Mapping[str, Any]) -> dict[str, float]:
     return {
         "grams": matrices[ask["layout"]] * length,
         "moments": math.sqrt(length) * outputs * float(np.abs(moment).max()),
-        "squares": outputs * float((moment**2 / weight).max()),
-        "rows": 1.0,
     }
 
 
@@ -62,7 +61,7 @@ def largest_eigenvalue(ask: Mapping[str, Any], columns: int) -> float:
     A smaller λ would be lost in it.
     """
     privacy: SumNoise = ask["privacy"]
-    entry = privacy["noise"] * most_of_a_row(ask)["grams"] * math.sqrt(4)  # four sums share it
+    entry = privacy["noise"] * most_of_a_row(ask)["grams"] * math.sqrt(2)  # two sums share it
     weight, _ = levels(activation(ask["activation"], ask["derivative"]))
     absent, present = float(weight[0]), float(weight[1])
     together = {

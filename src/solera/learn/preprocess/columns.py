@@ -21,7 +21,15 @@ from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
 from solera.learn.preprocess.moments import Moments, column_moments
-from solera.learn.preprocess.quantiles import quantile_asks, quantiles
+from solera.learn.preprocess.quantiles import (
+    NOISED_ASKS,
+    noised_quantile_asks,
+    noised_quantiles,
+    quantile_asks,
+    quantiles,
+)
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import NoisedSums, sum_noise
 
 Bins = Annotated[int, Meta(ge=2, le=65536)]
 
@@ -218,13 +226,18 @@ class FedBins(Transformer):
 
     ``bins`` intervals of about the same number of rows each; fewer where values repeat. A value x
     falls into interval i when edge_{i−1} < x ≤ edge_i. Missing values stay missing.
+
+    ``dp``: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"``: counts
+    of values are noised, and edges lie near the quantiles.
     """
 
     allows_sparse = False
     edges_: list[Annotated[FloatArray, Shape("*", longest=65536)]]
+    accounts_: dict[str, Any]
 
-    def __init__(self, bins: Bins = 32) -> None:
+    def __init__(self, bins: Bins = 32, *, dp: DP | None = None) -> None:
         self.bins = bins
+        self.dp = dp
 
     def check_state(self, schema: Schema) -> None:
         """Refuse edges that are not those of the columns, in order."""
@@ -235,14 +248,19 @@ class FedBins(Transformer):
 
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
-        found = quantiles(federation, levels, self.schema_.width)
+        if self.dp is None:
+            found = quantiles(federation, levels, self.schema_.width)
+        else:
+            noise = NoisedSums(*sum_noise(self, self.dp, NOISED_ASKS, len(federation)))
+            found = noised_quantiles(federation, levels, self.schema_.width, noise)
+            self.accounts_ = noise.accounts
         self.edges_ = [
             np.unique(edges[np.isfinite(edges)]) if feature.kind != "categorical" else np.empty(0)
             for feature, edges in zip(self.schema_.features, found, strict=True)
         ]
 
     def training_asks(self) -> Plan:
-        return quantile_asks()
+        return quantile_asks() if self.dp is None else noised_quantile_asks(self.dp)
 
     def planned_schema(self, schema: Schema) -> Schema:
         """With all bins in every numeric column; where values repeat there will be fewer."""

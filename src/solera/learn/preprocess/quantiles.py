@@ -28,7 +28,15 @@ from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.task import group_task
 from solera.learn.rows import dense
-from solera.privacy.dp.sums import SumNoise, add_noise, norm, spent_by_sums
+from solera.privacy.dp.mechanism import DP
+from solera.privacy.dp.sums import (
+    NoisedSums,
+    SumNoise,
+    add_noise,
+    norm,
+    planned_noise,
+    spent_by_sums,
+)
 
 _POWERS = 2.0 ** np.arange(-40, 64)
 _FIRST = np.concatenate([[-np.inf], -_POWERS[::-1], [0.0], _POWERS, [np.inf]])
@@ -117,13 +125,22 @@ def _noised_counts(
     return {"below": sums[:, :-1].reshape(below.shape), "rows": first[:, -1]}
 
 
-def first_counts(
-    federation: Federation, columns: int, privacy: Mapping[str, Any] | None = None
-) -> Any:
+def first_counts(federation: Federation, columns: int, noise: NoisedSums | None = None) -> Any:
     """How many values of every column are at most each power of two, of either sign."""
     edges = np.broadcast_to(_FIRST[1:-1], (columns, len(_FIRST) - 2))
-    found = federation.ask(count, {"edges": edges, **(privacy or {})}).fold(Sum())
-    return _without_mere_noise(found, privacy["privacy"], len(federation)) if privacy else found
+    found = _counted(federation, edges, 0, noise)
+    if noise is None:
+        return found
+    return _without_mere_noise(found, noise.privacy, len(federation))
+
+
+def _counted(
+    federation: Federation, edges: FloatArray, round: int, noise: NoisedSums | None
+) -> Any:
+    ask = {"edges": edges}
+    if noise is None:
+        return federation.ask(count, ask, round=round).fold(Sum())
+    return noise.sum(federation, count, ask, round=round)
 
 
 def _without_mere_noise(found: Any, privacy: SumNoise, clients: int) -> Any:
@@ -155,13 +172,13 @@ def quantiles(
     *,
     rounds: int = ROUNDS,
     first: Any = None,
-    privacy: Mapping[str, Any] | None = None,
+    noise: NoisedSums | None = None,
 ) -> FloatArray:
     """The quantiles ``q`` of every column over all clients: columns × len(q).
 
     ``q`` may have a row of its own for each column. Each of the ``rounds`` narrows the place of a
     quantile to a sixteenth. ``first`` are the :func:`first_counts`, where they were asked already.
-    ``privacy``: None, or ``{"privacy": …}``, with which counts are noised.
+    ``noise``: None, or what counts are noised with.
 
     The quantile q of n values is the ⌈q n⌉-th smallest, as in NumPy's ``inverted_cdf``. Columns
     without a known value give NaN.
@@ -169,7 +186,7 @@ def quantiles(
     levels = np.atleast_1d(np.asarray(q, dtype=float))
     if not ((levels >= 0) & (levels <= 1)).all():
         raise UsageError(f"quantiles must be between 0 and 1, not {levels.tolist()}")
-    first = first_counts(federation, columns, privacy) if first is None else first
+    first = first_counts(federation, columns, noise) if first is None else first
     rank = np.maximum(np.ceil(levels * first["rows"][:, None]), 1)
     cell = (first["below"][:, None, :] < rank[:, :, None]).sum(axis=2)
     low, high = _FIRST[cell], _FIRST[cell + 1]
@@ -178,14 +195,58 @@ def quantiles(
         steps = np.arange(1, _CUTS) / _CUTS
         cuts = low[:, :, None] + (high - low)[:, :, None] * steps
         some, which = _distinct(low, high)
-        ask = {"edges": np.take_along_axis(cuts, some[:, :, None], axis=1), **(privacy or {})}
-        below = federation.ask(count, ask, round=round).fold(Sum())["below"]
+        edges = np.take_along_axis(cuts, some[:, :, None], axis=1)
+        below = _counted(federation, edges, round, noise)["below"]
         below = np.take_along_axis(below, which[:, :, None], axis=1)
         cell = (below < rank[:, :, None]).sum(axis=2)
         grid = np.concatenate([low[:, :, None], cuts, high[:, :, None]], axis=2)
         low = np.take_along_axis(grid, cell[:, :, None], axis=2)[:, :, 0]
         high = np.take_along_axis(grid, cell[:, :, None] + 1, axis=2)[:, :, 0]
     return np.where(first["rows"][:, None] > 0, high, np.nan)
+
+
+# --- many quantiles with noise ---
+
+NOISED_ASKS = 2
+"""Asks of :func:`noised_quantiles`."""
+_FINER = 4
+"""Counts between edges that are asked for each quantile."""
+
+
+def noised_quantiles(
+    federation: Federation, levels: FloatArray, columns: int, noise: NoisedSums
+) -> FloatArray:
+    """About the quantiles of every column, from two asks with noise: columns × levels.
+
+    To narrow every quantile by itself would let a row change as many counts as there are quantiles,
+    and noise grows with these. Here a row changes one count of a column: values between powers of
+    two are counted, then those between finer edges that divide these counts evenly, and quantiles
+    are read off in between. Columns whose values cannot be told from noise give NaN.
+    """
+    first = first_counts(federation, columns, noise)
+    powers = np.broadcast_to(_FIRST[1:-1], first["below"].shape)
+    finer = _FINER * (len(levels) + 1)
+    edges = _read_off(powers, first, np.arange(1, finer) / finer)
+    found = _counted(federation, np.where(np.isfinite(edges), edges, 0.0), 1, noise)
+    return _read_off(edges, found, levels)
+
+
+def _read_off(edges: FloatArray, counts: Mapping[str, IntArray], levels: FloatArray) -> FloatArray:
+    """Where these shares of the values of every column lie below, evenly between two edges."""
+    below = np.maximum.accumulate(np.maximum(counts["below"], 0), axis=1)
+    rank = levels * counts["rows"][:, None]
+    found = [np.searchsorted(*column) for column in zip(below, rank, strict=True)]
+    cell = np.stack(found).clip(1, below.shape[1] - 1)
+    low, high = (np.take_along_axis(below, place, axis=1) for place in (cell - 1, cell))
+    start, end = (np.take_along_axis(edges, place, axis=1) for place in (cell - 1, cell))
+    share = np.clip((rank - low) / np.maximum(high - low, 1), 0.0, 1.0)
+    return np.where(counts["rows"][:, None] > 0, start + share * (end - start), np.nan)
+
+
+def noised_quantile_asks(dp: DP) -> Plan:
+    """What :func:`noised_quantiles` asks."""
+    table, open_ = planned_noise(dp)
+    return (planned(count, NOISED_ASKS, {"privacy": table}, open=open_),)
 
 
 def _distinct(low: FloatArray, high: FloatArray) -> tuple[IntArray, IntArray]:

@@ -17,7 +17,6 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from solera.core.accounting import Event
 from solera.core.aggregation import Sum
 from solera.core.clients import Array, BoolArray, Client, FloatArray
 from solera.core.constraints import Count, Positive
@@ -37,13 +36,14 @@ from solera.learn.base import Predictor
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.statistics.families import FAMILIES, Family, Name
 from solera.learn.statistics.linear_terms import covariance, newton_step, unpacked
-from solera.learn.statistics.private_steps import check_noised, damped_step, noised_step
+from solera.learn.statistics.private_steps import bounded, check_noised, damped_step, noised_step
 from solera.learn.statistics.summary import Summary
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import (
     SumNoise,
     after_ask,
     clipped_rows,
+    epsilon_so_far,
     planned_noise,
     spent_by_sums,
     sum_noise,
@@ -70,6 +70,7 @@ class Step(Model):
 
     start: bool
     privacy: NotRequired[SumNoise]
+    clip_residuals: NotRequired[Positive]
 
 
 class Likelihood(Model):
@@ -145,6 +146,8 @@ def _working(design: Design, ask: Any) -> tuple[FloatArray, FloatArray]:
         mu = design.means(family, ask["coef"])
         weight = design.weight * family.weight(mu)
         residual = family.residual(design.y, mu)
+    if "privacy" in ask:
+        return bounded(weight, weight * residual, ask)
     if not (np.isfinite(weight).all() and np.isfinite(weight * residual).all()):
         raise DataError(
             "means of the model are not finite or at the edge of what they can be",
@@ -260,9 +263,11 @@ class FedGLM(Predictor):
     weights: the name of a column of prior weights aᵢ: the variance of a row is φ V(μ) / aᵢ.
     rounds: the most steps; a fit that has not converged by then is an error.
     dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"`` and
-        ``clip``, the longest that the columns of a row may be; for binomial models
-        (:mod:`.private_steps`). Then all ``rounds`` are asked for, five are enough, and neither
-        standard errors nor a likelihood are known.
+        ``clip``, the longest that the columns of a row may be (:mod:`.private_steps`). Then all
+        ``rounds`` are asked for, five are enough, and neither standard errors nor a likelihood
+        are known.
+    clip_residuals: with ``dp`` and another family than the binomial: the largest |y − μ| (gamma:
+        |y − μ| / μ) that counts. Targets should be centred, for a step moves the mean by no more.
 
     Attributes
     ----------
@@ -289,24 +294,29 @@ class FedGLM(Predictor):
         weights: str | None = None,
         rounds: Count = 50,
         dp: DP | None = None,
+        clip_residuals: Positive | None = None,
     ) -> None:
         self.family = family
         self.offset = offset
         self.weights = weights
         self.rounds = rounds
         self.dp = dp
+        self.clip_residuals = clip_residuals
 
     def check_params(self) -> None:
         super().check_params()
         if self.offset is not None and self.offset == self.weights:
             raise UsageError(f"FedGLM: {self.offset!r} is both the offset and the weights")
+        if (self.dp is not None and self.family != "binomial") != (self.clip_residuals is not None):
+            raise UsageError(
+                f"FedGLM({self.family!r}): clip_residuals= bounds what one row changes with dp=, "
+                "for all families but the binomial, where it is bounded",
+                hint="FedGLM('poisson', dp=so.DP(…), clip_residuals=5.0)",
+            )
         if self.dp is not None:
             self.dp.need_clip(self, "the length of the columns of a row")
-            if self.family != "binomial" or self.offset is not None or self.weights is not None:
-                raise UsageError(
-                    f"FedGLM({self.family!r}, dp=…): nothing bounds what one row changes",
-                    hint="family='binomial', without offset= and weights=",
-                )
+            if self.weights is not None:
+                raise UsageError.of(self, "weights", self.weights, "let a row count for many")
 
     def train(self, federation: Federation) -> None:
         self._check_target()
@@ -336,20 +346,15 @@ class FedGLM(Predictor):
     def _train_privately(self, federation: Federation, dp: DP) -> None:
         clip = dp.need_clip(self, "the length of the columns of a row")
         noise, self.accounts_ = sum_noise(self, dp, self.rounds, len(federation), clip)
-        terms = len(self.params_)
-        self.covariance_ = np.full((terms, terms), np.nan)
-        self.scale_, self.deviance_, self.log_likelihood_ = 1.0, np.nan, np.nan
         for r in self.each_round(federation, rounds=self.rounds):
-            ask = {**self._model(), "coef": self.params_, "start": r.index == 0, "privacy": noise}
+            ask = {**self._noised(noise), "coef": self.params_, "start": r.index == 0}
             replies = r.ask(_step, ask)
             total = replies.fold(Sum())
             gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
             self.params_ = self.params_ + damped_step(gram, moment, ask)
             self.rows_ = int(total["rows"])
             self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
-            spent = [Event.from_payload(event) for event in self.accounts_["events"]]
-            epsilon = dp.epsilon_of(spent, self.accounts_["delta"])
-            r.log(epsilon=epsilon, noise=whose_noise(federation))
+            r.log(epsilon=epsilon_so_far(self.accounts_), noise=whose_noise(federation))
 
     def _moved(self, step: FloatArray, gram: FloatArray) -> float:
         """How far a step moved the linear predictor, as a share of it; lengths are √(bᵀ ZᵀWZ b).
@@ -384,12 +389,16 @@ class FedGLM(Predictor):
     def _model(self) -> dict[str, Any]:
         return {"family": self.family, "offset": self.offset, "weights": self.weights}
 
+    def _noised(self, privacy: Any) -> dict[str, Any]:
+        bound = {} if self.clip_residuals is None else {"clip_residuals": self.clip_residuals}
+        return {**self._model(), "privacy": privacy, **bound}
+
     def training_asks(self) -> Plan:
         self._check_target()
         model = self._model()
         if self.dp is not None:
             privacy, open_ = planned_noise(self.dp, clip=True)
-            noised = [{**model, "start": start, "privacy": privacy} for start in (True, False)]
+            noised = [{**self._noised(privacy), "start": start} for start in (True, False)]
             steps = planned(_step, self.rounds, *noised, open=open_)
             return in_turn([steps], self.loop_asks(self.rounds))
         payloads = ({**model, "start": True}, {**model, "start": False})
@@ -425,13 +434,13 @@ class FedGLM(Predictor):
     @property
     def aic(self) -> float:
         """Akaike's criterion, 2 terms − 2 log-likelihood; a scale is not counted as a term."""
-        self.check_fitted()
+        self._check_judged()
         return 2 * len(self.params_) - 2 * self.log_likelihood_
 
     @property
     def standard_errors(self) -> FloatArray:
         """Of the intercept and every coefficient."""
-        self.check_fitted()
+        self._check_judged()
         return np.sqrt(np.diag(self.covariance_))
 
     def summary(self, level: float = 0.95) -> Summary:
@@ -439,7 +448,7 @@ class FedGLM(Predictor):
 
         Statistics are t where the scale is estimated, normal for binomial and Poisson.
         """
-        self.check_fitted()
+        self._check_judged()
         family = FAMILIES[self.family]
         return Summary(
             f"{self.family} model",
@@ -457,6 +466,16 @@ class FedGLM(Predictor):
             ],
             family.ratios,
         )
+
+    def _check_judged(self) -> None:
+        """Raise :class:`UsageError` where only the estimates are known."""
+        self.check_fitted()
+        if self.dp is not None:
+            raise UsageError(
+                "FedGLM(dp=…): standard errors and the likelihood would cost privacy and were not "
+                "asked for",
+                hint="params_ and predict",
+            )
 
     def _repr_html_(self) -> str:
         fitted = "covariance_" in vars(self) and "deviance_" in vars(self)

@@ -1,8 +1,10 @@
-"""FedGLM with noise: steps of a logistic regression whose sums are bounded.
+"""FedGLM with noise: steps whose sums are bounded.
 
-With columns clipped to a length C a row of the design is at most R = √(1 + C²) long. The working
-weight of a binomial model is at most ¼ and the working response at most 1, at the start 1 and
-|logit ¾|: one row changes ZᵀWZ by w R² and ZᵀWr by |w r| R, whatever the coefficients are.
+With columns clipped to a length C a row of the design is at most R = √(1 + C²) long. One row then
+changes ZᵀWZ by w R² and ZᵀWr by |w r| R. For a binomial model w ≤ ¼ and |w r| ≤ 1, at the start 1
+and |logit ¾|, whatever the coefficients are. For the others nothing bounds |w r|, which is |y − μ|
+(normal, Poisson) or |y − μ| / μ (gamma): it is clipped to ``clip_residuals`` = c, as Huber (1964)
+does, and the weights μ of a Poisson model to max(1, c); those of the others are 1.
 """
 
 from __future__ import annotations
@@ -21,15 +23,29 @@ from solera.privacy.dp.sums import SumNoise, add_noise
 _SUMS = 3
 
 
+def bounds(ask: Any) -> tuple[float, float]:
+    """The largest w and |w r| of a row."""
+    if ask["family"] != "binomial":
+        clip = ask["clip_residuals"]
+        return (max(1.0, clip) if ask["family"] == "poisson" else 1.0), clip
+    if not ask["start"]:
+        return 0.25, 1.0
+    family = FAMILIES["binomial"]
+    return 1.0, float(np.abs(family.link(family.start(np.array([0.0, 1.0])))).max())
+
+
+def bounded(w: FloatArray, moment: FloatArray, ask: Any) -> tuple[FloatArray, FloatArray]:
+    """w and w r of rows within their bounds; a row of which they are no numbers counts as none."""
+    weight, most = bounds(ask)
+    known = ~(np.isnan(w) | np.isnan(moment))
+    return np.where(known, np.minimum(w, weight), 0.0), np.where(known, moment.clip(-most, most), 0)
+
+
 def most_of_a_row(ask: Any) -> dict[str, float]:
     """How far one row moves the sums of a step."""
     squared = 1 + ask["privacy"]["clip"] ** 2
-    family = FAMILIES["binomial"]
-    weight, response = 0.25, 1.0
-    if ask["start"]:
-        weight = 1.0
-        response = float(np.abs(family.link(family.start(np.array([0.0, 1.0])))).max())
-    return {"grams": weight * squared, "moments": response * math.sqrt(squared), "rows": 1.0}
+    weight, moment = bounds(ask)
+    return {"grams": weight * squared, "moments": moment * math.sqrt(squared), "rows": 1.0}
 
 
 def noised_step(
@@ -52,9 +68,10 @@ def noised_step(
 def check_noised(ask: Any) -> None:
     """Refuse noise where nothing bounds what a row changes."""
     privacy = ask["privacy"]
-    plain = ask["offset"] is None and ask["weights"] is None and "clip" in privacy
-    if ask["family"] != "binomial" or not plain or privacy["mechanism"] != "gaussian":
-        raise Refusal("noise is for binomial models without offset and weights, and Gaussian")
+    if privacy["mechanism"] != "gaussian" or "clip" not in privacy or ask["weights"] is not None:
+        raise Refusal("noise is Gaussian, for rows of a bounded length without weights")
+    if ask["family"] != "binomial" and "clip_residuals" not in ask:
+        raise Refusal(f"nothing bounds the residuals of a {ask['family']} model: clip_residuals")
 
 
 def damped_step(gram: FloatArray, moment: FloatArray, ask: Any) -> FloatArray:

@@ -22,9 +22,9 @@ from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import ClassTree, Tree
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.sums import (
+    NoisedSums,
     SumNoise,
     add_noise,
-    after_ask,
     norm,
     planned_noise,
     spent_by_sums,
@@ -119,22 +119,22 @@ class FedID3(SingleTree):
     def train(self, federation: Federation) -> None:
         self.check_target()
         order, dp = self._order(), self._dp
+        noise = None
         if dp is not None:
-            asks = self._depth + 1
-            order["privacy"], self.accounts_ = sum_noise(self, dp, asks, len(federation))
+            noise = NoisedSums(*sum_noise(self, dp, self._depth + 1, len(federation)))
         sizes = order["sizes"]
         level = 0
 
         def count(tree: Tree, nodes: IntArray) -> FloatArray:
             nonlocal level
             ask = {"tree": tree.to_payload(), "nodes": nodes, **order}
-            replies = federation.ask(count_at_nodes, ask, round=level)
-            total = replies.fold(Sum())["counts"]
-            if dp is not None:
-                came = len(federation) - len(replies.failures)
-                self.accounts_ = after_ask(self.accounts_, came)
+            if noise is None:
+                total = federation.ask(count_at_nodes, ask, round=level).fold(Sum())
+            else:
+                total = noise.sum(federation, count_at_nodes, ask, round=level)
+                self.accounts_ = noise.accounts
             level += 1
-            return np.asarray(np.maximum(total, 0.0))
+            return np.asarray(np.maximum(total["counts"], 0.0))
 
         self.tree_ = grow(count, sizes, len(self.schema_.classes), self._depth)
 

@@ -109,10 +109,6 @@ class DP(Component):
             epsilon = epsilon_of(events(noise), delta, self.accountant)
         return Guarantee(float(noise), float(epsilon), float(delta))
 
-    def epsilon_of(self, events: Sequence[Event], delta: float) -> float:
-        """ε of what was noised, by this accountant."""
-        return epsilon_of(events, delta, self.accountant)
-
 
 def whose_noise(federation: Any) -> str:
     """What a history says of its noise: in a simulation it is seeded, and protects nobody."""

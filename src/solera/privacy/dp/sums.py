@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from solera.core.accounting import Event
+from solera.core.accounting import Event, epsilon_of
+from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import Client, FloatArray
 from solera.core.constraints import Count, Positive
 from solera.core.errors import UsageError
+from solera.core.federation import Federation
+from solera.core.task import Task
 from solera.privacy.dp.mechanism import DP
 from solera.privacy.dp.randomness import protecting
 
@@ -108,6 +112,44 @@ def after_ask(accounts: Mapping[str, Any], replies: int) -> dict[str, Any]:
     noise = accounts["noise"] * math.sqrt(min(1.0, replies / accounts["share"]))
     event = Event(noise, 1, accounts["mechanism"])
     return {**accounts, "events": [*accounts["events"], event.to_payload()]}
+
+
+@dataclass
+class NoisedSums:
+    """Noise that asks of several kinds share, and the accounts of all of them."""
+
+    privacy: SumNoise
+    accounts: dict[str, Any]
+
+    def sum(
+        self, federation: Federation, task: Task, ask: Mapping[str, Any], *, round: int = 0
+    ) -> Any:
+        """The sum of the replies to an ask with this noise."""
+        replies = federation.ask(task, {**ask, "privacy": self.privacy}, round=round)
+        total = replies.fold(Sum())
+        self.accounts = after_ask(self.accounts, len(federation) - len(replies.failures))
+        return total
+
+    def each(
+        self,
+        federation: Federation,
+        task: Task,
+        ask: Mapping[str, Any],
+        into: Aggregation,
+        *,
+        round: int = 0,
+    ) -> Any:
+        """The replies themselves; who reads one alone must find all of the noise in it."""
+        privacy = {**self.privacy, "share": 1}
+        replies = federation.ask(task, {**ask, "privacy": privacy}, round=round).fold(into)
+        self.accounts = after_ask(self.accounts, self.privacy["share"])
+        return replies
+
+
+def epsilon_so_far(accounts: Mapping[str, Any]) -> float:
+    """ε of all that was noised, at the δ of the accounts."""
+    spent = [Event.from_payload(event) for event in accounts["events"]]
+    return epsilon_of(spent, accounts["delta"], accounts["accountant"])
 
 
 def planned_noise(dp: DP, *, clip: bool = False) -> tuple[dict[str, Any], list[str]]:

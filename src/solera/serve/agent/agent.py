@@ -31,7 +31,7 @@ from solera.core.task import installed_tasks
 from solera.learn.vertical.party import PARTS
 from solera.serve import wire
 from solera.serve.agent import home
-from solera.serve.agent.approvals import Approvals
+from solera.serve.agent.approvals import Approvals, Decision
 from solera.serve.agent.asked import Asked, key_of
 from solera.serve.agent.attempts import Attempts
 from solera.serve.agent.copies import Copies
@@ -49,14 +49,14 @@ from solera.serve.agent.termination import Terminated, terminated_by_signal
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
-from solera.serve.connection import CoordinatorError
+from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.identity import Identity, seal_key_message
 
 log = logging.getLogger("solera.agent")
 
 _HELD_SECONDS = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
+TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 """What keeps a client from working and may pass: rows that are away, a disk that is full."""
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
@@ -67,7 +67,8 @@ class Agent:
     """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`.
 
     The policy of a :class:`PolicyFile` is read again when the file changes; ``source`` says which
-    rows the worker reads under the policy it is given.
+    rows the worker reads under the policy it is given. ``connection`` is another one than to the
+    place where the client has joined.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Agent:
         *,
         source: Callable[[Policy], Rows] | None = None,
         patience: float = 60.0,
+        connection: Connection | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.worker = worker
@@ -92,7 +94,7 @@ class Agent:
         self.head = self.audit.head()
         self.held = HeldJobs(self.folder / home.HELD)
         self.attempts = Attempts(self.folder / home.ATTEMPTS)
-        self.connection = home.connect_to(self.place, self.identity, patience)
+        self.connection = connection or home.connect_to(self.place, self.identity, patience)
         self._asked = Asked(self.folder, self.place, self.connection)
         self._sender = Sender(self.place, self.identity, self.audit, self.connection)
         who = (self.place, self.identity, self.folder, self.connection)
@@ -100,6 +102,7 @@ class Agent:
         self.stop = threading.Event()
         self.doing = ""
         self._held: list[wire.PendingAsk] = []
+        self._waiting: list[HeldJob] = []
         self._listed: set[str] | None = None
         self._left_out = self._withdrawals()
         self._guard()
@@ -179,7 +182,7 @@ class Agent:
         that is full.
         """
         with suppress(Terminated), terminated_by_signal():
-            with suppress(*_TROUBLE):
+            with suppress(*TROUBLE):
                 self.worker.begin()  # while there is no other thread that a fork would cut off
             with Heartbeat(home.connect_to(self.place, self.identity, 0.0), self._beat):
                 self._work_on(wait)
@@ -192,15 +195,16 @@ class Agent:
                 pause = _PAUSE
                 if self._held:  # an ask that waits for approval is looked at now and then
                     self.stop.wait(_HELD_SECONDS)
-            except (CoordinatorError, *_TROUBLE) as error:
+            except (CoordinatorError, *TROUBLE) as error:
                 log.warning("%s", error)
                 if not isinstance(error, CoordinatorError):
-                    self.doing = f"cannot work: {_in_short(error)}"
+                    self.doing = f"cannot work: {in_short(error)}"
                 self.stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _beat(self) -> wire.Heartbeat:
-        return wire.Heartbeat(doing=self.doing[:200], head=self.head)
+        doing = self.doing or wire.held_words((job.job, job.since) for job in self._waiting)
+        return wire.Heartbeat(doing=doing[:200], head=self.head)
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""
@@ -217,7 +221,7 @@ class Agent:
     def _answer(self, pending: wire.PendingAsk) -> bool:
         """Do what is asked and send the reply; False if it must wait for an approval."""
         self._refresh()
-        if pending in self._held and not self._approved(pending):
+        if pending in self._held and not (self._rejection(pending) or self._approved(pending)):
             return False
         memory = self._memory()
         if not memory.answers(pending):
@@ -268,7 +272,7 @@ class Agent:
             return replace(done, status="refused", reason=str(error)[:_LONGEST_REASON])
         except PayloadError as error:
             return replace(done, status="failed", reason=str(error)[:_LONGEST_REASON])
-        except (CoordinatorError, *_TROUBLE, KeyboardInterrupt, Terminated):
+        except (CoordinatorError, *TROUBLE, KeyboardInterrupt, Terminated):
             self.attempts.undo(key)  # no fault of the ask, which will be done later
             raise
         except Exception as error:
@@ -286,6 +290,8 @@ class Agent:
         if pending.kind == "standing":  # it is told when the rows have changed
             self.worker.close()
             self.worker.begin()
+        if rejection := self._rejection(pending):
+            raise Refusal(f"{rejection.person} rejected the job: {rejection.reason}")
         approved = self._approved(pending)
         facts = JobFacts(self._asked.hash(pending), description.owner, description.kind)
         now = datetime.now()
@@ -332,7 +338,12 @@ class Agent:
         if approval is None:
             return False
         seconds = self._asked.description(pending).seconds
-        return datetime.now(UTC) < approval.at + self.policy.approval.lasts(seconds)
+        return datetime.now(UTC) < approval.ends(self.policy.approval.lasts(seconds))
+
+    def _rejection(self, pending: wire.PendingAsk) -> Decision | None:
+        """What a person whom the policy names has against this ask's job."""
+        last = self.approvals.last(self._asked.hash(pending))
+        return last if last is not None and last.verdict == "rejected" else None
 
     def _send(self, pending: wire.PendingAsk, done: Memory) -> None:
         """Log what leaves, and let it leave."""
@@ -350,15 +361,17 @@ class Agent:
         known = {job.hash: job for job in self.held.read()}
         held = [known.get(hash) or self._held_job(hash, ask) for hash, ask in jobs.items()]
         self.held.write(held)
-        self._listed = set(jobs)
+        self._listed, self._waiting = set(jobs), held
         for job in held:
             if job.hash not in known:
-                notify(self.policy.notify, "held", **msgspec.to_builtins(job))
+                told = msgspec.to_builtins(replace(job, frame=b""))
+                notify(self.policy.notify, "held", **told)
 
     def _held_job(self, hash: str, ask: wire.PendingAsk) -> HeldJob:
         since = datetime.now().astimezone().isoformat(timespec="seconds")
         text = describe(self._asked.description(ask))
-        return HeldJob(hash, ask.job, ask.owner, ask.kind, ask.task, since, text)
+        told = (ask.job, ask.owner, ask.kind, ask.task, since, text)
+        return HeldJob(hash, *told, self._asked.frame(ask))
 
     # --- remembering ---
 
@@ -386,7 +399,7 @@ class Agent:
         self._lock.release()
 
 
-def _in_short(error: BaseException) -> str:
+def in_short(error: BaseException) -> str:
     """What the coordinator hears: the text of an error about rows may quote one."""
     if isinstance(error, OSError):
         return error.strerror or "the disk"

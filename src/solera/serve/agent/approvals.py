@@ -1,8 +1,8 @@
 """Which jobs people at the client have approved, each signed with the approver's own key.
 
 An approver makes a key once (``solera approver new ana``) and keeps it; the policy names the public
-half. A decision, to approve or to withdraw, is one line of JSON with the approver's signature. Who
-can write to the file can so delete decisions, which holds jobs back, but make none.
+half. A decision, to approve, to reject or to withdraw, is one line of JSON with the approver's
+signature. Who can write to the file can so delete decisions, which holds jobs back, but make none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from solera.core.private_files import read_private, write_file
 from solera.serve.identity import signed_message, verify
 
 _KIND = "solera approver 1"
-Verdict = Literal["approved", "withdrawn"]
+Verdict = Literal["approved", "rejected", "withdrawn"]
+LONGEST_REASON = 300
 
 
 class Approver:
@@ -60,11 +61,18 @@ class Approver:
 
 
 class Decision(NamedTuple):
-    """What a person decided about a job, and when."""
+    """What a person decided about a job, when and why; an approval holds ``until`` then at most."""
 
     verdict: Verdict
     person: str
     at: datetime
+    until: datetime | None = None
+    reason: str = ""
+
+    def ends(self, lasts: timedelta) -> datetime:
+        """When an approval ends that the policy lets last so long."""
+        end = self.at + lasts
+        return end if self.until is None else min(end, self.until)
 
 
 class Approvals:
@@ -74,8 +82,10 @@ class Approvals:
         self.path = Path(path)
         self.approvers = dict(approvers)
 
-    def check(self, job: str, approver: Approver) -> None:
-        """An error unless this person may decide about the job of this hash."""
+    def check(
+        self, job: str, approver: Approver, *, until: datetime | None = None, reason: str = ""
+    ) -> None:
+        """An error unless this person may decide so about the job of this hash."""
         if self.approvers.get(approver.name) != approver.public:
             names = ", ".join(self.approvers) or "no one"
             why = "with this key" if approver.name in self.approvers else "jobs"
@@ -84,25 +94,44 @@ class Approvals:
             )
         if not re.fullmatch(r"[0-9a-f]{64}", job):
             raise UsageError(f"{job!r} is not the hash of a job: 64 hexadecimal digits")
+        if len(reason) > LONGEST_REASON:
+            raise UsageError(f"a reason has at most {LONGEST_REASON} characters")
+        if until is not None and until <= datetime.now(UTC):
+            raise UsageError(f"{until:%Y-%m-%d %H:%M} is over already", hint="name a later time")
 
-    def decide(self, job: str, verdict: Verdict, approver: Approver, now: datetime) -> Decision:
+    def decide(
+        self,
+        job: str,
+        verdict: Verdict,
+        approver: Approver,
+        now: datetime,
+        *,
+        until: datetime | None = None,
+        reason: str = "",
+    ) -> Decision:
         """Write down what this person decides about the job of this hash."""
-        self.check(job, approver)
+        self.check(job, approver, until=until, reason=reason)
         tick = timedelta(microseconds=1)  # a clock that was set back reverses no decision
         at = max([now.astimezone(UTC), *(d.at + tick for d in self.decisions(job))])
-        stamp = at.isoformat()
-        signature = approver.sign(_message(verdict, job, approver.name, stamp)).hex()
-        entry = {"job": job, "verdict": verdict, "person": approver.name, "at": stamp}
-        line = json.dumps({**entry, "signature": signature})
+        end = "" if until is None else until.astimezone(UTC).isoformat()
+        signed = (verdict, job, approver.name, at.isoformat(), end, reason)
+        entry = {
+            **dict(zip(("verdict", "job", "person", "at", "until", "reason"), signed, strict=True)),
+            "signature": approver.sign(_message(*signed)).hex(),
+        }
         with open(self.path, "a", encoding="utf-8", opener=_private) as file:
-            file.write(f"\n{line}\n")  # the first end of line closes a line that was cut short
+            file.write(f"\n{json.dumps(entry)}\n")  # the first end closes a line cut short
             file.flush()
             os.fsync(file.fileno())
-        return Decision(verdict, approver.name, at)
+        return Decision(verdict, approver.name, at, until, reason)
+
+    def last(self, job: str) -> Decision | None:
+        """What was decided last about exactly this job."""
+        return max(self.decisions(job), key=lambda decision: decision.at, default=None)
 
     def approval(self, job: str) -> Decision | None:
-        """The approval of exactly this job, unless one who may has withdrawn it since."""
-        last = max(self.decisions(job), key=lambda decision: decision.at, default=None)
+        """The approval of exactly this job, unless one who may has decided otherwise since."""
+        last = self.last(job)
         return last if last is not None and last.verdict == "approved" else None
 
     def decisions(self, job: str) -> Iterator[Decision]:
@@ -118,19 +147,22 @@ class Approvals:
     def _read(self, job: str, line: bytes) -> Decision | None:
         try:
             entry = json.loads(line)
-            verdict, person, stamp = entry["verdict"], entry["person"], entry["at"]
-            message = _message(verdict, job, person, stamp)
-            key = bytes.fromhex(self.approvers[person])
+            end, reason = entry.get("until", ""), entry.get("reason", "")
+            signed = (entry["verdict"], job, entry["person"], entry["at"], end, reason)
+            key = bytes.fromhex(self.approvers[entry["person"]])
             signature = bytes.fromhex(entry["signature"])
-            if entry["job"] == job and verify(key, message, signature):
-                return Decision(verdict, person, datetime.fromisoformat(stamp))
+            if entry["job"] == job and verify(key, _message(*signed), signature):
+                at = datetime.fromisoformat(entry["at"])
+                until = datetime.fromisoformat(end) if end else None
+                return Decision(entry["verdict"], entry["person"], at, until, reason)
         except (ValueError, LookupError, TypeError, AttributeError):
             pass
         return None
 
 
-def _message(verdict: str, job: str, person: str, at: str) -> bytes:
-    return signed_message("approval", verdict, job, person, at)
+def _message(verdict: str, job: str, person: str, at: str, until: str, reason: str) -> bytes:
+    more = (until, reason) if until or reason else ()  # as decisions without them always were
+    return signed_message("approval", verdict, job, person, at, *more)
 
 
 def _private(path: str, flags: int) -> int:

@@ -43,11 +43,15 @@ class Asked:
         """What the job of this ask is; the bytes are those that the hash covers."""
         known = self._descriptions.get(pending.spec)
         if known is None:
-            known = Description.from_bytes(self._download(pending.spec))
+            known = Description.from_bytes(self.frame(pending))
             if len(self._descriptions) >= _MOST_DESCRIPTIONS:
                 self._descriptions.clear()
             self._descriptions[pending.spec] = known
         return known
+
+    def frame(self, pending: wire.PendingAsk) -> bytes:
+        """The bytes of the description."""
+        return self._download(pending.spec)
 
     def ask(self, pending: wire.PendingAsk) -> Ask:
         """The ask with its payload and the preparation of the rows."""

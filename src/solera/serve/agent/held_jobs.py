@@ -17,7 +17,10 @@ _LONGEST = 20_000
 
 
 class HeldJob(msgspec.Struct, frozen=True):
-    """A job, as the coordinator tells it; ``description`` has been checked against ``hash``."""
+    """A job, as the coordinator tells it; ``description`` has been checked against ``hash``.
+
+    ``frame`` is the whole of it, see :class:`~solera.serve.description.Description`.
+    """
 
     hash: str
     job: str
@@ -26,6 +29,7 @@ class HeldJob(msgspec.Struct, frozen=True):
     task: str
     since: str
     description: str
+    frame: bytes = b""
 
 
 class HeldJobs:

@@ -25,6 +25,7 @@ from solera.core.errors import SoleraError
 from solera.engines.child import end
 from solera.serve.audit import AuditDamaged, AuditLog
 from solera.serve.connection import PIN, TOKEN
+from solera.serve.coordinator.certificate import Certificate
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.tables import NEXT
 from solera.serve.wire import Event, Job
@@ -64,15 +65,16 @@ class Supervisor:
         url: str,
         folder: Path,
         audit: AuditLog,
-        certificate: str | None = None,
+        certificate: Certificate | None = None,
     ) -> None:
         self.coordinator = coordinator
         self.url = url
         self.folder = folder
         self.audit = audit
         self._environment = {**os.environ, TOKEN: coordinator.managed_token}
+        self._certificate = certificate
         if certificate is not None:
-            self._environment[PIN] = certificate
+            self._environment[PIN] = certificate.certificate
         self._drivers: dict[str, _Driver] = {}
         self._tidied = time.monotonic()
         self._forgotten = 0
@@ -95,6 +97,8 @@ class Supervisor:
         """Do what is due; whether anyone waiting should look again."""
         now = time.time()
         changed = False
+        if self._certificate is not None and self._certificate.reload():
+            self.close()  # learners trust the one certificate that they began with
         self.coordinator.write_heard()
         self.coordinator.write_refusals(now)
         going_on = self.coordinator.store.jobs(ended=False)
@@ -107,6 +111,7 @@ class Supervisor:
         for gone in set(self._drivers) - {job.id for job in going_on}:
             end(self._drivers.pop(gone).process, _END_SECONDS)
         self._sign()
+        self.coordinator.tell_log()
         due = time.monotonic() - self._tidied > _TIDY_SECONDS
         if due and self.coordinator.clock.believed():
             self.tidy(now)

@@ -32,7 +32,7 @@ from solera.core.replies import Batch, Failure, FailureKind
 from solera.core.schema import Schema
 from solera.core.task import find_task
 from solera.core.topology import Topology
-from solera.engines.blocks import validate_and_fold
+from solera.engines.folds import validate_and_fold
 from solera.learn.base import Learner
 from solera.serve import wire
 from solera.serve.connection import Connection
@@ -50,7 +50,12 @@ _LARGE = 64 << 20
 """Bytes of replies that are held until it is certain that they can be merged."""
 SAVE_SECONDS = 5.0
 """How often the state of a loop is kept at the coordinator."""
-_KINDS: dict[str, FailureKind] = {"refused": "refused", "failed": "failed", "late": "late"}
+_KINDS: dict[str, FailureKind] = {
+    "refused": "refused",
+    "failed": "failed",
+    "late": "late",
+    "dropped": "dropped",
+}
 
 
 class HttpEngine:

@@ -74,6 +74,7 @@ class TrainingPlan(TypedDict):
     batch_size: Count | None
     precision: NotRequired[Precision]
     compile: NotRequired[bool]
+    shuffle: NotRequired[bool]
 
 
 class Train(TypedDict):

@@ -9,9 +9,10 @@ import numpy as np
 from msgspec import Meta
 
 from solera.core.aggregation import Extremes, Fields, Sum
-from solera.core.clients import Array, Client, FloatArray, IntArray
+from solera.core.clients import Array, Client, FloatArray
 from solera.core.disclosure.declared import Classes, Shape
 from solera.core.disclosure.groups import Trees
+from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
@@ -21,6 +22,7 @@ from solera.learn.probabilities import sigmoid, softmax
 from solera.learn.rows import dense, refuse_empty
 from solera.learn.trees.predictor import TreePredictor
 from solera.learn.trees.tree import Tree, check_trees
+from solera.privacy.dp.sums import NoisedSums, SumNoise, add_noise, spent_by_sums
 
 Loss = Literal["squared", "sigmoid", "softmax"]
 """The losses that trees are boosted for."""
@@ -133,18 +135,24 @@ class BoostTarget(TypedDict):
     loss: Loss
     classes: Annotated[Array, Classes()]
     shift: NotRequired[Annotated[int, Meta(ge=-1100, le=1100)]]
+    privacy: NotRequired[SumNoise]
 
 
 @task(
     "trees.boost_target",
     ask=BoostTarget,
-    release=[Trees("rows", "counts", "exponent", "total")],
+    release=[Noised(Trees("rows", "counts", "exponent", "total"), spends=spent_by_sums)],
 )
 def describe_target(client: Client, ask: Any) -> dict[str, Any]:
-    """Rows, rows per class, a power of two above all |y|, and Σ y in units of 2^−shift."""
+    """Rows, rows per class, a power of two above all |y|, and Σ y in units of 2^−shift.
+
+    With noise rows per class alone, or rows and Σ y of numbers that are clipped.
+    """
     rows = client.data.part("train")
     refuse_empty(client.id, len(rows))
     y = boosting_target(rows.y, ask)
+    if "privacy" in ask:
+        return _noised_target(client, y, ask)
     if ask["loss"] != "squared":
         counts = np.bincount(y, minlength=len(ask["classes"]))
         return {"rows": len(rows), "counts": counts, "exponent": 0, "total": 0}
@@ -160,10 +168,32 @@ def describe_target(client: Client, ask: Any) -> dict[str, Any]:
     }
 
 
-def initial_scores(counts: IntArray) -> FloatArray:
+def _noised_target(client: Client, y: Array, ask: Any) -> dict[str, Any]:
+    privacy: SumNoise = ask["privacy"]
+    if ask["loss"] != "squared":
+        counts = np.bincount(y, minlength=len(ask["classes"]))
+        return add_noise(client, {"counts": counts}, {"counts": 1.0}, privacy)
+    if "clip" not in privacy:
+        raise Refusal("with noise, numbers need a bound: clip")
+    clip = privacy["clip"]
+    total = np.clip(np.nan_to_num(y), -clip, clip).sum()
+    return add_noise(
+        client, {"rows": len(y), "total": total}, {"rows": 1.0, "total": clip}, privacy
+    )
+
+
+def initial_scores(counts: Array) -> FloatArray:
     """Scores whose probabilities are the shares of the classes, one without rows as half a row."""
     p = np.maximum(counts, 0.5) / np.maximum(counts, 0.5).sum()
     return np.asarray(np.log(p[1:] / p[:1]) if len(p) == 2 else np.log(p))
+
+
+def noised_start(federation: Federation, loss: str, classes: Any, noise: NoisedSums) -> FloatArray:
+    """The first scores, from one ask with noise."""
+    target = noise.sum(federation, describe_target, {"loss": loss, "classes": classes})
+    if loss != "squared":
+        return initial_scores(target["counts"])
+    return np.array([float(target["total"]) / max(float(target["rows"]), 1.0)])
 
 
 def start_asks(loss: str) -> Plan:

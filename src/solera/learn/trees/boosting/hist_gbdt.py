@@ -13,10 +13,31 @@ from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned, prepared_by
 from solera.core.rounds import Round
-from solera.learn.trees.boosting.base import Boosted, Exponents, boosting_start, start_asks
+from solera.learn.preprocess.quantiles import NOISED_ASKS, count
+from solera.learn.trees.boosting.base import (
+    Boosted,
+    Exponents,
+    boosting_start,
+    describe_target,
+    noised_start,
+    start_asks,
+)
 from solera.learn.trees.boosting.histograms import Bins, HistBins, Units, catch_up, histograms
 from solera.learn.trees.boosting.level_growth import GrowingTree, Limits
+from solera.learn.trees.boosting.private_histograms import (
+    in_agreement,
+    noised_units,
+    rows_hidden,
+)
 from solera.learn.trees.tree import Tree
+from solera.privacy.dp.mechanism import DP, whose_noise
+from solera.privacy.dp.sums import (
+    NoisedSums,
+    after_ask,
+    epsilon_so_far,
+    planned_noise,
+    sum_noise,
+)
 
 
 class FedHistGBDT(Boosted):
@@ -39,6 +60,11 @@ class FedHistGBDT(Boosted):
     rounds: trees (per class of several).
     lr: η. max_depth: levels of a tree. l2: λ.
     min_rows: fewest rows of a leaf. bins: most bins of a column, at most 255.
+    dp: None, or :class:`so.DP <solera.privacy.dp.mechanism.DP>` with ``level="record"`` and, for
+        targets that are numbers, ``clip``, the largest gradient, which is a difference of target
+        and score. Bins, the first scores and every level of every tree are asked with noise
+        (:mod:`.private_histograms`): few rounds, levels and bins are better. Sides of a split
+        have no fewer rows than noise can hide, and nobody is told the loss.
 
     Attributes
     ----------
@@ -49,6 +75,7 @@ class FedHistGBDT(Boosted):
     can_start = True
     bins_: HistBins
     progress_: dict[str, Any]
+    accounts_: dict[str, Any]
 
     def __init__(
         self,
@@ -59,6 +86,7 @@ class FedHistGBDT(Boosted):
         l2: NonNegative = 0.0,
         min_rows: Count = 20,
         bins: Bins = 255,
+        dp: DP | None = None,
     ) -> None:
         self.rounds = rounds
         self.lr = lr
@@ -66,9 +94,13 @@ class FedHistGBDT(Boosted):
         self.l2 = l2
         self.min_rows = min_rows
         self.bins = bins
+        self.dp = dp
 
     def train(self, federation: Federation) -> None:
         loss = self.loss()
+        if self.dp is not None:
+            self._train_privately(federation, loss, self.dp)
+            return
         start = self._start
         self.bins_ = HistBins(self.bins).fit(federation) if start is None else start.bins_
         binned = federation.prepared(self.bins_)
@@ -82,13 +114,44 @@ class FedHistGBDT(Boosted):
             units = Units.of(rows, self.progress_["bound"], counted=loss == "squared")
             if self.progress_["behind"]:
                 self._catch_up(r, order)
-            trees, progress, total = self._round(r, order, units)
+            trees, progress, total = self._round(r, order, units, self.min_rows)
             self.trees_ = [*self.trees_, trees]
             if loss == "squared":
                 progress["bound"] += max(float(np.abs(tree.value).max()) for tree in trees)
-            progress["behind"] = sorted({failure.client for failure in r.failures})
             self.progress_ = progress
             r.log(loss=total / rows)
+
+    def _train_privately(self, federation: Federation, loss: str, dp: DP) -> None:
+        """The same from sums with noise, which are no whole numbers and need no bound."""
+        start, clients = self._start, len(federation)
+        clip = self._clip(dp, loss)
+        before = 1 if start is not None else 1 + NOISED_ASKS
+        asks = before + self.rounds * self.max_depth
+        noise = NoisedSums(*sum_noise(self, dp, asks, clients, clip))
+        if start is None:
+            bins = HistBins(self.bins)
+            self.bins_ = bins.train_with_noise(federation, self.schema_, noise)
+        else:
+            self.bins_ = start.bins_
+        binned = federation.prepared(self.bins_)
+        self.initial_ = noised_start(binned, loss, self.schema_.classes, noise)
+        self.accounts_ = noise.accounts
+        order = {"loss": loss, "starts": self.bins_.starts_, "privacy": noise.privacy}
+        units = Units(*noised_units(order), rows=0, packed=False, counted=False)
+        fewest = max(self.min_rows, rows_hidden(self.bins_.starts_, clients, order))
+        self.trees_ = []
+        self.progress_ = {"asks": 0, "behind": [], "bound": 0.0, "splits": []}
+        if start is not None:
+            self._continue(start, clients, 0.0)
+        for r in self.each_round(binned, rounds=self.rounds):
+            if self.progress_["behind"]:
+                self._catch_up(r, order)
+            trees, self.progress_, _ = self._round(r, order, units, fewest)
+            self.trees_ = [*self.trees_, trees]
+            r.log(epsilon=epsilon_so_far(self.accounts_), noise=whose_noise(federation))
+
+    def _clip(self, dp: DP, loss: str) -> float | None:
+        return dp.need_clip(self, "a gradient") if loss == "squared" else None
 
     def _begin_with(self, start: Any) -> None:
         if not isinstance(start, FedHistGBDT):
@@ -105,22 +168,29 @@ class FedHistGBDT(Boosted):
         self.progress_ = {**start.progress_, "behind": behind, "bound": bound}
 
     def training_asks(self) -> Plan:
-        order = {"loss": self.loss()}
-        trees = ["splits", "values"]
-        bins = HistBins(self.bins)
+        loss, bins = self.loss(), HistBins(self.bins)
+        order: dict[str, Any] = {"loss": loss}
+        open_ = ["splits", "values"]
+        cutting, starting = bins.asks(self.schema_), start_asks(loss)
+        if self.dp is not None:
+            clip = self._clip(self.dp, loss) is not None
+            order["privacy"], more = planned_noise(self.dp, clip=clip)
+            open_ += more
+            cutting = (planned(count, NOISED_ASKS, {"privacy": order["privacy"]}, open=more),)
+            starting = (planned(describe_target, 1, order, open=more),)
         growing = in_turn(
-            start_asks(order["loss"]),
-            [planned(histograms, self.rounds * self.max_depth, order, open=[*trees, "wanted"])],
-            [planned(catch_up, self.rounds, order, open=[*trees, "after"], optional=True)],
+            starting,
+            [planned(histograms, self.rounds * self.max_depth, order, open=[*open_, "wanted"])],
+            [planned(catch_up, self.rounds, order, open=[*open_, "after"], optional=True)],
             self.loop_asks(self.rounds),
         )
-        return in_turn(bins.asks(self.schema_), prepared_by(bins, growing))
+        return in_turn(cutting, prepared_by(bins, growing))
 
     def _round(
-        self, r: Round, order: dict[str, Any], units: Units
+        self, r: Round, order: dict[str, Any], units: Units, fewest: int
     ) -> tuple[list[Tree], dict[str, Any], float]:
         """The trees of one round, where clients are after it, and the loss before it."""
-        limits = Limits(self.l2, self.lr, self.min_rows)
+        limits = Limits(self.l2, self.lr, fewest)
         growing = [GrowingTree(self.bins_, units, limits) for _ in self.initial_]
         last = self.trees_[-1] if self.trees_ else []
         splits = self.progress_["splits"]
@@ -129,6 +199,7 @@ class FedHistGBDT(Boosted):
             "initial": self.initial_,
             "values": [tree.value[:, 0] for tree in last],
         }
+        noised = "privacy" in order
         asks, bound, loss = self.progress_["asks"], 1.0, 0.0
         for level in range(self.max_depth):
             ask = {**order, "step": np.array([asks, level, *units]), "splits": splits}
@@ -136,10 +207,15 @@ class FedHistGBDT(Boosted):
             fold: Aggregation = Sum()
             if level == 0:
                 ask |= start
-                if order["loss"] == "squared":
+                if order["loss"] == "squared" and not noised:
                     fold = Fields({"tree0": Sum(), "loss": Sum(), "exponent": Exponents()})
-            total = r.ask(histograms, ask).fold(fold)
-            if level == 0:
+            replies = r.ask(histograms, ask)
+            total = replies.fold(fold)
+            if noised:
+                self.accounts_ = after_ask(self.accounts_, len(r.clients) - len(replies.failures))
+                starts = self.bins_.starts_
+                total = {name: in_agreement(sums, starts, order) for name, sums in total.items()}
+            elif level == 0:
                 loss = float(total["loss"])
             if "exponent" in total:
                 bound = float(2.0 ** int(total["exponent"]["max"]))
@@ -149,7 +225,8 @@ class FedHistGBDT(Boosted):
             splits = [tree.last_splits() for tree in growing]
             if not any(len(tree.wanted) for tree in growing):
                 break
-        progress = {"asks": asks, "splits": splits, "behind": [], "bound": bound}
+        behind = sorted({failure.client for failure in r.failures})
+        progress = {"asks": asks, "splits": splits, "behind": behind, "bound": bound}
         return [tree.builder.build() for tree in growing], progress, loss
 
     def _catch_up(self, r: Round, order: dict[str, Any]) -> None:

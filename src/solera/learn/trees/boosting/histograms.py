@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired, Self, TypedDict
 
 import numpy as np
 from msgspec import Meta
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.disclosure.declared import LONGEST, Checked, Classes, Shape
 from solera.core.disclosure.groups import Trees
+from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn
@@ -28,12 +29,20 @@ from solera.core.replies import Stacked
 from solera.core.schema import Schema
 from solera.core.task import group_task, task
 from solera.learn.base import Transformer
-from solera.learn.preprocess.quantiles import FIRST_COUNTS, first_counts, quantile_asks, quantiles
+from solera.learn.preprocess.quantiles import (
+    FIRST_COUNTS,
+    first_counts,
+    noised_quantiles,
+    quantile_asks,
+    quantiles,
+)
 from solera.learn.rows import check_shape
 from solera.learn.trees.binned_rows import Cells, add_up, move
 from solera.learn.trees.boosting.base import Loss, boosting_target, gradients
+from solera.learn.trees.boosting.private_histograms import noised_histograms
 from solera.learn.trees.client_trees import with_missing
 from solera.learn.trees.tree import starts_of
+from solera.privacy.dp.sums import NoisedSums, SumNoise, spent_by_sums
 
 Bins = Annotated[int, Meta(ge=2, le=255)]
 """Most bins of a column."""
@@ -79,6 +88,16 @@ class HistBins(Transformer):
             spare = np.stack([_between(edges, levels) for edges in cuts])
             more = quantiles(federation, spare, width, **known)
             cuts = np.concatenate([cuts, more], axis=1)
+        self._cut(cuts)
+
+    def train_with_noise(self, federation: Federation, schema: Schema, noise: NoisedSums) -> Self:
+        """Cut columns of these rows near their quantiles, from counts with noise."""
+        self.schema_ = schema
+        levels = np.arange(1, self.bins) / self.bins
+        self._cut(noised_quantiles(federation, levels, schema.width, noise))
+        return self
+
+    def _cut(self, cuts: FloatArray) -> None:
         self.edges_ = [
             _first_distinct(edges, self.bins - 1)
             if feature.kind != "categorical"
@@ -221,6 +240,7 @@ class Histograms(TypedDict):
     classes: NotRequired[Annotated[Array, Classes()]]
     initial: NotRequired[Annotated[FloatArray, Shape("trees")]]
     values: NotRequired[list[LeafValues]]
+    privacy: NotRequired[SumNoise]
 
 
 class CatchUp(TypedDict):
@@ -232,20 +252,29 @@ class CatchUp(TypedDict):
     after: Annotated[int, Meta(ge=-1, le=2**31)]
     splits: list[list[Splits]]
     values: list[list[LeafValues]]
+    privacy: NotRequired[SumNoise]
 
 
 _TREES = [f"tree{k}" for k in range(LARGEST_CLASSES)]
 
 
-@group_task("trees.histograms", ask=Histograms, release=[Trees("loss", "exponent", *_TREES)])
+@group_task(
+    "trees.histograms",
+    ask=Histograms,
+    release=[Noised(Trees("loss", "exponent", *_TREES), spends=spent_by_sums)],
+)
 def histograms(group: ClientGroup, ask: Any) -> Stacked:
-    """Follow the splits of the last level, then add up gradients by node and cell."""
+    """Follow the splits of the last level, then add up gradients by node and cell.
+
+    With noise (:mod:`.private_histograms`) nothing else is told.
+    """
     rows, sizes = group.data.joined(), group.data.sizes
     cells: Cells = rows.X
     check_shape(group.ids, sizes, cells, len(ask["starts"]) - 1)
     if cells.dtype != np.int32:
         raise DataError("the rows of this ask are not prepared by HistBins")
     number, level, *numbers = ask["step"].tolist()
+    noised = "privacy" in ask
     scores, at, summed = _kept(group.states, sizes, number, ask)
     if ask["splits"]:
         moved = zip(at, ask["splits"], strict=True)
@@ -258,23 +287,36 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
             scores = scores + np.stack([values.take(nodes) for values, nodes in reached])
         at = np.zeros_like(at)
         g, h, losses = gradients(scores, boosting_target(rows.y, ask), ask["loss"])
-        summed = rounded(g, h, Units(*numbers))
+        summed = np.stack([g, h], axis=-1) if noised else rounded(g, h, Units(*numbers))
         reply["loss"] = np.add.reduceat(losses, bounds[:-1])
         if ask["loss"] == "squared":
             reply["exponent"] = np.frexp(np.maximum.reduceat(np.abs(g[0]), bounds[:-1]))[1]
     sums: dict[str, Any] = {}
     for k, wanted in enumerate(ask["wanted"]):
-        if len(wanted):
+        if len(wanted) and not noised:
             added = group.adds(f"tree{k}")  # whole numbers: whoever adds them up
             total, of = int(ask["starts"][-1]), group.block_sizes() if added else sizes
             found = add_up(cells, at[k], of, wanted, summed[k], total)
             (sums if added else reply)[f"tree{k}"] = found
     for kept in (scores, at, summed):
         kept.flags.writeable = False  # and so are its parts
-    for state, (a, b) in zip(group.states, pairwise(bounds.tolist()), strict=True):
+    own = list(pairwise(bounds.tolist()))
+    for state, (a, b) in zip(group.states, own, strict=True):
         parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, a:b]}
-        state[STATE] = {"ask": number, **parts}
-    return Stacked(reply, sums=sums, replies=len(group))
+        state[_state_of(ask)] = {"ask": number, **parts}
+    if not noised:
+        return Stacked(reply, sums=sums, replies=len(group))
+    return Stacked.of(
+        [
+            noised_histograms(client, cells[a:b], at[:, a:b], summed[:, a:b], ask)
+            for client, (a, b) in zip(group, own, strict=True)
+        ]
+    )
+
+
+def _state_of(ask: Mapping[str, Any]) -> str:
+    """Where a client keeps its rows: with noise they are its own, else perhaps those of groups."""
+    return f"{STATE}.noised" if "privacy" in ask else STATE
 
 
 def _kept(
@@ -283,10 +325,11 @@ def _kept(
     """Scores, nodes and rounded gradients after the ask before this one: trees × rows × …"""
     if number == 0:
         return *_at_root(ask["initial"], int(sizes.sum())), np.empty((0, 0, 0))
+    name = _state_of(ask)
     for state in states:
-        if STATE not in state or state[STATE]["ask"] != number - 1:
+        if name not in state or state[name]["ask"] != number - 1:
             raise Refusal("this client missed an earlier ask and waits for the next round")
-    kept = [state[STATE] for state in states]
+    kept = [state[name] for state in states]
     scores, at, summed = (_joined([k[name] for k in kept]) for name in ("scores", "at", "summed"))
     return scores, at, summed
 
@@ -310,7 +353,11 @@ def _joined(parts: Sequence[Array]) -> Array:
     return np.concatenate(parts, axis=1)
 
 
-@task("trees.catch_up", ask=CatchUp, release=[Trees()])
+@task(
+    "trees.catch_up",
+    ask=CatchUp,
+    release=[Noised(Trees(), spends=lambda client, ask: ())],
+)
 def catch_up(client: Client, ask: Any) -> dict[str, Any]:
     """Where a client that missed an ask would be: scores without the last tree, its leaves."""
     rows = client.data.part("train")
@@ -321,5 +368,5 @@ def catch_up(client: Client, ask: Any) -> dict[str, Any]:
                 scores[k] += values[k].take(at[k])
             at[k] = move(rows.X, np.zeros_like(at[k]), splits[k], ask["starts"])
     parts = {"scores": scores, "at": at, "summed": np.zeros((*scores.shape, 2))}
-    client.state[STATE] = {"ask": ask["after"], **parts}
+    client.state[_state_of(ask)] = {"ask": ask["after"], **parts}
     return {}

@@ -35,8 +35,7 @@ def begin(client: Client, ask: Any) -> dict[str, Any]:
     owner = client.id == ask["owner"]
     shuffle = np.arange if owner else draw.permutation
     candidates = Candidates.of(rows, client.data.schema, ask["bins"], shuffle)
-    names = [feature.name for feature in client.data.schema.features]
-    conditions = Conditions.none(names).to_payload()
+    conditions = Conditions.none(client.data.schema.features).to_payload()
     keep_part(
         client,
         ask["model"],

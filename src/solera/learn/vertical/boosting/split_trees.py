@@ -14,14 +14,16 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.errors import DataError, PayloadError
+from solera.core.schema import Feature
 from solera.learn.rows import dense
+from solera.learn.trees.explanation import Condition
 
 
 @dataclass(frozen=True)
 class Conditions:
     """The conditions of one party: at which node of which tree, x ≤ threshold in which column."""
 
-    names: list[str]
+    features: tuple[Feature, ...]
     tree: IntArray
     node: IntArray
     column: IntArray
@@ -32,16 +34,19 @@ class Conditions:
         return len(self.tree)
 
     @classmethod
-    def none(cls, names: Sequence[str]) -> Conditions:
+    def none(cls, features: Sequence[Feature]) -> Conditions:
         empty = np.empty(0, dtype=np.int64)
-        return cls(list(names), empty, empty, empty, np.empty(0), np.empty(0, dtype=bool))
+        return cls(tuple(features), empty, empty, empty, np.empty(0), np.empty(0, dtype=bool))
 
     def to_payload(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        columns = [[f.name, f.kind, list(f.categories)] for f in self.features]
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "features": columns}
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> Conditions:
-        return cls(**payload)
+        columns = payload["features"]
+        features = tuple(Feature(name, kind, tuple(names)) for name, kind, names in columns)
+        return cls(**{**payload, "features": features})
 
     def added(
         self, tree: int, node: int, column: int, threshold: float, missing_left: bool
@@ -62,9 +67,9 @@ class Conditions:
         A value that is not finite is missing.
         """
         X = np.asarray(dense(X), dtype=np.float64)
-        if X.shape[1] != len(self.names):
+        if X.shape[1] != len(self.features):
             raise DataError(
-                f"this party has {X.shape[1]} columns, its part of the model {len(self.names)}"
+                f"this party has {X.shape[1]} columns, its part of the model {len(self.features)}"
             )
         found = np.empty((len(self), len(X)), dtype=bool)
         for line, i in enumerate(np.lexsort((self.node, self.tree))):
@@ -75,11 +80,10 @@ class Conditions:
     def at(self, tree: int, node: int) -> str:
         """The condition at a node, in words."""
         (i,) = np.flatnonzero((self.tree == tree) & (self.node == node))
-        name = self.names[self.column[i]]
-        if self.threshold[i] == np.finfo(np.float64).max:
-            return f"{name} is known"
-        missing = " or missing" if self.missing_left[i] else ""
-        return f"{name} ≤ {self.threshold[i]:.6g}{missing}"
+        feature = self.features[self.column[i]]
+        threshold = float(self.threshold[i])
+        condition = Condition.on(feature, int(self.column[i]), -np.inf, threshold, False)
+        return f"{condition} or missing" if self.missing_left[i] else str(condition)
 
 
 @dataclass(frozen=True)

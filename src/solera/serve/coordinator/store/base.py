@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Engine,
     Executable,
     FromClause,
     Select,
@@ -31,6 +34,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, StatementError
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.coordinator.news import NOTIFY, News, message
 from solera.serve.coordinator.store.tables import asks, deliveries, events, jobs
 from solera.serve.wire import Job
 from solera.serve.write_ahead import write_ahead
@@ -65,43 +69,28 @@ class Base:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            dialect = make_url(url).get_backend_name()
-        except ArgumentError:
-            dialect = ""
-        if dialect not in ("sqlite", "postgresql"):
-            raise UsageError(
-                f"Store: no database is meant by {url.partition(':')[0]!r}:…",
-                hint="use sqlite:///path or postgresql+psycopg://user@host/name",
-            )
-        self._sqlite = dialect == "sqlite"
-        self._turn: AbstractContextManager[Any] = nullcontext()
+        self._engine = open_engine(url)
+        self._sqlite = self._engine.dialect.name == "sqlite"
+        # SQLite has one writer at a time; a lock is fairer than its polling.
+        self._turn: AbstractContextManager[Any] = (
+            threading.Lock() if self._sqlite else nullcontext()
+        )
         self._counting = threading.Lock()
-        if self._sqlite:
-            # As many connections as the service has threads: opening one costs more than a query.
-            self._engine = create_engine(url, pool_size=_CONNECTIONS, hide_parameters=True)
-            event.listen(self._engine, "connect", _set_up_sqlite)
-            event.listen(self._engine, "begin", _begin_sqlite)
-            # SQLite has one writer at a time; a lock is fairer than its polling.
-            self._turn = threading.Lock()
-        else:
-            durable = {"options": "-c synchronous_commit=on"}
-            self._engine = create_engine(
-                url, pool_pre_ping=True, connect_args=durable, hide_parameters=True
-            )
         self._writer = self._engine.execution_options(solera_writes=True)
         event.listen(self._engine, "after_execute", _watch)
         self.changes = 0
-        """How often asks, replies or jobs may have changed; a coordinator is alone to change them.
+        """How often asks, replies or jobs may have changed.
 
-        It is counted when the change is stored and before anybody is told of it.
+        It is counted when the change is stored and before anybody is told of it; another process
+        that works on the same database tells of its own.
         """
+        self.worker: str | None = None
+        """By what other processes that work on the same database know this one, if there are."""
         self.migrate()
 
     def migrate(self) -> None:
         """Bring a new or older database up to date."""
-        config = Config()
-        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        config = _migrations()
         try:
             with self._write() as connection:
                 if not self._sqlite:
@@ -135,6 +124,8 @@ class Base:
         ):
             connection.info[_CHANGES] = changes
             yield connection
+            if changes and self.worker is not None:
+                connection.execute(NOTIFY, message(self.worker, changed=sorted(set(changes))))
 
     @contextmanager
     def _counted(self) -> Iterator[list[str]]:
@@ -144,8 +135,21 @@ class Base:
             yield changes
         finally:
             if changes:
-                with self._counting:
-                    self.changes += 1
+                self.count_change()
+
+    def count_change(self) -> None:
+        """Asks, replies or jobs may have changed."""
+        with self._counting:
+            self.changes += 1
+
+    def news(self, worker: str, hear: Callable[[dict[str, Any] | None], None]) -> News:
+        """News of other processes on this database; ``worker`` is how they know this one."""
+        if self._sqlite:
+            raise UsageError(
+                "several workers need PostgreSQL", hint="--database postgresql://user@host/name"
+            )
+        self.worker = worker
+        return News(self._engine, worker, hear)
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
@@ -174,6 +178,43 @@ class Base:
 
     def _insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
         return sqlite.insert(table) if self._sqlite else postgresql.insert(table)
+
+
+def open_engine(url: str) -> Engine:
+    """The database as it is: nothing is created or brought up to date."""
+    try:
+        dialect = make_url(url).get_backend_name()
+    except ArgumentError:
+        dialect = ""
+    if dialect not in ("sqlite", "postgresql"):
+        raise UsageError(
+            f"Store: no database is meant by {url.partition(':')[0]!r}:…",
+            hint="use sqlite:///path or postgresql+psycopg://user@host/name",
+        )
+    if dialect == "sqlite":
+        # As many connections as the service has threads: opening one costs more than a query.
+        engine = create_engine(url, pool_size=_CONNECTIONS, hide_parameters=True)
+        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    durable = {"options": "-c synchronous_commit=on"}
+    return create_engine(url, pool_pre_ping=True, connect_args=durable, hide_parameters=True)
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The revision of the tables that a database holds, None without any."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def newest_revision() -> str:
+    """The revision of the tables that this version of Solera works with."""
+    return str(ScriptDirectory.from_config(_migrations()).get_current_head())
+
+
+def _migrations() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    return config
 
 
 def note(
@@ -207,6 +248,11 @@ def note(
 
 
 _NOTE = insert(events).returning(events.c.id)
+
+
+def changed(connection: Connection, what: str) -> None:
+    """What others remember of these rows is old when this transaction is stored."""
+    connection.info[_CHANGES].append(what)
 
 
 def first_row(

@@ -1,0 +1,70 @@
+"""``--config``: options that are not given are read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from solera.core.errors import UsageError
+from solera.serve.settings import has_password, read_secret_file, read_settings
+
+
+def _defaults_from(table: Literal["coordinator", "agent"]) -> Callable[..., Path | None]:
+    """Make what a table of the file says the defaults of a command's options."""
+
+    def read(context: typer.Context, config: Path | None) -> Path | None:
+        if config is not None:
+            given = asdict(getattr(read_settings(config), table))
+            context.default_map = {key: value for key, value in given.items() if value is not None}
+        return config
+
+    return read
+
+
+def _config(table: Literal["coordinator", "agent"]) -> Any:
+    return typer.Option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        callback=_defaults_from(table),
+        help=f"Read options that are not given from \\[{table}] of this TOML file.",
+    )
+
+
+def hidden_from_ps(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """An error for a password on the command line, where every user of the machine reads it."""
+    source = context.get_parameter_source(parameter.name)
+    if source is not None and source.name == "COMMANDLINE" and has_password(str(value)):
+        raise UsageError(
+            f"--{parameter.name} holds a password, and `ps` shows it to everybody",
+            hint=f"write it into {parameter.envvar or 'the file that --config names'}",
+        )
+    return value
+
+
+CoordinatorConfig = Annotated[Path | None, _config("coordinator")]
+AgentConfig = Annotated[Path | None, _config("agent")]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="SOLERA_DATABASE",
+        show_envvar=True,
+        callback=hidden_from_ps,
+        help="An SQLAlchemy URL; SQLite in the folder by default.",
+    ),
+]
+DatabaseFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file that holds the database's URL.")
+]
+
+
+def database_url(database: str | None, file: Path | None) -> str | None:
+    """The database's address, given or in a file."""
+    if database is None and file is not None:
+        return read_secret_file(file)
+    return database

@@ -1,0 +1,52 @@
+"""Prediction through a trusted key holder: [[z]] goes to it, z comes back.
+
+Whoever holds rows and an encrypted model, but no key, computes [[z]] = X (G + λI)⁻¹ [[m]] under
+encryption, one product. A client that holds the key decrypts z and sends it back. The key holder
+sees z and no row; the one who asks sees z and no weight.
+
+The key holder decrypts what it is given, and cannot tell [[z]] from any other ciphertext of the
+pair: it must trust the one who asks with all of them. As many predictions as there are columns
+tell the weights. At an agent the task runs under the policy "trusted" only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+
+from solera.core.clients import Client, FloatArray
+from solera.core.disclosure.cipher import Decrypted
+from solera.core.disclosure.declared import Checked
+from solera.core.schema import Schema
+from solera.core.task import task
+from solera.privacy import he
+from solera.privacy.he import keys
+
+
+def _no_ciphertext(value: Any, schema: Schema) -> str | None:
+    return None if isinstance(value, Mapping) else "is no ciphertext"
+
+
+class Sealed(TypedDict):
+    """What ``heonn.decrypt`` takes."""
+
+    key: str
+    sealed: list[Annotated[dict[str, Any], Checked(_no_ciphertext)]]
+
+
+@task("heonn.decrypt", ask=Sealed, release=[Decrypted("opened")])
+def decrypt(client: Client, ask: Any) -> dict[str, Any]:
+    """The numbers inside ciphertexts of a pair that this client keeps."""
+    pair = keys.find(ask["key"])
+    sealed = [he.Encrypted.from_payload(payload, pair) for payload in ask["sealed"]]
+    return {"opened": [he.decrypt(pair, each) for each in sealed]}
+
+
+def in_squares(Z: FloatArray) -> Iterator[FloatArray]:
+    """Rows of members, T × n × d, in pieces of d rows: a product is by square matrices."""
+    rows, columns = Z.shape[1:]
+    for start in range(0, rows, columns):
+        piece = Z[:, start : start + columns]
+        yield np.pad(piece, ((0, 0), (0, columns - piece.shape[1]), (0, 0)))
