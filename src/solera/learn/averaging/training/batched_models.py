@@ -27,6 +27,7 @@ from solera.learn.averaging.training.layers import (
 )
 from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.losses import output_error, row_losses
+from solera.learn.averaging.training.recurrent import Embedding
 
 
 @dataclass
@@ -338,12 +339,11 @@ def forward(
     assert architecture.layers is not None
     moved = {}
     on_gpu, dtype = is_gpu(x.device), x.dtype
-    if precision == "bfloat16":
-        x = x.bfloat16()
     for i, layer in enumerate(architecture.layers[after:], after):
         own = {p.name: values[f"{i}.{p.name}"] for p in layer.parameters()}
-        if precision == "bfloat16" and not isinstance(layer, Normalisation):
+        if own and precision == "bfloat16" and not isinstance(layer, Normalisation):
             own = {name: value.bfloat16() for name, value in own.items()}
+            x = x if isinstance(layer, Embedding) else x.bfloat16()  # token numbers stay whole
         if training is not None:
             training.moved = {}
         x = layer.forward_on_gpu(x, own, training) if on_gpu else layer.forward(x, own, training)
