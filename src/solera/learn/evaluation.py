@@ -79,11 +79,11 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
     """The rows behind each of the counts of :func:`count_rows`."""
     rows = client.data.part(part)
+    behind = {"rows": everyone(len(rows), part=part)}
     if model.schema_.target == "classes":
         k = len(model.schema_.classes)
         true, guessed = _codes(model, rows)
-        return {"confusion": cells(true * k + guessed, k * k, part=part)}
-    behind = {"rows": everyone(len(rows), part=part)}
+        return {"confusion": cells(true * k + guessed, k * k, part=part), **behind}
     for name, value in _given(model, rows).items():
         given = value.reshape(len(rows), -1)
         is_sum = name in _ALIKE
@@ -128,7 +128,7 @@ def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
         true, guessed = _codes(model, joined)
         confused = (owners * k + true) * k + guessed
         counts = np.bincount(confused, minlength=len(rows) * k * k)
-        return {"confusion": counts.reshape(len(rows), k, k)}
+        return {"confusion": counts.reshape(len(rows), k, k), "rows": rows.sizes}
     given = _given(model, joined)
     sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
     return {**sums, "rows": rows.sizes}
@@ -181,6 +181,12 @@ class Evaluation:
     ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
     have names. Where scores were counted, ``bounds`` say how far a metric of the rows themselves
     can be from the one given, and ``scores`` and ``client_scores`` give the curves.
+
+    ``untold``: rows that owners have and whose counts they withheld, or replaced by earlier ones,
+    because too few rows stand behind them; the metrics are of the others. With many of them, metrics
+    are far from those of the rows themselves. How many *counts* were withheld cannot be told: one
+    row more or less would change that number. Counts of labels are known to be withheld only where
+    a client tells none.
     """
 
     metrics: dict[str, float]
@@ -190,6 +196,7 @@ class Evaluation:
     bounds: dict[str, float] = field(default_factory=dict)
     scores: Scores | None = None
     client_scores: dict[int, Scores] = field(default_factory=dict)
+    untold: int = 0
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]
@@ -215,11 +222,20 @@ class Evaluation:
         ]
         more = len(self.clients) - _MOST_SHOWN
         title = f"and {more:,} clients more" if more > 0 else ""
-        return html_table(rows, ["", *self.metrics], title)
+        return html_table(rows, ["", *self.metrics], ", ".join(filter(None, [title, self.warning])))
+
+    @property
+    def warning(self) -> str:
+        """What the metrics leave out, or nothing."""
+        if not self.untold:
+            return ""
+        rows = int(np.sum(self.counts["rows"]))
+        return f"counts of {self.untold:,} of {rows:,} rows withheld or replaced by their owners"
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
-        return f"Evaluation({shown}; {len(self.clients)} clients)"
+        warning = f"; {self.warning}" if self.untold else ""
+        return f"Evaluation({shown}; {len(self.clients)} clients{warning})"
 
 
 def evaluate(
@@ -268,8 +284,10 @@ def evaluate(
             ids, counts = replies.fold(Gather())
             total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
             each = _by_client(ids, counts)
+            untold = rows_untold(counts)
         else:
             total = replies.fold(Sum())
+            untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
         if grid is not None and np.any(rows_counted(total)):
             found = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
             counted = _counted(model, found, grid, per_client)
@@ -289,6 +307,7 @@ def evaluate(
         counted.bounds,
         counted.scores,
         counted.client_scores,
+        untold,
     )
 
 
@@ -352,7 +371,8 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
     parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
     found = [evaluate(model, federation, part, per_client=False).counts for part in parts]
     total = summed(found)
-    return Evaluation(metrics(total), {}, total)
+    untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
+    return Evaluation(metrics(total), {}, total, untold=untold)
 
 
 def evaluate_rows(
@@ -435,6 +455,18 @@ def evaluation_of(counts: Mapping[int, dict[str, Any]]) -> Evaluation | None:
 def rows_counted(counts: dict[str, Any]) -> Any:
     """Rows behind folded counts, or behind those of each client."""
     return counts["confusion"].sum(axis=(-2, -1)) if "confusion" in counts else counts["rows"]
+
+
+def rows_untold(counts: dict[str, Any]) -> int:
+    """Rows that clients have and whose counts they withheld or replaced; clients come first.
+
+    Of folded counts this is the least there can be.
+    """
+    rows = np.asarray(counts["rows"])
+    if "confusion" in counts:
+        return int(np.abs(rows - rows_counted(counts)).sum())
+    sums = [np.asarray(leaf).reshape(len(rows), -1) for n, leaf in counts.items() if n != "rows"]
+    return int(rows[~np.concatenate(sums, axis=1).any(axis=1)].sum())
 
 
 def metrics(counts: dict[str, Any]) -> dict[str, float]:
