@@ -282,11 +282,14 @@ def release_numbers(
         withheld = withheld | conflict
     again, told = leaving.memory.told(sums)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
-    leaves = np.where(again[:, None], told, leaves)
+    gone = again[:, None] & np.isnan(told)  # what was withheld then is so again
+    leaves = np.where(gone, instead, np.where(again[:, None], told, leaves))
     outcome = np.where(withheld, 1, np.where(conflict, 2, 0))
-    leaving.outcome[entry] = outcome if stands else np.where(again[:, None], 2, outcome)
+    outcome = outcome if stands else np.where(again[:, None], 2, outcome)
+    leaving.outcome[entry] = np.where(gone, 1, outcome)
     new = ~(withheld | conflict).all(axis=1)
-    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])
+    kept = np.where(withheld | gone, np.nan, leaves)  # what did not leave tells nothing
+    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), kept[new])
     rows, width = len(sums.right), leaving.client.data.schema.width
     leaving.memory.spend(fresh, leaving.limits.numbers * max(1, rows * width))
     return leaves
