@@ -293,14 +293,14 @@ def broken_trees() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", broken_trees())
 def test_trees_that_are_none_are_refused_at_once(name):
     tree = broken_trees()[name]
-    begin = time.perf_counter()
+    begin = time.process_time()
     for task, ask in (
         ("trees.count", count_ask(tree)),
         ("trees.judge", judge_ask(tree)),
     ):
         with pytest.raises(Refusal, match="tree"):
             check_payload(find_task(task), ask, SCHEMA)
-    assert time.perf_counter() - begin < 5.0
+    assert time.process_time() - begin < 5.0
 
 
 def test_nodes_that_a_tree_does_not_have_are_refused():
