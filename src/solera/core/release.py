@@ -342,8 +342,10 @@ class Update(Release):
         parameters = sum(int(np.prod(sums.shape)) for sums in behind.values())
         if distinct < limits.min_rows or parameters > limits.parameters * distinct:
             raise leaving.refuse(
-                f"{parameters:,} parameters need more than "
-                f"{max(limits.min_rows, parameters / limits.parameters):,.0f} distinct rows"
+                f"{parameters:,} parameters need "
+                f"{max(limits.min_rows, parameters / limits.parameters):,.0f} distinct rows, since "
+                f"the policy's `parameters` allows {limits.parameters:.3g} of them per row; fewer "
+                "columns, more rows per client, or an owner who allows more"
             )
         for weights in (self.weights(leaving.ask), self.weights(leaving.reply)):
             if (np.abs(weights).max(axis=1) * X.std(axis=0) > limits.saturation).any():
