@@ -167,6 +167,7 @@ def workers(agents: int = WORKED, most: int = 2) -> None:
     """A round of replies of 1 MB with one process and SQLite, and with several and PostgreSQL."""
     print(
         "workers  database    round s   CPU s: coordinator  database  agents and driver   peak MB"
+        "  database B a reply"
     )
     try:
         with cluster() as server:
@@ -194,7 +195,6 @@ def _worked(agents: int, count: int, database: str | None) -> None:
             total = fed.ask("bench.numbers", MB, deadline=DEADLINE).fold(Sum())
             seconds = time.perf_counter() - began
             swarm.check()
-            stored = _servers(database)
             spent = _cpu(served) - before[0], _cpu(stored) - before[1]
             own = time.process_time() - before[2]
             assert total["x"][0] == sum(range(agents)), "a reply was lost or counted twice"
