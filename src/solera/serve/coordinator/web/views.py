@@ -178,7 +178,7 @@ def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any
     found = coordinator.store.events(
         newest=True, limit=_MOST_EVENTS, federation=visitor.federation, client=whose,
         before=int(before) if before.isdigit() and len(before) < 16 else None,
-        **{name: text[name] or None for name in ("job", "event", "actor")},
+        job=text["job"] or None, event=text["event"] or None, actor=text["actor"] or None,
     )  # fmt: skip
     events = [
         {
@@ -208,8 +208,9 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any],
     found = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            content = operation.get("requestBody", {}).get("content", {})
-            kind, body = next(iter(content.items()), ("", {}))
+            content: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
+            kind = next(iter(content), "")
+            body: dict[str, Any] = content.get(kind, {})
             name = str(body.get("schema", {}).get("$ref", "")).rpartition("/")[2]
             fields = schemas.get(name, {}).get("properties", {})
             text = json.dumps(fields, indent=2, ensure_ascii=False) if fields else kind
