@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +60,14 @@ def examples(page: Path) -> list[Example]:
 
 @pytest.fixture
 def own_registries(monkeypatch):
-    """Tasks and components that an example defines are gone afterwards."""
+    """Tasks, components and variables that an example defines are gone afterwards."""
     monkeypatch.setattr(task, "_tasks", dict(task._tasks))
     monkeypatch.setattr(Component, "registry", dict(Component.registry))
+    environment = dict(os.environ)
+    yield
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
 
 
 @pytest.mark.parametrize("example", [e for page in PAGES for e in examples(page)], ids=str)
@@ -90,5 +96,37 @@ def test_first_screen_of_the_readme():
 def test_links_lead_somewhere():
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
-            if "://" not in link:
+            if "made/" in link:  # by `make docs`
+                assert Path(link).name in MADE, f"{page.relative_to(ROOT)}: {link}"
+            elif "://" not in link:
                 assert (page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}"
+
+
+SHELL = re.compile(r"^```sh[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(
+    r"(?:^|[|;(]\s*|\$\(|until |sudo (?:-u \w+ )?)solera ([^|;<>#\n)]*)", re.MULTILINE
+)
+
+
+def test_commands_and_options_of_the_pages_exist():
+    """Every ``solera …`` in a block of shell: the command is there, and has these options."""
+    import typer
+
+    from solera.cli.app import app
+
+    root = typer.main.get_command(app)
+    checked = 0
+    for page in PAGES:
+        for block in SHELL.findall(page.read_text(encoding="utf-8")):
+            for line in COMMAND.findall(block.replace("\\\n", " ")):
+                command, words = root, line.split()
+                while words and hasattr(command, "commands") and words[0] in command.commands:
+                    command = command.commands[words.pop(0)]
+                named = f"{page.relative_to(ROOT)}: solera {line}"
+                options = {name for p in command.params for name in p.opts}
+                assert not hasattr(command, "commands") or words[:1] == ["--version"], named
+                for word in words:
+                    if re.match(r"--?[a-z]", word):
+                        assert word.partition("=")[0] in {*options, "--help", "--version"}, named
+                checked += 1
+    assert checked > 50
