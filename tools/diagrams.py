@@ -74,7 +74,8 @@ class Diagram:
             f"<title>{escape(self.says)}</title>\n"
             '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" '
             f'markerHeight="8" orient="auto"><path d="M0 0 L10 5 L0 10 z" fill="{_INK}"/></marker>'
-            f'</defs>\n<rect width="{self.width}" height="{self.height}" rx="10" fill="{_PAPER}"/>\n'
+            "</defs>\n"
+            f'<rect width="{self.width}" height="{self.height}" rx="10" fill="{_PAPER}"/>\n'
             f"{body}\n</svg>\n",
             encoding="utf-8",
         )
@@ -96,7 +97,7 @@ def roles() -> Diagram:
         drawn.arrow(527, 160 + 30 * number, 648, y + 60, dashed=True)
     drawn.arrow(212, 165, 333, 165, "asks")
     drawn.arrow(333, 205, 212, 205, "replies", up=-18)
-    drawn.text(588, 356, "agents connect outwards only", size=13)
+    drawn.text(430, 356, "agents connect outwards only →", size=13)
     drawn.text(430, 290, "people sign in here", size=13)
     drawn.text(115, 290, "people write programs here", size=13)
     return drawn

@@ -2,8 +2,8 @@
 
     python tools/pictures.py docs/made
 
-Screenshots are of real programs: a report of a run, and a coordinator with two agents whose job has just
-ended, signed in to with Chromium. The gallery holds what the programs in `examples/` print.
+Screenshots are of real programs: a report of a run, and a coordinator with two agents whose job has
+just ended, signed in to with Chromium. The gallery holds what the programs in `examples/` print.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def plot(folder: Path) -> None:
     tree = so.FederatedTree(kind="cart", max_depth=3).fit(fed)
     tree.plot().savefig(folder / "tree.svg", bbox_inches="tight")
     model = so.Pipeline(so.FedScaler(), so.FedHEONN()).fit(fed)
-    model.evaluate(fed, scores=True).plot().savefig(folder / "roc.svg", bbox_inches="tight")
+    result = model.evaluate(fed, scores=True)
+    result.scores.plot().savefig(folder / "roc.svg", bbox_inches="tight")
 
 
 # --- screenshots ---
