@@ -4,10 +4,12 @@ Claims: a no-op round with 10 agents takes under 0.25 s in the median; 1,000 con
 replies of 1 MB need less than 1 GiB at the coordinator, flat in their number; a 100 MB update costs
 every process on its way less than four times its size.
 
-    python benchmarks/coordinator.py [latency] [load] [update] [flower] [--tiny]
+    python benchmarks/coordinator.py [latency] [load] [workers] [update] [flower] [--tiny]
 
 ``load`` simulates agents: one process opens all connections, signs every request and polls as an
-agent does, but computes nothing. ``latency`` and ``update`` use real agents. ``flower`` times the
+agent does, but computes nothing. ``workers`` does the same with 1 MB and one or several worker
+processes on PostgreSQL, and says whose CPU seconds a round takes: the agents share the cores.
+``latency`` and ``update`` use real agents. ``flower`` times the
 same no-op round of a SuperLink with SuperNodes, where flwr is installed (see ``make bench-peers``).
 """
 
@@ -34,7 +36,10 @@ import httpx
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
+sys.path.append(str(Path(__file__).parent / "peers"))
 
+from databases import NoPostgres, cluster, new_database
+from flower_network import find_flower
 from network import AGENT, Network
 
 import numbers_task  # noqa: F401
@@ -64,11 +69,19 @@ SIZES = sized(
     tiny=[(2, 10_000, 1), (2, MB, 1)],
 )  # fmt: skip
 """Simulated agents, bytes of a reply, rounds."""
+WORKED = sized(1000, tiny=2)
 
 
 def main(parts: list[str]) -> None:
-    for part in parts or ["latency", "load", "update", "flower"]:
-        {"latency": latency, "load": load, "update": update, "flower": flower}[part]()
+    known = {
+        "latency": latency,
+        "load": load,
+        "workers": workers,
+        "update": update,
+        "flower": flower,
+    }
+    for part in parts or known:
+        known[part]()
 
 
 # --- latency, with real agents -------------------------------------------------------------------
@@ -145,6 +158,80 @@ def load() -> None:
             f"{agents * size / MB / best:7.1f} {peak / MB:12.0f}",
             flush=True,
         )
+
+
+def workers(agents: int = WORKED, most: int = 2) -> None:
+    """A round of replies of 1 MB with one process and SQLite, and with several and PostgreSQL."""
+    print(
+        "workers  database    round s   CPU s: coordinator  database  agents and driver   peak MB"
+    )
+    try:
+        with cluster() as server:
+            _worked(agents, 1, None)
+            _worked(agents, 1, new_database(server))
+            _worked(agents, most, new_database(server))
+    except NoPostgres as missing:
+        print(f"PostgreSQL is not installed: {missing}")
+
+
+def _worked(agents: int, count: int, database: str | None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        network = Network(Path(folder))
+        with _quiet():
+            network.start(workers=count, database=database)
+        swarm = Swarm(network, agents, MB)
+        try:
+            swarm.start()
+            fed = network.connect()
+            pid = network.coordinator.pid
+            served = _family(pid)
+            stored = _servers(database)
+            before = _cpu(served), _cpu(stored), time.process_time()
+            began = time.perf_counter()
+            total = fed.ask("bench.numbers", MB, deadline=DEADLINE).fold(Sum())
+            seconds = time.perf_counter() - began
+            swarm.check()
+            stored = _servers(database)
+            spent = _cpu(served) - before[0], _cpu(stored) - before[1]
+            own = time.process_time() - before[2]
+            assert total["x"][0] == sum(range(agents)), "a reply was lost or counted twice"
+            peak = max(map(_peak, served))
+        finally:
+            swarm.stop()
+            network.close()
+    kind = "SQLite" if database is None else "PostgreSQL"
+    print(
+        f"{count:7}  {kind:10} {seconds:8.1f} {spent[0]:20.1f} {spent[1]:9.1f} {own:18.1f} "
+        f"{peak / MB:9.0f}",
+        flush=True,
+    )
+
+
+def _family(pid: int) -> list[int]:
+    """A process and those that it has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in _family(int(child)))]
+
+
+def _servers(database: str | None) -> list[int]:
+    """The processes of PostgreSQL that serve a database."""
+    name = "no database" if database is None else database.rpartition("/")[2]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().startswith(f"postgres: solera {name} ".encode()):
+                found.append(int(path.parent.name))
+    return found
+
+
+def _cpu(pids: list[int]) -> float:
+    """CPU seconds that processes have taken so far."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Swarm:
@@ -318,13 +405,14 @@ def update(size: int = UPDATE) -> None:
 
 def flower(agents: int = AGENTS) -> None:
     """The same no-op round over a SuperLink, in an environment of its own."""
-    python = Path(__file__).parents[1] / ".peers" / "flower" / "bin" / "python"
-    if not python.exists():
+    binaries = find_flower()
+    if binaries is None:
         print("Flower is not installed: make bench-peers")
         return
     ours = latency(agents)
     script = Path(__file__).parent / "peers" / "flower_round.py"
-    done = subprocess.run([str(python), str(script), str(agents)], capture_output=True, text=True)
+    command = [str(binaries / "python"), str(script), str(agents)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         print(f"Flower's round failed: {done.stderr.strip()[-500:]}")
         return

@@ -23,6 +23,7 @@ SHOWS = {
     "before_after": r"W3 .*\d\.\d+ \[",
     "energy": r"2 workers: tasks of \d+ cells",
     "cores": r"W3: .*same bytes",
+    "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
     "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
     "gpu": r"W3 logistic +\d",
@@ -48,6 +49,7 @@ SHOWS = {
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
     ("coordinator", "load"): r"1 MB +\d",
+    ("coordinator", "workers"): r" 2  PostgreSQL +\d|not installed",
     ("coordinator", "update"): r"worker +-?\d+ MB more",
     ("coordinator", "flower"): r"ratio \d|not installed",
 }
@@ -55,6 +57,7 @@ NEEDS = {
     "coordinator": ("fastapi", "httpx"),
     "cores": ("torch",),
     "files": ("pyarrow",),
+    "flower": ("torch", "fastapi", "httpx"),
     "gate": ("torch", "fastapi", "httpx"),
     "pages": ("fastapi", "httpx", "argon2"),
     "gpu": ("torch",),
@@ -71,7 +74,7 @@ NEEDS = {
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
-SLOW = {"ray"}
+SLOW = {"flower", "ray", ("coordinator", "workers")}
 """What takes long to start."""
 
 
@@ -86,7 +89,7 @@ def test_every_benchmark_is_started_here():
         pytest.param(
             *case,
             id=" ".join(filter(None, case)),
-            marks=[pytest.mark.slow] if case[0] in SLOW else [],
+            marks=[pytest.mark.slow] if SLOW & {case[0], case} else [],
         )
         for case in CASES
     ],

@@ -360,6 +360,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     ],
     so.FederatedTree: [
         ("", lambda: so.FederatedTree(max_depth=3), ("classes",)),
+        ("c45", lambda: so.FederatedTree("c45", max_depth=3), ("classes",)),
         ("relax", lambda: so.FederatedTree(max_rules=5, on_overlap="relax"), ("classes",)),
         (
             "id3",

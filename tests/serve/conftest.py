@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,48 +10,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-def binaries() -> Path | None:
-    """The newest PostgreSQL server installed."""
-    found = [p.parent for p in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    if on_path := shutil.which("initdb"):
-        found.append(Path(on_path).parent)
-    return max(found, default=None, key=lambda p: [int(s) for s in p.parts if s.isdigit()])
-
-
 @pytest.fixture(scope="session")
 def postgres():
     """URL of a private cluster that lives as long as the tests."""
-    bin = binaries()
-    if bin is None:
-        pytest.skip("PostgreSQL is not installed")
-    as_root = os.geteuid() == 0
-    if as_root and not shutil.which("runuser"):
-        pytest.skip("PostgreSQL does not run as root, and runuser is not installed")
-    user = ["runuser", "-u", "postgres", "--"] if as_root else []
-    folder = Path(tempfile.mkdtemp(prefix="solera-pg-"))
-    if as_root:
-        shutil.chown(folder, "postgres")
+    from databases import NoPostgres, cluster
 
-    def call(*arguments: object) -> None:
-        subprocess.run(
-            [*user, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL, cwd="/"
-        )
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    data = folder / "data"
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -k {folder}"
     try:
-        call(bin / "initdb", "-D", data, "-U", "solera", "-A", "trust", "-E", "UTF8", "-N")
-        control = (bin / "pg_ctl", "-D", data, "-w", "-l", folder / "log")
-        call(*control, "-o", options, "start")
-        try:
-            yield f"postgresql+psycopg://solera@127.0.0.1:{port}/"
-        finally:
-            call(*control, "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with cluster() as url:
+            yield url
+    except NoPostgres as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

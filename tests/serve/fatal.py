@@ -197,8 +197,11 @@ def live(role: str, step: str | None, diary: Path, arguments: Sequence[Any]) -> 
     {"coordinator": coordinate, "agent": work, "driver": drive}[role](*arguments)
 
 
-def coordinate(folder: str, port: int, certificate: str, key: str, database: str | None) -> None:
-    serve(folder, port=port, certificate=certificate, key=key, database=database)
+def coordinate(
+    folder: str, port: int, certificate: str, key: str, database: str | None, workers: int
+) -> None:
+    own = {"certificate": certificate, "key": key, "database": database, "workers": workers}
+    serve(folder, port=port, **own)
 
 
 def work(folder: str, rows: str, policy: str) -> None:
@@ -264,9 +267,10 @@ class Lives(threading.Thread):
 class Fragile(Network):
     """A coordinator and agents that die where the test says."""
 
-    def __init__(self, folder: Path, database: str | None = None) -> None:
+    def __init__(self, folder: Path, database: str | None = None, workers: int = 1) -> None:
         super().__init__(folder)
         start_fork_server()
+        self.workers = workers
         self.database = database
         self.diary = folder / "diary"
         self.lives: dict[str, Lives] = {}
@@ -274,7 +278,7 @@ class Fragile(Network):
     def start(self, steps: Sequence[str] = ()) -> None:
         """The coordinator, from now on to die at these steps."""
         home = str(self.folder / "coordinator")
-        arguments = (home, self.port, *map(str, self.certificate), self.database)
+        arguments = (home, self.port, *map(str, self.certificate), self.database, self.workers)
         self._live("coordinator", "coordinator", arguments, steps)
         self.wait()
 

@@ -6,6 +6,7 @@ Processes are forked from a server that has imported everything, so that a life 
 from __future__ import annotations
 
 import atexit
+import json
 import multiprocessing
 import os
 import signal
@@ -33,10 +34,11 @@ from solera.serve.driver.engine import HttpEngine, connect
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["network", "uvicorn", "httpx", "solera.serve.coordinator.app"])
 COORDINATOR = """
-import sys
+import json, sys
 from solera.serve.coordinator.run import serve
-folder, host, port, certificate, key = sys.argv[1:]
-serve(folder, host=host, port=int(port), certificate=certificate, key=key)
+folder, host, port, certificate, key, *more = sys.argv[1:]
+options = json.loads(more[0]) if more else {}
+serve(folder, host=host, port=int(port), certificate=certificate, key=key, **options)
 """
 AGENT = """
 import sys
@@ -83,8 +85,9 @@ class Network:
         self.agents: dict[str, Program | subprocess.Popen[bytes]] = {}
         self.coordinator: Program | subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        self.coordinator = Program(COORDINATOR, *self.place)
+    def start(self, **options: Any) -> None:
+        """The coordinator, with these options of ``serve`` besides the usual ones."""
+        self.coordinator = Program(COORDINATOR, *self.place, json.dumps(options))
         self.wait()
 
     @property

@@ -19,9 +19,11 @@ from solera.cli import (
     data,
     demo,
     describe,
+    flower,
     jobs,
     model,
     operate,
+    owner,
     peers,
     policy,
     predict,
@@ -93,6 +95,7 @@ GROUPS = {
     "peers": peers.app,
     "policy": policy.app,
     "model": model.app,
+    "flower": flower.app,
 }
 COMMANDS = (
     ("run", run.run, "Example: solera run digits.toml --folder runs/digits"),
@@ -146,6 +149,7 @@ COMMANDS = (
         "Example: solera withdraw HASH --key ana.key --policy policy.toml",
     ),
     ("held", approvals.held, "Example: solera held --policy policy.toml"),
+    ("owner", owner.owner, "Example: solera owner --folder agent --key ana.key"),
     ("budget", budget.budget, "Example: solera budget --folder agent"),
     ("tasks", tasks.tasks, "Example: solera tasks linear.train"),
     ("leave", client.leave, "Example: solera leave --folder agent --delete"),

@@ -18,10 +18,8 @@ from solera.core.errors import UsageError
 from solera.serve.settings import read_secret_file
 
 if TYPE_CHECKING:
-    from solera.data.federated import FederatedData
     from solera.serve.agent.home import Place
     from solera.serve.agent.leaving import Holdings
-    from solera.serve.agent.policy import Policy
 
 Folder = Annotated[Path, typer.Option(help="The client's folder: its keys, state and log.")]
 FOLDER = Path("agent")
@@ -93,23 +91,11 @@ def join(
         from solera.serve.agent.agent import Agent
         from solera.serve.agent.home import write_place
         from solera.serve.agent.policy_file import PolicyFile
-        from solera.serve.agent.sources import open_source
-        from solera.serve.agent.withdrawn import read_withdrawn
+        from solera.serve.agent.started import Started
         from solera.serve.agent.worker import Worker
 
-    def rows_for(rules: Policy) -> functools.partial[FederatedData]:
-        return functools.partial(
-            open_source,
-            data,
-            target=target,
-            columns=rules.data.columns or None,
-            translate=rules.columns,
-            unit=rules.data.unit,
-            withdrawn=read_withdrawn(folder),
-            id=id,
-            test=test,
-        )
-
+    started = Started(policy=str(policy), data=data, target=target, id=id, test=test)
+    rows_for = functools.partial(started.rows, folder)
     url, authority = check_url(url), check_ca(ca)
     file = PolicyFile(policy)
     rules = file.policy
@@ -133,6 +119,7 @@ def join(
             place = replace(place, ca=authority)
             write_place(folder, place)
         agent = Agent(folder, worker, file, source=rows_for)
+        started.remember(folder)
     except BaseException:
         worker.close()
         raise

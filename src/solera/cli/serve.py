@@ -165,6 +165,18 @@ def serve(
         ),
     ] = 4096,
     config: CoordinatorConfig = None,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=256, help="Processes behind the address; several need PostgreSQL."),
+    ] = 1,
+    blobs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="s3://BUCKET/PREFIX",
+            help="Where what asks and replies carry lies; in the folder by default. "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL are read.",
+        ),
+    ] = None,
 ) -> None:
     """Run a coordinator until it is interrupted.
 
@@ -194,6 +206,8 @@ def serve(
         key=None if key is None else str(key),
         log_format=log_format,
         uploads=uploads << 20,
+        workers=workers,
+        bucket=blobs,
     )
     raise KeyboardInterrupt  # what else ends a server
 

@@ -18,7 +18,7 @@ import numpy as np
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
 from solera.core.disclosure.evidence import Persons, Sums
 from solera.core.disclosure.memory import Memory
-from solera.core.errors import Refusal
+from solera.core.errors import GateRefusal
 
 if TYPE_CHECKING:
     from solera.core.gate import Gate, ReleaseLimits
@@ -39,9 +39,10 @@ class Leaving:
     ask: Any
     reply: Any
     gate: Gate
-    outcome: dict[str, IntArray] = field(default_factory=dict)
-    """What became of every number of an entry: sent (0), withheld (1), or an earlier one (2); 3 and
-    4 where another number of the cell became 1 or 2 before, and something else stands for it."""
+    outcome: dict[str, Any] = field(default_factory=dict)
+    """What became of every number of an entry, in its shape: sent (0), withheld (1), or an earlier
+    one (2); other marks where something else stands for it (3 and 4: another number of the cell
+    became 1 or 2 before)."""
 
     @property
     def limits(self) -> ReleaseLimits:
@@ -78,8 +79,8 @@ class Leaving:
             value = value[key]
         return True
 
-    def refuse(self, why: str) -> Refusal:
-        return Refusal(f"task {self.task!r}: {why}")
+    def refuse(self, why: str) -> GateRefusal:
+        return GateRefusal(f"task {self.task!r}: {why}")
 
 
 class Release(ABC):
@@ -94,7 +95,7 @@ class Release(ABC):
 
     @abstractmethod
     def judge(self, leaving: Leaving) -> Any:
-        """The reply as it may leave, or a :class:`Refusal`."""
+        """The reply as it may leave, or a :class:`GateRefusal`."""
 
 
 class Facts(Release):
@@ -171,6 +172,7 @@ class Cells(Release):
         withheld = self._withheld(leaving, behind)
         changed: BoolArray = np.zeros(len(next(iter(withheld.values()), ())), dtype=bool)
         became: IntArray = np.zeros(len(changed), dtype=np.int64)
+        outcomes: dict[str, Any] = {}
         for entry, sums in behind.items():
             neutral = {} if self.neutral is None else self.neutral(leaving.ask, leaving.reply)
             stands = entry in neutral
@@ -190,7 +192,9 @@ class Cells(Release):
                 told = np.where(gone, np.reshape(neutral[entry], sums.shape), told)
                 of_cell = np.where(gone & changed[:, None], 2 + became[:, None], 0)
                 leaving.outcome[entry] = np.maximum(leaving.outcome[entry], of_cell)
+            outcomes[entry] = self._like(leaving, entry, leaving.outcome[entry])
             self._write(leaving, entry, told)
+        leaving.outcome |= outcomes
         return leaving.reply
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:
@@ -204,14 +208,17 @@ class Cells(Release):
 
     def _write(self, leaving: Leaving, entry: str, numbers: FloatArray) -> None:
         value = leaving.get(entry)
+        after = self._like(leaving, entry, numbers)
+        if isinstance(value, np.ndarray | np.generic | int | float):
+            after = after.astype(np.asarray(value).dtype)
+        leaving.put(entry, after if isinstance(value, np.ndarray | list) else after.item())
+
+    def _like(self, leaving: Leaving, entry: str, numbers: Array) -> Any:
+        """Numbers of the cells in the order and shape of the entry."""
+        value = leaving.get(entry)
         if self.write is not None:
             numbers = self.write(leaving.ask, entry, numbers, value)
-        if not isinstance(value, np.ndarray | np.generic | int | float):
-            leaving.put(entry, numbers)
-            return
-        before = np.asarray(value)
-        after = numbers.reshape(before.shape).astype(before.dtype)
-        leaving.put(entry, after if isinstance(value, np.ndarray) else after.item())
+        return numbers if isinstance(value, list) else numbers.reshape(np.shape(value))
 
     def _withheld(self, leaving: Leaving, behind: Mapping[str, Sums]) -> dict[str, BoolArray]:
         """Which numbers of every entry are withheld."""

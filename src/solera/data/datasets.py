@@ -24,6 +24,7 @@ from solera.data.catalogue import described
 from solera.data.dataset import Dataset, divided, held_out
 from solera.data.files import DatasetInfo
 from solera.data.images import IMAGES
+from solera.data.leaf import LEAF, femnist, sentiment140, shakespeare
 from solera.data.learning_analytics import (
     COURSES,
     OULAD,
@@ -49,6 +50,7 @@ __all__ = [
     "diabetes",
     "digits",
     "drybean",
+    "femnist",
     "german_credit",
     "heart_cleveland",
     "human_pseaac",
@@ -64,6 +66,8 @@ __all__ = [
     "oulad",
     "reuters_k500",
     "scene",
+    "sentiment140",
+    "shakespeare",
     "skin",
     "slashdot",
     "tmc2007_500",
@@ -86,6 +90,7 @@ _INFOS: dict[str, DatasetInfo] = {
     **MULTILABEL,
     **_ANALYTICS,
     **_PARTICLES,
+    **LEAF,
 }
 
 

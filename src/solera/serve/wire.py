@@ -263,7 +263,13 @@ class Progress(Message):
     deliveries: dict[str, int] | UnsetType = UNSET
 
 
-class JobProgress(Job):
+class JobInWords(Job):
+    """A job, and what it does or waits for."""
+
+    words: str
+
+
+class JobProgress(JobInWords):
     """A job, how far it is, and its latest model."""
 
     progress: Progress
@@ -439,6 +445,13 @@ class Peers(Message):
     """Everyone who takes part in a client's federation, itself included."""
 
     peers: list[Peer]
+
+
+class Introduction(Message):
+    """How a client says who it is where nobody has enrolled it: its keys, and its tasks."""
+
+    peer: Peer
+    tasks: Annotated[dict[TaskName, Number], Meta(max_length=1000)]
 
 
 class Why(Message):

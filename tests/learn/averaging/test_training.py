@@ -18,7 +18,6 @@ from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
 from solera.learn.averaging.training.devices import borrow
-from solera.learn.averaging.training.layers import Convolution
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
 from solera.learn.averaging.training.reference import train_reference
@@ -52,6 +51,7 @@ MODELS = {
     "conv": lambda: nn.conv_net((8, 8, 1), 5, channels=(3,), dense=8, dropout=0.2),
     "batch norm": lambda: nn.complex_cnn((8, 8, 1), 5),
     "module": lambda: models.described(odd_module()),
+    "lstm": lambda: nn.lstm(4, 5, embedding=3, hidden=6),
 }
 HOW = {
     "sgd": TrainingConfig("softmax", 0.1, batch_size=8),
@@ -66,6 +66,8 @@ def compare(model, config, target="classes", tile=None, monkeypatch=None, tolera
     count = SIZES.sum()
     rng = np.random.default_rng(0)
     X = rng.normal(size=(count, 64))
+    if isinstance(model, models.LSTM):
+        X = rng.integers(0, model.tokens, size=(count, 6)).astype(float)
     y = rng.integers(0, 5, count) if config.loss == "softmax" else rng.normal(size=(count, 5))
     if config.loss == "sigmoid":
         y = (y > 0).astype(np.uint8)
@@ -107,7 +109,7 @@ def test_batched_training_equals_the_reference(model, config):
     compare(made, config, tolerance=1e-6 if deep else 1e-10)
 
 
-@pytest.mark.parametrize("model", ["mlp", "conv", "batch norm"])
+@pytest.mark.parametrize("model", ["mlp", "conv", "batch norm", "lstm"])
 @pytest.mark.parametrize("tile", [2, 5])
 def test_the_tile_changes_nothing(model, tile, monkeypatch):
     """Stacked convolutions, padding and running statistics, as on a GPU."""
@@ -210,13 +212,6 @@ def test_borrowed_memory_is_not_given_away_while_it_is_used():
     third = borrow(3, 4, like)
     assert third.data_ptr() == place
     assert (first == 1).all()
-
-
-def test_convolution_by_product_is_the_same_convolution():
-    layer = Convolution(3, 4, 3, padding=1)
-    x = torch.randn(2, 5, 3, 6, 6, dtype=torch.float64)
-    own = {"weight": torch.randn(2, 4, 3, 3, 3).double(), "bias": torch.randn(2, 4).double()}
-    torch.testing.assert_close(layer._by_product(x, own), layer.forward(x, own, None))
 
 
 def test_replies_on_a_device_fold_like_those_in_memory():
@@ -358,6 +353,7 @@ def test_parameter_counts_of_the_theses():
         101_770: so.nn.mlp(784, 128, 10),
         5_354: so.nn.simple_cnn(),
         1_342_122: so.nn.complex_cnn(),
+        819_920: so.nn.lstm(80, 80),  # as LEAF counts its 80 characters
     }
     for count, model in counts.items():
         assert Architecture(model).layout.trained == count

@@ -243,6 +243,12 @@ def test_models_with_clipped_residuals_are_those_without_noise(family):
     model = so.FedGLM(family, rounds=6, dp=dp, clip_residuals=4.0).fit(fed)
     np.testing.assert_allclose(model.params_, so.FedGLM(family).fit(fed).params_, atol=0.15)
     assert 9.9 < model.history_[-1]["epsilon"] <= 10.0
+    for judged in ("standard_errors", "aic"):
+        with pytest.raises(UsageError, match="would cost privacy"):
+            getattr(model, judged)
+    with pytest.raises(UsageError, match="would cost privacy"):
+        model.summary()
+    assert "FedGLM" in model._repr_html_()
 
 
 def test_a_row_that_no_model_fits_is_no_error_with_noise():

@@ -47,8 +47,8 @@ def test_what_is_put_is_read_back(blobs):
     assert blobs.read(DIGEST) == DATA
     assert blobs.size(DIGEST) == blobs.uploaded(DIGEST) == len(DATA)
     assert blobs.path(DIGEST).relative_to(blobs.folder).parts == (DIGEST[:2], DIGEST[2:])
-    with blobs.open(DIGEST) as file:
-        assert file.read() == DATA
+    size, pieces = blobs.stream(DIGEST, 3, 9)
+    assert (size, b"".join(pieces)) == (len(DATA), DATA[3:10])
     assert DIGEST in blobs
     assert not list((blobs.folder / "parts").iterdir())
 
@@ -58,7 +58,8 @@ def test_hostile_digests_are_refused_everywhere(blobs, digest):
     calls = [
         lambda: blobs.path(digest),
         lambda: blobs.read(digest),
-        lambda: blobs.open(digest),
+        lambda: blobs.stream(digest, 0, 1),
+        lambda: blobs.stored(digest),
         lambda: blobs.size(digest),
         lambda: blobs.uploaded(digest),
         lambda: blobs.append(digest, 0, b"x"),
@@ -67,11 +68,11 @@ def test_hostile_digests_are_refused_everywhere(blobs, digest):
     for call in calls:
         with pytest.raises(UsageError, match="64 hexadecimal digits"):
             call()
-    assert os.listdir(blobs.folder) == ["parts"]
+    assert sorted(os.listdir(blobs.folder)) == ["lock", "parts"]
 
 
 def test_absent_blobs_are_named(blobs):
-    for call in (blobs.read, blobs.open, blobs.size, blobs.finish):
+    for call in (blobs.read, lambda d: blobs.stream(d, 0, 1), blobs.size, blobs.finish):
         with pytest.raises(NoBlob, match=DIGEST):
             call(DIGEST)
     assert DIGEST not in blobs

@@ -41,7 +41,7 @@ import numpy as np
 from solera.core.clients import IntArray, Part, Rows, Segments, Source
 from solera.core.disclosure.grouping import Groups, group_rows
 from solera.core.disclosure.noised import is_noised
-from solera.core.errors import Refusal
+from solera.core.errors import GateRefusal
 from solera.core.release import Leaving, Release
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class GroupedSource:
             rows = self._source.segments(np.array([client]), part)[0]
             units = self._units(client, part)
             if units is None and self._limits.unit is not None:
-                raise Refusal(f"no column {self._limits.unit!r} says whose rows these are")
+                raise GateRefusal(f"no column {self._limits.unit!r} says whose rows these are")
             groups = group_rows(rows, self._source.schema, self._limits.min_count, units)
             self._tables[client, part] = groups
         return self._tables[client, part]

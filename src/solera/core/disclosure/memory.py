@@ -16,7 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.disclosure.evidence import Left, Persons, Sums
-from solera.core.errors import Refusal
+from solera.core.errors import GateRefusal
 
 _WEIGHTS = 0x9E3779B97F4A7C15
 
@@ -49,7 +49,7 @@ class Memory:
         if self.rows is not None and not np.array_equal(self.rows, rows):
             changed = len(np.setxor1d(self.rows, rows))
             if changed < least:
-                raise Refusal(f"fewer than {least} rows have changed since the last answer")
+                raise GateRefusal(f"fewer than {least} rows have changed since the last answer")
             self.families.clear()
             self._digests.clear()
             self.grouped = False
@@ -60,7 +60,7 @@ class Memory:
     def spend(self, numbers: int, most: float) -> None:
         """Count numbers that leave; refuse beyond the owner's limit."""
         if self.numbers + numbers > most:
-            raise Refusal(f"{self.numbers:,} numbers have left, of at most {most:,.0f}")
+            raise GateRefusal(f"{self.numbers:,} numbers have left, of at most {most:,.0f}")
         self.numbers += numbers
 
     def earlier(self, sums: Sums, persons: Persons, least: int) -> tuple[BoolArray, FloatArray]:

@@ -45,11 +45,12 @@ from solera.learn.averaging.schedules import Schedule
 from solera.learn.averaging.training.architecture import Architecture, architecture_of
 from solera.learn.averaging.training.asked import (
     MOST_PARAMETERS,
+    Precision,
     TrainPrivately,
     noised_update,
 )
 from solera.learn.averaging.training.batched_models import forward
-from solera.learn.averaging.training.devices import find_device, torch
+from solera.learn.averaging.training.devices import check_precision, find_device, torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
@@ -97,6 +98,10 @@ class FedAvg(ScoreAveraging):
         ``so.robust.Krum(f=2)``; then every client has one vote, whatever ``weight`` says.
     dtype: ``"float32"`` or ``"float64"``.
     device: where simulated clients are trained; by default a GPU where there is one.
+    precision: of products on a GPU. ``"float32"``; ``"tf32"``, with tensor cores that see 10 bits
+        of a mantissa; ``"bfloat16"``, with rows and what becomes of them in 16 bits, 7 of a
+        mantissa. Parameters are ``dtype`` always.
+    compile: translate the steps of a GPU with ``torch.compile``, which takes up to a minute once.
 
     Attributes
     ----------
@@ -132,6 +137,8 @@ class FedAvg(ScoreAveraging):
         aggregate: Rule | None = None,
         dtype: Literal["float32", "float64"] = "float32",
         device: str | None = None,
+        precision: Precision = "float32",
+        compile: bool = False,
     ) -> None:
         self.model = model
         self.rounds = rounds
@@ -154,6 +161,8 @@ class FedAvg(ScoreAveraging):
         self.aggregate = aggregate
         self.dtype = dtype
         self.device = device
+        self.precision = precision
+        self.compile = compile
 
     # --- the loop of Averaging ---
 
@@ -161,7 +170,9 @@ class FedAvg(ScoreAveraging):
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 delattr(self, name)  # left from an earlier fit
-        find_device(self.device)
+        check_precision(self.precision, self.compile, find_device(self.device))
+        if self.compile and self._architecture.draws:
+            raise UsageError("compile=True: dropout draws on the CPU", hint="compile=False")
         if self.dp is not None:
             self._check_private()
             self.accounts_ = open_accounts(self, self.dp, len(federation), self._training(0))
@@ -277,6 +288,8 @@ class FedAvg(ScoreAveraging):
             "epochs": self.epochs,
             "steps": self.local_steps,
             "batch_size": self.batch_size,
+            **({} if self.precision == "float32" else {"precision": self.precision}),
+            **({"compile": True} if self.compile else {}),
         }
 
     # --- the model ---
@@ -371,6 +384,8 @@ class FedAvg(ScoreAveraging):
                 "every step",
                 hint="so.DP(level='record', rate=0.01, …); it takes the place of batch_size",
             )
+        if dp.level == "record" and self.precision != "float32":
+            raise UsageError.of(self, "precision", self.precision, "rows are clipped in float32")
         if dp.level == "record" and dp.where == "central":
             raise UsageError.of(dp, "where", dp.where, "gradients of rows are noised at the client")
         if dp.sampling == "poisson" and (self.select is not None or self.per_round is None):

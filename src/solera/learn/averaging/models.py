@@ -27,6 +27,7 @@ from solera.learn.averaging.training.layers import (
     Normalisation,
     Pooling,
 )
+from solera.learn.averaging.training.recurrent import Embedding, Recurrent
 
 ActivationKind = Literal["relu", "tanh", "sigmoid"]
 _factories: dict[str, Callable[..., Any]] = new_registry()
@@ -198,6 +199,39 @@ class ConvNet(ImageModel):
         if self.dropout:
             layers.append(Dropout(self.dropout, len(layers)))
         return [*layers, Dense(self.dense, self.outputs)]
+
+
+class LSTM(Layered):
+    """Sequences of ``tokens`` numbers: embedding, ``depth`` LSTM layers, one dense layer.
+
+    A row holds the numbers of its tokens in order; shorter rows begin with zeros. The default is
+    the network for Shakespeare of LEAF (Caldas et al. 2018): ``so.nn.lstm(81, 80)`` reads 80
+    characters and guesses the next.
+    """
+
+    def __init__(
+        self,
+        tokens: Count,
+        outputs: Count,
+        *,
+        embedding: Count = 8,
+        hidden: Count = 256,
+        depth: Count = 2,
+    ) -> None:
+        self.tokens = tokens
+        self.outputs = outputs
+        self.embedding = embedding
+        self.hidden = hidden
+        self.depth = depth
+
+    def layers(self) -> list[Layer]:
+        widths = [self.embedding] + [self.hidden] * (self.depth - 1)
+        return [
+            Embedding(self.tokens, self.embedding),
+            *(Recurrent(wide, self.hidden, every=True) for wide in widths[:-1]),
+            Recurrent(widths[-1], self.hidden),
+            Dense(self.hidden, self.outputs),
+        ]
 
 
 def text_head(inputs: int, outputs: int, *, hidden: int = 64, dropout: float = 0.2) -> MLP:

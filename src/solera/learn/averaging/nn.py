@@ -11,6 +11,7 @@ mlp = models.MLP
 simple_cnn = models.SimpleCNN
 complex_cnn = models.ComplexCNN
 conv_net = models.ConvNet
+lstm = models.LSTM
 
 __all__ = [
     "CosineDecay",
@@ -18,6 +19,7 @@ __all__ = [
     "complex_cnn",
     "conv_net",
     "linear",
+    "lstm",
     "mlp",
     "register",
     "register_loss",

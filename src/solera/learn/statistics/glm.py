@@ -346,9 +346,6 @@ class FedGLM(Predictor):
     def _train_privately(self, federation: Federation, dp: DP) -> None:
         clip = dp.need_clip(self, "the length of the columns of a row")
         noise, self.accounts_ = sum_noise(self, dp, self.rounds, len(federation), clip)
-        terms = len(self.params_)
-        self.covariance_ = np.full((terms, terms), np.nan)
-        self.scale_, self.deviance_, self.log_likelihood_ = 1.0, np.nan, np.nan
         for r in self.each_round(federation, rounds=self.rounds):
             ask = {**self._noised(noise), "coef": self.params_, "start": r.index == 0}
             replies = r.ask(_step, ask)
@@ -437,13 +434,13 @@ class FedGLM(Predictor):
     @property
     def aic(self) -> float:
         """Akaike's criterion, 2 terms − 2 log-likelihood; a scale is not counted as a term."""
-        self.check_fitted()
+        self._check_judged()
         return 2 * len(self.params_) - 2 * self.log_likelihood_
 
     @property
     def standard_errors(self) -> FloatArray:
         """Of the intercept and every coefficient."""
-        self.check_fitted()
+        self._check_judged()
         return np.sqrt(np.diag(self.covariance_))
 
     def summary(self, level: float = 0.95) -> Summary:
@@ -451,7 +448,7 @@ class FedGLM(Predictor):
 
         Statistics are t where the scale is estimated, normal for binomial and Poisson.
         """
-        self.check_fitted()
+        self._check_judged()
         family = FAMILIES[self.family]
         return Summary(
             f"{self.family} model",
@@ -469,6 +466,16 @@ class FedGLM(Predictor):
             ],
             family.ratios,
         )
+
+    def _check_judged(self) -> None:
+        """Raise :class:`UsageError` where only the estimates are known."""
+        self.check_fitted()
+        if self.dp is not None:
+            raise UsageError(
+                "FedGLM(dp=…): standard errors and the likelihood would cost privacy and were not "
+                "asked for",
+                hint="params_ and predict",
+            )
 
     def _repr_html_(self) -> str:
         fitted = "covariance_" in vars(self) and "deviance_" in vars(self)

@@ -49,14 +49,14 @@ from solera.serve.agent.termination import Terminated, terminated_by_signal
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
-from solera.serve.connection import CoordinatorError
+from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.identity import Identity, seal_key_message
 
 log = logging.getLogger("solera.agent")
 
 _HELD_SECONDS = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
+TROUBLE = (DataError, WorkerDied, PolicyBroken, OSError)
 """What keeps a client from working and may pass: rows that are away, a disk that is full."""
 _MOST_STATES = 64
 """Jobs whose state is kept; of more, the one that was worked on longest ago is let go."""
@@ -67,7 +67,8 @@ class Agent:
     """The agent of one client, living in ``folder``; see :meth:`join` and :meth:`run`.
 
     The policy of a :class:`PolicyFile` is read again when the file changes; ``source`` says which
-    rows the worker reads under the policy it is given.
+    rows the worker reads under the policy it is given. ``connection`` is another one than to the
+    place where the client has joined.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Agent:
         *,
         source: Callable[[Policy], Rows] | None = None,
         patience: float = 60.0,
+        connection: Connection | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.worker = worker
@@ -92,7 +94,7 @@ class Agent:
         self.head = self.audit.head()
         self.held = HeldJobs(self.folder / home.HELD)
         self.attempts = Attempts(self.folder / home.ATTEMPTS)
-        self.connection = home.connect_to(self.place, self.identity, patience)
+        self.connection = connection or home.connect_to(self.place, self.identity, patience)
         self._asked = Asked(self.folder, self.place, self.connection)
         self._sender = Sender(self.place, self.identity, self.audit, self.connection)
         who = (self.place, self.identity, self.folder, self.connection)
@@ -180,7 +182,7 @@ class Agent:
         that is full.
         """
         with suppress(Terminated), terminated_by_signal():
-            with suppress(*_TROUBLE):
+            with suppress(*TROUBLE):
                 self.worker.begin()  # while there is no other thread that a fork would cut off
             with Heartbeat(home.connect_to(self.place, self.identity, 0.0), self._beat):
                 self._work_on(wait)
@@ -193,10 +195,10 @@ class Agent:
                 pause = _PAUSE
                 if self._held:  # an ask that waits for approval is looked at now and then
                     self.stop.wait(_HELD_SECONDS)
-            except (CoordinatorError, *_TROUBLE) as error:
+            except (CoordinatorError, *TROUBLE) as error:
                 log.warning("%s", error)
                 if not isinstance(error, CoordinatorError):
-                    self.doing = f"cannot work: {_in_short(error)}"
+                    self.doing = f"cannot work: {in_short(error)}"
                 self.stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -270,7 +272,7 @@ class Agent:
             return replace(done, status="refused", reason=str(error)[:_LONGEST_REASON])
         except PayloadError as error:
             return replace(done, status="failed", reason=str(error)[:_LONGEST_REASON])
-        except (CoordinatorError, *_TROUBLE, KeyboardInterrupt, Terminated):
+        except (CoordinatorError, *TROUBLE, KeyboardInterrupt, Terminated):
             self.attempts.undo(key)  # no fault of the ask, which will be done later
             raise
         except Exception as error:
@@ -397,7 +399,7 @@ class Agent:
         self._lock.release()
 
 
-def _in_short(error: BaseException) -> str:
+def in_short(error: BaseException) -> str:
     """What the coordinator hears: the text of an error about rows may quote one."""
     if isinstance(error, OSError):
         return error.strerror or "the disk"

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,35 @@ from solera.data.federated import FederatedData, check_rows
 from solera.data.files import require_pandas
 from solera.data.own_tables import read_table
 from solera.data.vertical_data import fill_labels, identifier_texts
+from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import Column
-from solera.serve.agent.withdrawn import Withdrawn
+from solera.serve.agent.withdrawn import Withdrawn, read_withdrawn
+
+
+def owned_rows(
+    url: str,
+    folder: Path,
+    policy: Policy,
+    *,
+    target: str | None,
+    id: str | None = None,
+    test: float = 0.0,
+) -> Callable[..., FederatedData]:
+    """How the agent of a folder reads its owner's rows: as the policy says, without who withdrew.
+
+    What comes back can be pickled, and takes other ``columns`` if need be.
+    """
+    return partial(
+        open_source,
+        url,
+        target=target,
+        columns=policy.data.columns or None,
+        translate=policy.columns,
+        unit=policy.data.unit,
+        withdrawn=read_withdrawn(folder),
+        id=id,
+        test=test,
+    )
 
 
 def open_source(

@@ -46,19 +46,28 @@ def create_app(
     *,
     uploads: int = UPLOADS,
     identity: Identity | None = None,
+    managed_token: str | None = None,
+    one_of_many: bool = False,
 ) -> FastAPI:
     """The service over a store; ``admin`` is the hash of the driver's token.
 
     ``background`` is what the coordinator does beside answering, ``uploads`` the bytes that a
-    client, or drivers, may have uploaded and not used yet, ``identity`` what it signs with.
+    client, or drivers, may have uploaded and not used yet, ``identity`` what it signs with. A
+    worker that is ``one_of_many`` on a database shares ``managed_token`` and news with the others.
     """
-    coordinator = Coordinator(store, blobs, admin, uploads=uploads, identity=identity)
+    coordinator = Coordinator(
+        store, blobs, admin, uploads=uploads, identity=identity, managed_token=managed_token
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         coordinator.notifier = Notifier()
+        if one_of_many:
+            coordinator.listen()
         beside = asyncio.create_task(background(coordinator)) if background is not None else None
         yield
+        if coordinator.news is not None:
+            coordinator.news.close()
         if beside is not None:
             beside.cancel()
             await asyncio.wait([beside])

@@ -14,15 +14,24 @@ LONGEST_WAIT = 30.0
 
 
 class Notifier:
-    """Wakes those who wait for news of a topic: of a client's work, or of a job."""
+    """Wakes those who wait for news of a topic: of a client's work, or of a job.
 
-    def __init__(self) -> None:
+    ``tell`` passes topics on to other processes.
+    """
+
+    def __init__(self, tell: Callable[[tuple[Hashable, ...]], None] = lambda topics: None) -> None:
         self._news: dict[Hashable, Future[None]] = {}
+        self._tell = tell
         self.waiting = 0
         """How many wait now."""
 
     def notify(self, *topics: Hashable) -> None:
         """There is news of these topics; without any, of all. Any thread may say so."""
+        self.wake(*topics)
+        self._tell(topics)
+
+    def wake(self, *topics: Hashable) -> None:
+        """The same for those who wait in this process."""
         for topic in topics or list(self._news):
             news = self._news.pop(topic, None)
             if news is not None:
@@ -55,5 +64,5 @@ class Notifier:
             finally:
                 self.waiting -= 1
             if not news.done():
-                self.notify(topic)  # nothing is kept for those who are gone
+                self.wake(topic)  # nothing is kept for those who are gone
                 return await run_in_threadpool(ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import asyncio.selector_events
 import asyncio.sslproto
 import gc
@@ -9,8 +10,12 @@ import logging
 import os
 import stat
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from starlette.concurrency import run_in_threadpool
 
 from solera.core.private_files import read_private, write_file
 from solera.serve.audit import AuditLog
@@ -21,15 +26,21 @@ from solera.serve.coordinator.connections import Connection, allow_many
 from solera.serve.coordinator.service import UPLOADS, Coordinator
 from solera.serve.coordinator.sole import Sole
 from solera.serve.coordinator.store.blobs import Blobs
+from solera.serve.coordinator.store.s3 import Bucket, BucketBlobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.supervisor import Supervisor
+from solera.serve.coordinator.workers import listening_socket, serve_with
 from solera.serve.identity import Identity, new_token, token_hash
+
+log = logging.getLogger("solera.coordinator")
 
 _KEEP_ALIVE = 75
 """Seconds: agents come back after their tasks, and a new TLS connection is dear."""
 _TURN_SECONDS = 0.0005
 """How long one thread computes while another waits to: with Python's 5 ms, a request that needs
 the interpreter four times waits 20 ms for somebody else's query."""
+_WRITE_SECONDS = 0.5
+_NOT_STARTED = 3
 _READ_AT_ONCE = 1 << 16
 """Bytes per connection: with asyncio's 256 kB a thousand of them need 600 MB."""
 
@@ -41,16 +52,22 @@ def coordinator_app(
     certificate: Certificate | None = None,
     *,
     uploads: int = UPLOADS,
+    bucket: str | None = None,
+    managed_token: str | None = None,
+    worker: int | None = None,
 ) -> Any:
     """The service over a folder (0700): database, blobs, signed log and the driver's token.
 
     ``database`` is an SQLAlchemy URL, by default an SQLite file in the folder. With ``url``, the
-    address at which the service reaches itself, it also runs the learners of jobs.
+    address at which the service reaches itself, it also runs the learners of jobs. ``bucket`` is
+    where blobs lie, ``s3://bucket/prefix``, if not in the folder. Of several
+    processes, each with a number as ``worker``, the first does that, for all.
     """
     folder = Path(folder)
     make_private(folder)
     store = Store(database_of(folder, database))
-    blobs = Blobs(folder / "blobs")
+    place = folder / "blobs"
+    blobs = Blobs(place) if bucket is None else BucketBlobs(place, Bucket(bucket))
     token = driver_token(folder)
     identity = _identity(folder / "identity")
 
@@ -59,10 +76,33 @@ def coordinator_app(
         audit = AuditLog(folder / "audit.log", identity)
         await Supervisor(coordinator, url, folder / "jobs", audit, certificate).run()
 
-    background = None if url is None else supervise
+    async def write(coordinator: Coordinator) -> None:
+        await write_down(coordinator, certificate)
+
+    background = None if url is None else supervise if not worker else write
     return create_app(
-        store, blobs, token_hash(token), background, uploads=uploads, identity=identity
+        store,
+        blobs,
+        token_hash(token),
+        background,
+        uploads=uploads,
+        identity=identity,
+        managed_token=managed_token,
+        one_of_many=worker is not None,
     )
+
+
+async def write_down(coordinator: Coordinator, certificate: Certificate | None) -> None:
+    """What a worker does beside answering, of several of which another looks after jobs."""
+    while True:
+        await asyncio.sleep(_WRITE_SECONDS)
+        try:
+            if certificate is not None:
+                certificate.reload()
+            await run_in_threadpool(coordinator.write_heard)
+            await run_in_threadpool(coordinator.write_refusals, time.time())
+        except Exception:
+            log.exception("a worker could not write down who was heard of")
 
 
 def database_of(folder: Path, database: str | None) -> str:
@@ -102,13 +142,15 @@ def serve(
     key: str | None = None,
     log_format: logs.Format = "text",
     uploads: int = UPLOADS,
+    workers: int = 1,
+    bucket: str | None = None,
 ) -> None:
     """Run until interrupted; without a certificate in plain HTTP, on loopback only.
 
-    ``uploads`` are the bytes that a client, or drivers, may have uploaded and not used yet.
+    ``uploads`` are the bytes that a client, or drivers, may have uploaded and not used yet. Several
+    ``workers``, processes behind one address, need PostgreSQL. Blobs lie in the folder or in a
+    ``bucket``, see :mod:`solera.serve.coordinator.store.s3`.
     """
-    import uvicorn
-
     from solera.core.errors import UsageError
 
     if certificate is None and host not in ("127.0.0.1", "::1", "localhost"):
@@ -122,7 +164,15 @@ def serve(
     url = f"{'http' if certificate is None else 'https'}://{reached}:{port}"
     os.umask(0o077)
     make_private(Path(folder))
-    sole = Sole(Path(folder), database_of(Path(folder), database))
+    place = database_of(Path(folder), database)
+    if workers > 1 and not place.startswith("postgresql"):
+        raise UsageError(
+            f"serve(workers={workers}): several workers need PostgreSQL",
+            hint="--database postgresql://user@host/name",
+        )
+    if bucket is not None:
+        Bucket(bucket)  # a wrong one is found out now
+    sole = Sole(Path(folder), place)
     allow_many()
     sys.setswitchinterval(_TURN_SECONDS)
     logs.set_up(log_format)
@@ -130,17 +180,33 @@ def serve(
     asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
     plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
     plain.max_size = _READ_AT_ONCE
-    pair = None
-    if certificate is not None and key is not None:
-        pair = Certificate(certificate, key)
-    app = coordinator_app(folder, database, url, pair, uploads=uploads)
-    gc.freeze()  # what lives as long as the process is not looked through again and again
+    pair = None if certificate is None or key is None else Certificate(certificate, key)
+    options: Any = {"uploads": uploads, "bucket": bucket, "managed_token": new_token()}
+
+    def work(worker: int | None) -> None:
+        app = coordinator_app(folder, database, url, pair, worker=worker, **options)
+        gc.freeze()  # what lives as long as the process is not looked through again and again
+        _listen(app, host, port, pair, shared=worker is not None)
+
+    if workers == 1:
+        work(None)
+    else:
+        driver_token(folder)
+        _identity(Path(folder) / "identity")
+        serve_with(workers, work)
+    sole.close()
+
+
+def _listen(app: Any, host: str, port: int, pair: Certificate | None, *, shared: bool) -> None:
+    """Answer requests until told to end."""
+    import uvicorn
+
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+        ssl_certfile=None if pair is None else pair.certificate,
+        ssl_keyfile=None if pair is None else pair.key,
         log_config=None,
         access_log=False,
         loop="asyncio",
@@ -152,5 +218,8 @@ def serve(
     config.load()
     if pair is not None:
         pair.context = config.ssl
-    uvicorn.Server(config).run()
-    sole.close()
+    server = uvicorn.Server(config)
+    with suppress(KeyboardInterrupt):
+        server.run([listening_socket(host, port)] if shared else None)
+    if not server.started:
+        sys.exit(_NOT_STARTED)

@@ -9,6 +9,7 @@ import shutil
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Hashable
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -17,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator.clock import Clock
 from solera.serve.coordinator.connections import SCOPE
+from solera.serve.coordinator.news import CLIENTS, TOKENS, News
 from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.pending import PendingWork
 from solera.serve.coordinator.quotas import DiskFull, Rates, TooMany, Uploads
@@ -83,17 +85,20 @@ class Coordinator:
         *,
         uploads: int = UPLOADS,
         identity: Identity | None = None,
+        managed_token: str | None = None,
     ) -> None:
         self.store = store
         self.blobs = blobs
         self.admin = admin
         """Hash of the token of drivers and administrators."""
-        self.managed_token = new_token()
+        self.managed_token = managed_token or new_token()
         """The token of drivers that the coordinator starts; nobody else asks in their jobs."""
         self.start = new_start()
-        """What was signed for another start is void."""
+        """What was signed for another start, or another worker, is void."""
         self.nonces = NonceCache()
         self.notifier = Notifier()
+        self.news: News | None = None
+        """What other workers say, where there are several."""
         self.refusals = Refusals()
         self.pending = PendingWork(store, self.inline)
         self.rates = Rates(_RATE, _BURST)
@@ -113,6 +118,38 @@ class Coordinator:
         self._driven: set[str] = set()
         self._look_at = float("-inf")
         self._looking = asyncio.Lock()
+
+    # --- other workers ---
+
+    def listen(self) -> None:
+        """Hear of what other workers on the same database do, and tell them what this one does."""
+        self.news = news = self.store.news(self.start, self._hear)
+        self.notifier = Notifier(lambda topics: news.tell(topics=topics or [None]))
+
+    def tell_log(self) -> None:
+        """Say how far the signed log is, which one worker writes."""
+        if self.news is not None:
+            self.news.tell(signed=self.signed_event, problem=self.log_problem)
+
+    def _hear(self, said: dict[str, Any] | None) -> None:
+        """What another worker says; None if something may have been missed."""
+        said = {"changed": ["asks", CLIENTS, TOKENS], "topics": [None]} if said is None else said
+        changed = said.get("changed", ())
+        if changed:
+            self.store.count_change()
+        if CLIENTS in changed:
+            self._clients = {}
+            self._keys, self._look_at = set(), float("-inf")
+            self.notifier.wake()
+        if TOKENS in changed:
+            self.forget_tokens()
+        if "signed" in said:
+            self.signed_event, self.log_problem = said["signed"], said["problem"]
+        topics = [tuple(t) if isinstance(t, list) else t for t in said.get("topics", ())]
+        if None in topics:
+            self.notifier.wake()
+        elif topics:
+            self.notifier.wake(*topics)
 
     # --- who is asking ---
 
@@ -216,14 +253,17 @@ class Coordinator:
         client = self._clients.get(key)
         if client is None and key not in self._keys:
             async with self._looking:
-                if key not in self._keys and time.monotonic() > self._look_at:
+                if self.news is not None:  # another worker may have enrolled it a moment ago
+                    await asyncio.sleep(self._look_at - time.monotonic())
+                if key not in self._keys and time.monotonic() >= self._look_at:
                     self._keys = await run_in_threadpool(self.store.client_keys)
                     self._look_at = time.monotonic() + _LOOK_AGAIN
+        known = self._clients
         if client is None and key in self._keys:
             client = await run_in_threadpool(self.store.client_by_key, key)
         if client is None:
             raise Refused("client", UNKNOWN_KEY)
-        self._clients[key] = client
+        known[key] = client  # nowhere, if who takes part has changed while this was looked up
         return client
 
     def enrolled(self, key: bytes) -> None:
@@ -237,7 +277,7 @@ class Coordinator:
 
     def forget_clients(self) -> None:
         """Who takes part has changed: look again, and wake everybody."""
-        self._clients.clear()
+        self._clients = {}
         self.notifier.notify()
 
     def _known(self, request: Request, who: str) -> None:

@@ -111,6 +111,7 @@ class Supervisor:
         for gone in set(self._drivers) - {job.id for job in going_on}:
             end(self._drivers.pop(gone).process, _END_SECONDS)
         self._sign()
+        self.coordinator.tell_log()
         due = time.monotonic() - self._tidied > _TIDY_SECONDS
         if due and self.coordinator.clock.believed():
             self.tidy(now)

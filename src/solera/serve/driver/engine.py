@@ -50,7 +50,12 @@ _LARGE = 64 << 20
 """Bytes of replies that are held until it is certain that they can be merged."""
 SAVE_SECONDS = 5.0
 """How often the state of a loop is kept at the coordinator."""
-_KINDS: dict[str, FailureKind] = {"refused": "refused", "failed": "failed", "late": "late"}
+_KINDS: dict[str, FailureKind] = {
+    "refused": "refused",
+    "failed": "failed",
+    "late": "late",
+    "dropped": "dropped",
+}
 
 
 class HttpEngine:

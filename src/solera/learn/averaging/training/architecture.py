@@ -59,6 +59,11 @@ class Architecture:
         return any(isinstance(part, conv) for part in self.module().modules())
 
     @cached_property
+    def draws(self) -> bool:
+        """Whether our layers draw random numbers in training."""
+        return any(isinstance(layer, Dropout) for layer in self.layers or ())
+
+    @cached_property
     def mixes_rows(self) -> str:
         """The name of a layer whose outputs for a row depend on the others of its batch, if any."""
         if self.layers is not None:

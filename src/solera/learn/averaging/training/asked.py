@@ -26,6 +26,7 @@ from solera.learn.averaging.updates import UpdateStep, check_steps
 
 MOST_PARAMETERS = 1 << 30
 
+Precision = Literal["float32", "tf32", "bfloat16"]
 Epochs = Annotated[int, Meta(ge=1, le=10_000)]
 Weights = Annotated[FloatArray, Shape("parameters", longest=MOST_PARAMETERS)]
 
@@ -69,6 +70,8 @@ class TrainingPlan(TypedDict):
     epochs: Epochs
     steps: Annotated[int, Meta(ge=1, le=1_000_000)] | None
     batch_size: Count | None
+    precision: NotRequired[Precision]
+    compile: NotRequired[bool]
 
 
 class Train(TypedDict):

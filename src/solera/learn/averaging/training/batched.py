@@ -8,7 +8,7 @@ last, shorter batch weigh nothing, so a masked step moves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,10 @@ from solera.learn.averaging.training.batched_models import (
 )
 from solera.learn.averaging.training.batches import Batches, TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
-from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.devices import is_gpu, tensor_cores, torch
 from solera.learn.averaging.training.layers import Pass
+from solera.learn.averaging.training.losses import OUR_LOSSES
+from solera.learn.averaging.training.recorded import repeated
 from solera.learn.averaging.training.tile_threads import train_tiles
 
 TILE = 1 << 21
@@ -74,10 +76,24 @@ def train_batched(
     def train(tile: tuple[IntArray, Any]) -> None:
         who, chosen = tile
         tile_weights = weights.data[chosen]  # autograd minds no change of other threads' rows
+        tile_batches = batches.of(who)
+        key = _recording_key(architecture, config, correction, start, tile_batches, at_once)
+        if key is not None:
+            x, target = rows.take(who, tile_batches.index)
+
+            def changed(start: Any, x: Any, target: Any) -> tuple[Any, Any]:
+                own = start.expand(len(who), -1).clone()
+                network = batched_model_for(architecture, own, config, Correction(anchor=start))
+                total = train_tile(
+                    network, tile_batches, keys[who], at_once, lambda *_: (x, target)
+                )
+                return own.sub_(start), total
+
+            weights[chosen], losses[chosen] = repeated(key, changed, (start, x, target))
+            return
         if start is not None:
             tile_weights.copy_(start.expand_as(tile_weights))
         network = batched_model_for(architecture, tile_weights, config, correction.of(chosen))
-        tile_batches = batches.of(who)
 
         def take(first: int, columns: slice) -> Any:
             return rows.take(who[:first], tile_batches.index[:first, columns])
@@ -88,9 +104,35 @@ def train_batched(
         if not isinstance(chosen, slice):
             weights[chosen] = tile_weights
 
-    with t.no_grad():
+    with t.no_grad(), tensor_cores(config.precision):
         train_tiles(tiles(batches, size), train, weights.device.type)
     return losses.cpu().numpy() / batches.counts.sum(axis=1), batches.steps
+
+
+def _recording_key(
+    architecture: Architecture,
+    config: TrainingConfig,
+    correction: Correction,
+    start: Any,
+    batches: Batches,
+    at_once: int,
+) -> Hashable | None:
+    """Names the training of a tile that may come again with other numbers; None for all else.
+
+    On a GPU, our own layers without draws, and clients that have equally many rows and start from
+    the model that was sent.
+    """
+    if start is None or not is_gpu(start.device):
+        return None
+    if architecture.layers is None or architecture.draws or config.loss not in OUR_LOSSES:
+        return None
+    if not (correction.anchor is None or correction.anchor is start):
+        return None
+    counts = batches.counts
+    unlike = (counts != counts[0]).any() or counts.shape[1] > at_once
+    if unlike or not (correction.offset is None and correction.frozen is None):
+        return None
+    return architecture, config, counts.shape, counts[0].tobytes(), start.dtype, start.device
 
 
 def tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:

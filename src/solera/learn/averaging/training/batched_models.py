@@ -11,12 +11,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batches import ADAM, TrainingConfig
-from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.layers import Activation, Dense, Dropout, Layer, Pass
+from solera.learn.averaging.training.devices import is_gpu, torch
+from solera.learn.averaging.training.layers import (
+    Activation,
+    Dense,
+    Dropout,
+    Layer,
+    Normalisation,
+    Pass,
+)
 from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.losses import output_error, row_losses
 
@@ -237,35 +245,74 @@ class BatchedLayers(BatchedModel):
 
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
         t = torch()
-        assert self.architecture.layers is not None
         clients = len(x)
         views = self.architecture.training_layout.views(self.weights[:clients])
         trained = [slot.name for slot in self.architecture.layout.trained_slots]
+        leaves = {name: views[name].detach().requires_grad_() for name in trained}
+        objective = layered_objective
+        if self.config.compile:
+            objective = compiled_objective
+            training = Pass(training.keys[:0], 0, training.real)  # alike in all steps
+        minimised = objective(self.architecture, self.config.loss, self.config.precision)
         with t.enable_grad():
-            leaves = {name: views[name].detach().requires_grad_() for name in trained}
-            outputs, moved = forward(self.architecture, {**views, **leaves}, x, training)
-            losses = row_losses(outputs, target, self.config.loss)
-            gradients = t.autograd.grad((losses * share).sum(), list(leaves.values()))
+            total, losses, moved = minimised({**views, **leaves}, x, target, share, training)
+            gradients = t.autograd.grad(total, list(leaves.values()))
         for name, value in moved.items():
             views[name].copy_(value)
+        return t.cat([g.reshape(clients, -1) for g in gradients], dim=1), losses
+
+
+Objective = Callable[[Tensors, Any, Any, Any, Pass], tuple[Any, Any, Tensors]]
+
+
+def layered_objective(architecture: Architecture, loss: str, precision: str) -> Objective:
+    """What our layers minimise: the sum of shares of losses, each client's losses, statistics."""
+
+    def objective(
+        values: Tensors, x: Any, target: Any, share: Any, training: Pass
+    ) -> tuple[Any, Any, Tensors]:
+        outputs, moved = forward(architecture, values, x, training, precision=precision)
+        losses = row_losses(outputs, target, loss)
         real = losses.detach() if isinstance(share, float) else losses.detach() * (share > 0)
-        return t.cat([g.reshape(clients, -1) for g in gradients], dim=1), real.sum(dim=1)
+        return (losses * share).sum(), real.sum(dim=1), moved
+
+    return objective
+
+
+@lru_cache(maxsize=16)
+def compiled_objective(architecture: Architecture, loss: str, precision: str) -> Any:
+    """The same, translated by ``torch.compile``."""
+    return torch().compile(layered_objective(architecture, loss, precision), dynamic=False)
 
 
 def forward(
-    architecture: Architecture, values: Tensors, x: Any, training: Pass | None, after: int = 0
+    architecture: Architecture,
+    values: Tensors,
+    x: Any,
+    training: Pass | None,
+    after: int = 0,
+    precision: str = "float32",
 ) -> tuple[Any, Tensors]:
-    """Outputs of our layers, ``after`` the first so many, and their new running statistics."""
+    """Outputs of our layers, ``after`` the first so many, and their new running statistics.
+
+    With the ``precision`` bfloat16 rows and products are of that type; parameters and statistics
+    of a batch are not.
+    """
     assert architecture.layers is not None
     moved = {}
+    on_gpu, dtype = is_gpu(x.device), x.dtype
+    if precision == "bfloat16":
+        x = x.bfloat16()
     for i, layer in enumerate(architecture.layers[after:], after):
         own = {p.name: values[f"{i}.{p.name}"] for p in layer.parameters()}
+        if precision == "bfloat16" and not isinstance(layer, Normalisation):
+            own = {name: value.bfloat16() for name, value in own.items()}
         if training is not None:
             training.moved = {}
-        x = layer.forward(x, own, training)
+        x = layer.forward_on_gpu(x, own, training) if on_gpu else layer.forward(x, own, training)
         if training is not None and training.moved:
             moved.update({f"{i}.{name}": value for name, value in training.moved.items()})
-    return x, moved
+    return x.to(dtype), moved
 
 
 class BatchedModule(BatchedModel):
@@ -273,15 +320,9 @@ class BatchedModule(BatchedModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        t, loss = torch(), self.config.loss
-        module = self.architecture.module().to(self.weights).train()
-
-        def objective(values: Any, x: Any, target: Any, share: Any) -> tuple[Any, Any]:
-            outputs = t.func.functional_call(module, values, (x,))
-            losses = row_losses(outputs, target, loss)
-            return (losses * share).sum(), (losses * (share > 0)).sum()
-
-        self._gradients = t.func.vmap(t.func.grad(objective, has_aux=True))
+        config, like = self.config, (self.weights.dtype, self.weights.device)
+        gradients = compiled_gradients if config.compile else module_gradients
+        self._gradients = gradients(self.architecture, config.loss, config.precision, *like)
 
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
         t = torch()
@@ -296,11 +337,35 @@ class BatchedModule(BatchedModel):
         return t.cat(flat, dim=1), losses
 
 
+def module_gradients(
+    architecture: Architecture, loss: str, precision: str, dtype: Any, device: Any
+) -> Any:
+    """A function to the gradients of a module at many clients, and the sums of their losses."""
+    t = torch()
+    module = architecture.module().to(device, dtype).train()
+    short = t.bfloat16 if precision == "bfloat16" else dtype
+
+    def objective(values: Any, x: Any, target: Any, share: Any) -> tuple[Any, Any]:
+        own = {name: value.to(short) for name, value in values.items()}
+        outputs = t.func.functional_call(module, own, (x.to(short),)).to(dtype)
+        losses = row_losses(outputs, target, loss)
+        return (losses * share).sum(), (losses * (share > 0)).sum()
+
+    return t.func.vmap(t.func.grad(objective, has_aux=True))
+
+
+@lru_cache(maxsize=16)
+def compiled_gradients(*of: Any) -> Any:
+    """The same, translated by ``torch.compile``; one for all rounds."""
+    return torch().compile(module_gradients(*of), dynamic=False)
+
+
 def batched_model_for(
     architecture: Architecture, weights: Any, config: TrainingConfig, correction: Correction
 ) -> BatchedModel:
     """The fastest way to train this model, as measured in ``benchmarks/simulation.py``."""
-    kind: type[BatchedModel] = BatchedDense if architecture.dense else BatchedLayers
+    by_hand = architecture.dense and config.precision != "bfloat16"
+    kind: type[BatchedModel] = BatchedDense if by_hand else BatchedLayers
     if architecture.layers is None:
         kind = BatchedModule
     return kind(architecture, weights, config, correction)

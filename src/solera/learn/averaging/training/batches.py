@@ -18,7 +18,8 @@ class TrainingConfig:
     """How a client trains: loss, optimiser, and for how long.
 
     ``steps`` counts batches and takes the place of ``epochs`` when it is given. ``mu`` is the
-    strength of FedProx's pull towards the model that training is anchored to.
+    strength of FedProx's pull towards the model that training is anchored to. ``precision`` and
+    ``compile`` say how a GPU computes; see :class:`~solera.learn.averaging.learner.FedAvg`.
     """
 
     loss: str
@@ -30,6 +31,8 @@ class TrainingConfig:
     epochs: int = 1
     steps: int | None = None
     batch_size: int | None = None
+    precision: str = "float32"
+    compile: bool = False
 
     @property
     def plain(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,32 @@ def find_device(name: str | None) -> Any:
     if name.startswith("cuda") and not t.cuda.is_available():
         raise UsageError(f"device={name!r}: this process sees no GPU", hint="use device='cpu'")
     return t.device(name)
+
+
+def is_gpu(device: Any) -> bool:
+    return bool(device.type != "cpu")
+
+
+def check_precision(precision: str, compiled: bool, device: Any) -> None:
+    """Raise an error where the device cannot compute so."""
+    for argument in (f"precision={precision!r}", f"compile={compiled}"):
+        if argument not in ("precision='float32'", "compile=False") and not is_gpu(device):
+            hint = "a machine with a GPU, or float32 without compile"
+            raise UsageError(f"{argument} is for simulated clients on a GPU", hint=hint)
+
+
+@contextmanager
+def tensor_cores(precision: str) -> Iterator[None]:
+    """Let products of float32 use the GPU's tensor cores, in the precision "tf32"."""
+    t = torch()
+    before = t.get_float32_matmul_precision()
+    if precision == "tf32":
+        t.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        if precision == "tf32":
+            t.set_float32_matmul_precision(before)
 
 
 _LINE = 64

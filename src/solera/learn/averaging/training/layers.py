@@ -57,6 +57,10 @@ class Layer(ABC):
     def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         """The layer for many clients at once; ``training`` is None when it only predicts."""
 
+    def forward_on_gpu(self, x: Any, own: Tensors, training: Pass | None) -> Any:
+        """The same where images have their channels last, (C, B, H, W, channels)."""
+        return self.forward(x, own, training)
+
 
 @dataclass(frozen=True)
 class Dense(Layer):
@@ -149,6 +153,9 @@ class Image(Layer):
         shape = (*x.shape[:2], self.height, self.width, self.channels)
         return x.reshape(shape).permute(0, 1, 4, 2, 3)
 
+    def forward_on_gpu(self, x: Any, own: Tensors, training: Pass | None) -> Any:
+        return x.reshape(*x.shape[:2], self.height, self.width, self.channels)
+
 
 @dataclass(frozen=True)
 class Convolution(Layer):
@@ -168,8 +175,6 @@ class Convolution(Layer):
         return torch().nn.Conv2d(self.inputs, self.outputs, self.kernel, padding=self.padding)
 
     def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
-        if x.is_cuda and (self.inputs < 4 or not torch().backends.cudnn.allow_tf32):
-            return self._by_product(x, own)
         clients, rows = x.shape[:2]
         weight = own["weight"].reshape(-1, self.inputs, self.kernel, self.kernel)
         joined = x.transpose(0, 1).reshape(rows, clients * self.inputs, *x.shape[3:])
@@ -178,16 +183,10 @@ class Convolution(Layer):
         )
         return y.view(rows, clients, self.outputs, *y.shape[2:]).transpose(0, 1)
 
-    def _by_product(self, x: Any, own: Tensors) -> Any:
-        """As one product of patches and weights: without tensor cores two to three times faster."""
-        clients, rows = x.shape[:2]
-        x = torch().nn.functional.pad(x, (self.padding,) * 4)
-        patches = x.unfold(3, self.kernel, 1).unfold(4, self.kernel, 1)
-        height, width = patches.shape[3:5]
-        patches = patches.permute(0, 1, 3, 4, 2, 5, 6).reshape(clients, rows * height * width, -1)
-        weight = own["weight"].reshape(clients, self.outputs, -1).transpose(1, 2)
-        y = torch().baddbmm(own["bias"].unsqueeze(1), patches, weight)
-        return y.view(clients, rows, height, width, self.outputs).permute(0, 1, 4, 2, 3)
+    def forward_on_gpu(self, x: Any, own: Tensors, training: Pass | None) -> Any:
+        from solera.learn.averaging.training.channels_last import convolve
+
+        return convolve(x, own["weight"], own["bias"], self.padding)
 
 
 @dataclass(frozen=True)
@@ -213,14 +212,30 @@ class Normalisation(Layer):
             mean, variance = own["running_mean"], own["running_var"]
         else:
             mean, variance, count = self._statistics(x, training.real)
-            assert training.moved is not None
-            bessel = count / (count - 1).clamp(min=1)
-            for name, new in (("running_mean", mean), ("running_var", variance * bessel)):
-                old = own[name].detach()
-                training.moved[name] = old + _MOMENTUM * (new.detach() - old)
+            self._move(own, training, mean, variance, count)
         scale = own["weight"] / (variance + EPSILON).sqrt()
         shift = own["bias"] - mean * scale
         return x * scale[:, None, :, None, None] + shift[:, None, :, None, None]
+
+    def forward_on_gpu(self, x: Any, own: Tensors, training: Pass | None) -> Any:
+        from solera.learn.averaging.training.channels_last import normalise
+
+        if training is None:
+            return self.forward(x.permute(0, 1, 4, 2, 3), own, None).permute(0, 1, 3, 4, 2)
+        y, mean, variance = normalise(x, own["weight"], own["bias"], training.real, EPSILON)
+        places, rows = x.shape[2] * x.shape[3], x.shape[1]
+        real = training.real
+        count = mean.new_full((1, 1), rows) if real is None else real.sum(dim=1, keepdim=True)
+        self._move(own, training, mean, variance, count * places)
+        return y
+
+    def _move(self, own: Tensors, training: Pass, mean: Any, variance: Any, count: Any) -> None:
+        """Let running statistics follow those of a batch."""
+        assert training.moved is not None
+        bessel = count / (count - 1).clamp(min=1)
+        for name, new in (("running_mean", mean), ("running_var", variance * bessel)):
+            old = own[name].detach()
+            training.moved[name] = old + _MOMENTUM * (new.detach() - old)
 
     def _statistics(self, x: Any, real: Any) -> tuple[Any, Any, Any]:
         """Mean, variance and number of the values of every channel that are no padding."""
@@ -248,6 +263,9 @@ class Pooling(Layer):
         y = torch().nn.functional.max_pool2d(x.reshape(-1, *x.shape[2:]), 2)
         return y.view(*x.shape[:2], *y.shape[1:])
 
+    def forward_on_gpu(self, x: Any, own: Tensors, training: Pass | None) -> Any:
+        return self.forward(x.permute(0, 1, 4, 2, 3), own, training).permute(0, 1, 3, 4, 2)
+
 
 @dataclass(frozen=True)
 class Flatten(Layer):
@@ -258,3 +276,7 @@ class Flatten(Layer):
 
     def forward(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         return x.reshape(*x.shape[:2], -1)
+
+    def forward_on_gpu(self, x: Any, own: Tensors, training: Pass | None) -> Any:
+        images = x.ndim == 5
+        return self.forward(x.permute(0, 1, 4, 2, 3) if images else x, own, training)

@@ -29,7 +29,13 @@ from solera.learn.averaging.training.batched import LossesAndSteps, train_batche
 from solera.learn.averaging.training.batched_models import Correction
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.client_rows import ClientRows
-from solera.learn.averaging.training.devices import as_tensor, borrow, find_device, torch
+from solera.learn.averaging.training.devices import (
+    as_tensor,
+    borrow,
+    check_precision,
+    find_device,
+    torch,
+)
 from solera.learn.averaging.training.layout import TrainingLayout
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.losses import targets_of
@@ -200,6 +206,7 @@ class OneClientTraining(LocalTraining):
         rows = client.data.part("train")
         ids, sizes = np.array([client.id]), np.array([len(rows)])
         super().__init__(ask, rows.X, ids, sizes, client.key, [client.state], [client])
+        check_precision(self.config.precision, self.config.compile, torch().device("cpu"))
         self.X = rows.X
         self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
         self.weights = as_tensor(ask["weights"])
@@ -227,6 +234,7 @@ class GroupTraining(LocalTraining):
         rows = group.data
         super().__init__(ask, rows.X, group.ids, rows.sizes, group.keys, group.states, group)
         device = find_device(ask["device"])
+        check_precision(self.config.precision, self.config.compile, device)
         self.layout = self.architecture.training_layout
         self.weights = self.arrange(as_tensor(ask["weights"]).to(device))
         if self.private is not None:

@@ -11,6 +11,8 @@ from solera.core.schema import class_codes
 from solera.learn.averaging.models import find_loss
 from solera.learn.averaging.training.devices import torch
 
+OUR_LOSSES = ("softmax", "sigmoid", "binary", "squared")
+
 
 def targets_of(y: Any, loss: str, classes: Array, dtype: Any) -> Array:
     """Class codes, or a matrix of labels or numbers."""

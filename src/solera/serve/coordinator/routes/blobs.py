@@ -1,8 +1,6 @@
 """What asks and replies carry, in pieces that resume."""
 
 import hashlib
-import os
-from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -14,8 +12,6 @@ from solera.serve.coordinator.routes.messages import Digest, MessageRoute
 from solera.serve.coordinator.service import Coordinator, Refused, uploader
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import Upload
-
-_PIECE = 1 << 17
 
 
 def blobs_of(coordinator: Coordinator) -> APIRouter:
@@ -70,22 +66,10 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
         if who is not None and not store.may_read(who.federation, who.id, digest):
             raise Refused(f"client {who.name}", "a blob that is not addressed to it")
         first, last = _range(request.headers.get("Range", ""))
-
-        file = blobs.open(digest)
-        size = os.fstat(file.fileno()).st_size
-        left = max(0, min(last, size - 1) - first + 1)
-        headers = {"Solera-Size": str(size), "Content-Length": str(left)}
-        file.seek(first)
-
-        def pieces() -> Iterator[bytes]:
-            """A little at a time: whoever reads slowly costs no memory."""
-            nonlocal left
-            with file:
-                while piece := file.read(min(left, _PIECE)):
-                    left -= len(piece)
-                    yield piece
-
-        return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
+        size, pieces = blobs.stream(digest, first, last)
+        length = max(0, min(last, size - 1) - first + 1)
+        headers = {"Solera-Size": str(size), "Content-Length": str(length)}
+        return StreamingResponse(pieces, headers=headers, media_type="application/octet-stream")
 
     return routes
 

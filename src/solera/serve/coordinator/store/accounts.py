@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import asdict
 from sqlalchemy import delete, select, update
 
-from solera.serve.coordinator.store.base import Base, Conflict, NotFound, first_row, note
+from solera.serve.coordinator.news import TOKENS
+from solera.serve.coordinator.store.base import Base, Conflict, NotFound, changed, first_row, note
 from solera.serve.coordinator.store.tables import (
     AccountRow,
     SessionRow,
@@ -88,6 +89,7 @@ class Accounts(Base):
             facts = {"actor": actor, "token": token.name, "role": token.role}
             note(connection, "token made", token.created, facts=facts,
                  federation=token.federation or "")  # fmt: skip
+            changed(connection, TOKENS)
 
     def revoke_token(self, name: str, actor: str, now: float) -> None:
         """Let a program in no more."""
@@ -95,6 +97,7 @@ class Accounts(Base):
             if not connection.execute(delete(tokens).filter_by(name=name)).rowcount:
                 raise NotFound(f"no token {name!r}")
             note(connection, "token revoked", now, facts={"actor": actor, "token": name})
+            changed(connection, TOKENS)
 
     def tokens(self) -> list[TokenRow]:
         """All tokens, by name."""

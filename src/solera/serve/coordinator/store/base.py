@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -34,6 +34,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, StatementError
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.coordinator.news import NOTIFY, News, message
 from solera.serve.coordinator.store.tables import asks, deliveries, events, jobs
 from solera.serve.wire import Job
 from solera.serve.write_ahead import write_ahead
@@ -78,10 +79,13 @@ class Base:
         self._writer = self._engine.execution_options(solera_writes=True)
         event.listen(self._engine, "after_execute", _watch)
         self.changes = 0
-        """How often asks, replies or jobs may have changed; a coordinator is alone to change them.
+        """How often asks, replies or jobs may have changed.
 
-        It is counted when the change is stored and before anybody is told of it.
+        It is counted when the change is stored and before anybody is told of it; another process
+        that works on the same database tells of its own.
         """
+        self.worker: str | None = None
+        """By what other processes that work on the same database know this one, if there are."""
         self.migrate()
 
     def migrate(self) -> None:
@@ -120,6 +124,8 @@ class Base:
         ):
             connection.info[_CHANGES] = changes
             yield connection
+            if changes and self.worker is not None:
+                connection.execute(NOTIFY, message(self.worker, changed=sorted(set(changes))))
 
     @contextmanager
     def _counted(self) -> Iterator[list[str]]:
@@ -129,8 +135,21 @@ class Base:
             yield changes
         finally:
             if changes:
-                with self._counting:
-                    self.changes += 1
+                self.count_change()
+
+    def count_change(self) -> None:
+        """Asks, replies or jobs may have changed."""
+        with self._counting:
+            self.changes += 1
+
+    def news(self, worker: str, hear: Callable[[dict[str, Any] | None], None]) -> News:
+        """News of other processes on this database; ``worker`` is how they know this one."""
+        if self._sqlite:
+            raise UsageError(
+                "several workers need PostgreSQL", hint="--database postgresql://user@host/name"
+            )
+        self.worker = worker
+        return News(self._engine, worker, hear)
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
@@ -229,6 +248,11 @@ def note(
 
 
 _NOTE = insert(events).returning(events.c.id)
+
+
+def changed(connection: Connection, what: str) -> None:
+    """What others remember of these rows is old when this transaction is stored."""
+    connection.info[_CHANGES].append(what)
 
 
 def first_row(

@@ -7,21 +7,23 @@ but :meth:`Blobs.put` and :meth:`Blobs.read` holds more than one chunk in memory
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from solera.core.errors import PayloadError, PayloadTooLarge, UsageError
 from solera.core.private_files import sync_folder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_CHUNK = 1 << 20
+PIECE = 1 << 17
+"""Bytes of a blob that are in memory at a time while it is read."""
 
 
 class NoBlob(PayloadError):
@@ -31,7 +33,7 @@ class NoBlob(PayloadError):
 class Blobs:
     """A folder of blobs, ``ab/cdef…``, and ``parts/`` of those still on their way.
 
-    Safe for many threads of one process; a folder belongs to one process.
+    Safe for many threads, and for the processes of one coordinator.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, max_size: int = 1 << 30) -> None:
@@ -42,6 +44,7 @@ class Blobs:
         self._parts = self.folder / "parts"
         self._parts.mkdir(parents=True, exist_ok=True)
         self._locks = [threading.Lock() for _ in range(256)]
+        self._lock_file = open(self.folder / "lock", "w")  # noqa: SIM115
 
     # --- whole blobs ---
 
@@ -49,15 +52,14 @@ class Blobs:
         """Store the bytes; their digest. Storing them again keeps them from being collected."""
         self._check_size(len(data))
         digest = hashlib.sha256(data).hexdigest()
-        path = self.path(digest)
         with self._lock(digest):
-            if path.exists() and path.stat().st_size == len(data):
-                _touch(path)
+            if self.stored(digest) == len(data):
+                self._renew(digest)
                 return digest
             handle, name = tempfile.mkstemp(dir=self._parts)
             with open(handle, "wb") as file:
                 file.write(data)
-            self._place(Path(name), path)
+            self._place(Path(name), digest)
         return digest
 
     def path(self, digest: str) -> Path:
@@ -67,20 +69,40 @@ class Blobs:
         return self.folder / digest[:2] / digest[2:]
 
     def __contains__(self, digest: str) -> bool:
-        return self.path(digest).exists()
+        return self.stored(digest) is not None
+
+    def stored(self, digest: str) -> int | None:
+        """Bytes of a blob; None if it is not here."""
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError:
+            return None
 
     def size(self, digest: str) -> int:
         """Bytes of a stored blob."""
-        with self.open(digest) as file:
-            return os.fstat(file.fileno()).st_size
+        size = self.stored(digest)
+        if size is None:
+            raise no_blob(digest)
+        return size
 
-    def open(self, digest: str) -> BinaryIO:
-        """The blob as a file, for readers that stream; the reader checks the digest."""
+    def stream(self, digest: str, first: int, last: int) -> tuple[int, Iterator[bytes]]:
+        """Bytes of a blob in all, and those from ``first`` to ``last``, a little at a time.
+
+        The reader checks the digest.
+        """
         try:
-            return self.path(digest).open("rb")
+            file = self.path(digest).open("rb")
         except FileNotFoundError:
-            hint = "it was never uploaded, or is no longer needed"
-            raise NoBlob(f"no blob {digest}", hint=hint) from None
+            raise no_blob(digest) from None
+        file.seek(first)
+
+        def pieces(left: int) -> Iterator[bytes]:
+            with file:
+                while piece := file.read(min(left, PIECE)):
+                    left -= len(piece)
+                    yield piece
+
+        return os.fstat(file.fileno()).st_size, pieces(last - first + 1)
 
     def read(self, digest: str) -> bytes:
         """The checked bytes of a blob."""
@@ -90,10 +112,10 @@ class Blobs:
 
     def read_small(self, digest: str, most: int) -> bytes | None:
         """The checked bytes of a blob, None if there are more than ``most``."""
-        with self.open(digest) as file:
-            if os.fstat(file.fileno()).st_size > most:
-                return None
-            data = file.read()
+        size, pieces = self.stream(digest, 0, most)
+        if size > most:
+            return None
+        data = b"".join(pieces)
         if hashlib.sha256(data).hexdigest() != digest:
             raise PayloadError(
                 f"blob {digest} is damaged on disk", hint="restore it from a backup of the folder"
@@ -107,10 +129,10 @@ class Blobs:
 
     def uploaded(self, digest: str, owner: str = "") -> int:
         """Bytes received so far: where an upload resumes."""
-        path, part = self.path(digest), self._part(digest, owner)
+        part = self._part(digest, owner)
         with self._lock(digest):
-            if not owner and path.exists():
-                return _touch(path)
+            if not owner and digest in self:
+                return self._renew(digest)
             return _size(part)
 
     def append(self, digest: str, offset: int, chunk: bytes, owner: str = "") -> int:
@@ -119,10 +141,10 @@ class Blobs:
         Of a chunk that begins earlier the rest is added: it was sent again because nobody
         acknowledged it. :meth:`finish` checks the whole.
         """
-        path, part = self.path(digest), self._part(digest, owner)
+        part = self._part(digest, owner)
         with self._lock(digest):
-            if not owner and path.exists():
-                return _touch(path)
+            if not owner and digest in self:
+                return self._renew(digest)
             have = _size(part)
             if not 0 <= offset <= have:
                 raise UsageError(
@@ -137,11 +159,11 @@ class Blobs:
 
     def finish(self, digest: str, owner: str = "") -> int:
         """Check an upload and make it a blob; its size. A wrong upload is thrown away."""
-        path, part = self.path(digest), self._part(digest, owner)
+        part = self._part(digest, owner)
         with self._lock(digest):
-            if not owner and path.exists():
+            if not owner and digest in self:
                 part.unlink(missing_ok=True)
-                return _touch(path)
+                return self._renew(digest)
             if not part.exists():
                 raise NoBlob(f"upload of {digest}: nothing was received")
             with part.open("rb") as file:
@@ -152,7 +174,7 @@ class Blobs:
                     f"upload of {digest}: the bytes received have digest {received}",
                     hint="send it again from the start",
                 )
-            return self._place(part, path)
+            return self._place(part, digest)
 
     # --- housekeeping ---
 
@@ -169,44 +191,77 @@ class Blobs:
         if among is not None:
             for digest in among - keep:
                 with self._lock(digest):
-                    gone += _delete_older(self.path(digest), before)
+                    gone += self._delete_older(digest, before)
                     for part in self._parts.glob(f"*{digest}"):
                         gone += _delete_older(part, before)
             return gone
-        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
-            digest = path.parent.name + path.name
+        for digest in self._digests():
             if digest not in keep and _DIGEST.fullmatch(digest):
                 with self._lock(digest):
-                    gone += _delete_older(path, before)
+                    gone += self._delete_older(digest, before)
         for part in self._parts.iterdir():
             named = part.name[-64:] if _DIGEST.fullmatch(part.name[-64:]) else "00"
             with self._lock(named):
                 gone += _delete_older(part, before)
         return gone
 
+    def _digests(self) -> Iterator[str]:
+        """The names of all blobs."""
+        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
+            yield path.parent.name + path.name
+
+    def _delete_older(self, digest: str, before: float) -> int:
+        return _delete_older(self.path(digest), before)
+
     def disk_bytes(self) -> int:
         """Bytes of all blobs, whole and half."""
         return sum(_size(path) for path in self.folder.rglob("*") if path.is_file())
 
     def _part(self, digest: str, owner: str) -> Path:
+        self.path(digest)
         return self._parts / (f"{owner}-{digest}" if owner else digest)
 
-    def _lock(self, digest: str) -> threading.Lock:
-        return self._locks[int(digest[:2], 16)]
+    @contextmanager
+    def _lock(self, digest: str) -> Iterator[None]:
+        """One at a time for blobs of these first letters, of all threads and processes."""
+        place = int(digest[:2], 16)
+        with self._locks[place]:
+            fcntl.lockf(self._lock_file, fcntl.LOCK_EX, 1, place)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, place)
 
     def _check_size(self, size: int) -> None:
         if size > self.max_size:
             raise PayloadTooLarge(f"blob of {size:,} bytes exceeds the limit of {self.max_size:,}")
 
-    def _place(self, source: Path, path: Path) -> int:
+    def _place(self, source: Path, digest: str) -> int:
         """Make a complete file durable under its name; its bytes."""
+        path = self.path(digest)
         with source.open("rb") as file:
             os.fsync(file.fileno())
         if not path.parent.exists():
             path.parent.mkdir(exist_ok=True)
             sync_folder(self.folder)
         os.replace(source, path)
-        return _touch(path)
+        return self._renew(digest)
+
+    def _renew(self, digest: str) -> int:
+        """Restart the grace period of a blob; its bytes.
+
+        The name is durable even if the process that made it was killed.
+        """
+        path = self.path(digest)
+        os.utime(path)
+        sync_folder(path.parent)
+        return path.stat().st_size
+
+
+def no_blob(digest: str) -> NoBlob:
+    """The error that says that a blob is not here."""
+    hint = "it was never uploaded, or is no longer needed"
+    return NoBlob(f"no blob {digest}", hint=hint)
 
 
 def _size(path: Path) -> int:
@@ -214,16 +269,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _touch(path: Path) -> int:
-    """Restart the grace period of a blob; its bytes.
-
-    The name is durable even if the process that made it was killed.
-    """
-    os.utime(path)
-    sync_folder(path.parent)
-    return path.stat().st_size
 
 
 def _delete_older(path: Path, before: float) -> int:

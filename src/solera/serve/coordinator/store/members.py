@@ -20,11 +20,13 @@ from sqlalchemy import (
     update,
 )
 
+from solera.serve.coordinator.news import CLIENTS
 from solera.serve.coordinator.store.base import (
     Base,
     Conflict,
     Denied,
     NotFound,
+    changed,
     count_rows,
     find_row,
     first_row,
@@ -115,6 +117,7 @@ class Members(Base):
             )
             if not self._add(connection, clients, **asdict(client)):
                 raise Conflict(f"the key of client {name!r} is enrolled in another federation")
+            changed(connection, CLIENTS)
             connection.execute(
                 update(federations).filter_by(name=federation).values(next_client=number + 1)
             )
@@ -198,6 +201,7 @@ class Members(Base):
                 .values(status="failed", reason=plain(f"revoked: {reason}"), time=now)
             )
             note(connection, "revoked", now, federation=federation, client=id, reason=reason)
+            changed(connection, CLIENTS)
             return find_client(connection, federation, id)
 
     # --- leaving ---
@@ -241,6 +245,7 @@ class Members(Base):
                 )  # fmt: skip
                 gone[table.name] = connection.execute(change).rowcount
             note(connection, "left", now, federation=federation, reason=f"client {id}")
+            changed(connection, CLIENTS)
         self._empty_journal()
         return gone
 

@@ -93,6 +93,12 @@ class Watching(Base):
         with self._read() as connection:
             return [tuple(row) for row in connection.execute(chosen)]
 
+    def doing(self, federation: str) -> dict[int, str]:
+        """What clients said last that they do."""
+        with self._read() as connection:
+            chosen = select(clients.c.id, clients.c.doing).filter_by(federation=federation)
+            return {id: said for id, said in connection.execute(chosen) if said}
+
     def client_names(self, federation: str) -> dict[int, str]:
         """What clients are called."""
         with self._read() as connection:

@@ -50,6 +50,7 @@ def federation(store: Store, name: str) -> dict[str, Any]:
         by_job.setdefault(entry.job, []).append(entry)
     rows = store.clients(name)
     names = {row.id: row.name for row in rows}
+    doing = {row.id: row.doing or "" for row in rows}
     clients = [
         {
             "id": row.id,
@@ -68,7 +69,7 @@ def federation(store: Store, name: str) -> dict[str, Any]:
             "id": job.id,
             "owner": job.owner,
             "created": job.created,
-            "words": words.of_job(job, by_job.get(job.id, []), names),
+            "words": words.of_job(job, by_job.get(job.id, []), names, doing),
         }
         for job in reversed(store.jobs(name))
     ]
@@ -89,7 +90,7 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
     learner = described.get("learner") or {}
     return {
         "job": stored,
-        "words": words.of_job(stored, awaited, names),
+        "words": words.of_job(stored, awaited, names, store.doing(stored.federation)),
         "learner": learner.get("kind", "–") if isinstance(learner, dict) else str(learner),
         "progress": store.progress(stored.id),
         "model": model,

@@ -1,0 +1,122 @@
+"""Layers of images of many clients with channels last, as a GPU likes them: (C, B, H, W, channels).
+
+A convolution is one product per client of patches and weights, y = P(x) W. The gradient of x is a
+convolution again: patches of the gradient of y times the weights, flipped and with inputs and
+outputs exchanged. So nothing is ever added from columns back into an image, which is what takes
+the time in the usual way back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def patches(x: Any, kernel: int, padding: int) -> Any:
+    """The neighbourhood of every place, (clients, rows · places, kernel · kernel · channels)."""
+    if padding:
+        x = torch.nn.functional.pad(x, (0, 0, padding, padding, padding, padding))
+    clients, rows, height, width, channels = x.shape
+    out = (height - kernel + 1, width - kernel + 1)
+    by_client, by_row, by_line, by_place, by_channel = x.stride()
+    around = x.as_strided(
+        (clients, rows, *out, kernel, kernel, channels),
+        (by_client, by_row, by_line, by_place, by_line, by_place, by_channel),
+    )
+    return around.reshape(clients, rows * out[0] * out[1], kernel * kernel * channels)
+
+
+class Convolution(torch.autograd.Function):  # type: ignore[misc]
+    """y = P(x) W + b, and its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, padding: int) -> Any:
+        clients, rows, height, width, _ = x.shape
+        outputs, _, kernel, _ = weight.shape[1:]
+        around = patches(x, kernel, padding)
+        columns = weight.permute(0, 3, 4, 2, 1).reshape(clients, -1, outputs)
+        y = torch.baddbmm(bias.unsqueeze(1), around, columns)
+        ctx.save_for_backward(around, weight)
+        ctx.padding = padding
+        grown = 2 * padding - kernel + 1
+        return y.view(clients, rows, height + grown, width + grown, outputs)
+
+    @staticmethod
+    def backward(ctx: Any, error: Any) -> Any:
+        around, weight = ctx.saved_tensors
+        clients, outputs, inputs, kernel, _ = weight.shape
+        flat = error.reshape(clients, -1, outputs)
+        by_weight = torch.bmm(around.transpose(1, 2), flat)
+        by_weight = by_weight.view(clients, kernel, kernel, inputs, outputs)
+        before = None
+        if ctx.needs_input_grad[0]:
+            flipped = weight.flip(3, 4).permute(0, 3, 4, 1, 2).reshape(clients, -1, inputs)
+            spread = kernel - 1 - ctx.padding
+            before = torch.bmm(patches(error, kernel, spread), flipped)
+            rows, height, width = error.shape[1:4]
+            grown = 2 * spread - kernel + 1
+            before = before.view(clients, rows, height + grown, width + grown, inputs)
+        return before, by_weight.permute(0, 4, 3, 1, 2), flat.sum(dim=1), None
+
+
+class Normalisation(torch.autograd.Function):  # type: ignore[misc]
+    """Batch normalisation and its gradients (Ioffe & Szegedy 2015, page 4)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, real: Any, epsilon: float) -> Any:
+        wide = x.to(weight.dtype)  # sums of many short numbers need long ones
+        places = x.shape[2] * x.shape[3]
+        if real is None:
+            count = None
+            variance, mean = torch.var_mean(wide, dim=(1, 2, 3), correction=0)
+        else:
+            counted = real[:, :, None, None, None]
+            count = (real.sum(dim=1) * places)[:, None]
+            mean = (wide * counted).sum(dim=(1, 2, 3)) / count
+            spread = (wide - _per_channel(mean)) ** 2 * counted
+            variance = spread.sum(dim=(1, 2, 3)) / count
+        inverse = (variance + epsilon).rsqrt()
+        scale = weight * inverse
+        shift = torch.addcmul(bias, mean, scale, value=-1)
+        y = torch.addcmul(_per_channel(shift), wide, _per_channel(scale)).to(x.dtype)
+        ctx.save_for_backward(x, weight, mean, inverse, real, count)
+        ctx.mark_non_differentiable(mean, variance)
+        return y, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, error: Any, _mean: Any, _variance: Any) -> Any:
+        x, weight, mean, inverse, real, count = ctx.saved_tensors
+        wide, of = error.to(weight.dtype), x.to(weight.dtype)
+        if count is None:
+            count = float(x.shape[1] * x.shape[2] * x.shape[3])
+        total = wide.sum(dim=(1, 2, 3))
+        # Σ e x̂ with x̂ = (x − mean) / deviation
+        along = ((wide * of).sum(dim=(1, 2, 3)) - total * mean) * inverse
+        # dL/dx = scale · (e − Σe/n − x̂ Σ(e x̂)/n), written as a e + b x + c
+        scale = weight * inverse
+        slope = -scale * inverse * along / count
+        constant = -scale * total / count - slope * mean
+        through_statistics = torch.addcmul(_per_channel(constant), of, _per_channel(slope))
+        if real is not None:
+            through_statistics = through_statistics * real[:, :, None, None, None]
+        before = torch.addcmul(through_statistics, wide, _per_channel(scale)).to(x.dtype)
+        return before, along, total, None, None
+
+
+def convolve(x: Any, weight: Any, bias: Any, padding: int) -> Any:
+    """Convolutions of each client's images (C, B, H, W, in) with its weights (C, out, in, k, k)."""
+    return Convolution.apply(x, weight, bias, padding)
+
+
+def normalise(x: Any, weight: Any, bias: Any, real: Any, epsilon: float) -> tuple[Any, Any, Any]:
+    """Each channel of a client with mean 0 and variance 1, scaled; and that mean and variance.
+
+    ``real`` marks the rows that count, (C, B), or is None for all.
+    """
+    return Normalisation.apply(x, weight, bias, real, epsilon)
+
+
+def _per_channel(values: Any) -> Any:
+    """(C, channels) beside (C, B, H, W, channels)."""
+    return values[:, None, None, None, :]

@@ -1,0 +1,185 @@
+"""What a GPU runs, as far as a CPU can tell: other layouts, other precisions, repeated work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import solera as so
+from solera.core.clients import Segments
+from solera.core.rng import stream_keys
+from solera.learn.averaging import models, nn
+from solera.learn.averaging.training import batched, batched_models, devices, recorded
+from solera.learn.averaging.training.architecture import Architecture
+from solera.learn.averaging.training.batched import train_batched
+from solera.learn.averaging.training.batched_models import Correction
+from solera.learn.averaging.training.batches import TrainingConfig
+from solera.learn.averaging.training.client_rows import ClientRows
+
+NETWORKS = {
+    "kernel 4": nn.simple_cnn((11, 10, 2), 5),
+    "batch normalisation": nn.complex_cnn((9, 8, 1), 5),
+    "pooling and dropout": nn.conv_net((8, 8, 3), 5, channels=(3, 4), dense=8, dropout=0.2),
+}
+UNEVEN, EVEN = np.array([7, 3, 6, 1]), np.array([6, 6, 6])
+
+
+def as_on_gpu(monkeypatch):
+    """Let a CPU take the paths of a GPU: channels last, all clients at once, repeated work."""
+    monkeypatch.setattr(batched_models, "is_gpu", lambda device: True)
+    monkeypatch.setattr(batched, "is_gpu", lambda device: True)
+    monkeypatch.setattr(batched, "tile_size", lambda *_: 100)
+    monkeypatch.setattr(recorded, "_known", recorded.OrderedDict())
+
+
+def trained(model, sizes, config, dtype="float64", seed=0, start=True):
+    """What training changes, and the losses."""
+    rng = np.random.default_rng(seed)
+    architecture = model if isinstance(model, Architecture) else Architecture(model)
+    width = architecture.inputs or 12
+    X = rng.normal(size=(sizes.sum(), width)).astype(dtype)
+    y = rng.integers(0, 5, sizes.sum())
+    keys = stream_keys(0, "test", 0, np.arange(len(sizes)))
+    sent = architecture.training_layout.arrange(torch.tensor(architecture.start(seed, dtype)))
+    rows = ClientRows(
+        Segments(X, y, np.cumsum(sizes) - sizes, sizes), keys, "softmax", np.arange(5), sent
+    )
+    weights = torch.empty(len(sizes), len(sent), dtype=sent.dtype)
+    losses, _ = train_batched(
+        architecture, weights, rows, config, Correction(anchor=sent), start=sent
+    )
+    return weights.numpy(), losses
+
+
+@pytest.mark.parametrize("sizes", [UNEVEN, EVEN], ids=["uneven", "even"])
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_channels_last_trains_as_channels_first(network, sizes, monkeypatch):
+    config = TrainingConfig("softmax", 0.05, batch_size=4, momentum=0.5, epochs=2)
+    wanted, losses = trained(network, sizes, config)
+    as_on_gpu(monkeypatch)
+    got, got_losses = trained(network, sizes, config)
+    # Batch normalisation of one row divides by almost nothing.
+    deep = isinstance(network, models.ComplexCNN)
+    assert np.abs(got - wanted).max() < (1e-6 if deep else 1e-12)
+    assert np.allclose(got_losses, losses, atol=1e-6 if deep else 1e-12)
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_channels_last_predicts_as_channels_first(network, monkeypatch):
+    architecture = Architecture(network)
+    X = np.random.default_rng(0).normal(size=(6, architecture.inputs))
+    start = architecture.start(0, "float64")
+    wanted = so.learn.averaging.learner.outputs_of(architecture, start, X, "cpu")
+    as_on_gpu(monkeypatch)
+    got = so.learn.averaging.learner.outputs_of(architecture, start, X, "cpu")
+    assert np.abs(got - wanted).max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    "model",
+    [nn.mlp(12, 40, 5), NETWORKS["kernel 4"], models.described(torch.nn.Linear(12, 5))],
+    ids=["dense", "images", "module"],
+)
+def test_bfloat16_is_near_float32_and_not_it(model, monkeypatch):
+    as_on_gpu(monkeypatch)
+    plain = TrainingConfig("softmax", 0.01, batch_size=3)
+    wanted, losses = trained(model, EVEN, plain, "float32")
+    short = TrainingConfig("softmax", 0.01, batch_size=3, precision="bfloat16")
+    got, got_losses = trained(model, EVEN, short, "float32")
+    assert got.dtype == np.float32
+    assert 0 < np.linalg.norm(got - wanted) < 0.1 * np.linalg.norm(wanted)
+    assert np.allclose(got_losses, losses, rtol=0.05)
+
+
+def played_back(monkeypatch):
+    """A recorder for a CPU, strict as a graph: work is done on inputs and results of its own."""
+    made = []
+
+    def record(work, inputs):
+        own = [value.clone() for value in inputs]
+        results = [value.clone() for value in work(*own)]
+        made.append(work)
+
+        def play(*inputs):
+            for mine, value in zip(own, inputs, strict=True):
+                mine.copy_(value)
+            for result, value in zip(results, work(*own), strict=True):
+                result.copy_(value)
+            return results
+
+        return play
+
+    monkeypatch.setattr(recorded, "record", record)
+    return made
+
+
+def test_rounds_alike_are_recorded_once_and_change_nothing(monkeypatch):
+    config = TrainingConfig("softmax", 0.05, batch_size=4, epochs=2)
+    architecture = Architecture(NETWORKS["kernel 4"])
+    as_on_gpu(monkeypatch)
+    made = played_back(monkeypatch)
+    got = [trained(architecture, EVEN, config, seed=seed) for seed in (1, 2, 3, 4)]
+    assert len(made) == 1
+    for seed, (changes, losses) in zip((1, 2, 3, 4), got, strict=True):
+        monkeypatch.setattr(recorded, "_known", recorded.OrderedDict())
+        wanted, wanted_losses = trained(architecture, EVEN, config, seed=seed)
+        assert np.array_equal(changes, wanted)  # nothing was overwritten by a later round
+        assert np.array_equal(losses, wanted_losses)
+
+
+@pytest.mark.parametrize(
+    ("network", "sizes", "change"),
+    [
+        ("kernel 4", UNEVEN, {}),
+        ("pooling and dropout", EVEN, {}),
+        ("kernel 4", EVEN, {"lr": 0.2}),
+    ],
+    ids=["other sizes", "draws", "another rate"],
+)
+def test_what_does_not_repeat_is_not_recorded(network, sizes, change, monkeypatch):
+    as_on_gpu(monkeypatch)
+    made = played_back(monkeypatch)
+    architecture = Architecture(NETWORKS[network])
+    for turn in range(2):
+        values = {"lr": 0.1, **(change if turn else {})}
+        trained(architecture, sizes, TrainingConfig("softmax", batch_size=4, **values))
+    assert not made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_compiled_steps_trace_without_a_break(precision, monkeypatch):
+    """The same arithmetic through PyTorch's tracer, without the compiler that comes after it."""
+    as_on_gpu(monkeypatch)
+    compiled = torch.compile
+
+    def traced(function, **options):
+        return compiled(function, backend="aot_eager", fullgraph=True, **options)
+
+    monkeypatch.setattr(torch, "compile", traced)
+    batched_models.compiled_objective.cache_clear()
+    architecture = Architecture(NETWORKS["batch normalisation"])
+    config = {"loss": "softmax", "lr": 0.01, "batch_size": 3, "precision": precision}
+    wanted, _ = trained(architecture, EVEN, TrainingConfig(**config), "float32")
+    got, _ = trained(architecture, EVEN, TrainingConfig(compile=True, **config), "float32")
+    batched_models.compiled_objective.cache_clear()
+    torch._dynamo.reset()
+    assert np.allclose(got, wanted, atol=1e-5)
+
+
+def test_tensor_cores_are_used_in_tf32_alone():
+    before = torch.get_float32_matmul_precision()
+    with devices.tensor_cores("tf32"):
+        assert torch.get_float32_matmul_precision() == "high"
+    with devices.tensor_cores("bfloat16"):
+        assert torch.get_float32_matmul_precision() == before
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("argument", [{"precision": "tf32"}, {"compile": True}])
+def test_what_needs_a_gpu_says_so(argument):
+    fed = so.simulate(np.eye(6), np.arange(6) % 2, clients=2, seed=0)
+    learner = so.FedAvg(nn.linear(6, 2), rounds=1, device="cpu", **argument)
+    with pytest.raises(so.errors.UsageError, match="on a GPU"):
+        learner.fit(fed)

@@ -1,0 +1,142 @@
+"""Blobs in a bucket, against a real S3 server (moto's) where there is one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+for library in ("fastapi", "httpx", "sqlalchemy"):
+    pytest.importorskip(library, reason="the extra 'serve' is not installed")
+
+import httpx  # noqa: E402
+
+from solera.core.errors import PayloadError, UsageError  # noqa: E402
+from solera.serve.coordinator.store import s3  # noqa: E402
+from solera.serve.coordinator.store.blobs import NoBlob  # noqa: E402
+from solera.serve.coordinator.store.s3 import Bucket, BucketBlobs, StoreAway  # noqa: E402
+
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"}
+KEYS["AWS_SECRET_ACCESS_KEY"] = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+DATA = bytes(range(256)) * 40
+DIGEST = hashlib.sha256(DATA).hexdigest()
+SECONDS = 120
+
+
+def test_a_request_is_signed_as_amazon_documents_it():
+    """The example "GET Object" of *Signature Calculations for the Authorization Header*."""
+    bucket = Bucket("s3://examplebucket", KEYS)
+    bucket._host = "examplebucket.s3.amazonaws.com"
+    empty = hashlib.sha256(b"").hexdigest()
+    given = ("GET", "/test.txt", "", {"range": "bytes=0-9"}, empty, "20130524T000000Z")
+    signed = bucket._signed(*given)["authorization"]
+    expected = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
+    assert signed.endswith(f"Signature={expected}")
+
+
+@pytest.mark.parametrize("url", ["s3://", "bucket", "https://bucket/x"])
+def test_what_is_no_bucket_is_an_error(url):
+    with pytest.raises(UsageError, match="is no bucket"):
+        Bucket(url, KEYS)
+
+
+def test_missing_keys_are_named():
+    with pytest.raises(UsageError, match="AWS_SECRET_ACCESS_KEY is not set"):
+        Bucket("s3://cardio", {"AWS_ACCESS_KEY_ID": "a"})
+
+
+def test_a_store_that_is_away_is_an_error(monkeypatch):
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+        with pytest.raises(StoreAway, match="ConnectError"):
+            Bucket("s3://cardio", {**KEYS, "AWS_ENDPOINT_URL": url}).head("x")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The address of a new S3 server."""
+    peers = Path(os.environ.get("SOLERA_PEERS", ".peers"))
+    program = shutil.which("moto_server") or shutil.which(peers / "moto" / "bin" / "moto_server")
+    if program is None:
+        pytest.skip("moto is not installed: SOLERA_PEERS names a folder with an environment moto")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    running = subprocess.Popen([program, "-H", "127.0.0.1", "-p", str(port)], **quiet)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        end = time.monotonic() + SECONDS
+        while True:
+            try:
+                httpx.put(f"{url}/cardio").raise_for_status()
+                break
+            except httpx.TransportError:
+                assert running.poll() is None, "the S3 server did not start"
+                assert time.monotonic() < end, "the S3 server does not listen"
+                time.sleep(0.1)
+        yield url
+    finally:
+        running.kill()
+        running.wait()
+
+
+@pytest.fixture
+def blobs(server, tmp_path):
+    bucket = Bucket(f"s3://cardio/{tmp_path.name}", {**KEYS, "AWS_ENDPOINT_URL": server})
+    return BucketBlobs(tmp_path, bucket)
+
+
+def test_what_is_put_is_read_back(blobs):
+    assert blobs.put(DATA) == blobs.put(DATA) == DIGEST
+    assert DIGEST in blobs
+    assert blobs.read(DIGEST) == DATA
+    assert blobs.size(DIGEST) == len(DATA)
+    assert blobs.read_small(DIGEST, 10) is None
+    size, pieces = blobs.stream(DIGEST, 300, 399)
+    assert (size, b"".join(pieces)) == (len(DATA), DATA[300:400])
+    assert b"".join(blobs.stream(DIGEST, len(DATA), len(DATA) + 9)[1]) == b""
+    assert sorted(os.listdir(blobs.folder)) == ["lock", "parts"]
+    assert not list((blobs.folder / "parts").iterdir())
+
+
+def test_what_is_not_there_is_named(blobs):
+    for call in (blobs.read, blobs.size, blobs.finish):
+        with pytest.raises(NoBlob, match=DIGEST):
+            call(DIGEST)
+    assert DIGEST not in blobs
+
+
+def test_an_upload_in_pieces_is_checked_before_it_is_stored(blobs):
+    other = hashlib.sha256(b"something else").hexdigest()
+    for digest in (DIGEST, other):
+        for start in range(0, len(DATA), 3000):
+            blobs.append(digest, start, DATA[start : start + 3000], "cardio@1")
+    assert blobs.finish(DIGEST, "cardio@1") == len(DATA)
+    assert blobs.read(DIGEST) == DATA
+    with pytest.raises(PayloadError, match="have digest"):
+        blobs.finish(other, "cardio@1")
+    assert other not in blobs
+
+
+def test_only_old_blobs_that_nobody_needs_are_collected(blobs):
+    kept, gone = blobs.put(b"kept"), blobs.put(b"gone")
+    assert blobs.collect({kept}) == 0, "both are new"
+    assert blobs.collect({kept}, grace=-60) == 1
+    assert kept in blobs
+    assert gone not in blobs
+
+
+def test_names_come_in_pages(blobs, monkeypatch):
+    monkeypatch.setattr(s3, "_PAGE", 2)
+    for number in range(3):
+        blobs.put(str(number).encode())
+    assert len(list(blobs.bucket.names())) == 3
