@@ -5,13 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-import solera as so
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -52,9 +49,7 @@ SHOWS = {
 }
 SLOW = {"vertical_adult", "vertical_credit2"}
 """The same protocols on few rows are tested always."""
-SECONDS = 180
-ALONE = {"PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
-"""Other tests have the other cores."""
+SECONDS = 900
 
 
 def needs(package):
@@ -67,19 +62,6 @@ def marks(example):
     return slow + ([needs(NEEDS[example])] if example in NEEDS else [])
 
 
-def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    package = str(Path(so.__file__).parents[1])
-    paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, str(path)],
-        cwd=folder,
-        env={**os.environ, **ALONE, "PYTHONPATH": paths, **environment},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=SECONDS,
-    )
-
-
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=marks(path.stem)) for path in EXAMPLES],
@@ -90,7 +72,7 @@ def test_example_runs(path, tmp_path, request):
         request.getfixturevalue("shared_data")
         if not (Path(os.environ["SOLERA_DATA"]) / FILES[path.stem]).is_file():
             pytest.skip(f"{FILES[path.stem]} is not in SOLERA_DATA")
-    done = run(path, tmp_path)
+    done = run_program(path, folder=tmp_path, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     assert re.search(SHOWS[path.stem], done.stdout), done.stdout
     assert "fewer rows" not in done.stderr, "an example follows its own advice"
@@ -99,7 +81,8 @@ def test_example_runs(path, tmp_path, request):
 
 def test_a_missing_file_is_named(tmp_path):
     nowhere = {"SOLERA_DATA": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "SOLERA_OFFLINE": "1"}
-    done = run(ROOT / "examples" / "carbon_nanotubes_regression.py", tmp_path, **nowhere)
+    example = ROOT / "examples" / "carbon_nanotubes_regression.py"
+    done = run_program(example, folder=tmp_path, seconds=SECONDS, **nowhere)
     assert done.returncode == 1
     assert "put carbon_nanotubes.csv.gz into" in done.stderr
     assert "Traceback" not in done.stderr

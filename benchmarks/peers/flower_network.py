@@ -65,7 +65,7 @@ class FlowerNetwork:
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
             "OMP_NUM_THREADS": "1",
             "PATH": f"{binaries}:{os.environ['PATH']}",
             "PYTHONPATH": str(folder / "site"),

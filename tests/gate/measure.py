@@ -2,8 +2,9 @@
 
 Every ask is answered by a client that holds all rows and by one client for each row left out, each
 with a memory of its own. With eᵢ the change of a number when row i is left out, its effective rows
-are (Σ|eᵢ|)² / Σeᵢ². So are those of the difference of any two numbers of one name, of one reply or
-of two, whose changes are the differences of theirs.
+are (Σ|eᵢ|)² / Σeᵢ². So are those of the difference of two numbers of one name, of one reply or of
+two, whose changes are the differences of theirs: of any two counts, since the asker may put cells
+in any order, and of two sums of the same column, be they of other cells.
 
 What is compared with what, and why:
 
@@ -111,6 +112,8 @@ class Changes:
     where: list[str]
     """Of which ask each number is, and which one."""
     places: Any
+    columns: Any
+    """Numbers are subtracted from those with the same: 0 for counts, the last axis for sums."""
     alone: Any
     """Marks what stands for a withheld number, which is not subtracted from others."""
 
@@ -175,13 +178,16 @@ class Hostile:
             changes[i] = value - same
         changes[:, again] = np.nan
         where = [f"{at}: {name}[{k}]" for k in range(len(value))]
-        return Changes(value, changes, where, np.arange(len(value)), mark > SENT)
+        places = np.arange(len(value))
+        columns = places % here.widths[name]
+        if np.array_equal(value, np.rint(value)):
+            columns = np.zeros_like(places)
+        return Changes(value, changes, where, places, columns, mark > SENT)
 
-    def leak(self, *, columns_apart: bool = False) -> Leak:
+    def leak(self, *, same_place: bool = False) -> Leak:
         """The fewest effective rows of any number, or of the difference of two of one name.
 
-        ``columns_apart``: only differences of two replies at the same place, where numbers at
-        different places are of different columns.
+        ``same_place``: only differences of two replies, each number less the one at its place.
         """
         worst = Leak(np.inf, "")
         for changes in self._by_name():
@@ -192,8 +198,8 @@ class Hostile:
             some = np.flatnonzero(~changes.alone & np.isfinite(changes.of_rows).any(axis=0))
             for k, a in enumerate(some[1:], 1):
                 before = some[:k]
-                if columns_apart:
-                    before = before[changes.places[before] == changes.places[a]]
+                alike = changes.places if same_place else changes.columns
+                before = before[alike[before] == alike[a]]
                 apart = changes.of_rows[:, [a]] - changes.of_rows[:, before]
                 rows = effective(apart, np.maximum(size[before], size[a]))
                 if rows.min(initial=np.inf) < worst.rows:
@@ -216,6 +222,7 @@ class Hostile:
                 np.concatenate([c.of_rows for c in found], axis=1),
                 [where for c in found for where in c.where],
                 np.concatenate([c.places for c in found]),
+                np.concatenate([c.columns for c in found]),
                 np.concatenate([c.alone for c in found]),
             )
 
@@ -224,7 +231,9 @@ class _Told:
     """The numbers of a reply by name, what became of each, and what the task gave."""
 
     def __init__(self, reply: Any, owner: Owner) -> None:
-        self.values = _numbers(reply)
+        arrays = _arrays(reply)
+        self.values = {name: value.reshape(-1) for name, value in arrays.items()}
+        self.widths = {n: a.shape[-1] if a.ndim > 1 else max(1, a.size) for n, a in arrays.items()}
         self.plain = _numbers(owner.ungated)
         became: dict[str, Any] = {}
         for entry, marks in owner.gate.outcome.items():
@@ -241,21 +250,25 @@ class _Told:
 
 
 def _numbers(reply: Any, at: str = "") -> dict[str, Any]:
-    """Every array or number of a reply by its path, flat."""
+    return {name: value.reshape(-1) for name, value in _arrays(reply, at).items()}
+
+
+def _arrays(reply: Any, at: str = "") -> dict[str, Any]:
+    """Every array or number of a reply by its path."""
     if isinstance(reply, dict):
         found: dict[str, Any] = {}
         for key, value in reply.items():
-            found |= _numbers(value, f"{at}.{key}" if at else str(key))
+            found |= _arrays(value, f"{at}.{key}" if at else str(key))
         return found
     if isinstance(reply, list):
         found = {}
         for i, value in enumerate(reply):
-            found |= _numbers(value, f"{at}[{i}]")
+            found |= _arrays(value, f"{at}[{i}]")
         return found
     if isinstance(reply, bool | int | float | np.generic | np.ndarray):
         value = np.asarray(reply)
         if value.dtype.kind in "biuf":
-            return {at: value.astype(float).reshape(-1)}
+            return {at: value.astype(float)}
     return {}
 
 

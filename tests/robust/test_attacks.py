@@ -81,7 +81,7 @@ class _Gone:
         self.clients = clients
 
     def faults(self, ask, clients):
-        from solera.engines.blocks import Faults
+        from solera.engines.faults import Faults
 
         gone = np.isin(clients, self.clients)
         gone &= ask.task.startswith("averaging")

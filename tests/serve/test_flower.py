@@ -92,11 +92,12 @@ def over(nodes, job="run-1", **options):
     return over_nodes(nodes, job=job, clients=CLIENTS, seconds=60, seed=3, **options)
 
 
+CENTRES = load_iris(return_X_y=True)[0][[0, 60, 120]]
 LEARNERS = {
     "FedHEONN": lambda: so.FedHEONN(lam=0.01),
-    "FedKMeans": lambda: so.FedKMeans(3, rounds=2),
-    "FedHistGBDT": lambda: so.FedHistGBDT(rounds=2, max_depth=2, min_rows=5),
     "FedAvg": lambda: so.FedAvg(so.nn.mlp(4, 5, 3), rounds=2, dtype="float64"),
+    "FedKMeans": lambda: so.FedKMeans(3, rounds=2, init=CENTRES),
+    "FedHistGBDT": lambda: so.FedHistGBDT(rounds=1, max_depth=2, min_rows=5),
 }
 
 

@@ -164,7 +164,6 @@ def serve(
             help="Megabytes that a client, or drivers, may have uploaded and not used yet.",
         ),
     ] = 4096,
-    config: CoordinatorConfig = None,
     workers: Annotated[
         int,
         typer.Option(min=1, max=256, help="Processes behind the address; several need PostgreSQL."),
@@ -177,6 +176,7 @@ def serve(
             "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL are read.",
         ),
     ] = None,
+    config: CoordinatorConfig = None,
 ) -> None:
     """Run a coordinator until it is interrupted.
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
 from solera.core.disclosure.evidence import Persons, Sums
-from solera.core.disclosure.memory import Memory
+from solera.core.disclosure.memory import Memory, row_digests
 from solera.core.errors import GateRefusal
 
 if TYPE_CHECKING:
@@ -43,6 +43,16 @@ class Leaving:
     """What became of every number of an entry, in its shape: sent (0), withheld (1), or an earlier
     one (2); other marks where something else stands for it (3 and 4: another number of the cell
     became 1 or 2 before)."""
+
+    def __post_init__(self) -> None:
+        self._given = self.reply
+        self._behind: dict[Behind, Mapping[str, Sums]] = {}
+
+    def behind(self, says: Behind) -> Mapping[str, Sums]:
+        """The rows behind the reply that the task gave; releases that ask the same share it."""
+        if says not in self._behind:
+            self._behind[says] = says(self.client, self.ask, self._given)
+        return self._behind[says]
 
     @property
     def limits(self) -> ReleaseLimits:
@@ -156,7 +166,7 @@ class Cells(Release):
     def judge(self, leaving: Leaving) -> Any:
         if not any(map(leaving.holds, self.entries)):
             return leaving.reply
-        found = self.behind(leaving.client, leaving.ask, leaving.reply)
+        found = leaving.behind(self.behind)
         behind = {
             entry: sums
             for entry, sums in found.items()
@@ -230,7 +240,9 @@ class Cells(Release):
             small = small | ((rows > 0) & (rows < least))
             counts = rows if counts is None else np.maximum(counts, rows)
         small = self._not_by_subtraction(leaving, np.asarray(small), counts, least)
-        few = {e: sums.effective(leaving.persons(sums)) < least for e, sums in behind.items()}
+        few = {
+            e: sums.effective(leaving.persons(sums), least) < least for e, sums in behind.items()
+        }
         if self.whole:
             small = np.logical_or.reduce([small, *(marks.any(axis=1) for marks in few.values())])
         return {entry: small[:, None] | marks for entry, marks in few.items()}
@@ -318,12 +330,12 @@ class Update(Release):
                 "an update of this size tells rows; it needs noise or the policy 'trusted'"
             )
         limits = leaving.limits
-        found = self.behind(leaving.client, leaving.ask, leaving.reply)
+        found = leaving.behind(self.behind)
         behind = {entry: found[entry] for entry in self.entries}
         rows = leaving.client.data.X
         X = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float)
         X = X.reshape(len(X), -1)
-        distinct = len(np.unique(X, axis=0))
+        distinct = len(np.unique(row_digests(X + 0.0)))  # 0 and −0 are the same
         parameters = sum(int(np.prod(sums.shape)) for sums in behind.values())
         if distinct < limits.min_rows or parameters > limits.parameters * distinct:
             raise leaving.refuse(

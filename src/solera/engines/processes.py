@@ -47,8 +47,9 @@ from solera.engines.asks import (
     block_from_payload,
     block_to_payload,
 )
-from solera.engines.blocks import MEMORY, FaultModel, Runner, Simulated, States
+from solera.engines.blocks import MEMORY, Runner, Simulated, States
 from solera.engines.child import Child
+from solera.engines.faults import FaultModel
 from solera.engines.threads import cores
 
 _NOBODY = np.empty(0, dtype=np.int64)

@@ -39,7 +39,8 @@ from solera.engines.asks import (
     block_from_payload,
     block_to_payload,
 )
-from solera.engines.blocks import MEMORY, FaultModel, Runner, Simulated, States
+from solera.engines.blocks import MEMORY, Runner, Simulated, States
+from solera.engines.faults import FaultModel
 
 _NOBODY = np.empty(0, dtype=np.int64)
 _TRIES = 3

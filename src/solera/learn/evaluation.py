@@ -17,10 +17,8 @@ from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import (
     PARTS,
     Array,
-    BoolArray,
     Client,
     ClientGroup,
-    FloatArray,
     IntArray,
     Part,
     Rows,
@@ -42,6 +40,7 @@ from solera.core.task import group_task
 from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
 from solera.learn.base import Predictor
+from solera.learn.count_metrics import metrics_of, metrics_of_many, rows_counted, summed
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
 from solera.learn.score_metrics import Scores, quantile, wilson
 from solera.learn.scores import (
@@ -352,7 +351,7 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
     parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
     found = [evaluate(model, federation, part, per_client=False).counts for part in parts]
     total = summed(found)
-    return Evaluation(metrics(total), {}, total)
+    return Evaluation(metrics_of(total), {}, total)
 
 
 def evaluate_rows(
@@ -418,95 +417,13 @@ class Gather(Aggregation):
         return partial["clients"], partial["stacked"]
 
 
-def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The counts of several clients as one."""
-    total: dict[str, Any] = map_leaves(lambda *leaves: sum(leaves), *counts)
-    return total
-
-
 def evaluation_of(counts: Mapping[int, dict[str, Any]]) -> Evaluation | None:
     """What clients counted, each with a model of its own; None without any."""
     if not counts:
         return None
     total = summed(list(counts.values()))
-    return Evaluation(metrics(total), {client: metrics(c) for client, c in counts.items()}, total)
-
-
-def rows_counted(counts: dict[str, Any]) -> Any:
-    """Rows behind folded counts, or behind those of each client."""
-    return counts["confusion"].sum(axis=(-2, -1)) if "confusion" in counts else counts["rows"]
-
-
-def metrics(counts: dict[str, Any]) -> dict[str, float]:
-    """The metrics of folded counts."""
-    found = metrics_of_many(map_leaves(lambda leaf: np.asarray(leaf)[None], counts))
-    return {name: float(values[0]) for name, values in found.items()}
-
-
-metrics_of = metrics
-"""The same, where ``metrics`` is a parameter."""
-
-
-def metrics_of_many(counts: dict[str, Any]) -> dict[str, FloatArray]:
-    """The metrics of many clients' counts, whose first axis is the client."""
-    if "confusion" in counts:
-        return class_metrics(counts["confusion"])
-    return label_metrics(counts) if "exact" in counts else number_metrics(counts)
-
-
-def class_metrics(confusion: IntArray) -> dict[str, FloatArray]:
-    """From confusion matrices, clients × true × predicted classes."""
-    hits = np.diagonal(confusion, axis1=1, axis2=2)
-    true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
-    present = true > 0
-    occurs = present | (predicted > 0)
-    recall = ratio(hits, true)
-    return {
-        "accuracy": ratio(hits.sum(axis=1), confusion.sum(axis=(1, 2))),
-        "balanced_accuracy": _mean_where(recall, present),
-        "macro_precision": _mean_where(ratio(hits, predicted), occurs),
-        "macro_recall": _mean_where(recall, occurs),
-        "macro_f1": _mean_where(ratio(2 * hits, true + predicted), occurs),
-    }
-
-
-def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
-    """From true positives, false positives and false negatives, clients × labels."""
-    hits = counts["true_positive"]
-    misses = counts["false_positive"] + counts["false_negative"]
-    rows = counts["rows"]
-    f1 = ratio(2 * hits, 2 * hits + misses)
-    return {
-        "subset_accuracy": ratio(counts["exact"], rows),
-        "hamming_loss": ratio(misses.sum(axis=1), rows * hits.shape[1]),
-        "micro_f1": ratio(2 * hits.sum(axis=1), (2 * hits + misses).sum(axis=1)),
-        "macro_f1": _mean_where(f1, 2 * hits + misses > 0),
-    }
-
-
-def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
-    """From sums of squares, clients × outputs; R² is the mean over outputs."""
-    rows = counts["rows"][:, None]
-    spread = counts["y2"] - counts["y"] ** 2 / rows
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r2 = np.where(spread > 0, 1 - counts["error2"] / spread, 0.0)
-    return {
-        "mse": (counts["error2"] / rows).mean(axis=1),
-        "mae": (counts["error"] / rows).mean(axis=1),
-        "r2": r2.mean(axis=1),
-    }
-
-
-def _mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:
-    """The mean of the chosen values of every line; 0 where none is chosen."""
-    return ratio((values * chosen).sum(axis=1), chosen.sum(axis=1))
-
-
-def ratio(a: Any, b: Any) -> FloatArray:
-    """a / b, and 0 where b is 0."""
-    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    quotients: FloatArray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
-    return quotients
+    each = {client: metrics_of(counted) for client, counted in counts.items()}
+    return Evaluation(metrics_of(total), each, total)
 
 
 class Evaluate(Callback, Component):

@@ -95,7 +95,7 @@ def told(network):
     return network.driver().request("GET", path).json()["clients"][0]
 
 
-def until(ready, seconds=15):
+def until(ready, seconds=120):
     deadline = time.monotonic() + seconds
     while not (found := ready()):
         assert time.monotonic() < deadline, "it never happened"

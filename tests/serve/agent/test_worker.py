@@ -334,10 +334,10 @@ os.kill(os.getpid(), 9)
 
 @linux
 def test_no_process_outlives_an_owner_that_is_killed():
-    done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, timeout=300)
     left = {int(number) for number in done.stdout.split()}
     assert len(left) == 3
-    latest = time.monotonic() + 10
+    latest = time.monotonic() + 120
     while alive().keys() & left and time.monotonic() < latest:
         time.sleep(0.05)
     assert not alive().keys() & left

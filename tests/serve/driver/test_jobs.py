@@ -112,7 +112,7 @@ def get(network, path):
         driver.close()
 
 
-def until(network, job, ready, seconds=60):
+def until(network, job, ready, seconds=300):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         told = get(network, f"/v1/jobs/{job}")
@@ -218,7 +218,7 @@ def test_a_job_that_cannot_be_done_fails_with_its_reason(network):
     join(network, "north", "south", "west")
     text = MANAGED.format(name="bad", rounds=2).replace("FedLinear", "FedHEONN")
     start(network, text.replace("rounds = 2", "lam = -1.0"), "bad")
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while (told := get(network, "/v1/jobs/bad"))["state"] != "failed":
         assert time.monotonic() < end, told
         time.sleep(0.1)
@@ -298,7 +298,7 @@ def test_an_unsound_contribution_to_a_standing_job_is_turned_away_and_named(netw
     expected = so.FedHEONN(lam=0.1).fit(so.simulate(some_clients(1, 2)))
 
     def next_ask(task):
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             asks = connection.call("GET", "/v1/work?wait=1", wire.Work).asks
             if asks and asks[0].task == task:
@@ -378,7 +378,7 @@ def test_the_coordinator_signs_what_was_asked_and_what_came_back(network):
     home = network.folder / "coordinator"
     log, key = home / "audit.log", Identity.load(home / "identity").sign_key
     asked = get(network, "/v1/jobs/k")["progress"]["asks"]
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while True:
         lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
         replied = [x["facts"] for x in lines if x["event"] == "replied"]

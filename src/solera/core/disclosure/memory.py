@@ -74,7 +74,7 @@ class Memory:
             return conflict, instead
         for k, now in enumerate(sums.right.T):
             difference = right.astype(float) - now.astype(float)[:, None]
-            n = sums.effective_of(difference, persons)
+            n = sums.effective_of(difference, persons, least)
             for j in np.flatnonzero((n < least).any(axis=0)):
                 conflict[k, j] = True
                 instead[k, j] = released[np.argmax(n[:, j] < least), j]  # the first, for good

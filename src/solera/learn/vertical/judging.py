@@ -17,6 +17,7 @@ from solera.core.release import Cells, RowsOut
 from solera.core.replies import map_leaves
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
+from solera.learn.count_metrics import metrics_of, rows_counted, summed
 from solera.learn.evaluation import (
     Counted,
     Evaluation,
@@ -24,9 +25,6 @@ from solera.learn.evaluation import (
     _grid,
     _of_scores,
     count_rows,
-    metrics_of,
-    rows_counted,
-    summed,
 )
 from solera.learn.scores import Bins, ScoreGrid, Threshold, _scored, located, score_counts
 from solera.learn.vertical.party import (

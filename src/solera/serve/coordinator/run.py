@@ -11,7 +11,6 @@ import os
 import stat
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ _TURN_SECONDS = 0.0005
 """How long one thread computes while another waits to: with Python's 5 ms, a request that needs
 the interpreter four times waits 20 ms for somebody else's query."""
 _WRITE_SECONDS = 0.5
-_NOT_STARTED = 3
 _READ_AT_ONCE = 1 << 16
 """Bytes per connection: with asyncio's 256 kB a thousand of them need 600 MB."""
 
@@ -76,10 +74,10 @@ def coordinator_app(
         audit = AuditLog(folder / "audit.log", identity)
         await Supervisor(coordinator, url, folder / "jobs", audit, certificate).run()
 
-    async def write(coordinator: Coordinator) -> None:
+    async def beside(coordinator: Coordinator) -> None:
         await write_down(coordinator, certificate)
 
-    background = None if url is None else supervise if not worker else write
+    background = None if url is None else supervise if not worker else beside
     return create_app(
         store,
         blobs,
@@ -97,10 +95,10 @@ async def write_down(coordinator: Coordinator, certificate: Certificate | None) 
     while True:
         await asyncio.sleep(_WRITE_SECONDS)
         try:
-            if certificate is not None:
-                certificate.reload()
             await run_in_threadpool(coordinator.write_heard)
             await run_in_threadpool(coordinator.write_refusals, time.time())
+            if certificate is not None:
+                await run_in_threadpool(certificate.reload)
         except Exception:
             log.exception("a worker could not write down who was heard of")
 
@@ -180,8 +178,10 @@ def serve(
     asyncio.sslproto.SSLProtocol.max_size = _READ_AT_ONCE
     plain: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined]
     plain.max_size = _READ_AT_ONCE
-    pair = None if certificate is None or key is None else Certificate(certificate, key)
     options: Any = {"uploads": uploads, "bucket": bucket, "managed_token": new_token()}
+    pair = None
+    if certificate is not None and key is not None:
+        pair = Certificate(certificate, key)
 
     def work(worker: int | None) -> None:
         app = coordinator_app(folder, database, url, pair, worker=worker, **options)
@@ -218,8 +218,4 @@ def _listen(app: Any, host: str, port: int, pair: Certificate | None, *, shared:
     config.load()
     if pair is not None:
         pair.context = config.ssl
-    server = uvicorn.Server(config)
-    with suppress(KeyboardInterrupt):
-        server.run([listening_socket(host, port)] if shared else None)
-    if not server.started:
-        sys.exit(_NOT_STARTED)
+    uvicorn.Server(config).run([listening_socket(host, port)] if shared else None)

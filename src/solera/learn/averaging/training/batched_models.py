@@ -9,7 +9,7 @@ module that ``torch.func`` can stack.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -243,10 +243,23 @@ def error_before(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
 class BatchedLayers(BatchedModel):
     """Our layers, batched over clients, differentiated by autograd."""
 
+    def step(self, x: Any, target: Any, share: Any, training: Pass) -> Any:
+        if not (self.fused and is_gpu(x.device)):
+            return super().step(x, target, share, training)
+        views, gradients, losses = self._gradients(x, target, share, training)
+        torch()._foreach_add_(views, gradients, alpha=-self.config.lr)  # without copies in a row
+        return losses
+
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
+        _, gradients, losses = self._gradients(x, target, share, training)
+        return torch().cat([g.reshape(len(x), -1) for g in gradients], dim=1), losses
+
+    def _gradients(
+        self, x: Any, target: Any, share: Any, training: Pass
+    ) -> tuple[list[Any], Sequence[Any], Any]:
+        """Views of the trained parameters, their gradients, and the losses."""
         t = torch()
-        clients = len(x)
-        views = self.architecture.training_layout.views(self.weights[:clients])
+        views = self.architecture.training_layout.views(self.weights[: len(x)])
         trained = [slot.name for slot in self.architecture.layout.trained_slots]
         leaves = {name: views[name].detach().requires_grad_() for name in trained}
         objective = layered_objective
@@ -259,7 +272,7 @@ class BatchedLayers(BatchedModel):
             gradients = t.autograd.grad(total, list(leaves.values()))
         for name, value in moved.items():
             views[name].copy_(value)
-        return t.cat([g.reshape(clients, -1) for g in gradients], dim=1), losses
+        return [views[name] for name in trained], gradients, losses
 
 
 Objective = Callable[[Tensors, Any, Any, Any, Pass], tuple[Any, Any, Tensors]]

@@ -24,8 +24,7 @@ from solera.core.disclosure.groups import Trees
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
 from solera.core.task import task
-from solera.learn.evaluation import class_metrics
-from solera.learn.evaluation import metrics as metrics_of
+from solera.learn.count_metrics import class_metrics, metrics_of
 from solera.learn.rows import check_shape
 from solera.learn.trees.c45 import grow_c45
 from solera.learn.trees.client_trees import rows_and_codes, with_missing

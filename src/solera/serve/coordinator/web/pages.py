@@ -22,6 +22,9 @@ from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.tables import TokenRow
 from solera.serve.coordinator.web import views
+from solera.serve.coordinator.web.comparing import MOST as MOST_JOBS
+from solera.serve.coordinator.web.comparing import compare
+from solera.serve.coordinator.web.data import data
 from solera.serve.coordinator.web.forms import about, job_file, learners, parameters
 from solera.serve.coordinator.web.live import MOST, Live
 from solera.serve.coordinator.web.visitors import (
@@ -44,10 +47,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _INVITE_SECONDS = 7 * 24 * 3600.0
 
 
-def pages_of(coordinator: Coordinator) -> APIRouter:
-    """All pages; what they change is written to the log with who changed it."""
+def pages_of(coordinator: Coordinator, described: Callable[[], dict[str, Any]]) -> APIRouter:
+    """All pages; what they change is written to the log with who changed it.
+
+    ``described`` gives the OpenAPI document of the service.
+    """
     routes = APIRouter(include_in_schema=False)
-    site = Site(coordinator)
+    site = Site(coordinator, described)
     routes.add_api_route("/assets/{name}", site.asset, methods=["GET"])
     routes.add_api_route("/sign-in", site.sign_in_page, methods=["GET"])
     routes.add_api_route("/sign-in", site.sign_in, methods=["POST"])
@@ -63,8 +69,9 @@ def pages_of(coordinator: Coordinator) -> APIRouter:
 class Site:
     """The pages over one coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, described: Callable[[], dict[str, Any]]) -> None:
         self.coordinator = coordinator
+        self._described = described
         self.store = coordinator.store
         self.sign_ins = SignIns(coordinator.store)
         self.news = Live(coordinator)
@@ -72,11 +79,14 @@ class Site:
             "/": self.federations,
             "/federations/{federation}": self.federation,
             "/federations/{federation}/new-job": self.new_job,
+            "/federations/{federation}/data": self.data,
+            "/federations/{federation}/compare": self.compare,
             "/jobs/{job}": self.job,
             "/jobs/{job}/model": self.model,
             "/jobs/{job}/provenance": self.provenance,
             "/jobs/{job}/card": self.card,
             "/log": self.log,
+            "/docs": self.docs,
             "/health": self.health,
             "/accounts": self.accounts,
         }
@@ -206,6 +216,27 @@ class Site:
         job = self._own_job(visitor, given["job"])
         described = decode(self.coordinator.blobs.read(job.spec))
         return _page(visitor, "job.html", **views.job(self.store, job, described))
+
+    def data(self, visitor: Visitor, given: Any) -> Response:
+        name = self._own_federation(visitor, given["federation"])
+        return _page(visitor, "data.html", **data(self.coordinator, name))
+
+    def compare(self, visitor: Visitor, given: Any) -> Response:
+        name = self._own_federation(visitor, given["federation"])
+        jobs = {job.id: job for job in reversed(self.store.jobs(name))}
+        chosen = [jobs[key[4:]] for key in given if key[:4] == "job." and key[4:] in jobs][
+            :MOST_JOBS
+        ]
+        found = compare(self.coordinator, chosen) if chosen else {"lines": [], "curves": []}
+        return _page(
+            visitor, "compare.html", name=name, all=list(jobs.values()), most=MOST_JOBS,
+            chosen=[job.id for job in chosen],
+            curves_json=views.safe_json(found["curves"]), **found,
+        )  # fmt: skip
+
+    def docs(self, visitor: Visitor, given: Any) -> Response:
+        document = self._described()
+        return _page(visitor, "docs.html", document=document, operations=views.operations(document))
 
     def new_job(self, visitor: Visitor, given: Any) -> Response:
         federation = self._own_federation(visitor, given["federation"])
