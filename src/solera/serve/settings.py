@@ -38,6 +38,8 @@ class CoordinatorSettings:
     key: str | None = None
     log_format: Literal["text", "json"] | None = None
     uploads: Count | None = None
+    workers: Count | None = None
+    blobs: str | None = None
 
 
 @dataclass(frozen=True)
