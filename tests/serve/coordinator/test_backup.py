@@ -207,15 +207,15 @@ def test_people_sign_in_again_after_a_restore(home, tmp_path):
 
 
 def test_a_blob_that_is_collected_meanwhile_means_another_snapshot(home, tmp_path, monkeypatch):
-    link, missing = backups._link_blobs, []
+    hold, missing = backups._hold_blobs, []
 
     def collected(blobs, digests, folder):
         if not missing:
             missing.extend(digests)
             raise backups._Moved
-        link(blobs, digests, folder)
+        hold(blobs, digests, folder)
 
-    monkeypatch.setattr(backups, "_link_blobs", collected)
+    monkeypatch.setattr(backups, "_hold_blobs", collected)
     restore(Path(back_up(home, None, tmp_path / "archives").file), tmp_path / "restored")
     assert missing
     assert all(digest in Blobs(tmp_path / "restored" / "blobs") for digest in missing)
