@@ -268,7 +268,7 @@ def _story(folder, network, browser, programs):
 
     # and the owner leaves
     agents["north"].terminate()
-    agents["north"].wait(60)
+    agents["north"].wait(300)
     owner.press("Leave")
     owner.wait("text=Write cardio to say")
     owner.check()

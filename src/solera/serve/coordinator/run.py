@@ -64,8 +64,7 @@ def coordinator_app(
     folder = Path(folder)
     make_private(folder)
     store = Store(database_of(folder, database))
-    place = folder / "blobs"
-    blobs = Blobs(place) if bucket is None else BucketBlobs(place, Bucket(bucket))
+    blobs = open_blobs(folder, bucket)
     token = driver_token(folder)
     identity = _identity(folder / "identity")
 
@@ -109,6 +108,12 @@ async def write_down(coordinator: Coordinator, certificate: Certificate | None) 
 def database_of(folder: Path, database: str | None) -> str:
     """The database of a coordinator: an SQLite file in its folder, unless it is told."""
     return database or f"sqlite:///{folder / 'coordinator.sqlite'}"
+
+
+def open_blobs(folder: Path, bucket: str | None) -> Blobs:
+    """The blobs of a coordinator: in its folder, unless it is told."""
+    place = folder / "blobs"
+    return Blobs(place) if bucket is None else BucketBlobs(place, Bucket(bucket))
 
 
 def make_private(folder: Path) -> None:
