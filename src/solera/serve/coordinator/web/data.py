@@ -52,9 +52,13 @@ def data(coordinator: Coordinator, federation: str) -> dict[str, Any]:
         shown["counts"] = counted[0].job
     for j, feature in enumerate(schema.features[:_MOST_COLUMNS]):
         more = len(feature.categories) - _MOST_CATEGORIES
-        told = list(feature.categories[:_MOST_CATEGORIES]) + ([f"{more} more"] if more > 0 else [])
+        categories = list(feature.categories[:_MOST_CATEGORIES]) + (
+            [f"{more} more"] if more > 0 else []
+        )
         misses = missing[j] if missing else _gap_words(sum(j in one.gaps for one in described))
-        shown["columns"].append((feature.name, feature.kind, ", ".join(map(str, told)), misses))
+        shown["columns"].append(
+            (feature.name, feature.kind, ", ".join(map(str, categories)), misses)
+        )
     shown["clients"] = [
         (names.get(one.client, str(one.client)), _hidden(one.rows)) for one in described
     ]
