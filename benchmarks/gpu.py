@@ -6,10 +6,11 @@ most 6 ms. Beside it a lean loop of PyTorch that trains one client after the oth
 with CUDA; rows are random, so that no data set is needed, but for ``--accuracy``.
 
     gpu.py [--rounds 10] [--only ComplexCNN,"W2 MLP"] [--precision float32,tf32,bfloat16]
-           [--compile no,yes] [--no-loop] [--accuracy] [--kernels] [--device cuda] [--tiny]
+           [--compile no,yes] [--no-loop] [--accuracy] [--kernels] [--host] [--tiny]
 
 ``--compile yes`` translates steps by ``torch.compile``. ``--accuracy`` trains a convolutional
-network on MNIST (``$SOLERA_DATA``), ``--kernels`` prints where the card's time goes. ``--peak`` is
+network on MNIST (``$SOLERA_DATA``), ``--kernels`` and ``--host`` print where the card's
+and Python's time goes. ``--peak`` is
 the card's peak in TFLOP/s without tensor cores: about 60 for an H100 or H200.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ import torch
 
 import solera as so
 from sizes import TINY, sized
+from solera.learn.averaging.training import recorded
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.layers import Convolution, Dense, Image
 
@@ -138,12 +141,35 @@ def kernels(case: str, device: str, precision: str, compile: bool) -> None:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_card else [])]
     profiler = profile(activities=activities)
     solera(case, 3, device, precision, compile, profiler)
-    by = "self_cuda_time_total" if on_card else "self_cpu_time_total"
-    events = [e for e in profiler.key_averages() if getattr(e, by.replace("cuda", "device"), 0) > 0]
-    events.sort(key=lambda e: -getattr(e, by.replace("cuda", "device")))
+    spent = "self_device_time_total" if on_card else "self_cpu_time_total"
+    events = [e for e in profiler.key_averages() if getattr(e, spent, 0) > 0]
+    if on_card:  # operators repeat the time of their kernels
+        events = [e for e in events if not e.key.startswith(("aten::", "autograd::", "Optimizer"))]
+    events.sort(key=lambda e: -getattr(e, spent))
+    busy = sum(getattr(e, spent) for e in events)
+    print(f"    {busy / 3e3:>9.3f} ms/round busy; {recorded.plays()} recordings played so far")
     for event in events[:14]:
-        spent = getattr(event, by.replace("cuda", "device")) / 3e3
-        print(f"    {spent:>9.3f} ms/round {event.count / 3:>7.0f} × {event.key[:90]}")
+        print(
+            f"    {getattr(event, spent) / 3e3:>9.3f} ms/round {event.count / 3:>7.0f} × "
+            f"{event.key[:150]}"
+        )
+
+
+def host(case: str, device: str, precision: str, compile: bool) -> None:
+    """Where Python's own time of ten rounds goes; waiting for the card is part of it."""
+    import cProfile
+    import pstats
+
+    profiler = cProfile.Profile()
+    starter = SimpleNamespace(start=profiler.enable, stop=profiler.disable)
+    solera(case, 10, device, precision, compile, starter)
+    table = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    lines = sorted(table.items(), key=lambda item: -item[1][2])
+    for (file, line, name), (_, calls, own, total, _) in lines[:16]:
+        place = f"{file.rsplit('/', 1)[-1]}:{line} {name}"
+        print(
+            f"    {own * 100:>8.3f} own {total * 100:>8.3f} ms/round {calls / 10:>6.0f} × {place}"
+        )
 
 
 def accuracy(device: str, precisions: list[str]) -> None:
@@ -157,7 +183,7 @@ def accuracy(device: str, precisions: list[str]) -> None:
         return
     rows = sized(20_000, tiny=200)
     clients = sized(100, tiny=4)
-    fed = so.simulate(X[:rows] / 255, y[:rows], clients=clients, seed=0, memory=64 << 30)
+    fed = so.simulate(X[:rows], y[:rows], clients=clients, seed=0, memory=64 << 30)
     reference = None
     for precision in precisions:
         learner = so.FedAvg(
@@ -171,9 +197,30 @@ def accuracy(device: str, precisions: list[str]) -> None:
         ).fit(fed)
         reference = learner.weights_ if reference is None else reference
         off = np.linalg.norm(learner.weights_ - reference) / np.linalg.norm(reference)
-        score = learner.score(X_test / 255, y_test)
+        score = learner.score(X_test, y_test)
         print(
             f"accuracy on MNIST, {precision}: {score:.4f}, weights {off:.2%} from {precisions[0]}"
+        )
+
+
+def against_cpu(case: str, device: str, precisions: list[str]) -> None:
+    """How far the weights after a round of few clients are from those of float32 on a CPU."""
+    model, _, rows, _, batch, width = CASES[case]
+    draw = np.random.default_rng(0)
+    X = draw.random((4 * rows, width), dtype=np.float32)
+    y = np.arange(4 * rows) % 10
+
+    def change(device: str, precision: str) -> Any:
+        fed = so.simulate(X, y, clients=4, seed=0)
+        options = {"rounds": 3, "lr": 0.01, "batch_size": batch, "precision": precision}
+        learner = so.FedAvg(model, device=device, **options).fit(fed)
+        return learner.weights_ - Architecture(model).start(0, "float32")
+
+    wanted = change("cpu", "float32")
+    for precision in precisions:
+        off = np.linalg.norm(change(device, precision) - wanted) / np.linalg.norm(wanted)
+        print(
+            f"{case:<13}{precision:<10}{off:.1e} of the change of 3 rounds from a CPU", flush=True
         )
 
 
@@ -192,6 +239,8 @@ def measure(case: str, options: argparse.Namespace, theirs: float | None) -> Non
                 f"{work / ours / (options.peak * 1e12):>9.1%}{first:>9.1f}{ratio}",
                 flush=True,
             )
+            if options.host:
+                host(case, *how)
             if options.kernels:
                 kernels(case, *how)
             if options.device.startswith("cuda"):
@@ -210,6 +259,7 @@ def main() -> None:
     parser.add_argument("--no-loop", action="store_true")
     parser.add_argument("--accuracy", action="store_true")
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--host", action="store_true")
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("no GPU here; nothing measured")
@@ -223,6 +273,8 @@ def main() -> None:
             theirs = loop(case, max(1, options.rounds // 5), options.device)
             print(f"{case:<13}{'loop of clients':<19}{theirs * 1e3:>9.1f}", flush=True)
         measure(case, options, theirs)
+        if options.accuracy:
+            against_cpu(case, options.device, options.precision.split(","))
     if options.accuracy:
         accuracy(options.device, options.precision.split(","))
 

@@ -6,6 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # the workers share the cores
+    workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+# The same examples in every run, and no judgement of how busy the machine is.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 
 @pytest.fixture

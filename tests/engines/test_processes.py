@@ -171,8 +171,8 @@ def test_no_process_or_shared_memory_is_left_behind(end, tmp_path):
         assert len(memory) == 3
         if end == "kill":
             process.kill()
-        _, errors = process.communicate(timeout=30)
-    deadline = time.monotonic() + 20
+        _, errors = process.communicate(timeout=300)
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if not any(map(_alive, pids)) and not any(path.exists() for path in memory):
             break
@@ -201,6 +201,6 @@ print("done")
 def test_workers_do_not_wait_for_threads_that_their_parent_had():
     pytest.importorskip("torch")
     done = subprocess.run(
-        [sys.executable, "-c", TORCH_THREADS], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", TORCH_THREADS], capture_output=True, text=True, timeout=600
     )
     assert done.stdout.endswith("done\n"), done.stderr

@@ -2,7 +2,28 @@
 
 Every ask is answered by a client that holds all rows and by one client for each row left out, each
 with a memory of its own. With eᵢ the change of a number when row i is left out, its effective rows
-are (Σ|eᵢ|)² / Σeᵢ². A number that the client with all rows withholds has no difference.
+are (Σ|eᵢ|)² / Σeᵢ². So are those of the difference of two numbers of one name, of one reply or of
+two, whose changes are the differences of theirs: of any two counts, since the asker may put cells
+in any order, and of two sums of the same column, be they of other cells.
+
+What is compared with what, and why:
+
+- The gate says what became of a number (``Gate.outcome``), but is not believed. A number counts as
+  *sent as it is* only if it is the number that the task gave; else, such as a count that the gate
+  takes from intervals, it is compared with what clients send that say the same of theirs. So is a
+  number that the gate calls *an earlier one*, unless the same number left before under that name.
+- A number sent as it is, is compared with what the client without row i would send *without a
+  gate*, where that one withholds it. A sum just above the limit falls below it with some of its
+  rows, and those may be few: its change would be the whole sum for these, and the measure would
+  tell of the decision, not of the number. For the same reason a withheld number is compared with
+  withheld ones only. That a decision itself can rest on few rows stays possible, and
+  docs/explanation/gate.md says so. A decision that :data:`DECIDED` or more rows turn is none of
+  few rows, and such a number is not measured.
+- An earlier number that is sent again was measured when it left first, with all its differences.
+- What stands for a withheld number does not depend on rows, or is measured by itself; subtracted
+  from another number it gives that number.
+- Changes below the rounding of sums (:data:`ROUNDING`) are none: nobody could tell them from the
+  order in which rows are added.
 """
 
 from __future__ import annotations
@@ -23,8 +44,12 @@ from solera.data.federated import FederatedData
 from solera.data.partition import IID
 
 REFUSED = "refused"
-MEASURED = 0.8
-"""A number is measured when so many of the clients without a row release it as well."""
+DECIDED = 8
+"""Rows that turn a decision of the gate: with so many it rests on more than ``min_count``."""
+ROUNDING = 1e-14
+"""Of a number: some ten times what adding up its rows in another order changes."""
+SENT, EARLIER, CHANGED = 0, 2, -1
+"""What became of a number: as the gate says, or sent but not the one that the task gave."""
 
 
 def table(X: Any, y: Any, schema: Schema | None = None) -> FederatedData:
@@ -77,6 +102,21 @@ class Leak:
     where: str
 
 
+@dataclass
+class Changes:
+    """Numbers of one name, and what each row changes of them: rows × numbers, NaN if unknown."""
+
+    values: Any
+    of_rows: Any
+    where: list[str]
+    """Of which ask each number is, and which one."""
+    places: Any
+    columns: Any
+    """Numbers are subtracted from those with the same: 0 for counts, the last axis for sums."""
+    alone: Any
+    """Marks what stands for a withheld number, which is not subtracted from others."""
+
+
 class Hostile:
     """A driver that asks and subtracts, and knows what each row would have changed."""
 
@@ -97,8 +137,8 @@ class Hostile:
             for i in left_out
         ]
         self.asks = 0
-        self.answers: list[tuple[dict[str, Any], list[dict[str, Any] | None]]] = []
-        self.sent: list[dict[str, Any]] = []
+        self.answers: list[dict[str, Changes]] = []
+        self._left: dict[str, set[float]] = {}
 
     def ask(self, task: str, payload: Any, prepare: Sequence[Any] = ()) -> Any:
         """Ask everybody; the reply of the client with all rows."""
@@ -106,99 +146,122 @@ class Hostile:
         reply = self.whole.ask(task, payload, prepare)
         if isinstance(reply, str):
             return reply
-        outcome = self.whole.gate.outcome
-        replies = []
-        for owner in self.without:
-            other = owner.ask(task, payload, prepare)
-            replies.append(None if isinstance(other, str) else _same(other, owner, outcome))
-        self.answers.append((_new(reply, outcome), replies))
-        self.sent.append(_sent(reply, outcome))
+        here = _Told(reply, self.whole)
+        others = [
+            None if isinstance(other, str) else _Told(other, owner)
+            for owner in self.without
+            for other in (owner.ask(task, payload, prepare),)
+        ]
+        at = f"ask {len(self.answers)}"
+        self.answers.append({name: self._changes(at, name, here, others) for name in here.values})
         return reply
 
-    def leak(self, *, pairs: bool = True) -> Leak:
-        """The fewest effective rows of any number, or of the difference of two of one name."""
+    def _changes(self, at: str, name: str, here: _Told, others: Sequence[_Told | None]) -> Changes:
+        """What every row changes of the numbers of a name."""
+        value, mark = here.values[name], here.marks[name]
+        left = self._left.setdefault(name, {0.0, float(len(self.without))})
+        known = np.isin(value, [*left])
+        again = (mark == EARLIER) & known
+        left.update(value[~again].tolist())
+        changes = np.full((len(others), len(value)), np.nan)
+        for i, other in enumerate(others):
+            if other is None or name not in other.values or other.values[name].shape != value.shape:
+                continue
+            there, told = other.marks[name], other.values[name]
+            plain = other.plain.get(name, np.full(value.shape, np.nan))
+            sent = (there == SENT) | (there == CHANGED)
+            same = np.where(mark == SENT, np.where(sent, told, plain), np.nan)
+            same = np.where((mark == CHANGED) & sent, told, same)
+            same = np.where((mark > SENT) & (there == mark), told, same)
+            changes[i] = value - same
+        changes[:, again] = np.nan
+        where = [f"{at}: {name}[{k}]" for k in range(len(value))]
+        places = np.arange(len(value))
+        columns = places % here.widths[name]
+        if np.array_equal(value, np.rint(value)):
+            columns = np.zeros_like(places)
+        return Changes(value, changes, where, places, columns, (mark > SENT) & (mark != EARLIER))
+
+    def leak(self, *, same_place: bool = False) -> Leak:
+        """The fewest effective rows of any number, or of the difference of two of one name.
+
+        ``same_place``: only differences of two replies, each number less the one at its place.
+        """
         worst = Leak(np.inf, "")
-        for a, (now, others) in enumerate(self.answers):
-            worst = min(worst, _fewest(now, others, f"ask {a}"), key=lambda leak: leak.rows)
-            for b, (before, earlier) in enumerate(self.answers[:a] if pairs else ()):
-                change = _subtract(_only(now, self.sent[a]), _only(before, self.sent[b]))
-                changes = [
-                    None if x is None or y is None else _subtract(x, y)
-                    for x, y in zip(others, earlier, strict=True)
-                ]
-                found = _fewest(change, changes, f"ask {a} minus ask {b}")
-                worst = min(worst, found, key=lambda leak: leak.rows)
+        for changes in self._by_name():
+            size, where = np.abs(changes.values), changes.where
+            rows = effective(changes.of_rows, size)
+            if rows.min(initial=np.inf) < worst.rows:
+                worst = Leak(float(rows.min()), where[rows.argmin()])
+            some = np.flatnonzero(~changes.alone & np.isfinite(changes.of_rows).any(axis=0))
+            for k, a in enumerate(some[1:], 1):
+                before = some[:k]
+                alike = changes.places if same_place else changes.columns
+                before = before[alike[before] == alike[a]]
+                apart = changes.of_rows[:, [a]] - changes.of_rows[:, before]
+                rows = effective(apart, np.maximum(size[before], size[a]))
+                if rows.min(initial=np.inf) < worst.rows:
+                    worst = Leak(float(rows.min()), f"{where[a]} - {where[before[rows.argmin()]]}")
         return worst
 
     def small_share(self, least: float) -> float:
         """The share of numbers, of those that any row changes, with fewer effective rows."""
-        found = [n for now, others in self.answers for _, n in _effective(now, others)]
+        found = [effective(c.of_rows, np.abs(c.values)) for c in self._by_name()]
         rows = np.concatenate([*found, [np.inf]])
         changing = np.isfinite(rows)
         return float((rows[changing] < least - 1e-6).mean()) if changing.any() else 0.0
 
-
-def _new(reply: Any, outcome: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of a reply, NaN where an earlier one was sent again, which was measured then."""
-    numbers = _numbers(reply)
-    for entry, became in outcome.items():
-        value = numbers.get(entry)
-        if value is not None and value.size == became.size:
-            became = became.T if value.shape != became.shape == value.shape[::-1] else became
-            numbers[entry] = np.where(became.reshape(value.shape) == 2, np.nan, value)
-    return numbers
-
-
-def _sent(reply: Any, outcome: dict[str, Any]) -> dict[str, Any]:
-    """Marks the numbers of a reply that were not withheld: less a known one, a number is itself."""
-    sent = {name: np.ones(value.shape, dtype=bool) for name, value in _numbers(reply).items()}
-    for entry, became in outcome.items():
-        value = sent.get(entry)
-        if value is not None and value.size == became.size:
-            became = became.T if value.shape != became.shape == value.shape[::-1] else became
-            sent[entry] = (became.reshape(value.shape) == 0) | (became.reshape(value.shape) == 2)
-    return sent
+    def _by_name(self) -> Iterator[Changes]:
+        names = dict.fromkeys(name for answer in self.answers for name in answer)
+        for name in names:
+            found = [answer[name] for answer in self.answers if name in answer]
+            yield Changes(
+                np.concatenate([c.values for c in found]),
+                np.concatenate([c.of_rows for c in found], axis=1),
+                [where for c in found for where in c.where],
+                np.concatenate([c.places for c in found]),
+                np.concatenate([c.columns for c in found]),
+                np.concatenate([c.alone for c in found]),
+            )
 
 
-def _only(numbers: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.where(sent[name], value, np.nan) for name, value in numbers.items()}
+class _Told:
+    """The numbers of a reply by name, what became of each, and what the task gave."""
 
+    def __init__(self, reply: Any, owner: Owner) -> None:
+        arrays = _arrays(reply)
+        self.values = {name: value.reshape(-1) for name, value in arrays.items()}
+        self.widths = {n: a.shape[-1] if a.ndim > 1 else max(1, a.size) for n, a in arrays.items()}
+        self.plain = _numbers(owner.ungated)
+        became: dict[str, Any] = {}
+        for entry, marks in owner.gate.outcome.items():
+            became |= _numbers(marks, entry)
+        self.marks = {name: self._mark(name, became.get(name)) for name in self.values}
 
-def _same(reply: Any, owner: Owner, outcome: dict[str, Any]) -> dict[str, Any]:
-    """Numbers that can be compared with those of the client with all rows, NaN for the others.
-
-    Where that client sends a number and this one does not, what this one would send without a gate
-    is compared: a number just above the limit must not be judged by those few rows without which
-    it stays above.
-    """
-    numbers, ungated = _numbers(reply), _numbers(owner.ungated)
-    for entry, here in owner.gate.outcome.items():
-        there = outcome.get(entry)
-        if there is None or entry not in numbers:
-            continue
-        value = numbers[entry]
-        if here.shape != there.shape or here.size != value.size:
-            numbers[entry] = np.full_like(value, np.nan)
-            continue
-        if value.shape != there.shape == value.shape[::-1]:
-            here, there = here.T, there.T
-        here, there = here.reshape(value.shape), there.reshape(value.shape)
-        plain = np.where(there == 0, ungated[entry], np.nan)
-        numbers[entry] = np.where(here == there, value, plain)
-    return numbers
+    def _mark(self, name: str, became: Any) -> Any:
+        value, plain = self.values[name], self.plain.get(name)
+        if became is None or became.shape != value.shape:
+            became = np.zeros(value.shape)
+        as_given = plain is not None and plain.shape == value.shape
+        near = np.isclose(value, plain, rtol=1e-12, atol=0) if as_given else False
+        return np.where((became == SENT) & ~np.asarray(near), CHANGED, became)
 
 
 def _numbers(reply: Any, at: str = "") -> dict[str, Any]:
-    """Every array or number of a reply, by its path."""
+    return {name: value.reshape(-1) for name, value in _arrays(reply, at).items()}
+
+
+def _arrays(reply: Any, at: str = "") -> dict[str, Any]:
+    """Every array or number of a reply by its path."""
     if isinstance(reply, dict):
         found: dict[str, Any] = {}
         for key, value in reply.items():
-            found |= _numbers(value, f"{at}.{key}" if at else str(key))
+            found |= _arrays(value, f"{at}.{key}" if at else str(key))
         return found
     if isinstance(reply, list):
         found = {}
         for i, value in enumerate(reply):
-            found |= _numbers(value, f"{at}[{i}]")
+            found |= _arrays(value, f"{at}[{i}]")
         return found
     if isinstance(reply, bool | int | float | np.generic | np.ndarray):
         value = np.asarray(reply)
@@ -207,35 +270,12 @@ def _numbers(reply: Any, at: str = "") -> dict[str, Any]:
     return {}
 
 
-def _subtract(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    return {n: a[n] - b[n] for n in a if n in b and a[n].shape == b[n].shape}
-
-
-def _fewest(now: dict[str, Any], others: Sequence[Any], where: str) -> Leak:
-    worst = Leak(np.inf, "")
-    for name, rows in _effective(now, others):
-        if rows.min(initial=np.inf) < worst.rows:
-            worst = Leak(float(rows.min()), f"{where}: {name}[{rows.argmin()}]")
-    return worst
-
-
-def _effective(now: dict[str, Any], others: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """The effective rows of every number by name, infinite where no row changes it."""
-    for name, value in now.items():
-        changes = np.stack(
-            [
-                np.full_like(value, np.nan)
-                if other is None or name not in other or other[name].shape != value.shape
-                else value - other[name]
-                for other in others
-            ]
-        ).reshape(len(others), -1)
-        measured = np.isfinite(changes).mean(axis=0) > MEASURED
-        changes = np.nan_to_num(changes)
-        size = np.abs(value).reshape(-1)
-        changes[:, np.abs(changes).max(axis=0) <= 1e-13 * size] = 0.0  # rounding, and no row's
-        changes[np.abs(changes) <= 1e-15 * size] = 0.0
-        squares = (changes**2).sum(axis=0)
-        rows = np.full(squares.shape, np.inf)
-        some = (squares > 0) & measured
-        yield name, np.divide(np.abs(changes).sum(axis=0) ** 2, squares, out=rows, where=some)
+def effective(changes: Any, size: Any) -> Any:
+    """The effective rows of every number, infinite where no row changes it or too many decide."""
+    unknown = ~np.isfinite(changes)
+    changes = np.where(unknown, 0.0, changes)
+    changes[np.abs(changes) <= ROUNDING * size] = 0.0
+    squares = (changes**2).sum(axis=0)
+    rows = np.full(squares.shape, np.inf)
+    some = (squares > 0) & (unknown.sum(axis=0) < DECIDED)
+    return np.divide(np.abs(changes).sum(axis=0) ** 2, squares, out=rows, where=some)

@@ -136,6 +136,6 @@ def test_a_mean_is_judged_by_what_rows_give_beyond_it():
     given = right[:, :, None] * left[:, None, :]
     given = given - given.mean(axis=0)
     true = np.abs(given).sum(axis=0) ** 2 / (given**2).sum(axis=0)
-    found = effective_beyond_mean(right, left, Persons())
+    found = effective_beyond_mean(right, left, Persons(), 50.0)
     assert (found <= true * (1 + 1e-9)).all()
     np.testing.assert_allclose(found[found < 50], true[found < 50])

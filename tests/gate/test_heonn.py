@@ -317,3 +317,19 @@ def test_schema_names_are_what_bounds_are_given_for():
     named = Schema(tuple(Feature(f"c{i}") for i in range(8)), "numbers", np.empty(0), 1)
     asked = owner(X, TARGETS["numbers"], named)
     assert asked.ask("heonn.agree_key", {**plan(named, "linear"), "key": "absent"}) == REFUSED
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_same_ask_gets_the_same_matrices_again(target):
+    """Columns of which only one left, for the others are too near, are withheld again as before."""
+    twin = X.copy()
+    twin[:3, 0] += 1.0
+    Z = np.concatenate([X, twin], axis=1)
+    schema = infer(Z, TARGETS[target])
+    one = Owner(table(Z, TARGETS[target], schema), replace(find_limits("training"), gram_rows=0.5))
+    first, again = (one.ask(TASK, plan(schema)) for _ in range(2))
+    assert first != REFUSED, one.why
+    assert (first["shape"]["grams"] == 0).any()
+    for name in ("moments", "squares"):
+        assert np.array_equal(first[name], again[name])
+    assert np.array_equal(first["shape"]["grams"], again["shape"]["grams"])

@@ -217,13 +217,13 @@ def histograms_before_and_after(hostile: Hostile) -> None:
 def test_histograms_before_and_after_tell_no_row():
     hostile = Hostile(X, Y, "training", SCHEMA)
     histograms_before_and_after(hostile)
-    assert hostile.leak().rows >= 5 - 1e-6
+    assert hostile.leak(same_place=True).rows >= 5 - 1e-6
 
 
 def test_without_groups_histograms_tell_the_row(ungrouped):
     hostile = Hostile(X, Y, "training", SCHEMA)
     histograms_before_and_after(hostile)
-    assert hostile.leak().rows < 1.5
+    assert hostile.leak(same_place=True).rows < 1.5
 
 
 def test_a_label_does_not_follow_from_a_tree_that_isolates_its_row():
@@ -293,14 +293,14 @@ def broken_trees() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", broken_trees())
 def test_trees_that_are_none_are_refused_at_once(name):
     tree = broken_trees()[name]
-    begin = time.perf_counter()
+    begin = time.process_time()
     for task, ask in (
         ("trees.count", count_ask(tree)),
         ("trees.judge", judge_ask(tree)),
     ):
         with pytest.raises(Refusal, match="tree"):
             check_payload(find_task(task), ask, SCHEMA)
-    assert time.perf_counter() - begin < 5.0
+    assert time.process_time() - begin < 5.0
 
 
 def test_nodes_that_a_tree_does_not_have_are_refused():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import numpy as np
 import pytest
 
@@ -281,6 +283,42 @@ def test_encrypted_sums_forget(tmp_path, monkeypatch):
             partial = folding.merge(partial, folding.lift(reply))
     folded = folding.finish(partial)["moments"]
     assert encode(folded) == encode(model.statistics_["moments"])
+
+
+ENCRYPTED = {name: FOLDS[name] for name in ("heonn", "hidden", "ensemble")}
+ENCRYPTED["numbers"] = (lambda: so.FedHEONN("linear", lam=0.1), "numbers")
+
+
+@pytest.mark.parametrize(
+    ("name", "finish"), [*((name, "client") for name in ENCRYPTED), ("heonn", "coordinator")]
+)
+def test_encrypted_folds_forget_to_the_bit_of_a_fresh_fit(name, finish, tmp_path, monkeypatch):
+    """Where equal numbers have equal ciphertexts, so that those of two fits can be compared.
+
+    A coordinator that multiplies draws anew each time; the encrypted sums are compared then.
+    """
+    pytest.importorskip("tenseal")
+    from solera.privacy.he import keys
+    from solera.privacy.he.ring import context, dump, seal
+
+    def encrypt_block(self, plaintext):
+        here = context(self.parameters, blake2b(dump(plaintext)).digest())
+        return dump(seal().Encryptor(here, self._key).encrypt_symmetric(plaintext))
+
+    monkeypatch.setattr(keys.SecretKey, "encrypt_block", encrypt_block)
+    monkeypatch.setenv("SOLERA_KEYS", str(tmp_path))
+    so.keys.create(tmp_path, "ward", so.keys.SMALL_CLIENT if finish == "client" else so.keys.SMALL)
+    make, target = ENCRYPTED[name]
+    encrypt = so.Encryption("ward", finish=finish)
+    fed = simulated(target)
+
+    def told(model):
+        return model.to_bytes() if finish == "client" else encode(model.get_state()["statistics_"])
+
+    never = make().set_params(encrypt=encrypt).fit(fed.without(GONE))
+    model = make().set_params(encrypt=encrypt).fit(fed, keep=True)
+    assert told(model) != told(never)
+    assert told(model.forget(GONE, fed)) == told(never)
 
 
 def _without_largest(kept):

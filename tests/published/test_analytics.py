@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -33,8 +34,14 @@ def test_k_means_agrees_with_centralised_after_ten_rounds(shared_data):
     assert random[:, 9].min() < found[:, 9].min()  # from random rows Lloyd needs longer
 
 
-@pytest.mark.parametrize("setting", ["courses", "schools"])
-@pytest.mark.parametrize("learner", ["FedHEONN", "FedLinear", "FedAvg"])
+@pytest.mark.parametrize(
+    ("learner", "setting"),
+    [
+        *product(["FedHEONN", "FedLinear"], ["courses", "schools"]),
+        ("FedAvg", "courses"),
+        pytest.param("FedAvg", "schools", marks=pytest.mark.slow),
+    ],
+)
 def test_federated_is_within_a_point_and_a_half_of_centralised(shared_data, setting, learner):
     need("kddcup2015")
     students = dropout.read(full=False)["KDD Cup, "]
@@ -51,11 +58,13 @@ def test_federated_is_within_a_point_and_a_half_of_centralised(shared_data, sett
     assert abs(federated - centralised) < 0.015
 
 
-def test_oulad_by_presentation(shared_data, monkeypatch):
+@pytest.mark.parametrize("network", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_oulad_by_presentation(shared_data, monkeypatch, network):
     need("oulad")
+    monkeypatch.setattr(dropout, "has_torch", lambda: network)
     monkeypatch.setattr(dropout, "dense", partial(dropout.dense, rounds=12))  # the study has 20
     lines = {line["label"]: line["measured"] for line in dropout._oulad(lambda text: None)}
-    for learner in ("FedHEONN", "FedLinear", "FedAvg"):
+    for learner in ("FedHEONN", "FedLinear", *["FedAvg"] * network):
         assert abs(lines[f"OULAD, {learner}, federated less centralised"]) < 0.015
         women, men = (lines[f"OULAD, {learner}, gender {who}"] for who in "FM")
         assert lines[f"OULAD, {learner}, gender, gap"] == pytest.approx(abs(women - men))

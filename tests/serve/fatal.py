@@ -305,7 +305,7 @@ class Fragile(Network):
         self._live("driver", "driver", told, steps)
         return out
 
-    def learned(self, job: str, *, seconds: float = 120, **options: Any) -> bytes:
+    def learned(self, job: str, *, seconds: float = 600, **options: Any) -> bytes:
         """What a driver learns, however often it dies."""
         out = self.learn(job, **options)
         self.lives["driver"].join(seconds)

@@ -54,7 +54,7 @@ class Storm:
         job = f"managed-{number}"
         self.start(job, rounds)
         aim = self.killed.total() + kills
-        end = time.monotonic() + 60 + 5 * kills
+        end = time.monotonic() + 300 + 20 * kills
         model = None
         while model is None or self.network.lives["driver"].is_alive():
             assert time.monotonic() < end, f"the jobs do not end; killed: {self.killed}"
@@ -130,7 +130,7 @@ class Storm:
 
     def check_nothing_is_left(self) -> None:
         """Whoever lost its parent has ended."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while left := [p for p, what in self.left_behind.items() if command(p) == what != ""]:
             assert time.monotonic() < end, f"left behind: {[command(pid) for pid in left]}"
             time.sleep(0.2)
@@ -145,7 +145,7 @@ class Storm:
             wait_for(lambda log=log, key=key: audit.verify(log, key).ok, f"{log} is not whole")
 
 
-def wait_for(condition: Callable[[], bool], why: str, seconds: float = 20) -> None:
+def wait_for(condition: Callable[[], bool], why: str, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, why

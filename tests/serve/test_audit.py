@@ -249,7 +249,7 @@ def test_whatever_the_facts_the_chain_holds(
 def test_several_processes_keep_one_chain(keys: Path, client: Identity, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     writers = [start(keys, path, 25, who) for who in "abc"]
-    printed = [int(n) for writer in writers for n in writer.communicate(timeout=30)[0].split()]
+    printed = [int(n) for writer in writers for n in writer.communicate(timeout=300)[0].split()]
     assert sorted(printed) == list(range(1, 76))
     report = verify(path, client.sign_key)
     assert report.ok

@@ -29,7 +29,7 @@ ROUNDS = 8
 def signed(network, job, count):
     """The replies to a job in the coordinator's signed log, once there are so many."""
     path = network.folder / "coordinator" / "audit.log"
-    for _ in range(100):
+    for _ in range(1200):
         lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
         numbers = [line["facts"]["event"] for line in lines if "event" in line["facts"]]
         assert len(numbers) == len(set(numbers)), "an event was signed twice"

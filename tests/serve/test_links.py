@@ -90,7 +90,7 @@ finally:
 
 
 def wait_for(path):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not path.exists():
         assert time.monotonic() < deadline, f"no {path}"
         time.sleep(0.05)
@@ -112,11 +112,11 @@ def test_a_slow_link_that_loses_packets(tmp_path):
             wait_for(tmp_path / "coordinator" / "driver.token")
             told = (str(tmp_path), str(near.port), str(Path(__file__).parent), str(out))
             subprocess.run(
-                link.inside(1, sys.executable, "-c", FAR, *told), check=True, timeout=120
+                link.inside(1, sys.executable, "-c", FAR, *told), check=True, timeout=600
             )
         finally:
             kill(near.coordinator)
     assert link.lost > 10
-    assert 0.02 < link.lost / link.carried < 0.1
+    assert 0.01 < link.lost / link.carried < 0.15, "chance, but not by much"
     there, here = (decode(frame)["learned"] for frame in (out.read_bytes(), expected))
     np.testing.assert_allclose(there["coef_"], here["coef_"], rtol=1e-9, atol=1e-12)

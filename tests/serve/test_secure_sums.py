@@ -115,13 +115,17 @@ def test_a_client_that_is_gone_is_a_named_failure(network):
     """Of three clients all must stay; the job says who did not."""
     kill(network.agents["west"])
     try:
-        with (
-            federation(network, "gone") as fed,
-            pytest.raises(SecureSumFailed, match="2 of 3 clients told their keys, 3 are needed"),
-        ):
-            fed.ask("preprocess.moments", deadline=1.0).fold(so.aggregations.Sum())
+        for deadline in (1.0, 20.0, 120.0):  # on a busy machine the others are late, too
+            with (
+                federation(network, f"gone-{deadline:.0f}") as fed,
+                pytest.raises(SecureSumFailed, match="clients told their keys, 3 are needed") as e,
+            ):
+                fed.ask("preprocess.moments", deadline=deadline).fold(so.aggregations.Sum())
+            if "2 of 3" in str(e.value):
+                break
     finally:
         network.work("west")
+    assert "2 of 3" in str(e.value)
 
 
 def test_a_job_of_the_coordinator_can_be_secure(network, simulated):
@@ -132,7 +136,7 @@ def test_a_job_of_the_coordinator_can_be_secure(network, simulated):
     driver = network.driver()
     new = wire.NewJob.of(described, id="managed", spec=driver.upload(described.to_bytes()))
     driver.request("POST", "/v1/federations/cardio/jobs", json=new)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while (job := driver.call("GET", "/v1/jobs/managed", wire.Job)).state != "finished":
         assert job.state not in ("failed", "expired", "cancelled"), job.reason
         assert time.monotonic() < deadline, job

@@ -89,7 +89,8 @@ def equal_federations(network):
     return found
 
 
-def test_a_thousand_crossed_requests_are_all_refused(network):
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_crossed_requests_are_all_refused(network, count):
     """Clients of one federation ask for, and answer for, what belongs to the other."""
     (red, _, _), (blue, secret, model) = equal_federations(network)
     members = [Member(red, name) for name in ("north", "south")]
@@ -130,13 +131,13 @@ def test_a_thousand_crossed_requests_are_all_refused(network):
     ]
     refused = 0
     for member, request in itertools.islice(
-        itertools.cycle(itertools.product(members, crossed)), 1000
+        itertools.cycle(itertools.product(members, crossed)), count
     ):
         member.connection._headers = member.headers
         with pytest.raises(CoordinatorError, match=r"status 4\d\d"):
             request(member)
         refused += 1
-    assert refused == 1000
+    assert refused == count
     answered = blue.driver().call("GET", f"/v1/jobs/{job}/asks/0/replies", wire.Replies)
     assert (answered.complete, answered.replies) == (False, []), "none of it counted"
     for member in members:
@@ -300,10 +301,10 @@ def _asked_otherwise(connection):
 def test_a_driver_checks_the_clients_signatures_itself(staffed, lie, monkeypatch):
     monkeypatch.setattr("solera.serve.driver.engine.Connection", Tampered)
     fed = staffed.connect()
-    assert len(fed.ask("data.flaws", deadline=30).collect()) == 2
+    assert len(fed.ask("data.flaws", deadline=120).collect()) == 2
     fed.engine.connection.change = lie(fed.engine.connection)
     with pytest.raises(ForgedReply, match="has not signed the reply to ask 1"):
-        fed.ask("data.flaws", deadline=30, quorum=0).collect()
+        fed.ask("data.flaws", deadline=120, quorum=0).collect()
 
 
 def test_a_driver_remembers_keys_and_refuses_others(staffed, tmp_path, monkeypatch):
@@ -312,7 +313,7 @@ def test_a_driver_remembers_keys_and_refuses_others(staffed, tmp_path, monkeypat
 
     def ask():
         fed = connect(staffed.url, **arguments, known_keys=file)
-        return fed.ask("data.flaws", deadline=30).collect()
+        return fed.ask("data.flaws", deadline=120).collect()
 
     assert len(ask()) == 2
     lines = file.read_text().splitlines()

@@ -115,6 +115,23 @@ def audit_report(
         raise typer.Exit(1)
 
 
+@audit.command("check-report", epilog="Example: solera audit check-report left.pdf --key HEX")
+def audit_check_report(
+    file: Annotated[Path, typer.Argument(metavar="PDF", help="From the owner's page.")],
+    key: Annotated[
+        str | None, typer.Option(metavar="HEX", help="The key that must have signed it.")
+    ] = None,
+) -> None:
+    """Check that a report of what left is as the client signed it; exit code 1 if not."""
+    with extra("checking a report"):
+        from solera.serve.owner.report import check_report
+
+    signer = check_report(file.read_bytes())
+    if key is not None and _public_key(key).hex() != signer:
+        raise UsageError(f"{file} is signed with another key, {signer}")
+    typer.echo(f"ok: {file} is as key {signer} signed it")
+
+
 @audit.command("new-key", epilog="Example: solera audit new-key copies")
 def audit_new_key(
     name: Annotated[Path, typer.Argument(help="NAME.key will open copies, NAME.pub close them.")],

@@ -91,10 +91,11 @@ def join(
         from solera.serve.agent.agent import Agent
         from solera.serve.agent.home import write_place
         from solera.serve.agent.policy_file import PolicyFile
-        from solera.serve.agent.sources import owned_rows
+        from solera.serve.agent.started import Started
         from solera.serve.agent.worker import Worker
 
-    rows_for = functools.partial(owned_rows, data, folder, target=target, id=id, test=test)
+    started = Started(policy=str(policy), data=data, target=target, id=id, test=test)
+    rows_for = functools.partial(started.rows, folder)
     url, authority = check_url(url), check_ca(ca)
     file = PolicyFile(policy)
     rules = file.policy
@@ -118,6 +119,7 @@ def join(
             place = replace(place, ca=authority)
             write_place(folder, place)
         agent = Agent(folder, worker, file, source=rows_for)
+        started.remember(folder)
     except BaseException:
         worker.close()
         raise

@@ -15,7 +15,7 @@ from solera.cli.output import print_json, print_table
 from solera.cli.serve import FederationName, Reason, check_name, driver_command, extra, moment
 from solera.core.errors import UsageError
 from solera.serve.connection import Connection
-from solera.serve.wire import Event, Job, NewJob, NewState, StartedJob
+from solera.serve.wire import Event, Job, JobInWords, NewJob, NewState, StartedJob
 
 job = typer.Typer(no_args_is_help=True, help="Start a job at a coordinator, and look after it.")
 
@@ -29,12 +29,12 @@ _LOOK_SECONDS = 1.0
 def jobs(connection: Connection, federation: FederationName, as_json: AsJson = False) -> None:
     """The jobs of a federation, oldest first."""
     check_name("--federation", federation)
-    listed = connection.call("GET", f"/v1/federations/{federation}/jobs", list[Job])
+    listed = connection.call("GET", f"/v1/federations/{federation}/jobs", list[JobInWords])
     if as_json:
         print_json(listed)
         return
-    rows = [[j.id, j.kind, j.state, j.owner, moment(j.created), j.reason] for j in listed]
-    print_table(["job", "kind", "state", "owner", "created", "reason"], rows)
+    rows = [[j.id, j.kind, j.words, j.owner, moment(j.created)] for j in listed]
+    print_table(["job", "kind", "state", "owner", "created"], rows)
 
 
 def contribute(
@@ -96,6 +96,8 @@ def show(connection: Connection, name: JobName, as_json: AsJson = False) -> None
     for key in ("created", "changed", "deadline"):
         shown[key] = None if shown[key] is None else moment(shown[key])
     replies = ", ".join(f"{n} {state}" for state, n in progress.get("deliveries", {}).items())
+    shown["state"] = shown.pop("words")
+    shown.pop("reason")
     shown["asks"] = progress["asks"]
     if "task" in progress:
         shown["last ask"] = f"{progress['task']}, round {progress['round']}: {replies}"

@@ -89,6 +89,13 @@ class Refusal(SoleraError):
     """Raised inside a task when the client declines; the coordinator sees the reason."""
 
 
+class GateRefusal(Refusal):
+    """A refusal of the owner's gate; its text is made of limits and of what was asked.
+
+    It quotes no row and may leave an agent as it is, unlike that of any other error.
+    """
+
+
 class NotEnoughReplies(SoleraError):
     """An ask got fewer replies than its quorum; ``failures`` says who failed and why."""
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, IntArray, Part, Source
+from solera.core.clients import Client, Part, Source
 from solera.core.disclosure.declared import check_payload
 from solera.core.disclosure.evidence import Persons
 from solera.core.disclosure.groups import GroupedSource, needs_groups
 from solera.core.disclosure.memory import Memory
 from solera.core.disclosure.noised import Ledger, MemoryLedger, Noised, is_noised
-from solera.core.errors import Refusal, UsageError
+from solera.core.errors import GateRefusal, UsageError
 from solera.core.release import Kind, Leaving
 from solera.core.schema import Schema
 from solera.core.task import Task
@@ -97,13 +97,13 @@ def find_limits(policy: str | ReleaseLimits) -> ReleaseLimits:
 def check_ask(limits: ReleaseLimits, task: Task, payload: Any, schema: Schema) -> None:
     """Refuse a task that says not what leaves, and a payload that does not fit the schema."""
     if task.release is None:
-        raise Refusal(f"task {task.name!r} does not declare what leaves with its reply")
+        raise GateRefusal(f"task {task.name!r} does not declare what leaves with its reply")
     for release in task.release:
         if release.kind not in limits.allows:
-            raise Refusal(f"task {task.name!r} releases {release.says}, which is not allowed")
+            raise GateRefusal(f"task {task.name!r} releases {release.says}, which is not allowed")
         noised = isinstance(release, Noised) and is_noised(payload, limits)
         if limits.noised.intersection(_kinds(release)) and not noised:
-            raise Refusal(f"task {task.name!r} releases {release.says}, which need noise here")
+            raise GateRefusal(f"task {task.name!r} releases {release.says}, which need noise here")
     check_payload(task, payload, schema)
 
 
@@ -131,7 +131,7 @@ class Gate:
         self.limits = limits
         self.memory = Memory() if memory is None else memory
         self.ledger: Ledger = MemoryLedger(self.memory) if ledger is None else ledger
-        self.outcome: dict[str, IntArray] = {}
+        self.outcome: dict[str, Any] = {}
 
     def source(self, task: Task, source: Source, payload: Any = None) -> Source:
         """What a task sees of the rows: themselves, or in groups where it grows or follows trees.
@@ -152,7 +152,7 @@ class Gate:
             return
         rows = self.persons(client, "train").count(np.ones((len(client.data), 1), bool))[0]
         if rows < self.limits.min_rows:
-            raise Refusal(f"there are fewer rows than min_rows = {self.limits.min_rows:,}")
+            raise GateRefusal(f"there are fewer rows than min_rows = {self.limits.min_rows:,}")
 
     def release(self, task: Task, client: Client, payload: Any, reply: Any) -> Any:
         """The reply as it may leave; what may not is merged, replaced or refused."""
@@ -160,7 +160,7 @@ class Gate:
         leaving = Leaving(task.name, client, payload, reply, self)
         undeclared = leaving.undeclared(task.release)
         if undeclared:
-            raise Refusal(f"task {task.name!r} does not declare that {undeclared!r} leaves")
+            raise GateRefusal(f"task {task.name!r} does not declare that {undeclared!r} leaves")
         if self.limits.trusted:  # who may read rows is told all of a sum, too
             return reply
         for release in task.release:
@@ -174,5 +174,5 @@ class Gate:
             return Persons()
         units = client.data.units(part)
         if units is None:
-            raise Refusal(f"no column {self.limits.unit!r} says whose rows these are")
+            raise GateRefusal(f"no column {self.limits.unit!r} says whose rows these are")
         return Persons(units)

@@ -17,8 +17,8 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, Client, FloatArray, IntArray
 from solera.core.disclosure.evidence import Persons, Sums
-from solera.core.disclosure.memory import Memory
-from solera.core.errors import Refusal
+from solera.core.disclosure.memory import Memory, row_digests
+from solera.core.errors import GateRefusal
 
 if TYPE_CHECKING:
     from solera.core.gate import Gate, ReleaseLimits
@@ -39,9 +39,20 @@ class Leaving:
     ask: Any
     reply: Any
     gate: Gate
-    outcome: dict[str, IntArray] = field(default_factory=dict)
-    """What became of every number of an entry: sent (0), withheld (1), or an earlier one (2); 3 and
-    4 where another number of the cell became 1 or 2 before, and something else stands for it."""
+    outcome: dict[str, Any] = field(default_factory=dict)
+    """What became of every number of an entry, in its shape: sent (0), withheld (1), or an earlier
+    one (2); other marks where something else stands for it (3 and 4: another number of the cell
+    became 1 or 2 before)."""
+
+    def __post_init__(self) -> None:
+        self._given = self.reply
+        self._behind: dict[Behind, Mapping[str, Sums]] = {}
+
+    def behind(self, says: Behind) -> Mapping[str, Sums]:
+        """The rows behind the reply that the task gave; releases that ask the same share it."""
+        if says not in self._behind:
+            self._behind[says] = says(self.client, self.ask, self._given)
+        return self._behind[says]
 
     @property
     def limits(self) -> ReleaseLimits:
@@ -78,8 +89,8 @@ class Leaving:
             value = value[key]
         return True
 
-    def refuse(self, why: str) -> Refusal:
-        return Refusal(f"task {self.task!r}: {why}")
+    def refuse(self, why: str) -> GateRefusal:
+        return GateRefusal(f"task {self.task!r}: {why}")
 
 
 class Release(ABC):
@@ -94,7 +105,7 @@ class Release(ABC):
 
     @abstractmethod
     def judge(self, leaving: Leaving) -> Any:
-        """The reply as it may leave, or a :class:`Refusal`."""
+        """The reply as it may leave, or a :class:`GateRefusal`."""
 
 
 class Facts(Release):
@@ -155,7 +166,7 @@ class Cells(Release):
     def judge(self, leaving: Leaving) -> Any:
         if not any(map(leaving.holds, self.entries)):
             return leaving.reply
-        found = self.behind(leaving.client, leaving.ask, leaving.reply)
+        found = leaving.behind(self.behind)
         behind = {
             entry: sums
             for entry, sums in found.items()
@@ -171,6 +182,7 @@ class Cells(Release):
         withheld = self._withheld(leaving, behind)
         changed: BoolArray = np.zeros(len(next(iter(withheld.values()), ())), dtype=bool)
         became: IntArray = np.zeros(len(changed), dtype=np.int64)
+        outcomes: dict[str, Any] = {}
         for entry, sums in behind.items():
             neutral = {} if self.neutral is None else self.neutral(leaving.ask, leaving.reply)
             stands = entry in neutral
@@ -190,7 +202,9 @@ class Cells(Release):
                 told = np.where(gone, np.reshape(neutral[entry], sums.shape), told)
                 of_cell = np.where(gone & changed[:, None], 2 + became[:, None], 0)
                 leaving.outcome[entry] = np.maximum(leaving.outcome[entry], of_cell)
+            outcomes[entry] = self._like(leaving, entry, leaving.outcome[entry])
             self._write(leaving, entry, told)
+        leaving.outcome |= outcomes
         return leaving.reply
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:
@@ -204,14 +218,17 @@ class Cells(Release):
 
     def _write(self, leaving: Leaving, entry: str, numbers: FloatArray) -> None:
         value = leaving.get(entry)
+        after = self._like(leaving, entry, numbers)
+        if isinstance(value, np.ndarray | np.generic | int | float):
+            after = after.astype(np.asarray(value).dtype)
+        leaving.put(entry, after if isinstance(value, np.ndarray | list) else after.item())
+
+    def _like(self, leaving: Leaving, entry: str, numbers: Array) -> Any:
+        """Numbers of the cells in the order and shape of the entry."""
+        value = leaving.get(entry)
         if self.write is not None:
             numbers = self.write(leaving.ask, entry, numbers, value)
-        if not isinstance(value, np.ndarray | np.generic | int | float):
-            leaving.put(entry, numbers)
-            return
-        before = np.asarray(value)
-        after = numbers.reshape(before.shape).astype(before.dtype)
-        leaving.put(entry, after if isinstance(value, np.ndarray) else after.item())
+        return numbers if isinstance(value, list) else numbers.reshape(np.shape(value))
 
     def _withheld(self, leaving: Leaving, behind: Mapping[str, Sums]) -> dict[str, BoolArray]:
         """Which numbers of every entry are withheld."""
@@ -223,7 +240,9 @@ class Cells(Release):
             small = small | ((rows > 0) & (rows < least))
             counts = rows if counts is None else np.maximum(counts, rows)
         small = self._not_by_subtraction(leaving, np.asarray(small), counts, least)
-        few = {e: sums.effective(leaving.persons(sums)) < least for e, sums in behind.items()}
+        few = {
+            e: sums.effective(leaving.persons(sums), least) < least for e, sums in behind.items()
+        }
         if self.whole:
             small = np.logical_or.reduce([small, *(marks.any(axis=1) for marks in few.values())])
         return {entry: small[:, None] | marks for entry, marks in few.items()}
@@ -263,11 +282,14 @@ def release_numbers(
         withheld = withheld | conflict
     again, told = leaving.memory.told(sums)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
-    leaves = np.where(again[:, None], told, leaves)
+    gone = again[:, None] & np.isnan(told)  # what was withheld then is so again
+    leaves = np.where(gone, instead, np.where(again[:, None], told, leaves))
     outcome = np.where(withheld, 1, np.where(conflict, 2, 0))
-    leaving.outcome[entry] = outcome if stands else np.where(again[:, None], 2, outcome)
+    outcome = outcome if stands else np.where(again[:, None], 2, outcome)
+    leaving.outcome[entry] = np.where(gone, 1, outcome)
     new = ~(withheld | conflict).all(axis=1)
-    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])
+    kept = np.where(withheld | gone, np.nan, leaves)  # what did not leave tells nothing
+    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), kept[new])
     rows, width = len(sums.right), leaving.client.data.schema.width
     leaving.memory.spend(fresh, leaving.limits.numbers * max(1, rows * width))
     return leaves
@@ -311,17 +333,19 @@ class Update(Release):
                 "an update of this size tells rows; it needs noise or the policy 'trusted'"
             )
         limits = leaving.limits
-        found = self.behind(leaving.client, leaving.ask, leaving.reply)
+        found = leaving.behind(self.behind)
         behind = {entry: found[entry] for entry in self.entries}
         rows = leaving.client.data.X
         X = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=float)
         X = X.reshape(len(X), -1)
-        distinct = len(np.unique(X, axis=0))
+        distinct = len(np.unique(row_digests(X + 0.0)))  # 0 and −0 are the same
         parameters = sum(int(np.prod(sums.shape)) for sums in behind.values())
         if distinct < limits.min_rows or parameters > limits.parameters * distinct:
             raise leaving.refuse(
-                f"{parameters:,} parameters need more than "
-                f"{max(limits.min_rows, parameters / limits.parameters):,.0f} distinct rows"
+                f"{parameters:,} parameters need "
+                f"{max(limits.min_rows, parameters / limits.parameters):,.0f} distinct rows, since "
+                f"the policy's `parameters` allows {limits.parameters:.3g} of them per row; fewer "
+                "columns, more rows per client, or an owner who allows more"
             )
         for weights in (self.weights(leaving.ask), self.weights(leaving.reply)):
             if (np.abs(weights).max(axis=1) * X.std(axis=0) > limits.saturation).any():

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.clients import (
-    BoolArray,
     Client,
     ClientGroup,
     Draws,
-    FloatArray,
     IntArray,
     Part,
     Source,
@@ -40,6 +38,8 @@ from solera.core.replies import Batch, Checked, Failure, FailureKind, Stacked
 from solera.core.schema import Schema
 from solera.core.sealing import Sealer, open_ask, seal_reply
 from solera.core.task import Task, find_task
+from solera.engines.faults import FaultModel, Faults, remove_unreachable
+from solera.engines.folds import fold_all, validate_and_fold
 from solera.engines.gates import Gates
 
 States = dict[int, dict[str, Any]]
@@ -52,31 +52,11 @@ MEMORY = 256 << 20
 """Bytes of rows and updates that a ``many=`` call may hold at once, unless told otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """What goes wrong at each client of a block: masks, and seconds of delay."""
-
-    dropped: BoolArray
-    crashed: BoolArray
-    corrupted: BoolArray
-    delay: FloatArray
-
-
 class BlockSums(NamedTuple):
     """Blocks of clients, and the entries of which their sums are enough."""
 
     bounds: IntArray
     adds: Callable[[str], bool]
-
-
-class FaultModel(Protocol):
-    """Decides what goes wrong; :class:`solera.simulate.failures.Failures` is one."""
-
-    def faults(self, ask: Ask, clients: IntArray) -> Faults:
-        """The faults of these clients in this ask, the same however clients are grouped."""
-
-    def damage(self, frame: bytes, ask: Ask, client: int) -> bytes:
-        """The frame of a corrupted reply."""
 
 
 class Runner:
@@ -120,7 +100,7 @@ class Runner:
         virtual = 0.0
         faults = None if self.fault_model is None else self.fault_model.faults(ask, clients)
         if faults is not None:
-            clients, failures, virtual, faults = _remove_unreachable(ask, clients, faults)
+            clients, failures, virtual, faults = remove_unreachable(ask, clients, faults)
         sums = None
         hidden = self.limits is not None or ask.cover is not None
         if aggregation is not None and faults is None and not hidden:
@@ -387,88 +367,6 @@ class Simulated:
 
     def checkpoint_store(self) -> None:
         """Simulations are kept only where their user says."""
-
-
-def validate_and_fold(
-    task: Task,
-    ask: Ask,
-    batch: Batch,
-    failures: list[Failure],
-    virtual: float,
-    aggregation: Aggregation | None,
-) -> Block:
-    """What the coordinator does with the replies of a block: turn the unsound away, and fold.
-
-    Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
-    """
-    if task.like is not None and ask.cover is None and not isinstance(batch.payloads, Stacked):
-        like = task.like
-        batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
-        failures += failed
-    partial = None
-    if aggregation is not None:
-        try:
-            partial = aggregation.fold(batch)
-        except Exception:
-            batch, failed = batch.liftable(aggregation.lift)
-            failures += failed
-            batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
-            failures += failed
-            partial = aggregation.fold(batch)
-    if task.finite and (aggregation is None or not aggregation.sound(partial)):
-        batch, failed = batch.only_finite(None if aggregation is None else aggregation.sound_reply)
-        failures += failed
-        if aggregation is not None and failed:
-            partial = aggregation.fold(batch)
-    kept = batch if aggregation is None else None
-    return Block(batch.clients, batch.sizes(), failures, virtual, kept, partial)
-
-
-def fold_all(
-    task: Task, batch: Batch, bounds: list[int], aggregation: Aggregation
-) -> list[Any] | None:
-    """The partials of all blocks of stacked replies in one call; None where one may be unsound."""
-    replies = batch.payloads
-    assert isinstance(replies, Stacked)
-    try:
-        partials: list[Any] = [{} for _ in bounds[1:]]
-        if not replies.sums:
-            partials = aggregation.fold_blocks(batch, bounds)
-        elif replies.fields:
-            own = Batch(batch.clients, Stacked(replies.fields))
-            partials = aggregation.without(replies.sums).fold_blocks(own, bounds)
-        for entry, sums in replies.sums.items():
-            partials = [{**p, entry: sums[i]} for i, p in enumerate(partials)]
-    except Exception:  # validate_and_fold finds out whose fault it is
-        if replies.sums:
-            raise
-        return None
-    if task.finite and not replies.sums and not is_finite(partials):
-        return None
-    return partials
-
-
-def _remove_unreachable(
-    ask: Ask, clients: IntArray, faults: Faults
-) -> tuple[IntArray, list[Failure], float, Faults]:
-    """Remove the clients that never answer; the simulated time is that of the slowest other."""
-    late = faults.delay > (np.inf if ask.deadline is None else ask.deadline)
-    reasons = (
-        ("dropped", faults.dropped, "the client is not reachable"),
-        ("crashed", faults.crashed & ~faults.dropped, "the client crashed during the task"),
-        ("late", late & ~faults.dropped & ~faults.crashed, f"no reply within {ask.deadline} s"),
-    )
-    failures = [
-        Failure(client, kind, reason)  # type: ignore[arg-type]
-        for kind, mask, reason in reasons
-        for client in clients[mask].tolist()
-    ]
-    gone = faults.dropped | faults.crashed | late
-    waited = ask.deadline if late.any() and ask.deadline is not None else 0.0
-    delay = faults.delay[~gone]
-    virtual = max(waited, float(delay.max(initial=0.0)))
-    rest = Faults(faults.dropped[~gone], faults.crashed[~gone], faults.corrupted[~gone], delay)
-    return clients[~gone], failures, virtual, rest
 
 
 def _any_payload(ask: Ask) -> Any:

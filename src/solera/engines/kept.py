@@ -21,7 +21,7 @@ from solera.core.payload import encode
 from solera.core.replies import Batch, Failure, Stacked, map_leaves
 from solera.core.schema import Schema
 from solera.core.task import find_task
-from solera.engines.blocks import validate_and_fold
+from solera.engines.folds import validate_and_fold
 
 Kept = dict[str, Any]
 """What was kept of a fit, as a payload: what the engine knew, and every ask with its replies."""

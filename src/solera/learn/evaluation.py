@@ -17,10 +17,8 @@ from solera.core.aggregation import Aggregation, Sum
 from solera.core.clients import (
     PARTS,
     Array,
-    BoolArray,
     Client,
     ClientGroup,
-    FloatArray,
     IntArray,
     Part,
     Rows,
@@ -42,6 +40,13 @@ from solera.core.task import group_task
 from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
 from solera.learn.base import Predictor
+from solera.learn.count_metrics import (
+    metrics_of,
+    metrics_of_many,
+    rows_counted,
+    rows_untold,
+    summed,
+)
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
 from solera.learn.score_metrics import Scores, quantile, wilson
 from solera.learn.scores import (
@@ -79,11 +84,11 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
     """The rows behind each of the counts of :func:`count_rows`."""
     rows = client.data.part(part)
+    behind = {"rows": everyone(len(rows), part=part)}
     if model.schema_.target == "classes":
         k = len(model.schema_.classes)
         true, guessed = _codes(model, rows)
-        return {"confusion": cells(true * k + guessed, k * k, part=part)}
-    behind = {"rows": everyone(len(rows), part=part)}
+        return {"confusion": cells(true * k + guessed, k * k, part=part), **behind}
     for name, value in _given(model, rows).items():
         given = value.reshape(len(rows), -1)
         is_sum = name in _ALIKE
@@ -128,7 +133,7 @@ def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
         true, guessed = _codes(model, joined)
         confused = (owners * k + true) * k + guessed
         counts = np.bincount(confused, minlength=len(rows) * k * k)
-        return {"confusion": counts.reshape(len(rows), k, k)}
+        return {"confusion": counts.reshape(len(rows), k, k), "rows": rows.sizes}
     given = _given(model, joined)
     sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
     return {**sums, "rows": rows.sizes}
@@ -181,6 +186,11 @@ class Evaluation:
     ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
     have names. Where scores were counted, ``bounds`` say how far a metric of the rows themselves
     can be from the one given, and ``scores`` and ``client_scores`` give the curves.
+
+    ``untold``: rows whose counts their owners withheld, or replaced by earlier ones, because too
+    few rows stand behind them; the metrics are of the others, and with many untold far from those
+    of all rows. How many *counts* were withheld cannot be told: a single row would change that
+    number. Counts of labels are known to be withheld only where a client tells none.
     """
 
     metrics: dict[str, float]
@@ -190,6 +200,7 @@ class Evaluation:
     bounds: dict[str, float] = field(default_factory=dict)
     scores: Scores | None = None
     client_scores: dict[int, Scores] = field(default_factory=dict)
+    untold: int = 0
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]
@@ -215,11 +226,20 @@ class Evaluation:
         ]
         more = len(self.clients) - _MOST_SHOWN
         title = f"and {more:,} clients more" if more > 0 else ""
-        return html_table(rows, ["", *self.metrics], title)
+        return html_table(rows, ["", *self.metrics], ", ".join(filter(None, [title, self.warning])))
+
+    @property
+    def warning(self) -> str:
+        """What the metrics leave out, or nothing."""
+        if not self.untold:
+            return ""
+        rows = int(np.sum(self.counts["rows"]))
+        return f"counts of {self.untold:,} of {rows:,} rows withheld or replaced by their owners"
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
-        return f"Evaluation({shown}; {len(self.clients)} clients)"
+        warning = f"; {self.warning}" if self.untold else ""
+        return f"Evaluation({shown}; {len(self.clients)} clients{warning})"
 
 
 def evaluate(
@@ -268,8 +288,10 @@ def evaluate(
             ids, counts = replies.fold(Gather())
             total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
             each = _by_client(ids, counts)
+            untold = rows_untold(counts)
         else:
             total = replies.fold(Sum())
+            untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
         if grid is not None and np.any(rows_counted(total)):
             found = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
             counted = _counted(model, found, grid, per_client)
@@ -289,6 +311,7 @@ def evaluate(
         counted.bounds,
         counted.scores,
         counted.client_scores,
+        untold,
     )
 
 
@@ -352,7 +375,8 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
     parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
     found = [evaluate(model, federation, part, per_client=False).counts for part in parts]
     total = summed(found)
-    return Evaluation(metrics(total), {}, total)
+    untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
+    return Evaluation(metrics_of(total), {}, total, untold=untold)
 
 
 def evaluate_rows(
@@ -418,95 +442,13 @@ class Gather(Aggregation):
         return partial["clients"], partial["stacked"]
 
 
-def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The counts of several clients as one."""
-    total: dict[str, Any] = map_leaves(lambda *leaves: sum(leaves), *counts)
-    return total
-
-
 def evaluation_of(counts: Mapping[int, dict[str, Any]]) -> Evaluation | None:
     """What clients counted, each with a model of its own; None without any."""
     if not counts:
         return None
     total = summed(list(counts.values()))
-    return Evaluation(metrics(total), {client: metrics(c) for client, c in counts.items()}, total)
-
-
-def rows_counted(counts: dict[str, Any]) -> Any:
-    """Rows behind folded counts, or behind those of each client."""
-    return counts["confusion"].sum(axis=(-2, -1)) if "confusion" in counts else counts["rows"]
-
-
-def metrics(counts: dict[str, Any]) -> dict[str, float]:
-    """The metrics of folded counts."""
-    found = metrics_of_many(map_leaves(lambda leaf: np.asarray(leaf)[None], counts))
-    return {name: float(values[0]) for name, values in found.items()}
-
-
-metrics_of = metrics
-"""The same, where ``metrics`` is a parameter."""
-
-
-def metrics_of_many(counts: dict[str, Any]) -> dict[str, FloatArray]:
-    """The metrics of many clients' counts, whose first axis is the client."""
-    if "confusion" in counts:
-        return class_metrics(counts["confusion"])
-    return label_metrics(counts) if "exact" in counts else number_metrics(counts)
-
-
-def class_metrics(confusion: IntArray) -> dict[str, FloatArray]:
-    """From confusion matrices, clients × true × predicted classes."""
-    hits = np.diagonal(confusion, axis1=1, axis2=2)
-    true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
-    present = true > 0
-    occurs = present | (predicted > 0)
-    recall = ratio(hits, true)
-    return {
-        "accuracy": ratio(hits.sum(axis=1), confusion.sum(axis=(1, 2))),
-        "balanced_accuracy": _mean_where(recall, present),
-        "macro_precision": _mean_where(ratio(hits, predicted), occurs),
-        "macro_recall": _mean_where(recall, occurs),
-        "macro_f1": _mean_where(ratio(2 * hits, true + predicted), occurs),
-    }
-
-
-def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
-    """From true positives, false positives and false negatives, clients × labels."""
-    hits = counts["true_positive"]
-    misses = counts["false_positive"] + counts["false_negative"]
-    rows = counts["rows"]
-    f1 = ratio(2 * hits, 2 * hits + misses)
-    return {
-        "subset_accuracy": ratio(counts["exact"], rows),
-        "hamming_loss": ratio(misses.sum(axis=1), rows * hits.shape[1]),
-        "micro_f1": ratio(2 * hits.sum(axis=1), (2 * hits + misses).sum(axis=1)),
-        "macro_f1": _mean_where(f1, 2 * hits + misses > 0),
-    }
-
-
-def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
-    """From sums of squares, clients × outputs; R² is the mean over outputs."""
-    rows = counts["rows"][:, None]
-    spread = counts["y2"] - counts["y"] ** 2 / rows
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r2 = np.where(spread > 0, 1 - counts["error2"] / spread, 0.0)
-    return {
-        "mse": (counts["error2"] / rows).mean(axis=1),
-        "mae": (counts["error"] / rows).mean(axis=1),
-        "r2": r2.mean(axis=1),
-    }
-
-
-def _mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:
-    """The mean of the chosen values of every line; 0 where none is chosen."""
-    return ratio((values * chosen).sum(axis=1), chosen.sum(axis=1))
-
-
-def ratio(a: Any, b: Any) -> FloatArray:
-    """a / b, and 0 where b is 0."""
-    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    quotients: FloatArray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
-    return quotients
+    each = {client: metrics_of(counted) for client, counted in counts.items()}
+    return Evaluation(metrics_of(total), each, total)
 
 
 class Evaluate(Callback, Component):

@@ -30,7 +30,7 @@ from solera.learn.heonn.learner import FedHEONN
 from solera.learn.linear import FedLinear
 from solera.learn.preprocess.columns import FedEncoder, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
-from solera.published.rows import AS_PUBLISHED, OURS, Row, Rows
+from solera.published.rows import AS_PUBLISHED, OURS, Row, Rows, quiet
 from solera.published.rows import row as published_row
 from solera.published.theses import Cell, table
 from solera.simulate.simulation import simulate
@@ -170,6 +170,7 @@ def read(full: bool) -> dict[str, Students]:
     }
 
 
+@quiet()
 def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     """All cells; accuracies and shares are between 0 and 1, spreads are standard deviations."""
     sources = read(full)

@@ -16,7 +16,7 @@ from solera.core.replies import Batch, Reply
 from solera.core.rng import generator
 from solera.core.task import find_task
 from solera.data.federated import FederatedData
-from solera.engines.blocks import validate_and_fold
+from solera.engines.folds import validate_and_fold
 from solera.robust.attacks import RowAttack, UpdateAttack
 
 

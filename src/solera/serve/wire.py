@@ -263,7 +263,13 @@ class Progress(Message):
     deliveries: dict[str, int] | UnsetType = UNSET
 
 
-class JobProgress(Job):
+class JobInWords(Job):
+    """A job, and what it does or waits for."""
+
+    words: str
+
+
+class JobProgress(JobInWords):
     """A job, how far it is, and its latest model."""
 
     progress: Progress

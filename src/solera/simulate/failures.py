@@ -9,7 +9,7 @@ from solera.core.clients import IntArray
 from solera.core.component import Component
 from solera.core.constraints import Fraction, NonNegative
 from solera.core.engine import Ask
-from solera.engines.blocks import Faults
+from solera.engines.faults import Faults
 
 
 class Failures(Component):

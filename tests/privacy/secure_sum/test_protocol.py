@@ -14,7 +14,7 @@ from solera.core.disclosure.declared import check_payload
 from solera.core.engine import PerClient
 from solera.core.errors import NotASum, NotEnoughReplies, Refusal, SecureSumFailed, UsageError
 from solera.core.payload import encode
-from solera.engines.blocks import Faults
+from solera.engines.faults import Faults
 from solera.engines.local import LocalEngine
 from solera.privacy.secure_sum import SecureSum
 
@@ -76,7 +76,7 @@ class Watched(LocalEngine):
 
     def folded(self, block, aggregation, ask):
         from solera.core.task import find_task
-        from solera.engines.blocks import validate_and_fold
+        from solera.engines.folds import validate_and_fold
 
         task = find_task(ask.task)
         return validate_and_fold(task, ask, block.batch, block.failures, 0.0, aggregation)

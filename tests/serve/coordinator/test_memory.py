@@ -129,7 +129,7 @@ def rounds(driver, identities, job, count) -> None:
     async def answer_once(sequence) -> None:
         limits = httpx.Limits(max_connections=None)
         base = str(driver._http.base_url)
-        async with httpx.AsyncClient(base_url=base, timeout=60, limits=limits) as http:
+        async with httpx.AsyncClient(base_url=base, timeout=300, limits=limits) as http:
             clients = [Simulated(http, who, number) for number, who in enumerate(identities)]
             asked = asyncio.to_thread(ask, sequence)
             await asyncio.gather(asked, *(client.work() for client in clients))
@@ -149,7 +149,7 @@ def rounds(driver, identities, job, count) -> None:
             assert len(driver.download(row["digest"])) == row["size"]
 
     for sequence in range(count):
-        asyncio.run(asyncio.wait_for(answer_once(sequence), 60))
+        asyncio.run(asyncio.wait_for(answer_once(sequence), 600))
 
 
 def test_memory_does_not_grow_with_the_number_of_clients(here):

@@ -66,7 +66,7 @@ def test_every_learner_gives_the_same_over_a_network(place):
         learner = name.partition("-")[0]
         if learner not in tried:
             again = learned(network, f"{name}-again", make(), here.topology)
-            assert encode(again) == encode(there), name
+            assert_equal(f"{name} repeated", again, there)
         tried.add(learner)
     assert tried
     assert target != "classes" or any(noised)
@@ -85,24 +85,35 @@ def draws_noise(learner):
 def learned(network, job, learner, topology):
     federation = network.connect(re.sub(r"[^A-Za-z0-9._-]", "-", job)[:60], seed=11)
     federation.topology = topology
-    return describe_fitted(learner.fit(federation))
+    try:
+        return describe_fitted(learner.fit(federation))
+    except so.errors.SoleraError as error:
+        error.add_note(f"fitting {job} over the network")
+        raise
 
 
-def assert_alike(where, found, expected):
+def assert_equal(where, found, expected):
+    """Equal to the bit; if not, the first entry that differs is named before the bytes are."""
+    if encode(found) != encode(expected):
+        assert_alike(where, found, expected, rtol=0, atol=0)
+        raise AssertionError(f"{where}: equal values, other bytes (signs of zeros, types, order)")
+
+
+def assert_alike(where, found, expected, rtol=1e-7, atol=1e-9):
     """Equal but for the last bits of floating point numbers."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
         for key, value in expected.items():
-            assert_alike(f"{where}.{key}", found[key], value)
+            assert_alike(f"{where}.{key}", found[key], value, rtol, atol)
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected), where
         for k, value in enumerate(expected):
-            assert_alike(f"{where}[{k}]", found[k], value)
+            assert_alike(f"{where}[{k}]", found[k], value, rtol, atol)
     elif isinstance(expected, np.ndarray) and expected.dtype.kind == "f":
-        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9, err_msg=where)
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=where)
     elif isinstance(expected, np.ndarray):
         np.testing.assert_array_equal(found, expected, err_msg=where)
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-7, nan_ok=True), where
+        assert found == pytest.approx(expected, rel=rtol, nan_ok=True), where
     else:
         assert found == expected, where

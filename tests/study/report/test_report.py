@@ -231,7 +231,7 @@ def test_learners_may_add_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             figure.add_subplot().plot([1, 2])
             return [("Rules", "if x <= 3 & y"), ("Tree", figure)]
 
-    text = STUDY.replace('"FedHEONN"', '"Showing"\nrounds = 2').replace("folds = 2\n", "")
+    text = '[data]\nname = "wine"\nclients = 3\n[learner]\nkind = "Showing"\nrounds = 2\n'
     study = parse(text, file="study.toml", name="shown")
     run_study(study, tmp_path)
     page = (tmp_path / "report.html").read_text()

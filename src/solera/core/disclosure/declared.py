@@ -34,7 +34,7 @@ import numpy as np
 
 from solera.core.component import Component, build_fitted
 from solera.core.constraints import is_list, is_union, violation
-from solera.core.errors import Refusal, SoleraError
+from solera.core.errors import GateRefusal, Refusal, SoleraError
 from solera.core.schema import Schema
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def check_payload(task: Task, payload: Any, schema: Schema) -> None:
     """Refuse a payload that is not what the task declares, for rows of that schema."""
     objection = _objection(payload, task.ask, lengths_of(schema), schema)
     if objection is not None:
-        raise Refusal(f"the payload of {task.name!r}{objection}")
+        raise GateRefusal(f"the payload of {task.name!r}{objection}")
 
 
 def lengths_of(schema: Schema) -> dict[str, int]:
@@ -285,7 +285,7 @@ def _plain(value: Any) -> Any:
 def build_checked(description: Any, schema: Schema) -> Any:
     """The fitted component of a description, if its state fits rows of that schema."""
     if not isinstance(description, Mapping) or set(description) != {"made", "learned"}:
-        raise Refusal("a fitted component is what it was made of and what it learned")
+        raise GateRefusal("a fitted component is what it was made of and what it learned")
     component = build_fitted(description)
     check_state(component, schema)
     return component
@@ -302,21 +302,24 @@ def check_state(component: Any, schema: Schema) -> None:
         if not name.endswith("_") or name.startswith("_") or name in ("schema_", "history_"):
             continue
         if name not in declared:
-            raise Refusal(f"{own} does not declare its {name}")
+            raise GateRefusal(f"{own} does not declare its {name}")
         hint = declared[name]
         if isinstance(value, Component):
             check_state(value, schema)
             continue
         found = _objection(value, hint, lengths, schema)
         if found is not None:
-            raise Refusal(f"{own}: {name}{found}")
+            raise GateRefusal(f"{own}: {name}{found}")
     if known is not None and (known.width, known.target) != (schema.width, schema.target):
-        raise Refusal(f"{own} was fitted on other columns or another target")
+        raise GateRefusal(f"{own} was fitted on other columns or another target")
     if known is not None and known.target == "classes" and len(known.classes) > MOST_CLASSES:
-        raise Refusal(f"{own} knows {len(known.classes):,} classes, at most {MOST_CLASSES:,}")
+        raise GateRefusal(f"{own} knows {len(known.classes):,} classes, at most {MOST_CLASSES:,}")
     more = getattr(component, "check_state", None)
     if more is not None:
-        more(schema)
+        try:
+            more(schema)
+        except Refusal as refusal:  # it knows the state that came and the schema, and no rows
+            raise GateRefusal(refusal.message, hint=refusal.hint) from None
 
 
 @cache

@@ -80,18 +80,20 @@ class Sums:
     def shape(self) -> tuple[int, int]:
         return self.right.shape[1], 1 if self.left is None else self.left.shape[1]
 
-    def effective(self, persons: Persons) -> FloatArray:
-        """The effective rows of every number, k × j."""
-        return self.effective_of(self.right, persons)
+    def effective(self, persons: Persons, enough: float = np.inf) -> FloatArray:
+        """The effective rows of every number, k × j, or a lower bound of at least ``enough``."""
+        return self.effective_of(self.right, persons, enough)
 
-    def effective_of(self, right: Array, persons: Persons) -> FloatArray:
+    def effective_of(self, right: Array, persons: Persons, enough: float = np.inf) -> FloatArray:
         """The same where rows gave ``right``, as in the difference of two such sums."""
         rows = effective_of(right, self.left, persons)
         if self.beyond and len(right):
             right = right - np.median(right, axis=0)
             rows = np.minimum(rows, effective_of(right, self.left, persons))
         if self.mean and len(right):
-            rows = np.minimum(rows, effective_beyond_mean(right, self.left, persons))
+            rows = np.minimum(
+                rows, effective_beyond_mean(right, self.left, persons, enough * self.margin)
+            )
         return rows / self.margin
 
     def counts(self, persons: Persons) -> IntArray:
@@ -118,12 +120,8 @@ def effective_of(right: Array, left: Left, persons: Persons) -> FloatArray:
     return rows
 
 
-_CERTAIN = 50.0
-"""Effective rows above which a lower bound is good enough."""
-
-
-def effective_beyond_mean(right: Array, left: Left, persons: Persons) -> FloatArray:
-    """The same of c less the mean of all rows, or a lower bound where that is large.
+def effective_beyond_mean(right: Array, left: Left, persons: Persons, enough: float) -> FloatArray:
+    """The same of c less the mean of all rows, or a lower bound of at least ``enough``.
 
     With s = Σc over n rows, Σ|c − s/n| ≥ Σ|c| − |s| and Σ(c − s/n)² = Σc² − s²/n.
     """
@@ -133,8 +131,8 @@ def effective_beyond_mean(right: Array, left: Left, persons: Persons) -> FloatAr
     if persons.of is None:
         least = np.maximum(absolute - np.abs(total), 0.0) ** 2
         np.divide(least, squares - total**2 / len(right), out=rows, where=squares > 0)
-    for k in np.flatnonzero((rows < _CERTAIN).any(axis=1)).tolist():
-        some = np.flatnonzero(rows[k] < _CERTAIN)
+    for k in np.flatnonzero((rows < enough).any(axis=1)).tolist():
+        some = np.flatnonzero(rows[k] < enough)
         rows[k, some] = _exactly_beyond_mean(right[:, k], _columns(left, some), persons)
     return rows
 

@@ -136,7 +136,7 @@ class Gram(Release):
             for entry, values in sent.items():
                 leaves[entry].append(judged.leaves(entry, values[t]))
                 became[entry].append(judged.outcome(entry))
-            for kept in (member.row_sets(), member.columns()):
+            for kept in judged.left():
                 new += memory.keep(kept, np.zeros(kept.shape))
             rows = len(member.Z)
         for entry in sent:
@@ -161,6 +161,7 @@ class _Judged:
     def __init__(self, leaving: Leaving, member: Member) -> None:
         self.least = leaving.limits.min_count
         self.persons: Persons = leaving.gate.persons(leaving.client, "train")
+        self.sets = member.row_sets()
         self.matrices = self._matrices(leaving, member)
         if member.layout == "classes" and not self.matrices.all():
             member = member.only((member.weights[:, self.matrices] != 0).any(axis=1))
@@ -183,7 +184,7 @@ class _Judged:
 
     def _matrices(self, leaving: Leaving, member: Member) -> BoolArray:
         """Marks the matrices that rest on enough rows, alone and less any other."""
-        used, sets = member.weights != 0, member.row_sets()
+        used, sets = member.weights != 0, self.sets
         width = int((member.Z[member.times > 0] != 0).any(axis=0).sum())
         need = leaving.limits.gram_rows * width
         known, _ = leaving.memory.known(sets)
@@ -205,8 +206,9 @@ class _Judged:
         needed = {"classes": (kept & used.any(axis=0)).any(), "labels": kept[0]}
         if not needed.get(member.layout, kept.all()):
             raise leaving.refuse(
-                f"a Gram matrix of {width:,} columns needs {need:,.0f} distinct rows, and as many "
-                "by which it differs from others that left"
+                f"a Gram matrix of {width:,} columns needs {need:,.0f} distinct rows, since the "
+                f"policy's `gram_rows` asks for {leaving.limits.gram_rows:g} per column, and as "
+                "many by which it differs from others that left"
             )
         return np.asarray(kept, dtype=bool)
 
@@ -238,7 +240,18 @@ class _Judged:
         now = self.member.columns()
         known, _ = leaving.memory.known(now)
         near[1:] |= too_near(now.right, known, self.least).any(axis=1)
+        others = too_near(now.right, now.right, self.least)
+        for j in range(len(others)):  # as the next reply will be judged, if the same is asked again
+            near[1 + j] |= others[j, :j][~near[1 : 1 + j]].any()
         return near
+
+    def left(self) -> tuple[Sums, Sums]:
+        """Which rows and columns left, for the memory: a later reply is compared with no others."""
+        sets, columns = self.sets, self.member.columns()
+        return (
+            replace(sets, right=sets.right[:, self.matrices]),
+            replace(columns, right=columns.right[:, ~self.near[1:]]),
+        )
 
     # --- single entries ---
 

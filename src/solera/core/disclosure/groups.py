@@ -22,9 +22,11 @@ group is shuffled by itself. So
 What this does not give: a count over several columns (a bin of one column at a node of another) can
 change only when a row is left out that moves values of all of them, and such rows can be fewer than
 ``min_count``, even one. Measured by leaving rows out, 0 to 9 % of these counts rest on fewer than
-``min_count`` effective rows, in tables of 40 to 320 rows; they change by whole blocks then. It is
-the price of values: a table that every one of ``min_count`` rows changes in the same way follows
-from how many rows are in agreed cells, since any two sets of rows of a cell must give the same.
+``min_count`` effective rows, in tables of 40 to 320 rows; they change by whole blocks then. A grid
+of σ in place of σ/8 closes this for nodes of one split (0 % in twelve tables) but not for two (up
+to 7 %), and costs a point of accuracy on Adult (benchmarks/RESULTS.md). It is the price of values:
+a table that every one of ``min_count`` rows changes in the same way follows from how many rows are
+in agreed cells, since any two sets of rows of a cell must give the same.
 
 Rows of classes that are too rare for a group are not in the table, nor, where these are few, those
 of the next class. Where the owner counts persons, groups and blocks have that many persons, and
@@ -41,7 +43,7 @@ import numpy as np
 from solera.core.clients import IntArray, Part, Rows, Segments, Source
 from solera.core.disclosure.grouping import Groups, group_rows
 from solera.core.disclosure.noised import is_noised
-from solera.core.errors import Refusal
+from solera.core.errors import GateRefusal
 from solera.core.release import Leaving, Release
 
 if TYPE_CHECKING:
@@ -141,7 +143,7 @@ class GroupedSource:
             rows = self._source.segments(np.array([client]), part)[0]
             units = self._units(client, part)
             if units is None and self._limits.unit is not None:
-                raise Refusal(f"no column {self._limits.unit!r} says whose rows these are")
+                raise GateRefusal(f"no column {self._limits.unit!r} says whose rows these are")
             groups = group_rows(rows, self._source.schema, self._limits.min_count, units)
             self._tables[client, part] = groups
         return self._tables[client, part]

@@ -2,8 +2,8 @@
 
 For every number that left, the memory keeps what each row gave to it (the ``right`` factor of
 :class:`~solera.core.disclosure.evidence.Sums`; ``left`` is recognised by its digest) and the number
-itself. A new number whose difference to an earlier one would rest on too few rows is not sent: the
-earlier one is sent again.
+itself, NaN for one that was withheld while others of its cell left. A new number whose difference
+to an earlier one would rest on too few rows is not sent: the earlier one is sent again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.disclosure.evidence import Left, Persons, Sums
-from solera.core.errors import Refusal
+from solera.core.errors import GateRefusal
 
 _WEIGHTS = 0x9E3779B97F4A7C15
 
@@ -49,7 +49,7 @@ class Memory:
         if self.rows is not None and not np.array_equal(self.rows, rows):
             changed = len(np.setxor1d(self.rows, rows))
             if changed < least:
-                raise Refusal(f"fewer than {least} rows have changed since the last answer")
+                raise GateRefusal(f"fewer than {least} rows have changed since the last answer")
             self.families.clear()
             self._digests.clear()
             self.grouped = False
@@ -60,7 +60,7 @@ class Memory:
     def spend(self, numbers: int, most: float) -> None:
         """Count numbers that leave; refuse beyond the owner's limit."""
         if self.numbers + numbers > most:
-            raise Refusal(f"{self.numbers:,} numbers have left, of at most {most:,.0f}")
+            raise GateRefusal(f"{self.numbers:,} numbers have left, of at most {most:,.0f}")
         self.numbers += numbers
 
     def earlier(self, sums: Sums, persons: Persons, least: int) -> tuple[BoolArray, FloatArray]:
@@ -74,7 +74,8 @@ class Memory:
             return conflict, instead
         for k, now in enumerate(sums.right.T):
             difference = right.astype(float) - now.astype(float)[:, None]
-            n = sums.effective_of(difference, persons)
+            n = sums.effective_of(difference, persons, least)
+            n[np.isnan(released)] = np.inf
             for j in np.flatnonzero((n < least).any(axis=0)):
                 conflict[k, j] = True
                 instead[k, j] = released[np.argmax(n[:, j] < least), j]  # the first, for good

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client
-from solera.core.errors import Refusal
+from solera.core.errors import GateRefusal
 from solera.core.release import Leaving, Release
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def check_budget(
     """Refuse events that, with those before, are worth more than (ε, δ)."""
     after = epsilon_of([*spent, *more], delta)
     if not after <= epsilon * (1 + _SMALL):
-        raise Refusal(
+        raise GateRefusal(
             f"the privacy budget is ε = {epsilon:g} at δ = {delta:g}; after this reply it would "
             f"be ε = {after:.4g}",
             hint="more noise, fewer rounds; `solera budget` shows what was spent",

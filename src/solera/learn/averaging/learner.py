@@ -81,6 +81,7 @@ class FedAvg(ScoreAveraging):
         round), its step size, momentum and weight decay.
     epochs, local_steps, batch_size: passes of a client over its rows, or instead a number of
         batches; rows per batch (None: all).
+    shuffle: whether every pass takes the rows in a new order, or in the one they lie in.
     schedule: how ``lr`` changes from round to round.
     loss: by default the cross-entropy of a softmax for classes (of one sigmoid, for two
         classes and a model with one output), the mean over labels of the
@@ -127,6 +128,7 @@ class FedAvg(ScoreAveraging):
         epochs: Count = 1,
         local_steps: Count | None = None,
         batch_size: Count | None = 32,
+        shuffle: bool = True,
         schedule: Schedule | None = None,
         loss: Any = None,
         weight: Any = "rows",
@@ -151,6 +153,7 @@ class FedAvg(ScoreAveraging):
         self.epochs = epochs
         self.local_steps = local_steps
         self.batch_size = batch_size
+        self.shuffle = shuffle
         self.schedule = schedule
         self.loss = loss
         self.weight = weight
@@ -290,6 +293,7 @@ class FedAvg(ScoreAveraging):
             "batch_size": self.batch_size,
             **({} if self.precision == "float32" else {"precision": self.precision}),
             **({"compile": True} if self.compile else {}),
+            **({} if self.shuffle else {"shuffle": False}),
         }
 
     # --- the model ---

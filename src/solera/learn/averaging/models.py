@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from solera.core.component import Component
 from solera.core.constraints import Count, ProperFraction
@@ -38,6 +38,13 @@ _losses: dict[str, Callable[[Any, Any], Any]] = new_registry()
 
 class Model(Component, abstract=True):
     """A network described by data."""
+
+    stacks: ClassVar[bool] = True
+    """Whether ``torch.func`` may train the module of many clients in one call, if it can."""
+
+    @abstractmethod
+    def module(self) -> Any:
+        """A new network of PyTorch, for one client."""
 
 
 class Layered(Model, abstract=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from solera.learn.averaging import models
+from solera.learn.averaging.lora import tokens
 from solera.learn.averaging.models import register, register_loss, text_head
 from solera.learn.averaging.schedules import CosineDecay, StepDecay
 
@@ -25,4 +26,5 @@ __all__ = [
     "register_loss",
     "simple_cnn",
     "text_head",
+    "tokens",
 ]

@@ -32,13 +32,13 @@ from solera.learn.averaging.training.local_training import (
     LocalTraining,
     training_task,
 )
+from solera.learn.count_metrics import rows_counted
 from solera.learn.evaluation import (
     Evaluation,
     count_rows,
     counts_of_rows,
     evaluation_of,
     rows_behind,
-    rows_counted,
 )
 
 _OWN = "own_model"

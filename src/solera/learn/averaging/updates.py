@@ -343,6 +343,13 @@ class UpdateMean(Aggregation):
             return self._sum_stacked(replies.fields)
         return self.fold_one_by_one(batch)
 
+    def fold_blocks(self, batch: Batch, bounds: Sequence[int]) -> list[Any]:
+        replies = batch.payloads
+        if isinstance(replies, LazyUpdates) and replies.on_gpu:
+            # Each sum that leaves the GPU costs more than all additions there.
+            return [self.fold(batch), *[None] * (len(bounds) - 2)]
+        return super().fold_blocks(batch, bounds)
+
     def finish(self, partial: Any) -> Any:
         total = partial["weight"]
         if not total > 0:

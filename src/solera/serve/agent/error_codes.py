@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import re
-import traceback
 
 from solera.core.errors import (
     DataError,
+    GateRefusal,
     MissingExtra,
     PayloadError,
     Refusal,
@@ -36,16 +36,15 @@ _CODES: dict[type[BaseException], str] = {
 }
 """In this order: the first that an error is an instance of."""
 _OTHERS = "error: the task failed"
-_GATE = ("solera.core.gate", "solera.core.disclosure.declared", "solera.core.disclosure.memory")
-"""Where refusals are made of limits and of what was asked, and may leave as they are."""
 
 
 def code_of(error: BaseException, task: str, schema: Schema) -> str:
     """The error as it may leave, with the columns of the schema that its text names.
 
-    A column counts as named only where its whole name stands in quotes, as our errors write it.
+    Only what the gate itself refuses leaves in its own words. A column counts as named only where
+    its whole name stands in quotes, as our errors write it.
     """
-    if isinstance(error, Refusal) and _by_gate(error):
+    if isinstance(error, GateRefusal):
         return str(error)
     log.warning("task %s failed: %s", task, error, exc_info=error)
     code = next((said for kind, said in _CODES.items() if isinstance(error, kind)), _OTHERS)
@@ -53,9 +52,3 @@ def code_of(error: BaseException, task: str, schema: Schema) -> str:
     named = [name for name in re.findall(r"'([^']{1,80})'", str(error)[:10_000]) if name in known]
     facts = [f"task {task}", f"{schema.width} columns", *(f"column {n!r}" for n in named[:5])]
     return f"{code} ({', '.join(dict.fromkeys(facts))})"
-
-
-def _by_gate(error: BaseException) -> bool:
-    """Whether the gate, or what a task declares to it, raised an error; not the task itself."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_globals.get("__name__") in _GATE for frame in frames)

@@ -91,6 +91,18 @@ def read_secret(folder: Path) -> bytes:
     return secret
 
 
+def is_working(folder: Path) -> bool:
+    """Whether an agent of another process works in a folder at this moment."""
+    try:
+        with open(folder / LOCK, "rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 class Lock:
     """One agent at a time in a folder; the system lets go of it when the process ends, somehow."""
 

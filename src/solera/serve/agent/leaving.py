@@ -13,6 +13,7 @@ from solera.core.errors import UsageError
 from solera.core.private_files import sync_folder, write_file
 from solera.serve import wire
 from solera.serve.agent import home
+from solera.serve.agent.started import FILE as STARTED
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
@@ -27,6 +28,7 @@ _OURS = (
     home.APPROVALS,
     home.HELD,
     WITHDRAWN,
+    STARTED,
     home.SECRET,
     home.LOCK,
     home.PLACE,
@@ -57,13 +59,19 @@ class Holdings:
     files: dict[str, int]
 
 
-def holdings(folder: Path) -> Holdings:
-    """Everything held for the client of this folder; nothing is changed."""
+def files_of(folder: Path) -> dict[str, int]:
+    """What a client keeps in its folder, in bytes."""
     files = {path.name: path.stat().st_size for path in _files(folder, (*_OURS, *_LOGS))}
     if copies := list((folder / home.COPIES).glob("*")):
         files[f"{home.COPIES}/"] = sum(path.stat().st_size for path in copies)
     if not files:
         raise UsageError(f"no client lives in {folder}", hint="--folder names its folder")
+    return files
+
+
+def holdings(folder: Path) -> Holdings:
+    """Everything held for the client of this folder; nothing is changed."""
+    files = files_of(folder)
     place = home.find_place(folder)
     there = None if place is None else _ask(place, folder, "GET", "/v1/held", wire.Held)
     if there is None:

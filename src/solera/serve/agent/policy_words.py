@@ -90,6 +90,13 @@ def explain(policy: Policy) -> str:
     return "\n".join([describe(policy), "", *lines])
 
 
+def leaves(kind: Kind, limits: ReleaseLimits) -> str:
+    """When something of a kind leaves, in a sentence; that it does not, where it may not."""
+    if kind not in limits.allows:
+        return "This may not leave under the policy."
+    return _sentence(_LEAVES[kind], limits)
+
+
 def _sums(policy: Policy) -> str:
     whose = "that [peers] names" if policy.peers else "whose keys are known since they first met"
     return (

@@ -78,6 +78,8 @@ def create_app(
         description="Stores and carries asks and replies between a learner and data owners.",
         lifespan=lifespan,
         openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.coordinator = coordinator
     metrics = Metrics(coordinator)
@@ -128,7 +130,7 @@ def create_app(
     ]
     for router in routers:
         app.include_router(router)
-    app.include_router(pages_of(coordinator))
+    app.include_router(pages_of(coordinator, metrics, lambda: app.openapi()))
     described = cache(lambda: describe(app, coordinator, routers))
     app.openapi = described  # type: ignore[method-assign]
     document = cache(lambda: json.dumps(described()).encode())

@@ -32,7 +32,7 @@ from solera.core.replies import Batch, Failure, FailureKind
 from solera.core.schema import Schema
 from solera.core.task import find_task
 from solera.core.topology import Topology
-from solera.engines.blocks import validate_and_fold
+from solera.engines.folds import validate_and_fold
 from solera.learn.base import Learner
 from solera.serve import wire
 from solera.serve.connection import Connection

@@ -23,7 +23,7 @@ from solera.core.payload import decode, encode
 from solera.core.replies import Batch, Failure
 from solera.core.task import Task
 from solera.data.agreement import agree
-from solera.engines.blocks import validate_and_fold
+from solera.engines.folds import validate_and_fold
 from solera.learn.base import Additive
 from solera.serve import wire
 from solera.serve.connection import Connection

@@ -26,7 +26,8 @@ from solera.data.partition_groups import ByGroup
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
 from solera.learn.card import CARD
-from solera.learn.evaluation import Evaluation, evaluate, evaluation_of, summed
+from solera.learn.count_metrics import summed
+from solera.learn.evaluation import Evaluation, evaluate, evaluation_of
 from solera.learn.score_curves import Curves, curves_of
 from solera.learn.score_metrics import Scores
 from solera.learn.scores import gives_scores
@@ -108,7 +109,12 @@ class _Training:
         engine = self.cell.variant.engine
         data = divided(self.cell, self.dataset)
         return simulate(
-            data, seed=self.cell.seed, engine=engine.kind, engine_options=engine.options
+            data,
+            seed=self.cell.seed,
+            engine=engine.kind,
+            engine_options=engine.options,
+            attack=self.cell.variant.attack,
+            secure=self.cell.variant.secure,
         )
 
     def fit(self, federation: Simulation, **options: Any) -> Any:

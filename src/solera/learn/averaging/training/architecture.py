@@ -13,7 +13,7 @@ from solera.core.component import build
 from solera.core.errors import DataError, Refusal, UsageError
 from solera.core.payload import decode, encode
 from solera.core.rng import generator
-from solera.learn.averaging.models import Layered, Registered
+from solera.learn.averaging.models import Layered, Model
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import (
     Activation,
@@ -30,7 +30,7 @@ from solera.learn.averaging.training.layout import Layout, Parameter, TrainingLa
 class Architecture:
     """A model with its layers, where it has some, and the order of its parameters."""
 
-    def __init__(self, model: Layered | Registered) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
         self.layers: list[Layer] | None = None
         if isinstance(model, Layered):
@@ -79,7 +79,7 @@ class Architecture:
     @cached_property
     def stacks(self) -> bool:
         """Whether ``torch.func`` can train the module of many clients in one call."""
-        if self.layers is not None:
+        if self.layers is not None or not self.model.stacks:
             return False
         module, nn = self.module(), torch().nn
         random = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)

@@ -19,7 +19,7 @@ from solera.core.disclosure.noised import Noised
 from solera.core.errors import SoleraError
 from solera.core.release import Release, Update
 from solera.core.schema import Schema
-from solera.learn.averaging.models import Layered, Registered
+from solera.learn.averaging.models import Model
 from solera.learn.averaging.private_updates import Privacy, spent_by_reply
 from solera.learn.averaging.training.architecture import architecture_of
 from solera.learn.averaging.updates import UpdateStep, check_steps
@@ -34,10 +34,12 @@ Weights = Annotated[FloatArray, Shape("parameters", longest=MOST_PARAMETERS)]
 def _model_objection(value: Any, schema: Schema) -> str | None:
     """A described network that takes the client's rows."""
     try:
-        if not isinstance(build(value), Layered | Registered):
+        if not isinstance(build(value), Model):
             return "is no model"
         architecture = architecture_of(value)
-    except (SoleraError, TypeError, ValueError, KeyError, ArithmeticError):
+    except SoleraError as error:
+        return f"is no model: {error}"
+    except (TypeError, ValueError, KeyError, ArithmeticError):
         return "is no model"
     if architecture.inputs not in (None, schema.width):
         return f"takes rows of {architecture.inputs} values, there are {schema.width}"
@@ -72,6 +74,7 @@ class TrainingPlan(TypedDict):
     batch_size: Count | None
     precision: NotRequired[Precision]
     compile: NotRequired[bool]
+    shuffle: NotRequired[bool]
 
 
 class Train(TypedDict):

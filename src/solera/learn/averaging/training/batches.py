@@ -33,6 +33,7 @@ class TrainingConfig:
     batch_size: int | None = None
     precision: str = "float32"
     compile: bool = False
+    shuffle: bool = True
 
     @property
     def plain(self) -> bool:
@@ -71,7 +72,7 @@ def shuffle_rows(keys: Bits, sizes: IntArray, epoch: int) -> IntArray:
 
 
 def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches:
-    """Shuffle every client's rows anew in every epoch and cut them into batches."""
+    """Cut every client's rows into batches, in a new order in every epoch unless told otherwise."""
     widest = int(sizes.max())
     batch = min(config.batch_size or widest, widest)
     per_epoch = -(-sizes // batch)
@@ -82,7 +83,9 @@ def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches
     index = np.zeros((len(sizes), len(every) * batch), dtype=np.int64)
     real = columns < sizes[:, None]
     for epoch in range(int((-(-steps // per_epoch)).max())):
-        order = shuffle_rows(keys, sizes, epoch)
+        order = np.broadcast_to(columns, real.shape)
+        if config.shuffle:
+            order = shuffle_rows(keys, sizes, epoch)
         place = epoch * per_epoch[:, None] + columns // batch
         client, column = np.nonzero(real & (place < steps[:, None]))
         cell = place[client, column] * batch + column % batch

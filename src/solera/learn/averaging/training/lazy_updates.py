@@ -11,7 +11,7 @@ import numpy as np
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.payload import encoded_size, is_finite
 from solera.core.replies import Stacked
-from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.devices import is_gpu, to_host, torch
 from solera.learn.averaging.training.layout import TrainingLayout
 
 Rest = Mapping[str, Array]
@@ -49,7 +49,11 @@ class LazyUpdates(Stacked, ABC):
         """Vectors in the order of training, in memory and in PyTorch's order."""
         if self.layout is not None:
             vectors = self.layout.restore(vectors)
-        return np.asarray(vectors.cpu().numpy())
+        return to_host(vectors)
+
+    @property
+    def on_gpu(self) -> bool:
+        return is_gpu(getattr(self, self.arrays[0]).device)
 
     def take(self, chosen: Any) -> Self:
         """The replies of some clients."""

@@ -34,6 +34,7 @@ from solera.learn.averaging.training.devices import (
     borrow,
     check_precision,
     find_device,
+    tensor_cores,
     torch,
 )
 from solera.learn.averaging.training.layout import TrainingLayout
@@ -202,25 +203,29 @@ class LocalTraining(ABC):
 class OneClientTraining(LocalTraining):
     """A client on its own."""
 
-    def __init__(self, client: Client, ask: Any) -> None:
+    def __init__(self, client: Client, ask: Any, device: Any = None) -> None:
+        """``device`` is where a simulated client is trained; others have a CPU."""
         rows = client.data.part("train")
         ids, sizes = np.array([client.id]), np.array([len(rows)])
         super().__init__(ask, rows.X, ids, sizes, client.key, [client.state], [client])
-        check_precision(self.config.precision, self.config.compile, torch().device("cpu"))
+        self.device = torch().device("cpu") if device is None else device
+        check_precision(self.config.precision, self.config.compile, self.device)
         self.X = rows.X
         self.targets = targets_of(rows.y, self.config.loss, ask["classes"], ask["weights"].dtype)
         self.weights = as_tensor(ask["weights"])
 
     def train(self, weights: Any, config: TrainingConfig, **correction: Any) -> LossesAndSteps:
-        row, loss, steps = train_reference(
-            self.architecture,
-            weights[0].numpy(),
-            self.X,
-            self.targets,
-            self.keys,
-            config,
-            Correction(**correction).of(0),
-        )
+        with tensor_cores(config.precision):
+            row, loss, steps = train_reference(
+                self.architecture,
+                weights[0].numpy(),
+                self.X,
+                self.targets,
+                self.keys,
+                config,
+                Correction(**correction).of(0),
+                self.device,
+            )
         if not (np.isfinite(row).all() and np.isfinite(loss)):
             raise diverged(self.ids[0], config.lr)
         weights[0] = torch().from_numpy(row)
@@ -306,7 +311,8 @@ def training_task(
         def many(group: ClientGroup, ask: Any) -> Stacked | Sequence[Any]:
             architecture = architecture_of(ask["model"])
             if architecture.layers is None and not architecture.stacks:
-                return [one(client, ask) for client in group]
+                device = find_device(ask["device"])
+                return [protocol(OneClientTraining(client, ask, device))[0] for client in group]
             return protocol(GroupTraining(group, ask))
 
         one.__doc__ = protocol.__doc__

@@ -16,6 +16,7 @@ Work = Callable[..., Sequence[Any]]
 """A function of tensors that gives tensors and asks the GPU for none of their values."""
 _KEPT = 2
 """Recordings at a time: each holds all memory that its work needs."""
+_played = [0]
 _known: OrderedDict[Hashable, Work | None] = OrderedDict()
 
 
@@ -49,6 +50,12 @@ def record(work: Work, inputs: Sequence[Any]) -> Work:
         for own, value in zip(own_inputs, inputs, strict=True):
             own.copy_(value)
         graph.replay()
+        _played[0] += 1
         return results
 
     return play
+
+
+def plays() -> int:
+    """How often recordings were played in this process."""
+    return _played[0]

@@ -27,6 +27,7 @@ def train_reference(
     key: Bits,
     config: TrainingConfig,
     correction: Correction,
+    device: Any = "cpu",
 ) -> tuple[Array, float, int]:
     """The trained vector, the mean loss on the way and the number of steps.
 
@@ -34,14 +35,14 @@ def train_reference(
     vectors of the ``correction`` and the start are in PyTorch's order.
     """
     t = torch()
-    module = architecture.load(start)
+    module = architecture.load(start).to(device)
     module.train()
     names = [slot.name for slot in architecture.layout.trained_slots]
     parameters = dict(module.named_parameters())
     weights = [parameters[name] for name in names]
-    like = {"dtype": weights[0].dtype}
+    like = {"dtype": weights[0].dtype, "device": device}
     fixed = {
-        kind: architecture.layout.arrays(vector)
+        kind: architecture.layout.arrays(vector.to(device))
         for kind, vector in vars(correction).items()
         if vector is not None
     }
@@ -52,9 +53,10 @@ def train_reference(
         take = batches.index[0, step * batches.batch :][:count]
         x = X[take]
         x = t.as_tensor(x.toarray() if hasattr(x, "toarray") else x.reshape(count, -1), **like)
-        losses = row_losses(
-            _outputs(architecture, module, x, key, step), t.as_tensor(targets[take]), config.loss
-        )
+        with t.autocast(x.device.type, t.bfloat16, enabled=config.precision == "bfloat16"):
+            outputs = _outputs(architecture, module, x, key, step).to(x.dtype)
+        target = t.as_tensor(targets[take], device=device)
+        losses = row_losses(outputs, target, config.loss)
         gradients = t.autograd.grad(losses.mean(), weights)
         total, seen = total + float(losses.detach().sum()), seen + count
         with t.no_grad():

@@ -16,12 +16,19 @@ from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
-from solera.learn.evaluation import metrics as metrics_of
+from solera.learn.count_metrics import metrics_of
+from solera.learn.trees.c45 import sizes_of
 from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.fusion.rule_tree import tree_of_rules
 from solera.learn.trees.fusion.rules import Overlap, RuleSet, rule_table
-from solera.learn.trees.fusion.tasks import METRICS, grow_tree, judge_trees, receive_tree
+from solera.learn.trees.fusion.tasks import (
+    METRICS,
+    TreeKind,
+    grow_tree,
+    judge_trees,
+    receive_tree,
+)
 from solera.learn.trees.id3 import category_sizes
 from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import Tree, shares
@@ -62,9 +69,10 @@ class FederatedTree(SingleTree):
 
     Parameters
     ----------
-    kind: "cart" (binary splits; categorical columns are read as numbers) or "id3" (one branch per
-        category; numeric columns need :class:`FedBins` before).
-    max_depth: of the clients' trees; by default 5 for CART and half the columns for ID3.
+    kind: "cart" (binary splits; categorical columns are read as numbers), "id3" (one branch per
+        category; numeric columns need :class:`FedBins` before) or "c45" (branches of categories and
+        thresholds on numbers, pruned; see :mod:`solera.learn.trees.c45`).
+    max_depth: of the clients' trees; by default 5, and half the columns for ID3.
     global_depth: of the global tree; by default twice the depth of the clients' trees.
     filter: trees stay whose mean metric at the other clients is at least the "mean", the "median"
         or the "mode" of all trees (the most frequent per cent, the lower of two), a percentile (a
@@ -79,7 +87,7 @@ class FederatedTree(SingleTree):
         the expected "rows" of each, or "rules" for each alike, the purest kept, as in the thesis.
     calibrate: replace the class probabilities of leaves by the class counts of all clients' rows
         there, which the fourth message sums; False keeps the mean of the rules, as in the thesis.
-    min_rows: fewest rows of a leaf of a client's CART tree.
+    min_rows: fewest rows of a leaf of a client's CART tree, or of two branches of a C4.5 split.
 
     Attributes
     ----------
@@ -104,7 +112,7 @@ class FederatedTree(SingleTree):
 
     def __init__(
         self,
-        kind: Literal["cart", "id3"] = "cart",
+        kind: TreeKind = "cart",
         *,
         max_depth: Count | None = None,
         global_depth: Count | None = None,
@@ -160,10 +168,16 @@ class FederatedTree(SingleTree):
             "kind": self.kind,
             "width": self.schema_.width,
             "classes": self.schema_.classes,
-            "sizes": category_sizes(self.schema_) if self.kind == "id3" else None,
+            "sizes": self._sizes(),
             "max_depth": self._local_depth,
             "min_rows": self.min_rows,
         }
+
+    def _sizes(self) -> IntArray | None:
+        """Categories of every column, where trees have branches for them."""
+        if self.kind == "cart":
+            return None
+        return category_sizes(self.schema_) if self.kind == "id3" else sizes_of(self.schema_)
 
     def training_asks(self) -> Plan:
         self.check_target()
@@ -178,7 +192,7 @@ class FederatedTree(SingleTree):
     def _local_depth(self) -> int:
         if self.max_depth is not None:
             return self.max_depth
-        return 5 if self.kind == "cart" else max(1, self.schema_.width // 2)
+        return max(1, self.schema_.width // 2) if self.kind == "id3" else 5
 
     def _judge(self, federation: Federation, ask: dict[str, Any]) -> None:
         """The second message: mean metrics of every tree at the clients that did not grow it."""
@@ -239,7 +253,8 @@ class FederatedTree(SingleTree):
         self.merged_ = {**merged, "rules": len(rules), "expected_rows": expected}
         depth = 2 * self._local_depth if self.global_depth is None else self.global_depth
         weight = expected if self.weigh == "rows" else np.ones(len(rules))
-        self.tree_ = tree_of_rules(rules, weight, depth, sizes=sizes)
+        mixed = sizes is not None and not sizes.all()  # thresholds serve codes of categories, too
+        self.tree_ = tree_of_rules(rules, weight, depth, sizes=None if mixed else sizes)
 
     def _hand_out(self, federation: Federation, ask: dict[str, Any]) -> None:
         """The fourth message; its counts calibrate the leaves and compare the trees."""

@@ -24,13 +24,14 @@ from solera.core.disclosure.groups import Trees
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
 from solera.core.task import task
-from solera.learn.evaluation import class_metrics
-from solera.learn.evaluation import metrics as metrics_of
+from solera.learn.count_metrics import class_metrics, metrics_of
 from solera.learn.rows import check_shape
+from solera.learn.trees.c45 import grow_c45
 from solera.learn.trees.client_trees import rows_and_codes, with_missing
 from solera.learn.trees.id3 import grow_id3
 from solera.learn.trees.tree import ClassTree, Tree
 
+TreeKind = Literal["cart", "id3", "c45"]
 LOCAL, GLOBAL = "trees.local", "trees.global"
 METRICS = ("accuracy", "macro_f1")
 _MOST = 10_000_000
@@ -40,7 +41,7 @@ _MOST = 10_000_000
 class Grow(TypedDict):
     """What ``trees.grow`` takes, and with more the other two."""
 
-    kind: Literal["cart", "id3"]
+    kind: TreeKind
     width: Count
     classes: Annotated[Array, Classes()]
     sizes: Annotated[IntArray, Shape("columns", kind="i", least=0, most=LONGEST)] | None
@@ -82,11 +83,14 @@ class Receive(Grow):
 
 @task("trees.grow", ask=Grow, release=[Trees("tree", "rows")])
 def grow_tree(client: Client, ask: Any) -> dict[str, Any]:
-    """A tree of this client's rows alone: CART (Gini) or ID3, in the ask's depth."""
+    """A tree of this client's rows alone: CART (Gini), ID3 or C4.5, in the ask's depth."""
     rows = client.data.part("train")
     X, labels = rows_and_codes(client, rows, ask)
+    classes, depth = len(ask["classes"]), ask["max_depth"]
     if ask["kind"] == "id3":
-        tree = grow_id3(X, labels, ask["sizes"], len(ask["classes"]), ask["max_depth"])
+        tree = grow_id3(X, labels, ask["sizes"], classes, depth)
+    elif ask["kind"] == "c45":
+        tree = grow_c45(X, labels, ask["sizes"], classes, depth, ask["min_rows"])
     else:
         tree = grow_cart(X, labels, ask, seed=int(client.rng.integers(2**31)))
     client.state[LOCAL] = tree.to_payload()

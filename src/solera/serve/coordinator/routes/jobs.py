@@ -11,12 +11,13 @@ from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict, NotFound
 from solera.serve.coordinator.store.jobs import no_job
 from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.coordinator.web import words
 from solera.serve.provenance import Provenance, signed
 from solera.serve.wire import (
     Call,
     Contribution,
     Event,
-    Job,
+    JobInWords,
     JobProgress,
     Model,
     NewJob,
@@ -56,9 +57,11 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         return job
 
     @routes.get("/v1/federations/{federation}/jobs", dependencies=[driver])
-    def list_jobs(federation: Name) -> list[Job]:
+    def list_jobs(federation: Name) -> list[JobInWords]:
         """The jobs of a federation, oldest first."""
-        return [coordinator.expire(job.id, time.time()) for job in store.jobs(federation)]
+        listed = [coordinator.expire(job.id, time.time()) for job in store.jobs(federation)]
+        said = words.of_jobs(store, federation, listed)
+        return [JobInWords.of(job, words=said[job.id]) for job in listed]
 
     @routes.get("/v1/federations/{federation}/events", dependencies=[driver])
     def federation_events(federation: Name, after: int = 0) -> list[Event]:
@@ -73,7 +76,8 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
             model = store.model(job)
         except NotFound:
             model = None
-        return JobProgress.of(stored, progress=store.progress(job), model=model)
+        said = words.of_jobs(store, stored.federation, [stored])[job]
+        return JobProgress.of(stored, words=said, progress=store.progress(job), model=model)
 
     @routes.get("/v1/jobs/{job}/events", dependencies=[driver])
     def job_events(

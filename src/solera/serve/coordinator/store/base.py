@@ -72,7 +72,8 @@ class Base:
 
     def __init__(self, url: str) -> None:
         self._engine = open_engine(url)
-        self._sqlite = self._engine.dialect.name == "sqlite"
+        self.dialect = self._engine.dialect.name
+        self._sqlite = self.dialect == "sqlite"
         # SQLite has one writer at a time; a lock is fairer than its polling.
         self._turn: AbstractContextManager[Any] = (
             threading.Lock() if self._sqlite else nullcontext()

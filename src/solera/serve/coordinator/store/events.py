@@ -32,14 +32,25 @@ class Events(Base):
             return note(connection, event, now, **about)
 
     def events(
-        self, *, after: int = 0, limit: int = 1000, newest: bool = False, **wanted: Any
+        self,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int = 1000,
+        newest: bool = False,
+        actor: str | None = None,
+        **wanted: Any,
     ) -> list[Event]:
         """Events from the one after number ``after``, in order, or the ``newest`` first.
 
-        ``wanted`` are values that their columns must have, None for any.
+        ``actor`` is who did it; ``wanted`` are values that their columns must have, None for any.
         """
         order = events.c.id.desc() if newest else events.c.id
         chosen = select(events).where(events.c.id > after).order_by(order).limit(limit)
+        if before is not None:
+            chosen = chosen.where(events.c.id < before)
+        if actor is not None:
+            chosen = chosen.where(events.c.facts["actor"].as_string() == actor)
         given = {column: value for column, value in wanted.items() if value is not None}
         return self._rows(Event, chosen.filter_by(**given))
 

@@ -35,6 +35,16 @@ class Taken(NamedTuple):
     answered: float | None
 
 
+class KeptReply(NamedTuple):
+    """A reply whose bytes are still there, and those of what was asked."""
+
+    job: str
+    client: int
+    payload: str | None
+    digest: str
+    time: float
+
+
 class Watching(Base):
     """Reads for pages; nothing here changes anything."""
 
@@ -42,6 +52,33 @@ class Watching(Base):
         """What the learner logged in every round but the first ``after``, in order."""
         chosen = select(events.c.facts).filter_by(job=job, event=ROUND).order_by(events.c.id)
         return self._scalars(chosen.offset(after))
+
+    def pace(self, job: str, last: int) -> float | None:
+        """Seconds from one of the last rounds to the next; None before there are two."""
+        chosen = select(events.c.time).filter_by(job=job, event=ROUND).order_by(events.c.id.desc())
+        times = self._scalars(chosen.limit(last + 1))
+        return (times[0] - times[-1]) / (len(times) - 1) if len(times) > 1 else None
+
+    def kept_replies(self, federation: str, task: str) -> list[KeptReply]:
+        """The answers to the newest ask for a task that are still kept, by client."""
+        answered = (
+            select(
+                asks.c.job, deliveries.c.client, asks.c.payload, deliveries.c.digest,
+                asks.c.created, asks.c.seq,
+            )
+            .join(asks, (asks.c.job == deliveries.c.job) & (asks.c.seq == deliveries.c.seq))
+            .join(jobs, jobs.c.id == asks.c.job)
+            .where(jobs.c.federation == federation, asks.c.task == task)
+            .where(deliveries.c.status == "ok", deliveries.c.digest.is_not(None))
+        )  # fmt: skip
+        with self._read() as connection:
+            order = asks.c.created.desc()
+            newest = connection.execute(answered.order_by(order).limit(1)).first()
+            if newest is None:
+                return []
+            same = answered.where(asks.c.job == newest.job, asks.c.seq == newest.seq)
+            rows = connection.execute(same.order_by(deliveries.c.client))
+            return [KeptReply(*row[:5]) for row in rows]
 
     def judged(self, job: str) -> dict[str, float]:
         """The metrics that clients found last."""
@@ -92,6 +129,12 @@ class Watching(Base):
         )
         with self._read() as connection:
             return [tuple(row) for row in connection.execute(chosen)]
+
+    def doing(self, federation: str) -> dict[int, str]:
+        """What clients said last that they do."""
+        with self._read() as connection:
+            chosen = select(clients.c.id, clients.c.doing).filter_by(federation=federation)
+            return {id: said for id, said in connection.execute(chosen) if said}
 
     def client_names(self, federation: str) -> dict[int, str]:
         """What clients are called."""

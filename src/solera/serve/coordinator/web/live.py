@@ -80,5 +80,6 @@ class Live:
         job = store.job(name)
         going_on = job.state in words.GOING_ON
         awaited = store.awaited(job.federation, name) if going_on else []
-        said = words.of_job(job, awaited, store.client_names(job.federation))
+        names, doing = store.client_names(job.federation), store.doing(job.federation)
+        said = words.of_job(job, awaited, names, doing)
         return _Seen(time.monotonic(), rounds, said, not going_on)

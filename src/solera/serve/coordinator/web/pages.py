@@ -10,21 +10,23 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-import msgspec
 from fastapi import APIRouter, Request, Response
-from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, StreamingResponse
 
 from solera.core.errors import SoleraError, UsageError
 from solera.core.payload import decode
+from solera.serve.coordinator.metrics import Metrics
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.tables import TokenRow
-from solera.serve.coordinator.web import views
+from solera.serve.coordinator.web import downloads, views
+from solera.serve.coordinator.web.comparing import MOST as MOST_JOBS
+from solera.serve.coordinator.web.comparing import compare
+from solera.serve.coordinator.web.data import data
 from solera.serve.coordinator.web.forms import about, job_file, learners, parameters
+from solera.serve.coordinator.web.health import Health
 from solera.serve.coordinator.web.live import MOST, Live
 from solera.serve.coordinator.web.visitors import (
     COOKIE,
@@ -36,20 +38,24 @@ from solera.serve.coordinator.web.visitors import (
 )
 from solera.serve.identity import new_token, token_hash
 from solera.serve.job_spec import parse_job
-from solera.serve.provenance import signed
 from solera.serve.web.rendering import HEADERS, asset, page
+from solera.serve.web.requests import csrf_field, form_of, is_same_origin, to
 from solera.serve.wire import NAME, NewJob
 
 View = Callable[..., Response]
 Endpoint = Callable[[Request], Awaitable[Response]]
 _INVITE_SECONDS = 7 * 24 * 3600.0
-_MOST_FORM = 60_000
 
 
-def pages_of(coordinator: Coordinator) -> APIRouter:
-    """All pages; what they change is written to the log with who changed it."""
+def pages_of(
+    coordinator: Coordinator, metrics: Metrics, described: Callable[[], dict[str, Any]]
+) -> APIRouter:
+    """All pages; what they change is written to the log with who changed it.
+
+    ``described`` gives the OpenAPI document of the service.
+    """
     routes = APIRouter(include_in_schema=False)
-    site = Site(coordinator)
+    site = Site(coordinator, metrics, described)
     routes.add_api_route("/assets/{name}", site.asset, methods=["GET"])
     routes.add_api_route("/sign-in", site.sign_in_page, methods=["GET"])
     routes.add_api_route("/sign-in", site.sign_in, methods=["POST"])
@@ -65,8 +71,12 @@ def pages_of(coordinator: Coordinator) -> APIRouter:
 class Site:
     """The pages over one coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(
+        self, coordinator: Coordinator, metrics: Metrics, described: Callable[[], dict[str, Any]]
+    ) -> None:
         self.coordinator = coordinator
+        self._health = Health(coordinator, metrics)
+        self._described = described
         self.store = coordinator.store
         self.sign_ins = SignIns(coordinator.store)
         self.news = Live(coordinator)
@@ -74,11 +84,14 @@ class Site:
             "/": self.federations,
             "/federations/{federation}": self.federation,
             "/federations/{federation}/new-job": self.new_job,
+            "/federations/{federation}/data": self.data,
+            "/federations/{federation}/compare": self.compare,
             "/jobs/{job}": self.job,
             "/jobs/{job}/model": self.model,
             "/jobs/{job}/provenance": self.provenance,
             "/jobs/{job}/card": self.card,
             "/log": self.log,
+            "/docs": self.docs,
             "/health": self.health,
             "/accounts": self.accounts,
         }
@@ -91,6 +104,7 @@ class Site:
             "/accounts/{account}/remove": ("administrator", self.remove_account),
             "/tokens": ("administrator", self.add_token),
             "/tokens/{token}/revoke": ("administrator", self.revoke_token),
+            "/health/verify": ("administrator", self.verify),
         }
 
     # --- who looks ---
@@ -103,9 +117,9 @@ class Site:
         return page("sign_in.html", problem="")
 
     async def sign_in(self, request: Request) -> Response:
-        form = await _form(request)
+        form = await form_of(request)
         name = form.get("name", "")[:80]
-        if not _same_origin(request):
+        if not is_same_origin(request):
             return page("sign_in.html", 403, problem="The form came from another site.")
         if (pause := self.sign_ins.pause(name)) > 0:
             said = f"Too many tries. Wait {pause:.0f} seconds and try again."
@@ -122,7 +136,7 @@ class Site:
 
     async def sign_out(self, request: Request) -> Response:
         visitor = await self._visitor(request)
-        form = await _form(request)
+        form = await form_of(request)
         if visitor is not None and is_own_form(visitor, form.get("csrf", "")):
             cookie = request.cookies[COOKIE]
             await run_in_threadpool(self.store.close_session, token_hash(cookie))
@@ -154,8 +168,8 @@ class Site:
             visitor = await self._visitor(request)
             if visitor is None:
                 return RedirectResponse("/sign-in", 303, dict(HEADERS))
-            form = await _form(request)
-            if not is_own_form(visitor, form.pop("csrf", "")) or not _same_origin(request):
+            form = await form_of(request)
+            if not is_own_form(visitor, form.pop("csrf", "")) or not is_same_origin(request):
                 return _problem(visitor, 403, "Refused", "The form is not one of this site.")
             allowed = visitor.may_start if role == "researcher" else visitor.is_administrator
             if not allowed:
@@ -209,6 +223,27 @@ class Site:
         described = decode(self.coordinator.blobs.read(job.spec))
         return _page(visitor, "job.html", **views.job(self.store, job, described))
 
+    def data(self, visitor: Visitor, given: Any) -> Response:
+        name = self._own_federation(visitor, given["federation"])
+        return _page(visitor, "data.html", **data(self.coordinator, name))
+
+    def compare(self, visitor: Visitor, given: Any) -> Response:
+        name = self._own_federation(visitor, given["federation"])
+        jobs = {job.id: job for job in reversed(self.store.jobs(name))}
+        chosen = [jobs[key[4:]] for key in given if key[:4] == "job." and key[4:] in jobs][
+            :MOST_JOBS
+        ]
+        found = compare(self.coordinator, chosen) if chosen else {"lines": [], "curves": []}
+        return _page(
+            visitor, "compare.html", name=name, all=list(jobs.values()), most=MOST_JOBS,
+            chosen=[job.id for job in chosen],
+            curves_json=views.safe_json(found["curves"]), **found,
+        )  # fmt: skip
+
+    def docs(self, visitor: Visitor, given: Any) -> Response:
+        document = self._described()
+        return _page(visitor, "docs.html", document=document, operations=views.operations(document))
+
     def new_job(self, visitor: Visitor, given: Any) -> Response:
         federation = self._own_federation(visitor, given["federation"])
         if not visitor.may_start:
@@ -233,28 +268,13 @@ class Site:
         )  # fmt: skip
 
     def model(self, visitor: Visitor, given: Any) -> Response:
-        job = self._own_job(visitor, given["job"])
-        content = self.coordinator.blobs.read(self.store.model(job.id).digest)
-        return _download(content, f"{job.id}.sol", "application/octet-stream")
+        return downloads.model(self.coordinator, self._own_job(visitor, given["job"]))
 
     def provenance(self, visitor: Visitor, given: Any) -> Response:
-        job = self._own_job(visitor, given["job"])
-        statement = self.store.provenance(job.id, self.coordinator.signed_event)
-        identity = self.coordinator.identity
-        if statement is None or identity is None:
-            raise Conflict("The signed log does not hold the model yet; try again in a moment.")
-        content = msgspec.json.format(msgspec.json.encode(signed(statement, identity)))
-        return _download(content, f"{job.id}.sol.provenance.json", "application/json")
+        return downloads.provenance(self.coordinator, self._own_job(visitor, given["job"]))
 
     def card(self, visitor: Visitor, given: Any) -> Response:
-        from solera.learn.base import from_bytes
-        from solera.learn.evaluation import Evaluation
-
-        job = self._own_job(visitor, given["job"])
-        model = from_bytes(self.coordinator.blobs.read(self.store.model(job.id).digest))
-        found = self.store.judged(job.id)
-        text = model.card(Evaluation(found, {}, {}) if found else None)
-        return _download(text.encode(), f"{job.id}.sol.card.md", "text/markdown; charset=utf-8")
+        return downloads.card(self.coordinator, self._own_job(visitor, given["job"]))
 
     def log(self, visitor: Visitor, given: Any) -> Response:
         return _page(visitor, "log.html", **views.log(self.coordinator, visitor, given))
@@ -262,7 +282,7 @@ class Site:
     def health(self, visitor: Visitor, given: Any) -> Response:
         if not visitor.is_administrator:
             raise Denied("That takes the role 'administrator'.")
-        return _page(visitor, "health.html", facts=views.health(self.coordinator))
+        return _page(visitor, "health.html", facts=self._health.facts())
 
     def accounts(self, visitor: Visitor, given: Any, shown: Any = None) -> Response:
         if not visitor.is_administrator or visitor.federation is not None:
@@ -309,7 +329,7 @@ class Site:
         self.store.revoke(federation, int(given["client"]), given.get("reason", ""))
         self.coordinator.forget_clients()
         self._acted(visitor, f"revoked client {given['client']}", federation=federation)
-        return _to(f"/federations/{federation}")
+        return to(f"/federations/{federation}")
 
     def start(self, visitor: Visitor, given: Any) -> Response:
         federation = self._own_federation(visitor, given["federation"])
@@ -324,14 +344,14 @@ class Site:
         new = NewJob.of(described, id=described.job, spec=digest)
         job = self.store.add_job(federation, new, time.time())
         self._acted(visitor, f"started {job.id}", federation=federation, job=job.id)
-        return _to(f"/jobs/{job.id}")
+        return to(f"/jobs/{job.id}")
 
     def cancel(self, visitor: Visitor, given: Any) -> Response:
         job = self._own_job(visitor, given["job"])
         self.store.set_job_state(job.id, "cancelled", given.get("reason", ""), time.time())
         self.coordinator.notifier.notify()
         self._acted(visitor, f"cancelled {job.id}", federation=job.federation, job=job.id)
-        return _to(f"/jobs/{job.id}")
+        return to(f"/jobs/{job.id}")
 
     def add_account(self, visitor: Visitor, given: Any) -> Response:
         self.accounts(visitor, given)
@@ -346,7 +366,7 @@ class Site:
         if given["account"] == visitor.name:
             raise Conflict("You cannot remove your own account.")
         self.store.remove_account(given["account"], visitor.name, time.time())
-        return _to("/accounts")
+        return to("/accounts")
 
     def add_token(self, visitor: Visitor, given: Any) -> Response:
         self.accounts(visitor, given)
@@ -365,7 +385,12 @@ class Site:
         self.accounts(visitor, given)
         self.store.revoke_token(given["token"], visitor.name, time.time())
         self.coordinator.forget_tokens()
-        return _to("/accounts")
+        return to("/accounts")
+
+    def verify(self, visitor: Visitor, given: Any) -> Response:
+        self._health.verify()
+        self._acted(visitor, "verified the signed log")
+        return to("/health")
 
     def _limit(self, given: Any) -> str | None:
         federation: str = given.get("federation", "").strip()
@@ -382,39 +407,12 @@ class Site:
 
 
 def _page(visitor: Visitor, template: str, status: int = 200, **content: Any) -> Response:
-    hidden = Markup('<input type="hidden" name="csrf" value="{}">').format(escape(visitor.csrf))
-    return page(template, status, visitor=visitor, csrf=lambda: hidden, **content)
+    shown = {"visitor": visitor, "csrf": csrf_field(visitor.csrf), **content}
+    return page(template, status, **shown)
 
 
 def _problem(visitor: Visitor, status: int, title: str, problem: str) -> Response:
     return _page(visitor, "problem.html", status, title=title, problem=problem)
-
-
-def _download(content: bytes, name: str, kind: str) -> Response:
-    shown = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(content, media_type=kind, headers={**HEADERS, **shown})
-
-
-def _to(path: str) -> Response:
-    return RedirectResponse(path, 303, dict(HEADERS))
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form, each once; other kinds of bodies have none."""
-    body = await request.body()
-    if len(body) > _MOST_FORM:
-        return {}
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind != "application/x-www-form-urlencoded":
-        return {}
-    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=200)
-    return {name: values[-1] for name, values in fields.items()}
-
-
-def _same_origin(request: Request) -> bool:
-    """Whether the browser says that the form is of this site, if it says anything."""
-    origin = request.headers.get("origin")
-    return origin in (None, "null") or urlsplit(origin).netloc == request.headers.get("host")
 
 
 def _role(given: Any) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from typing import Any
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 
@@ -16,11 +16,11 @@ from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.watching import Taken
 from solera.serve.coordinator.web import words
 from solera.serve.coordinator.web.visitors import Visitor
-from solera.serve.web.rendering import moment, size
 from solera.serve.wire import Job
 
 PRESENT_SECONDS = 60.0
 _LAST_ASKS = 6
+_PACE_ROUNDS = 20
 _MOST_BARS = 60
 _MOST_TROUBLE = 50
 _MOST_EVENTS = 200
@@ -50,6 +50,7 @@ def federation(store: Store, name: str) -> dict[str, Any]:
         by_job.setdefault(entry.job, []).append(entry)
     rows = store.clients(name)
     names = {row.id: row.name for row in rows}
+    doing = {row.id: row.doing or "" for row in rows}
     clients = [
         {
             "id": row.id,
@@ -68,7 +69,7 @@ def federation(store: Store, name: str) -> dict[str, Any]:
             "id": job.id,
             "owner": job.owner,
             "created": job.created,
-            "words": words.of_job(job, by_job.get(job.id, []), names),
+            "words": words.of_job(job, by_job.get(job.id, []), names, doing),
         }
         for job in reversed(store.jobs(name))
     ]
@@ -89,13 +90,14 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
     learner = described.get("learner") or {}
     return {
         "job": stored,
-        "words": words.of_job(stored, awaited, names),
+        "words": words.of_job(stored, awaited, names, store.doing(stored.federation)),
         "learner": learner.get("kind", "–") if isinstance(learner, dict) else str(learner),
         "progress": store.progress(stored.id),
         "model": model,
         "metrics": store.judged(stored.id),
         "rounds": rounds,
-        "rounds_json": _safe_json(rounds),
+        "rounds_json": safe_json(rounds),
+        "end": _estimated_end(store, stored, learner, len(rounds)) if going_on else None,
         "lines": lines,
         "chart": chart,
         "refusals": _trouble(store, stored.id, names),
@@ -104,7 +106,16 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _safe_json(content: Any) -> Any:
+def _estimated_end(store: Store, job: Job, learner: Any, done: int) -> float | None:
+    """When the rounds that the learner was told to make are over, at the pace of the last ones."""
+    rounds = learner.get("rounds") if isinstance(learner, dict) else None
+    pace = store.pace(job.id, _PACE_ROUNDS)
+    if not isinstance(rounds, int) or pace is None:
+        return None
+    return time.time() + max(0, rounds - done) * pace
+
+
+def safe_json(content: Any) -> Any:
     """JSON for a data block of a page: nothing in it ends the block."""
     text = json.dumps(content)
     for sign, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
@@ -159,12 +170,13 @@ def way_out(reason: str) -> str:
 
 def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any]:
     """The newest events that a visitor may see."""
-    job, event = given.get("job", "").strip(), given.get("event", "").strip()
-    actor = given.get("actor", "").strip()
-    federation = visitor.federation
+    text = {name: given.get(name, "").strip() for name in ("job", "event", "actor", "client")}
+    whose = int(text["client"]) if text["client"].isdigit() else None
+    before = given.get("before", "")
     found = coordinator.store.events(
-        newest=True, limit=_MOST_EVENTS, federation=federation, job=job or None,
-        event=event or None,
+        newest=True, limit=_MOST_EVENTS, federation=visitor.federation, client=whose,
+        before=int(before) if before.isdigit() and len(before) < 16 else None,
+        job=text["job"] or None, event=text["event"] or None, actor=text["actor"] or None,
     )  # fmt: skip
     events = [
         {
@@ -177,35 +189,31 @@ def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any
             "details": ", ".join(f"{k} {v}" for k, v in (e.facts or {}).items())[:200],
         }
         for e in found
-        if not actor or (e.facts or {}).get("actor") == actor
     ]
+    older = {**{k: v for k, v in text.items() if v}, "before": found[-1].id if found else 0}
     return {
         "events": events,
-        "job": job,
-        "event": event,
-        "actor": actor,
+        **text,
+        "older": urlencode(older) if len(found) == _MOST_EVENTS else "",
         "head": coordinator.store.signed_head(),
         "log_problem": coordinator.log_problem,
     }
 
 
-def health(coordinator: Coordinator) -> list[tuple[str, str]]:
-    """What somebody who runs a coordinator wants to know."""
-    now = time.time()
-    census = coordinator.store.census(now)
-    disk = shutil.disk_usage(coordinator.blobs.folder)
-    head = coordinator.store.signed_head()
-    last = coordinator.store.last_moment()
-    return [
-        ("Clients", f"{census.seen} of {census.clients} heard of in the last minute"),
-        ("Jobs", ", ".join(f"{n} {state}" for state, n in census.jobs.items()) or "none"),
-        ("Open asks", str(census.asks)),
-        ("Requests that wait", str(coordinator.notifier.waiting)),
-        ("Disk", f"{size(disk.free)} of {size(disk.total)} free"),
-        ("Signed log", coordinator.log_problem or (f"line {head[0]}" if head else "empty")),
-        ("Last event", moment(last)),
-        ("Clock", "believed" if coordinator.clock.believed() else "doubted: it jumped"),
-    ]
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any], str]]:
+    """What can be asked, by path: its method, its description, and the fields of its body."""
+    schemas = document["components"]["schemas"]
+    found = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            content: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
+            kind = next(iter(content), "")
+            body: dict[str, Any] = content.get(kind, {})
+            name = str(body.get("schema", {}).get("$ref", "")).rpartition("/")[2]
+            fields = schemas.get(name, {}).get("properties", {})
+            text = json.dumps(fields, indent=2, ensure_ascii=False) if fields else kind
+            found.append((path, method.upper(), operation, text))
+    return found
 
 
 def _is_present(seen: float | None) -> bool:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.watching import Awaited
-from solera.serve.wire import Job
+from solera.serve.wire import Job, held_since
 
 GOING_ON = ("created", "waiting", "running")
 _SHOWN = 4
 
 
-def of_job(job: Job, awaited: Sequence[Awaited], names: Mapping[int, str]) -> str:
-    """``running, round 12: waits for north (linear.train) since 18:30``."""
+def of_jobs(store: Store, federation: str, jobs: Iterable[Job]) -> dict[str, str]:
+    """What each of some jobs of a federation does or waits for."""
+    by_job: dict[str, list[Awaited]] = {}
+    for entry in store.awaited(federation):
+        by_job.setdefault(entry.job, []).append(entry)
+    names, doing = store.client_names(federation), store.doing(federation)
+    return {job.id: of_job(job, by_job.get(job.id, []), names, doing) for job in jobs}
+
+
+def of_job(
+    job: Job, awaited: Sequence[Awaited], names: Mapping[int, str], doing: Mapping[int, str]
+) -> str:
+    """``running, round 12: waits for north (linear.train) since 18:30``.
+
+    Or, where people have yet to decide, ``waits for approval at north since 18:30 UTC``.
+    """
     if job.state not in GOING_ON:
         return f"{job.state}: {job.reason}" if job.reason else job.state
     if job.state == "created":
@@ -22,14 +37,16 @@ def of_job(job: Job, awaited: Sequence[Awaited], names: Mapping[int, str]) -> st
         return f"waits for clients to join: {job.reason}" if job.reason else "waits for clients"
     if not awaited:
         return "running: works on what came back"
+    held = [
+        f"{names.get(a.client, a.client)} since {since}"
+        for a in awaited
+        if (since := held_since(doing.get(a.client, ""), job.id))
+    ]
+    if held:
+        return f"waits for approval at {_some(held)}"
     first = awaited[0]
-    who = [names.get(a.client, f"client {a.client}") for a in awaited[:_SHOWN]]
-    more = f" and {len(awaited) - _SHOWN} more" if len(awaited) > _SHOWN else ""
-    since = datetime.fromtimestamp(first.since, UTC).strftime("%H:%M:%S")
-    return (
-        f"running, round {first.round}: waits for {', '.join(who)}{more} ({first.task}) "
-        f"since {since} UTC"
-    )
+    who = _some([names.get(a.client, f"client {a.client}") for a in awaited])
+    return f"running, round {first.round}: waits for {who} ({first.task}) since {_at(first.since)}"
 
 
 def of_client(doing: str, awaited: Sequence[Awaited]) -> str:
@@ -39,5 +56,13 @@ def of_client(doing: str, awaited: Sequence[Awaited]) -> str:
     if not awaited:
         return "nothing to do"
     first = awaited[0]
-    since = datetime.fromtimestamp(first.since, UTC).strftime("%H:%M:%S")
-    return f"has yet to answer {first.task} of {first.job}, since {since} UTC"
+    return f"has yet to answer {first.task} of {first.job}, since {_at(first.since)}"
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
+
+
+def _at(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")

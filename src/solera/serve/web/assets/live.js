@@ -33,7 +33,12 @@ function draw(place, rounds) {
     width: Math.max(260, place.clientWidth), height: 280, series, scales: { x: { time: false } },
     axes: [axis, { ...axis, size: 60 }],
   };
-  return new uPlot(options, data, place);
+  const plot = new uPlot(options, data, place);
+  for (const label of place.querySelectorAll(".u-legend .u-series th")) {
+    label.tabIndex = 0; // curves are shown and hidden by keyboard, too
+    label.addEventListener("keydown", (event) => { if (event.key === "Enter") label.click(); });
+  }
+  return plot;
 }
 
 function start() {

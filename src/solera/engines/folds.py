@@ -1,0 +1,70 @@
+"""What the coordinator of a round does with replies: turn the unsound away, and fold the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from solera.core.aggregation import Aggregation
+from solera.core.engine import Ask, Block
+from solera.core.payload import is_finite
+from solera.core.replies import Batch, Failure, Stacked
+from solera.core.task import Task
+
+
+def validate_and_fold(
+    task: Task,
+    ask: Ask,
+    batch: Batch,
+    failures: list[Failure],
+    virtual: float,
+    aggregation: Aggregation | None,
+) -> Block:
+    """What the coordinator does with the replies of a block: turn the unsound away, and fold.
+
+    Whatever goes wrong in a fold is the fault of the clients whose replies do it, and theirs alone.
+    """
+    if task.like is not None and ask.cover is None and not isinstance(batch.payloads, Stacked):
+        like = task.like
+        batch, failed = batch.alike(lambda client: like(ask.payload_for(client)))
+        failures += failed
+    partial = None
+    if aggregation is not None:
+        try:
+            partial = aggregation.fold(batch)
+        except Exception:
+            batch, failed = batch.liftable(aggregation.lift)
+            failures += failed
+            batch, failed = batch.combinable(aggregation.lift, aggregation.merge)
+            failures += failed
+            partial = aggregation.fold(batch)
+    if task.finite and (aggregation is None or not aggregation.sound(partial)):
+        batch, failed = batch.only_finite(None if aggregation is None else aggregation.sound_reply)
+        failures += failed
+        if aggregation is not None and failed:
+            partial = aggregation.fold(batch)
+    kept = batch if aggregation is None else None
+    return Block(batch.clients, batch.sizes(), failures, virtual, kept, partial)
+
+
+def fold_all(
+    task: Task, batch: Batch, bounds: list[int], aggregation: Aggregation
+) -> list[Any] | None:
+    """The partials of all blocks of stacked replies in one call; None where one may be unsound."""
+    replies = batch.payloads
+    assert isinstance(replies, Stacked)
+    try:
+        partials: list[Any] = [{} for _ in bounds[1:]]
+        if not replies.sums:
+            partials = aggregation.fold_blocks(batch, bounds)
+        elif replies.fields:
+            own = Batch(batch.clients, Stacked(replies.fields))
+            partials = aggregation.without(replies.sums).fold_blocks(own, bounds)
+        for entry, sums in replies.sums.items():
+            partials = [{**p, entry: sums[i]} for i, p in enumerate(partials)]
+    except Exception:  # validate_and_fold finds out whose fault it is
+        if replies.sums:
+            raise
+        return None
+    if task.finite and not replies.sums and not is_finite(partials):
+        return None
+    return partials

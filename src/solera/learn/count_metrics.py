@@ -1,0 +1,102 @@
+"""Metrics of what was counted: confusion matrices, hits and misses of labels, sums of squares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.replies import map_leaves
+
+
+def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The counts of several clients as one."""
+    total: dict[str, Any] = map_leaves(lambda *leaves: sum(leaves), *counts)
+    return total
+
+
+def rows_counted(counts: dict[str, Any]) -> Any:
+    """Rows behind folded counts, or behind those of each client."""
+    return counts["confusion"].sum(axis=(-2, -1)) if "confusion" in counts else counts["rows"]
+
+
+def rows_untold(counts: dict[str, Any]) -> int:
+    """Rows that clients have and whose counts they withheld or replaced; clients come first.
+
+    Of folded counts this is the least there can be.
+    """
+    rows = np.asarray(counts["rows"])
+    if "confusion" in counts:
+        return int(np.abs(rows - rows_counted(counts)).sum())
+    sums = [np.asarray(leaf).reshape(len(rows), -1) for n, leaf in counts.items() if n != "rows"]
+    return int(rows[~np.concatenate(sums, axis=1).any(axis=1)].sum())
+
+
+def metrics_of(counts: dict[str, Any]) -> dict[str, float]:
+    """The metrics of folded counts."""
+    found = metrics_of_many(map_leaves(lambda leaf: np.asarray(leaf)[None], counts))
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def metrics_of_many(counts: dict[str, Any]) -> dict[str, FloatArray]:
+    """The metrics of many clients' counts, whose first axis is the client."""
+    if "confusion" in counts:
+        return class_metrics(counts["confusion"])
+    return label_metrics(counts) if "exact" in counts else number_metrics(counts)
+
+
+def class_metrics(confusion: IntArray) -> dict[str, FloatArray]:
+    """From confusion matrices, clients × true × predicted classes."""
+    hits = np.diagonal(confusion, axis1=1, axis2=2)
+    true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
+    present = true > 0
+    occurs = present | (predicted > 0)
+    recall = ratio(hits, true)
+    return {
+        "accuracy": ratio(hits.sum(axis=1), confusion.sum(axis=(1, 2))),
+        "balanced_accuracy": _mean_where(recall, present),
+        "macro_precision": _mean_where(ratio(hits, predicted), occurs),
+        "macro_recall": _mean_where(recall, occurs),
+        "macro_f1": _mean_where(ratio(2 * hits, true + predicted), occurs),
+    }
+
+
+def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
+    """From true positives, false positives and false negatives, clients × labels."""
+    hits = counts["true_positive"]
+    misses = counts["false_positive"] + counts["false_negative"]
+    rows = counts["rows"]
+    f1 = ratio(2 * hits, 2 * hits + misses)
+    return {
+        "subset_accuracy": ratio(counts["exact"], rows),
+        "hamming_loss": ratio(misses.sum(axis=1), rows * hits.shape[1]),
+        "micro_f1": ratio(2 * hits.sum(axis=1), (2 * hits + misses).sum(axis=1)),
+        "macro_f1": _mean_where(f1, 2 * hits + misses > 0),
+    }
+
+
+def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
+    """From sums of squares, clients × outputs; R² is the mean over outputs."""
+    rows = counts["rows"][:, None]
+    spread = counts["y2"] - counts["y"] ** 2 / rows
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r2 = np.where(spread > 0, 1 - counts["error2"] / spread, 0.0)
+    return {
+        "mse": (counts["error2"] / rows).mean(axis=1),
+        "mae": (counts["error"] / rows).mean(axis=1),
+        "r2": r2.mean(axis=1),
+    }
+
+
+def _mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:
+    """The mean of the chosen values of every line; 0 where none is chosen."""
+    return ratio((values * chosen).sum(axis=1), chosen.sum(axis=1))
+
+
+def ratio(a: Any, b: Any) -> FloatArray:
+    """a / b, and 0 where b is 0."""
+    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    quotients: FloatArray = np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+    return quotients

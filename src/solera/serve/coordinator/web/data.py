@@ -1,0 +1,134 @@
+"""The data of a federation as its clients describe it: columns, what misses, and balance.
+
+It is read from answers that clients gave in jobs, as long as these are kept: ``data.describe``,
+which every job asks, and ``describe.counts`` of ``so.describe``. What an owner's gate withheld is
+not in them; a number below five is not shown either, whatever an owner's policy lets out.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from solera.core.errors import SoleraError
+from solera.core.payload import decode
+from solera.core.replies import Reply
+from solera.core.schema import Schema
+from solera.data.agreement import SMALLEST_COUNT, SchemaAgreement
+from solera.learn.base import from_bytes
+from solera.learn.description import MISSING, column_of_cells
+from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.watching import KeptReply
+
+_MOST_CATEGORIES = 20
+_MOST_COLUMNS = 500
+_MOST_BYTES = 1 << 20
+_FEW = f"< {SMALLEST_COUNT}"
+_STRANGE = (SoleraError, LookupError, TypeError, ValueError, AttributeError)
+"""What reading an answer raises that is not what it should be: a client may send anything."""
+
+
+def data(coordinator: Coordinator, federation: str) -> dict[str, Any]:
+    """The agreed schema, and who holds how much of what."""
+    store = coordinator.store
+    names = store.client_names(federation)
+    described = _read(coordinator, store.kept_replies(federation, "data.describe"))
+    counted = store.kept_replies(federation, "describe.counts")
+    schema, problem = _agreed(described)
+    source = described[0][0].job if described else ""
+    if schema is None and not problem:
+        schema, source = _of_newest_model(coordinator, federation)
+    shown: dict[str, Any] = {
+        "name": federation, "schema": schema, "problem": problem, "source": source,
+        "columns": [], "clients": [], "classes": [], "balance": [], "counts": "",
+    }  # fmt: skip
+    if schema is None:
+        return shown
+    missing, balance = _counts(coordinator, counted, schema)
+    if balance:
+        shown["counts"] = counted[0].job
+    gaps = [set(answer["gaps"]) for _, answer in described]
+    for j, feature in enumerate(schema.features[:_MOST_COLUMNS]):
+        more = len(feature.categories) - _MOST_CATEGORIES
+        told = list(feature.categories[:_MOST_CATEGORIES]) + ([f"{more} more"] if more > 0 else [])
+        misses = missing[j] if missing else _gap_words(sum(j in gap for gap in gaps))
+        shown["columns"].append((feature.name, feature.kind, ", ".join(told), misses))
+    shown["clients"] = [
+        (names.get(reply.client, str(reply.client)), _hidden(answer["rows"] or 0))
+        for reply, answer in described
+    ]
+    shown["classes"] = [str(c) for c in schema.classes.tolist()]
+    shown["balance"] = [(names.get(client, str(client)), row) for client, row in balance]
+    return shown
+
+
+def _read(coordinator: Coordinator, replies: list[KeptReply]) -> list[tuple[KeptReply, Any]]:
+    """The answers that are descriptions of columns."""
+    found = []
+    for reply in replies:
+        try:
+            answer = _small(coordinator, reply.digest)
+            SchemaAgreement().lift(Reply(reply.client, answer))
+        except _STRANGE:
+            continue
+        found.append((reply, answer))
+    return found
+
+
+def _small(coordinator: Coordinator, digest: str | None) -> Any:
+    frame = None if digest is None else coordinator.blobs.read_small(digest, _MOST_BYTES)
+    if frame is None:
+        raise ValueError("too large to be shown")
+    return decode(frame)
+
+
+def _agreed(described: list[tuple[KeptReply, Any]]) -> tuple[Schema | None, str]:
+    if not described:
+        return None, ""
+    rule = SchemaAgreement()
+    try:
+        lifted = [rule.lift(Reply(reply.client, answer)) for reply, answer in described]
+        schema: Schema = rule.finish(reduce(rule.merge, lifted))["schema"]
+    except _STRANGE as error:
+        return None, str(error)
+    return schema, ""
+
+
+def _of_newest_model(coordinator: Coordinator, federation: str) -> tuple[Schema | None, str]:
+    for job in reversed(coordinator.store.jobs(federation)):
+        try:
+            content = coordinator.blobs.read(coordinator.store.model(job.id).digest)
+            return from_bytes(content).schema_, job.id
+        except _STRANGE:
+            continue
+    return None, ""
+
+
+def _counts(
+    coordinator: Coordinator, replies: list[KeptReply], schema: Schema
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """How many values miss in every column, and the rows of every class at each client."""
+    if not replies:
+        return [], []
+    try:
+        ask = _small(coordinator, replies[0].payload)
+        first = np.flatnonzero(np.diff(column_of_cells(ask), prepend=-1)) + MISSING
+        answers = {r.client: _small(coordinator, r.digest) for r in replies}
+        missing = np.sum([np.asarray(a["cells"])[first] for a in answers.values()], axis=0)
+        classes = {c: np.asarray(a["classes"]).tolist() for c, a in answers.items()}
+        if len(missing) != len(schema.features) or len(ask["classes"]) != len(schema.classes):
+            return [], []
+        balance = [(client, [_hidden(n) for n in row]) for client, row in classes.items()]
+        return [_hidden(n) for n in missing.tolist()], balance
+    except _STRANGE:
+        return [], []
+
+
+def _gap_words(clients: int) -> str:
+    return f"at {clients} client{'' if clients == 1 else 's'}" if clients else "–"
+
+
+def _hidden(count: Any) -> str:
+    return f"{int(count):,}" if count >= SMALLEST_COUNT else _FEW

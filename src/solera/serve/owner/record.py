@@ -1,0 +1,83 @@
+"""What a client has written down: its audit log, read once while it does not change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from solera.core.errors import UsageError
+from solera.serve.agent import home
+from solera.serve.agent.ledger import Ledger, Statement
+from solera.serve.agent.policy import Policy
+from solera.serve.audit import Entry, Report, entries, verify
+
+DECISIONS = ("approved", "rejected", "withdrawn")
+
+
+@dataclass(frozen=True)
+class Record:
+    """The lines of a log, and whether they are all that was written."""
+
+    entries: list[Entry]
+    report: Report
+
+    def replies(self, job: str = "") -> list[Entry]:
+        """What was answered, the newest first."""
+        chosen = [e for e in self.entries if e.event == "reply" and job in ("", e.facts["job"])]
+        return chosen[::-1]
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """What people decided last about each job, the newest first; names where they are known."""
+        names = {e.facts["hash"]: e.facts["job"] for e in self.entries if e.event == "reply"}
+        last: dict[str, dict[str, Any]] = {}
+        for entry in self.entries:
+            if entry.event in DECISIONS:
+                hash = entry.facts["job"]
+                last.pop(hash, None)
+                told = {"verdict": entry.event, "time": entry.time, "name": names.get(hash, "")}
+                last[hash] = {"reason": "", "until": "", **entry.facts, **told, "hash": hash}
+        return list(last.values())[::-1]
+
+
+class Records:
+    """Reads the log of a folder; as long as the file is the same, once."""
+
+    def __init__(self, folder: Path, key: bytes) -> None:
+        self.path, self._key = folder / home.LOG, key
+        self._seen: tuple[int, int] | None = None
+        self._record = Record([], Report((0, "")))  # type: ignore[arg-type]
+
+    def read(self) -> Record:
+        """What the log says now."""
+        if not self.path.exists():
+            return self._record
+        status = self.path.stat()
+        stamp = (status.st_size, status.st_mtime_ns)
+        if stamp != self._seen:
+            lines = list(entries(self.path, self._key))
+            self._record, self._seen = Record(lines, verify(self.path, self._key)), stamp
+        return self._record
+
+
+def spent(folder: Path, policy: Policy | None) -> Statement | None:
+    """What the rows have spent of their privacy budget; None if nothing."""
+    budget = None if policy is None else policy.privacy
+    path = Path(budget.ledger) if budget is not None and budget.ledger else folder / home.LEDGER
+    if not path.exists():
+        return None
+    ledger = Ledger(path)
+    try:
+        return ledger.statement()
+    finally:
+        ledger.close()
+
+
+def read_policy(path: Path | None) -> Policy:
+    """The policy of a file; an error that says so where none is known."""
+    if path is None:
+        raise UsageError(
+            "which policy holds here is not known",
+            hint="start the agent once with `solera join`, or this page with --policy FILE",
+        )
+    return Policy.read(path)

@@ -1,0 +1,144 @@
+"""What the owner's pages show: reads of the client's folder, made fit for templates."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from solera.core.errors import PayloadError
+from solera.core.plan import PREPARE, PlannedTask
+from solera.core.task import installed_tasks
+from solera.serve.agent import home
+from solera.serve.agent.approvals import Approvals
+from solera.serve.agent.held_jobs import HeldJob, HeldJobs
+from solera.serve.agent.policy import Policy
+from solera.serve.agent.policy_for import missing
+from solera.serve.agent.policy_words import describe, explain, leaves
+from solera.serve.agent.what_left import add_up
+from solera.serve.audit import Entry
+from solera.serve.description import Description, job_hash
+from solera.serve.owner.record import Record
+from solera.serve.owner.rehearsal import Example
+
+_MOST_REPLIES = 200
+_LAST = 5
+
+
+def sentences(policy: Policy) -> dict[str, Any]:
+    """A policy in words: its rules, and what leaves under it."""
+    rules = describe(policy)
+    said = explain(policy).removeprefix(rules).strip().splitlines()
+    return {"rules": rules, "sentences": said}
+
+
+def activity(record: Record) -> list[str]:
+    """The last lines of the log, in words."""
+    return [_line(entry) for entry in record.entries[: -_LAST - 1 : -1]]
+
+
+def _line(entry: Entry) -> str:
+    facts = entry.facts
+    if entry.event == "reply":
+        ended = "answered" if facts["status"] == "ok" else facts["status"]
+        return f"{entry.time[:19]} {facts['task']} of {facts['job']}: {ended}"
+    about = facts.get("job") or facts.get("now") or ""
+    return f"{entry.time[:19]} {entry.event} {str(about)[:16]}".rstrip()
+
+
+# --- what waits ---
+
+
+def described(job: HeldJob, federation: str) -> Description | None:
+    """What a job is, if the bytes that were kept are those that the hash covers."""
+    spec = hashlib.sha256(job.frame).hexdigest()
+    if job_hash(federation, job.job, spec) != job.hash:
+        return None
+    try:
+        return Description.from_bytes(job.frame)
+    except PayloadError:
+        return None
+
+
+def undecided(folder: Path, policy: Policy) -> list[HeldJob]:
+    """The jobs that wait, but for those that people have decided about since."""
+    approvals = Approvals(folder / home.APPROVALS, policy.approval.approvers)
+    held = HeldJobs(folder / home.HELD).read()
+    last = {job.hash: approvals.last(job.hash) for job in held}
+    return [job for job in held if (d := last[job.hash]) is None or d.verdict == "withdrawn"]
+
+
+def waiting(
+    job: HeldJob, policy: Policy, federation: str, examples: Mapping[str, Example] | None
+) -> dict[str, Any]:
+    """A job that waits: what it is, what each task sends, and what an approval would mean."""
+    shown = {"held": job, "text": job.description, "tasks": [], "refused": [], "lasts": ""}
+    known = described(job, federation)
+    shown["genuine"] = known is not None
+    if known is None:
+        return shown
+    lasts = policy.approval.lasts(known.seconds)
+    latest = datetime.now() + lasts
+    return {
+        **shown,
+        "tasks": [task(entry, policy, examples) for entry in known.plan],
+        "refused": missing(policy, known),
+        "latest": latest.strftime("%Y-%m-%dT%H:%M"),
+        "earliest": (datetime.now() + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M"),
+        "lasts": f"{latest:%Y-%m-%d %H:%M}",
+        "tried": examples is not None,
+    }
+
+
+def task(
+    entry: PlannedTask, policy: Policy, examples: Mapping[str, Example] | None
+) -> dict[str, Any]:
+    """One task of a job: what it does and sends, how often, and what a reply looks like."""
+    found = installed_tasks().get(entry.task)
+    does, sends = "It is not installed here, so nothing happens.", list[str]()
+    if entry.task.startswith(PREPARE):
+        name = entry.task.removeprefix(PREPARE)
+        does = f"Rows pass through a {name} here before other tasks see them; nothing is sent."
+    elif found is not None:
+        does = (found.one.__doc__ or "").strip().split("\n")[0]
+        kinds = dict.fromkeys(release.kind for release in found.release or ())
+        sends = [leaves(kind, policy.limits) for kind in kinds]
+        sends = sends or ["It does not say what leaves, so it does not run here."]
+    limits = [f"{n} {allowed}" for n, allowed in entry.where.items() if not allowed.is_open]
+    return {
+        "name": entry.task,
+        "does": does,
+        "times": "once" if entry.most == 1 else f"at most {entry.most:,} times",
+        "limits": limits,
+        "sends": sends,
+        "example": None if examples is None else examples.get(entry.task),
+    }
+
+
+# --- what left ---
+
+
+def left(record: Record, copies: Path, job: str) -> dict[str, Any]:
+    """What left: totals by job, recipient and task, and every reply."""
+    replies = record.replies(job)
+    kept = {path.name for path in copies.glob("*.copy")}
+    timeline = []
+    for entry in replies[:_MOST_REPLIES]:
+        facts = entry.facts
+        name = f"{facts['job']}.{facts['sequence']}.{facts['digest'][:16]}.copy"
+        timeline.append({**facts, "time": entry.time[:19], "kept": name if name in kept else ""})
+    return {
+        "totals": add_up(record.entries, job=job),
+        "timeline": timeline,
+        "more": max(0, len(replies) - _MOST_REPLIES),
+        "job": job,
+        "report": record.report,
+    }
+
+
+def in_short(value: Any, longest: int = 20_000) -> str:
+    """What a reply holds, as text."""
+    text = str(value)
+    return text if len(text) <= longest else f"{text[:longest]}\n… {len(text):,} characters"
