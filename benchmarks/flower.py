@@ -152,7 +152,8 @@ def _owners(folder: Path, nodes: int) -> list[str]:
         rows = data.segments(np.array([client]))[0]
         table, path = np.column_stack([rows.X, rows.y]), folder / f"{client}.csv"
         names = ",".join([*(f"p{column}" for column in range(64)), "digit"])
-        np.savetxt(path, table, delimiter=",", header=names, comments="")
+        form = ["%.17g"] * 64 + ["%d"]  # numbers with a point would be a target to regress on
+        np.savetxt(path, table, fmt=form, delimiter=",", header=names, comments="")
         (folder / f"{client}.toml").write_text('policy = "trusted"\n')
         own = {"client": client, "data": str(path), "target": "digit"}
         own |= {"policy": str(folder / f"{client}.toml"), "folder": str(folder / f"a{client}")}

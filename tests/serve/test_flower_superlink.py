@@ -58,7 +58,7 @@ def network(tmp_path_factory):
         pytest.skip("Flower is not there: SOLERA_PEERS names a folder with an environment flower")
     folder = tmp_path_factory.mktemp("flower")
     nodes = configs(folder, simulation().engine.source)
-    prefixes = {name.partition(".")[0] for name in installed_tasks()} - {"select"}
+    prefixes = {"prepare", *(name.partition(".")[0] for name in installed_tasks())} - {"select"}
     allowed = "".join(f'[[task]]\nname = "{prefix}.*"\n' for prefix in sorted(prefixes))
     (folder / "site-1" / "policy.toml").write_text(TRUSTED + allowed)
     with FlowerNetwork(binaries, folder) as network:
