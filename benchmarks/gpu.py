@@ -6,10 +6,11 @@ most 6 ms. Beside it a lean loop of PyTorch that trains one client after the oth
 with CUDA; rows are random, so that no data set is needed, but for ``--accuracy``.
 
     gpu.py [--rounds 10] [--only ComplexCNN,"W2 MLP"] [--precision float32,tf32,bfloat16]
-           [--compile no,yes] [--no-loop] [--accuracy] [--kernels] [--device cuda] [--tiny]
+           [--compile no,yes] [--no-loop] [--accuracy] [--kernels] [--host] [--tiny]
 
 ``--compile yes`` translates steps by ``torch.compile``. ``--accuracy`` trains a convolutional
-network on MNIST (``$SOLERA_DATA``), ``--kernels`` prints where the card's time goes. ``--peak`` is
+network on MNIST (``$SOLERA_DATA``), ``--kernels`` and ``--host`` print where the card's
+and Python's time goes. ``--peak`` is
 the card's peak in TFLOP/s without tensor cores: about 60 for an H100 or H200.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -153,6 +155,23 @@ def kernels(case: str, device: str, precision: str, compile: bool) -> None:
         )
 
 
+def host(case: str, device: str, precision: str, compile: bool) -> None:
+    """Where Python's own time of ten rounds goes; waiting for the card is part of it."""
+    import cProfile
+    import pstats
+
+    profiler = cProfile.Profile()
+    starter = SimpleNamespace(start=profiler.enable, stop=profiler.disable)
+    solera(case, 10, device, precision, compile, starter)
+    table = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    lines = sorted(table.items(), key=lambda item: -item[1][2])
+    for (file, line, name), (_, calls, own, total, _) in lines[:16]:
+        place = f"{file.rsplit('/', 1)[-1]}:{line} {name}"
+        print(
+            f"    {own * 100:>8.3f} own {total * 100:>8.3f} ms/round {calls / 10:>6.0f} × {place}"
+        )
+
+
 def accuracy(device: str, precisions: list[str]) -> None:
     """Test accuracy on MNIST after 15 rounds of 20 of 100 clients, and how far weights are off."""
     from solera.core.errors import DataError
@@ -220,6 +239,8 @@ def measure(case: str, options: argparse.Namespace, theirs: float | None) -> Non
                 f"{work / ours / (options.peak * 1e12):>9.1%}{first:>9.1f}{ratio}",
                 flush=True,
             )
+            if options.host:
+                host(case, *how)
             if options.kernels:
                 kernels(case, *how)
             if options.device.startswith("cuda"):
@@ -238,6 +259,7 @@ def main() -> None:
     parser.add_argument("--no-loop", action="store_true")
     parser.add_argument("--accuracy", action="store_true")
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--host", action="store_true")
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("no GPU here; nothing measured")

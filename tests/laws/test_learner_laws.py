@@ -15,6 +15,7 @@ from cases import (
     federation_over,
     learner_cases,
     rows,
+    small_transformer,
 )
 
 import solera as so
@@ -25,6 +26,7 @@ from solera.core.errors import DataError, NotFitted, SoleraError, UsageError
 from solera.core.payload import encode, encoded_size
 from solera.core.task import find_task, installed_tasks
 from solera.engines.local import LocalEngine
+from solera.learn.averaging.lora import base_name
 from solera.learn.averaging.models import described
 
 CASES = {name: (make, target) for name, make, target in learner_cases()}
@@ -64,6 +66,7 @@ class Case:
 @pytest.fixture(scope="module")
 def engines():
     """By name and target, for one fit after the other: worker processes are slow to start."""
+    base_name(small_transformer())
     described(averaging_module().model)  # workers know the networks that were there before them
     found = {}
     yield found

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from cases import ENGINES, averaging_module, federation_over, learner_cases, rows
+from cases import (
+    ENGINES,
+    averaging_module,
+    federation_over,
+    learner_cases,
+    rows,
+    small_transformer,
+)
 
 from solera.core.component import describe_fitted
 from solera.core.payload import encode
+from solera.learn.averaging.lora import base_name
 from solera.learn.averaging.models import described
 
 ray = pytest.importorskip("ray")
@@ -19,6 +27,7 @@ def engines():
     """By name and target: workers take seconds to start."""
     from solera.engines.ray import RayEngine
 
+    base_name(small_transformer())
     described(averaging_module().model)  # workers know the networks that were there before them
     ray.init(
         address="local",

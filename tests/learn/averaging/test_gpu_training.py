@@ -78,7 +78,11 @@ def test_channels_last_predicts_as_channels_first(network, monkeypatch):
 
 @pytest.mark.parametrize(
     "model",
-    [nn.mlp(12, 40, 5), NETWORKS["kernel 4"], models.described(torch.nn.Linear(12, 5))],
+    [
+        nn.mlp(12, 40, 5),
+        NETWORKS["kernel 4"],
+        models.described(torch.nn.Linear(12, 5)),
+    ],
     ids=["dense", "images", "module"],
 )
 def test_bfloat16_is_near_float32_and_not_it(model, monkeypatch):

@@ -109,6 +109,7 @@ class FedLoRA(FedAvg):
     def _network(self) -> Adapted:
         from solera.learn.averaging.training.adapters import read_base
 
+        self.loss_of_target()  # a target that can be learned
         base = base_name(self.model)
         digest = vars(self).get("base_digest_") or read_base(base)[1]
         return Adapted(

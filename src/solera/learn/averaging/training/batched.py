@@ -87,7 +87,7 @@ def train_batched(
                 total = train_tile(
                     network, tile_batches, keys[who], at_once, lambda *_: (x, target)
                 )
-                return own.sub_(start), total
+                return network.trained_weights().sub_(start), total
 
             weights[chosen], losses[chosen] = repeated(key, changed, (start, x, target))
             return
@@ -99,6 +99,7 @@ def train_batched(
             return rows.take(who[:first], tile_batches.index[:first, columns])
 
         losses[chosen] = train_tile(network, tile_batches, keys[who], at_once, take)
+        network.trained_weights()
         if start is not None:
             tile_weights.sub_(start)
         if not isinstance(chosen, slice):

@@ -27,6 +27,7 @@ from solera.learn.averaging.training.layers import (
 )
 from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.losses import output_error, row_losses
+from solera.learn.averaging.training.recurrent import Embedding
 
 
 @dataclass
@@ -83,6 +84,10 @@ class BatchedModel(ABC):
         if gradient is not None:
             self._follow(gradient, training.step + 1)
         return losses
+
+    def trained_weights(self) -> Any:
+        """The weights after the last step."""
+        return self.weights
 
     @abstractmethod
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
@@ -241,13 +246,30 @@ def error_before(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
 
 
 class BatchedLayers(BatchedModel):
-    """Our layers, batched over clients, differentiated by autograd."""
+    """Our layers, batched over clients, differentiated by autograd.
+
+    With plain gradient descent a GPU holds each parameter of all clients in memory of its own:
+    following a gradient is then one pass over neighbouring numbers.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._held: Tensors | None = None
+        if self.fused and is_gpu(self.weights.device):
+            views = self.architecture.training_layout.views(self.weights)
+            self._held = {name: view.contiguous() for name, view in views.items()}
+
+    def trained_weights(self) -> Any:
+        if self._held is not None:
+            held = [value.flatten(1) for value in self._held.values()]
+            torch().cat(held, dim=1, out=self.weights)
+        return self.weights
 
     def step(self, x: Any, target: Any, share: Any, training: Pass) -> Any:
-        if not (self.fused and is_gpu(x.device)):
+        if self._held is None:
             return super().step(x, target, share, training)
         views, gradients, losses = self._gradients(x, target, share, training)
-        torch()._foreach_add_(views, gradients, alpha=-self.config.lr)  # without copies in a row
+        torch()._foreach_add_(views, gradients, alpha=-self.config.lr)
         return losses
 
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
@@ -259,7 +281,10 @@ class BatchedLayers(BatchedModel):
     ) -> tuple[list[Any], Sequence[Any], Any]:
         """Views of the trained parameters, their gradients, and the losses."""
         t = torch()
-        views = self.architecture.training_layout.views(self.weights[: len(x)])
+        if self._held is None:
+            views = self.architecture.training_layout.views(self.weights[: len(x)])
+        else:
+            views = {name: value[: len(x)] for name, value in self._held.items()}
         trained = [slot.name for slot in self.architecture.layout.trained_slots]
         leaves = {name: views[name].detach().requires_grad_() for name in trained}
         objective = layered_objective
@@ -272,7 +297,7 @@ class BatchedLayers(BatchedModel):
             gradients = t.autograd.grad(total, list(leaves.values()))
         for name, value in moved.items():
             views[name].copy_(value)
-        return [views[name] for name in trained], gradients, losses
+        return [views[name] for name in trained], [g.contiguous() for g in gradients], losses
 
 
 Objective = Callable[[Tensors, Any, Any, Any, Pass], tuple[Any, Any, Tensors]]
@@ -314,12 +339,11 @@ def forward(
     assert architecture.layers is not None
     moved = {}
     on_gpu, dtype = is_gpu(x.device), x.dtype
-    if precision == "bfloat16":
-        x = x.bfloat16()
     for i, layer in enumerate(architecture.layers[after:], after):
         own = {p.name: values[f"{i}.{p.name}"] for p in layer.parameters()}
-        if precision == "bfloat16" and not isinstance(layer, Normalisation):
+        if own and precision == "bfloat16" and not isinstance(layer, Normalisation):
             own = {name: value.bfloat16() for name, value in own.items()}
+            x = x if isinstance(layer, Embedding) else x.bfloat16()  # token numbers stay whole
         if training is not None:
             training.moved = {}
         x = layer.forward_on_gpu(x, own, training) if on_gpu else layer.forward(x, own, training)
