@@ -171,4 +171,4 @@ def invited(coordinator: subprocess.Popen[str], folder: Path, port: int) -> str:
 
 def end(process: subprocess.Popen[str]) -> None:
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)

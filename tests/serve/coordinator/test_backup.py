@@ -95,7 +95,7 @@ def test_a_job_goes_on_from_a_backup_in_the_same_and_in_another_database(tmp_pat
         restore(Path(last.file), home)
         go_on(network)
         again, models = start_fit(network)
-        again.join(60)
+        again.join(300)
         assert models == [expected], "from the stored replies alone: there is no agent"
     finally:
         network.close()
@@ -111,7 +111,7 @@ def start_fit(network: Network) -> tuple[threading.Thread, list[bytes]]:
 
 def wait_for_a_reply(network: Network) -> None:
     """Until the first client has answered the first ask; the other one is not there."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
             if network.replies("long", 0):

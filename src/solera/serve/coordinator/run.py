@@ -77,7 +77,7 @@ def coordinator_app(
         await write_down(coordinator, certificate)
 
     background = None if url is None else supervise if not worker else beside
-    return create_app(
+    app = create_app(
         store,
         blobs,
         token_hash(token),
@@ -87,6 +87,9 @@ def coordinator_app(
         managed_token=managed_token,
         one_of_many=worker is not None,
     )
+    if certificate is not None:
+        app.state.coordinator.certificate = certificate.certificate
+    return app
 
 
 async def write_down(coordinator: Coordinator, certificate: Certificate | None) -> None:
