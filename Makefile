@@ -46,7 +46,9 @@ lint: $(VENV)/.installed-dev  ## check style, types and imports
 lock: $(VENV)/.made  ## renew requirements-dev.lock: the newest versions that fit together
 	$(BIN)/python tools/lock.py requirements-dev.lock
 
-docs: $(VENV)/.installed-docs  ## build the documentation into site/
+# Pictures are of programs that run: screenshots need chromium.
+docs: $(VENV)/.installed-docs  ## make pictures and build the documentation into site/
+	$(BIN)/python tools/pictures.py docs/made
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed-dev  ## run every benchmark
@@ -59,7 +61,7 @@ bench-peers: $(VENV)/.installed-dev  ## set up the peers that benchmarks/simulat
 	$(BIN)/python benchmarks/simulation.py
 
 clean:  ## remove the virtual environment, caches and the built site (runs/ is kept)
-	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
+	rm -rf $(VENV) site docs/made build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
 		.hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -80,5 +82,5 @@ $(VENV)/.installed-dev: $(SET_UP) | $(VENV)/.made
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(SET_UP) | $(VENV)/.made
-	$(PIP) -e '.[docs]'
-	@touch $@ $(VENV)/.installed
+	$(PIP) -e '.[dev,docs]'
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-dev

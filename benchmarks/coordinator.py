@@ -4,11 +4,12 @@ Claims: a no-op round with 10 agents takes under 0.25 s in the median; 1,000 con
 replies of 1 MB need less than 1 GiB at the coordinator, flat in their number; a 100 MB update costs
 every process on its way less than four times its size.
 
-    python benchmarks/coordinator.py [latency] [load] [workers] [update] [flower] [--tiny]
+    python benchmarks/coordinator.py [latency] [load] [workers] [looks] [update] [flower] [--tiny]
 
 ``load`` simulates agents: one process opens all connections, signs every request and polls as an
 agent does, but computes nothing. ``workers`` does the same with 1 MB and one or several worker
 processes on PostgreSQL, and says whose CPU seconds a round takes: the agents share the cores.
+``looks`` is what an agent costs that finds nothing to do, with a connection kept or made anew.
 ``latency`` and ``update`` use real agents. ``flower`` times the
 same no-op round of a SuperLink with SuperNodes, where flwr is installed (see ``make bench-peers``).
 """
@@ -34,6 +35,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from sqlalchemy import create_engine, text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
 sys.path.append(str(Path(__file__).parent / "peers"))
@@ -69,7 +71,7 @@ SIZES = sized(
     tiny=[(2, 10_000, 1), (2, MB, 1)],
 )  # fmt: skip
 """Simulated agents, bytes of a reply, rounds."""
-WORKED = sized(1000, tiny=2)
+WORKED, LOOKS = sized((1000, 400), tiny=(2, 8))
 
 
 def main(parts: list[str]) -> None:
@@ -77,6 +79,7 @@ def main(parts: list[str]) -> None:
         "latency": latency,
         "load": load,
         "workers": workers,
+        "looks": looks,
         "update": update,
         "flower": flower,
     }
@@ -164,6 +167,7 @@ def workers(agents: int = WORKED, most: int = 2) -> None:
     """A round of replies of 1 MB with one process and SQLite, and with several and PostgreSQL."""
     print(
         "workers  database    round s   CPU s: coordinator  database  agents and driver   peak MB"
+        "  database B a reply"
     )
     try:
         with cluster() as server:
@@ -185,26 +189,60 @@ def _worked(agents: int, count: int, database: str | None) -> None:
             fed = network.connect()
             pid = network.coordinator.pid
             served = _family(pid)
-            stored = _servers(database)
+            stored, rows = _servers(database), _database_bytes(database)
             before = _cpu(served), _cpu(stored), time.process_time()
             began = time.perf_counter()
             total = fed.ask("bench.numbers", MB, deadline=DEADLINE).fold(Sum())
             seconds = time.perf_counter() - began
             swarm.check()
-            stored = _servers(database)
             spent = _cpu(served) - before[0], _cpu(stored) - before[1]
             own = time.process_time() - before[2]
             assert total["x"][0] == sum(range(agents)), "a reply was lost or counted twice"
             peak = max(map(_peak, served))
+            rows = (_database_bytes(database) - rows) / agents
         finally:
             swarm.stop()
             network.close()
     kind = "SQLite" if database is None else "PostgreSQL"
     print(
         f"{count:7}  {kind:10} {seconds:8.1f} {spent[0]:20.1f} {spent[1]:9.1f} {own:18.1f} "
-        f"{peak / MB:9.0f}",
+        f"{peak / MB:9.0f} {rows:18.0f}",
         flush=True,
     )
+
+
+def looks(kept: int = LOOKS, anew: int = LOOKS // 4) -> None:
+    """CPU of the coordinator for a look for work that finds none."""
+    with tempfile.TemporaryDirectory() as folder:
+        network = Network(Path(folder))
+        with _quiet():
+            network.start()
+        try:
+            asyncio.run(_look(network, kept, anew))
+        finally:
+            network.close()
+
+
+async def _look(network: Network, kept: int, anew: int) -> None:
+    swarm = Swarm(network, 1, MB)
+    context = ssl.create_default_context(cafile=network.ca)
+    options: Any = {"base_url": network.url, "verify": context, "timeout": 60}
+    pid = network.coordinator.pid
+    async with httpx.AsyncClient(**options) as http:
+        _, identity, _ = await swarm._join(http, 0, asyncio.Semaphore(1))
+        await swarm._send(http, identity, "GET", "/v1/work?wait=0")
+        before = _cpu([pid])
+        for _ in range(kept):
+            await swarm._send(http, identity, "GET", "/v1/work?wait=0")
+            await asyncio.sleep(0.01)  # within the rate that a client has
+        each = (_cpu([pid]) - before) / kept
+    print(f"a look for work, connection kept: {1000 * each:.2f} ms of the coordinator's CPU")
+    before = _cpu([pid])
+    for _ in range(anew):
+        async with httpx.AsyncClient(**options) as http:
+            await swarm._send(http, identity, "GET", "/v1/work?wait=0")
+    each = (_cpu([pid]) - before) / anew
+    print(f"a look for work, connection made anew: {1000 * each:.2f} ms of the coordinator's CPU")
 
 
 def _family(pid: int) -> list[int]:
@@ -222,6 +260,16 @@ def _servers(database: str | None) -> list[int]:
             if path.read_bytes().startswith(f"postgres: solera {name} ".encode()):
                 found.append(int(path.parent.name))
     return found
+
+
+def _database_bytes(database: str | None) -> int:
+    if database is None:
+        return 0
+    engine = create_engine(database)
+    with engine.connect() as connection:
+        size = connection.scalar(text("SELECT pg_database_size(current_database())"))
+    engine.dispose()
+    return int(size)
 
 
 def _cpu(pids: list[int]) -> float:

@@ -30,6 +30,9 @@ token='SOLERA_TOKEN=$(cat /var/lib/solera/coordinator/driver.token) SOLERA_URL=h
 until inside 'test -s /var/lib/solera/coordinator/driver.token'; do sleep 1; done
 for name in north south; do
   [ -s compose/secrets/$name ] ||
-    inside "$token SOLERA_CA=/etc/solera/ca.pem solera invite $name --federation cardio" > compose/secrets/$name
+    inside "$token SOLERA_CA=/etc/solera/ca.pem solera invite $name --federation cardio" |
+      grep '^cardio/' > compose/secrets/$name  # podman-compose has words of its own to say
 done
 $COMPOSE -f compose.yaml up -d
+until inside "$token SOLERA_CA=/etc/solera/ca.pem solera clients --federation cardio" 2> /dev/null | grep south > /dev/null; do sleep 1; done
+inside "$token SOLERA_CA=/etc/solera/ca.pem solera clients --federation cardio"

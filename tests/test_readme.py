@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +17,11 @@ from solera.core.component import Component
 from solera.study.files.reader import parse
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "made"),
+]
 FENCE = re.compile(
     r"(?P<continues><!-- continues -->\n+)?^```python(?P<flag>[^\n]*)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -59,9 +67,14 @@ def examples(page: Path) -> list[Example]:
 
 @pytest.fixture
 def own_registries(monkeypatch):
-    """Tasks and components that an example defines are gone afterwards."""
+    """Tasks, components and variables that an example defines are gone afterwards."""
     monkeypatch.setattr(task, "_tasks", dict(task._tasks))
     monkeypatch.setattr(Component, "registry", dict(Component.registry))
+    environment = dict(os.environ)
+    yield
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
 
 
 @pytest.mark.parametrize("example", [e for page in PAGES for e in examples(page)], ids=str)
@@ -87,8 +100,75 @@ def test_first_screen_of_the_readme():
     assert len([line for line in second.code.splitlines() if line]) <= 30
 
 
+def made() -> set[str]:
+    """The names of what `make docs` makes."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module("pictures").MADE
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+        for name in ("pictures", "diagrams"):
+            sys.modules.pop(name, None)
+
+
 def test_links_lead_somewhere():
+    names = made()
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
-            if "://" not in link:
+            if "made/" in link:  # by `make docs`
+                assert Path(link).name in names, f"{page.relative_to(ROOT)}: {link}"
+            elif "://" not in link:
                 assert (page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}"
+
+
+SHELL = re.compile(r"^```sh[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(
+    r"(?:^|[|;(]\s*|\$\(|until |sudo (?:-u \w+ )?)solera ([^|;<>#\n)]*)", re.MULTILINE
+)
+
+
+def test_commands_and_options_of_the_pages_exist():
+    """Every ``solera …`` in a block of shell: the command is there, and has these options."""
+    import typer
+
+    from solera.cli.app import app
+
+    root = typer.main.get_command(app)
+    checked = 0
+    for page in PAGES:
+        for block in SHELL.findall(page.read_text(encoding="utf-8")):
+            for line in COMMAND.findall(block.replace("\\\n", " ")):
+                command, words = root, line.split()
+                while words and hasattr(command, "commands") and words[0] in command.commands:
+                    command = command.commands[words.pop(0)]
+                named = f"{page.relative_to(ROOT)}: solera {line}"
+                options = {name for p in command.params for name in p.opts}
+                assert not hasattr(command, "commands") or words[:1] == ["--version"], named
+                for word in words:
+                    if re.match(r"--?[a-z]", word):
+                        assert word.partition("=")[0] in {*options, "--help", "--version"}, named
+                checked += 1
+    assert checked > 50
+
+
+def test_every_public_name_is_in_the_reference():
+    """Names in `solera` and its namespaces: the module that defines each has a place there."""
+    import solera as so
+
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    shown = set(re.findall(r"^::: (solera[\w.]*)$", pages, re.MULTILINE))
+    names = {(so.__name__, name): getattr(so, name) for name in dir(so) if name[0] != "_"}
+    for space in [value for value in names.values() if inspect.ismodule(value)]:
+        listed = getattr(space, "__all__", [n for n in dir(space) if n[0] != "_"])
+        names |= {(space.__name__, name): getattr(space, name) for name in listed}
+    missing = []
+    for (space, name), value in names.items():
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue  # a constant stands with the module it is in
+        home = value.__module__
+        if home.startswith("solera.") and not {home, f"{home}.{value.__name__}", space} & shown:
+            missing.append(f"{space}.{name} ({home})")
+    assert not missing, missing
+    overview = (ROOT / "docs" / "reference" / "index.md").read_text()
+    front = {name for name in dir(so) if name[0] != "_" and name != "learn"}
+    assert front == set(re.findall(r"`so\.(\w+)`", overview))

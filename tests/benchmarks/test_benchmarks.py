@@ -43,6 +43,7 @@ SHOWS = {
 PARTS = {
     ("coordinator", "latency"): r"no-op round, .* \d\.\d+ s",
     ("coordinator", "load"): r"1 MB +\d",
+    ("coordinator", "looks"): r"made anew: \d",
     ("coordinator", "workers"): r" 2  PostgreSQL +\d|not installed",
     ("coordinator", "update"): r"worker +-?\d+ MB more",
     ("coordinator", "flower"): r"ratio \d|not installed",
@@ -68,7 +69,7 @@ NEEDS = {
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
-SLOW = {"flower", "ray", ("coordinator", "workers")}
+SLOW = {"flower", "ray", ("coordinator", "looks"), ("coordinator", "workers")}
 """What takes long to start."""
 
 

@@ -156,7 +156,7 @@ def test_a_federation_from_invitation_to_audit(url: str) -> None:
     )
     asking.start()
     code, out, err = end(start("join", url, *rows, "--once"))
-    asking.join(20)
+    asking.join(120)
     federation.close()
     assert code == 0, err
     assert "answered 1 ask\n" in out

@@ -60,7 +60,7 @@ def test_a_child_says_how_it_ended(what, fate):
     child = Child(METHODS[0], multiprocessing.Pipe(), echo)
     assert child.fate() == "stopped listening"
     child.end.send(int(what))
-    child.process.join(20)
+    child.process.join(120)
     assert child.fate() == fate
     child.stop()
 

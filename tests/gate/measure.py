@@ -10,9 +10,8 @@ What is compared with what, and why:
 
 - The gate says what became of a number (``Gate.outcome``), but is not believed. A number counts as
   *sent as it is* only if it is the number that the task gave; else, such as a count that the gate
-  takes from intervals, it is compared with what clients send that say the same of theirs. It counts
-  as *an earlier one* only if the same number left before under the same name; else it is compared
-  with whatever the others send.
+  takes from intervals, it is compared with what clients send that say the same of theirs. So is a
+  number that the gate calls *an earlier one*, unless the same number left before under that name.
 - A number sent as it is, is compared with what the client without row i would send *without a
   gate*, where that one withholds it. A sum just above the limit falls below it with some of its
   rows, and those may be few: its change would be the whole sum for these, and the measure would
@@ -49,8 +48,8 @@ DECIDED = 8
 """Rows that turn a decision of the gate: with so many it rests on more than ``min_count``."""
 ROUNDING = 1e-14
 """Of a number: some ten times what adding up its rows in another order changes."""
-SENT, EARLIER, CHANGED, UNTRUE = 0, 2, -1, -2
-"""What became of a number: as the gate says, sent though another one, or not as the gate says."""
+SENT, EARLIER, CHANGED = 0, 2, -1
+"""What became of a number: as the gate says, or sent but not the one that the task gave."""
 
 
 def table(X: Any, y: Any, schema: Schema | None = None) -> FederatedData:
@@ -159,12 +158,11 @@ class Hostile:
 
     def _changes(self, at: str, name: str, here: _Told, others: Sequence[_Told | None]) -> Changes:
         """What every row changes of the numbers of a name."""
-        value, mark = here.values[name], here.marks[name].copy()
+        value, mark = here.values[name], here.marks[name]
         left = self._left.setdefault(name, {0.0, float(len(self.without))})
         known = np.isin(value, [*left])
-        mark[(mark == EARLIER) & ~known] = UNTRUE
-        again = mark == EARLIER
-        left.update(value[mark != EARLIER].tolist())
+        again = (mark == EARLIER) & known
+        left.update(value[~again].tolist())
         changes = np.full((len(others), len(value)), np.nan)
         for i, other in enumerate(others):
             if other is None or name not in other.values or other.values[name].shape != value.shape:
@@ -173,7 +171,7 @@ class Hostile:
             plain = other.plain.get(name, np.full(value.shape, np.nan))
             sent = (there == SENT) | (there == CHANGED)
             same = np.where(mark == SENT, np.where(sent, told, plain), np.nan)
-            same = np.where((mark == UNTRUE) | ((mark == CHANGED) & sent), told, same)
+            same = np.where((mark == CHANGED) & sent, told, same)
             same = np.where((mark > SENT) & (there == mark), told, same)
             changes[i] = value - same
         changes[:, again] = np.nan
@@ -182,7 +180,7 @@ class Hostile:
         columns = places % here.widths[name]
         if np.array_equal(value, np.rint(value)):
             columns = np.zeros_like(places)
-        return Changes(value, changes, where, places, columns, mark > SENT)
+        return Changes(value, changes, where, places, columns, (mark > SENT) & (mark != EARLIER))
 
     def leak(self, *, same_place: bool = False) -> Leak:
         """The fewest effective rows of any number, or of the difference of two of one name.

@@ -14,7 +14,8 @@ from solera.core.clients import FloatArray
 from solera.core.component import describe_fitted
 from solera.core.constraints import Count
 from solera.core.disclosure.declared import Classes, Fitted, Shape, check_payload, check_state
-from solera.core.disclosure.evidence import Sums, cells, everyone
+from solera.core.disclosure.evidence import Persons, Sums, cells, everyone
+from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, Refusal, UsageError
 from solera.core.gate import POLICIES, find_limits
 from solera.core.release import Cells, Facts, RowsOut
@@ -51,6 +52,22 @@ def above(client: Any, ask: Any) -> Any:
     right = (client.data.X[:, 0] > ask["at"]).astype(int)
     sums = np.stack([client.data.X[right == side].sum(axis=0) for side in (0, 1)])
     return {"rows": np.bincount(right, minlength=2), "sums": sums}
+
+
+def _below(client: Any, ask: Any) -> Any:
+    return (client.data.X[:, [1]] < ask["at"]).astype(float)
+
+
+@task(
+    "gate.below",
+    ask=Cut,
+    release=[
+        Cells("sums", behind=lambda c, ask, reply: {"sums": Sums(_below(c, ask), c.data.X)}),
+    ],
+)
+def below(client: Any, ask: Any) -> Any:
+    """Sums of the columns over rows below a cut."""
+    return {"sums": _below(client, ask).T @ client.data.X}
 
 
 @task("gate.silent")
@@ -302,3 +319,21 @@ def test_one_row_that_outweighs_the_others_is_withheld():
     told = Hostile(X, Y, ungated, SCHEMA)
     assert told.ask("gate.heavy", None)["total"] > 0
     assert told.leak().rows < 2
+
+
+def test_a_withheld_number_is_no_earlier_one():
+    """Row 0 outweighs the others of its column: its sum is withheld, the one without it leaves."""
+    values = np.ones((20, 2))
+    values[0, 0] = 1e6
+    with_it = np.arange(20)[:, None] < 12
+    without = with_it & (np.arange(20)[:, None] > 0)
+    memory = Memory()
+    memory.keep(Sums(with_it, values), np.array([[np.nan, 12.0]]))
+    conflict, instead = memory.earlier(Sums(without, values), Persons(), 5)
+    assert conflict.tolist() == [[False, True]]
+    assert instead[0, 1] == 12.0
+    one = Owner(
+        table(np.c_[values[:, 0], np.arange(20.0)], np.arange(20) % 2), find_limits("training")
+    )
+    sums = [one.ask("gate.below", {"at": at})["sums"][0] for at in (11.5, 11.5)]
+    assert sums[0].tolist() == sums[1].tolist() == [0.0, sum(range(12))]

@@ -136,3 +136,32 @@ def test_a_client_that_withholds_its_sum_does_not_count_as_zero():
     assert all("tests_whether_first" not in each for each in found.clients.values())
     folded = model().evaluate(fed, "train", metrics=["tests_whether_first"], per_client=False)
     assert "tests_whether_first" not in folded.metrics
+
+
+def test_an_evaluation_says_how_many_rows_its_metrics_leave_out():
+    rng = np.random.default_rng(2)
+    Z = rng.normal(size=(400, 3))
+    y = (Z[:, 0] > 0).astype(int)
+    plain = so.simulate(Z, y, clients=8, test=0.2)
+    model = so.FedHEONN().fit(plain)
+    assert model.evaluate(plain).warning == ""
+    gated = so.simulate(Z, y, clients=8, test=0.2, policy="training")
+    for per_client in (True, False):
+        found = model.evaluate(gated, per_client=per_client)
+        told, rows = found.counts["confusion"].sum(), found.counts["rows"]
+        assert found.untold >= abs(rows - told) > 0
+        said = f"counts of {found.untold} of {rows} rows withheld or replaced by their owners"
+        assert said in repr(found)
+        assert said in found._repr_html_()
+        assert said in model.card(found)
+
+
+def test_an_evaluation_of_numbers_says_whose_sums_are_missing():
+    rng = np.random.default_rng(2)
+    Z = rng.normal(size=(80, 2))
+    model = so.FedHEONN(activation="linear").fit(so.simulate(Z, Z[:, 0], clients=1))
+    far = np.where(np.arange(80) % 27 == 0, 1e6, Z[:, 0])  # three rows outweigh all others
+    found = model.evaluate(so.simulate(Z, far, clients=1, test=0.5, policy="training"))
+    assert found.counts["rows"] == found.untold == 40
+    assert "counts of 40 of 40 rows withheld" in repr(found)
+    assert model.evaluate(so.simulate(Z, far, clients=1, test=0.5)).untold == 0

@@ -42,7 +42,7 @@ def said_in_a_terminal(options: str = "") -> str:
             break
         said += chunk
     os.close(ours)
-    assert process.wait(60) == 0, said
+    assert process.wait(300) == 0, said
     return said.decode()
 
 

@@ -260,3 +260,9 @@ def test_noise_that_is_counted_for_a_mean_takes_no_rule():
     dp = so.DP(epsilon=1.0, delta=1e-5, clip=1.0)
     with pytest.raises(so.errors.UsageError, match="counts the noise of a mean"):
         learner(so.FedAvg, aggregate=R.Median(), dp=dp, weight=None)
+
+
+def test_updates_that_are_masked_cannot_be_lied_about():
+    rows, attack = np.eye(20), so.robust.SignFlip(0.2)
+    with pytest.raises(so.errors.UsageError, match="masks before anybody sees"):
+        so.simulate(rows, np.arange(20) % 2, clients=5, attack=attack, secure=True)

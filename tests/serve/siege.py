@@ -153,7 +153,7 @@ class Siege:
             self._stop.wait(seconds)
             self._stop.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(300)
             self.fared.grown = self.disk() - before
         finally:
             self._stop.set()

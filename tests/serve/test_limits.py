@@ -88,7 +88,7 @@ def head(method, path, size, **headers):
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def until_closed(connection, seconds=15):
+def until_closed(connection, seconds=120):
     """What is said on a connection until the other side closes it."""
     connection.settimeout(seconds)
     said = b""

@@ -298,7 +298,7 @@ def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
         for thread in (worker, reader):
             thread.start()
         for thread in (worker, reader):
-            thread.join(20)
+            thread.join(300)
         assert not replies.failures
         fields = decode((home / "identity.key").read_bytes())
         wire = b"\n".join(sent)
@@ -320,7 +320,7 @@ def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
             agent.step()
         with pytest.raises(CoordinatorError, match="401"):
             Hand(here, "east").connection.upload(b"more")
-        poll.join(10)
+        poll.join(120)
         assert polled == []
     finally:
         agent.close()
@@ -612,7 +612,7 @@ def test_replays_duplicates_and_others_signatures(lab):
     with pytest.raises(CoordinatorError, match="another reply"):
         rogue.reply(job, sequence, encode({"answer": 2}))
     assert lab.driver().request("GET", path).json() == stored
-    reader.join(20)
+    reader.join(300)
     assert [reply.payload for reply in found] == [{"answer": 1}]
 
 

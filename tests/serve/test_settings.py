@@ -54,6 +54,23 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, text, problem):
     assert "secret" not in str(wrong.value)
 
 
+def test_every_option_of_the_commands_can_be_written_in_the_file():
+    """But what is secret, what is asked for once, and the file itself."""
+    import inspect
+    from dataclasses import fields
+
+    from solera.cli.client import join
+    from solera.cli.serve import serve
+    from solera.serve.settings import AgentSettings, CoordinatorSettings
+
+    for command, settings, but in (
+        (serve, CoordinatorSettings, {"config"}),
+        (join, AgentSettings, {"config", "token", "dry_run", "once"}),
+    ):
+        options = set(inspect.signature(command).parameters) - but
+        assert options == {field.name for field in fields(settings)}
+
+
 def test_paths_are_relative_to_the_file(tmp_path):
     text = "[agent]\ndata = 'rows.csv'\nca = '/etc/ca.pem'\ntarget = 'ill'\n"
     agent = read_settings(written(tmp_path, text)).agent
@@ -154,4 +171,4 @@ def invited(coordinator: subprocess.Popen[str], folder: Path, port: int) -> str:
 
 def end(process: subprocess.Popen[str]) -> None:
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)

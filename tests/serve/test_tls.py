@@ -48,12 +48,12 @@ def handshake(folder: Path, ca: Path, host: str) -> str:
             pass  # the client hung up on us
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(5)
+        listener.settimeout(60)
         thread = threading.Thread(target=serve)
         thread.start()
         try:
             with (
-                socket.create_connection(listener.getsockname(), timeout=5) as raw,
+                socket.create_connection(listener.getsockname(), timeout=60) as raw,
                 client.wrap_socket(raw, server_hostname=host) as connection,
             ):
                 assert connection.recv(5) == b"hello"

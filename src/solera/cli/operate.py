@@ -13,7 +13,7 @@ from solera.cli.account import FOLDER, Folder
 from solera.cli.data import AsJson
 from solera.cli.output import print_json
 from solera.cli.serve import Authority, check_ca, extra, moment
-from solera.cli.settings import CoordinatorConfig, Database, DatabaseFile, database_url
+from solera.cli.settings import BlobStore, CoordinatorConfig, Database, DatabaseFile, database_url
 from solera.core.errors import UsageError
 from solera.serve.settings import AgentSettings, CoordinatorSettings, Settings, read_settings
 
@@ -28,6 +28,7 @@ def backup(
     folder: Folder = FOLDER,
     database: Database = None,
     database_file: DatabaseFile = None,
+    blobs: BlobStore = None,
     config: CoordinatorConfig = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,7 +39,7 @@ def backup(
     """
     with extra("backups"):
         from solera.serve.coordinator.backup import back_up
-    done = back_up(folder, database_url(database, database_file), into)
+    done = back_up(folder, database_url(database, database_file), into, blobs)
     if as_json:
         print_json(done)
     else:
@@ -50,6 +51,7 @@ def restore(
     folder: Folder = FOLDER,
     database: Database = None,
     database_file: DatabaseFile = None,
+    blobs: BlobStore = None,
     config: CoordinatorConfig = None,
     as_json: AsJson = False,
 ) -> None:
@@ -61,7 +63,7 @@ def restore(
     """
     with extra("backups"):
         from solera.serve.coordinator.backup import restore as restore_backup
-    read = restore_backup(archive, folder, database_url(database, database_file))
+    read = restore_backup(archive, folder, database_url(database, database_file), blobs)
     if as_json:
         print_json({"folder": folder, "time": read.time, "solera": read.solera})
         return

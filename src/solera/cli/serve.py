@@ -17,7 +17,7 @@ import typer
 
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
-from solera.cli.settings import CoordinatorConfig, Database, DatabaseFile, database_url
+from solera.cli.settings import BlobStore, CoordinatorConfig, Database, DatabaseFile, database_url
 from solera.core.errors import MissingExtra, UsageError
 from solera.serve.connection import HERE, Connection
 from solera.serve.connection import check_url as check_url
@@ -168,14 +168,7 @@ def serve(
         int,
         typer.Option(min=1, max=256, help="Processes behind the address; several need PostgreSQL."),
     ] = 1,
-    blobs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="s3://BUCKET/PREFIX",
-            help="Where what asks and replies carry lies; in the folder by default. "
-            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL are read.",
-        ),
-    ] = None,
+    blobs: BlobStore = None,
     config: CoordinatorConfig = None,
 ) -> None:
     """Run a coordinator until it is interrupted.

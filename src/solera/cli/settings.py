@@ -58,6 +58,14 @@ Database = Annotated[
         help="An SQLAlchemy URL; SQLite in the folder by default.",
     ),
 ]
+BlobStore = Annotated[
+    str | None,
+    typer.Option(
+        metavar="s3://BUCKET/PREFIX",
+        help="Where what asks and replies carry lies; in the folder by default. "
+        "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL are read.",
+    ),
+]
 DatabaseFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A file that holds the database's URL.")
 ]

@@ -282,11 +282,14 @@ def release_numbers(
         withheld = withheld | conflict
     again, told = leaving.memory.told(sums)
     leaves = np.where(withheld, instead, np.where(conflict, earlier, numbers))
-    leaves = np.where(again[:, None], told, leaves)
+    gone = again[:, None] & np.isnan(told)  # what was withheld then is so again
+    leaves = np.where(gone, instead, np.where(again[:, None], told, leaves))
     outcome = np.where(withheld, 1, np.where(conflict, 2, 0))
-    leaving.outcome[entry] = outcome if stands else np.where(again[:, None], 2, outcome)
+    outcome = outcome if stands else np.where(again[:, None], 2, outcome)
+    leaving.outcome[entry] = np.where(gone, 1, outcome)
     new = ~(withheld | conflict).all(axis=1)
-    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), leaves[new])
+    kept = np.where(withheld | gone, np.nan, leaves)  # what did not leave tells nothing
+    fresh = leaving.memory.keep(replace(sums, right=sums.right[:, new]), kept[new])
     rows, width = len(sums.right), leaving.client.data.schema.width
     leaving.memory.spend(fresh, leaving.limits.numbers * max(1, rows * width))
     return leaves
@@ -339,8 +342,10 @@ class Update(Release):
         parameters = sum(int(np.prod(sums.shape)) for sums in behind.values())
         if distinct < limits.min_rows or parameters > limits.parameters * distinct:
             raise leaving.refuse(
-                f"{parameters:,} parameters need more than "
-                f"{max(limits.min_rows, parameters / limits.parameters):,.0f} distinct rows"
+                f"{parameters:,} parameters need "
+                f"{max(limits.min_rows, parameters / limits.parameters):,.0f} distinct rows, since "
+                f"the policy's `parameters` allows {limits.parameters:.3g} of them per row; fewer "
+                "columns, more rows per client, or an owner who allows more"
             )
         for weights in (self.weights(leaving.ask), self.weights(leaving.reply)):
             if (np.abs(weights).max(axis=1) * X.std(axis=0) > limits.saturation).any():

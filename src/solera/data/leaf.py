@@ -197,10 +197,10 @@ def _load(
             pieces.append((X[kept], codes[kept], marked[known][kept], owner[kept]))
     if not pieces:
         raise DataError(f"{source} holds no rows", hint="write it anew with LEAF's scripts")
-    X, y, marked, owner = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    rows, labels, held, owners = (np.concatenate(part) for part in zip(*pieces, strict=True))
     return divided(
-        info, X, y, marked, numbered(info.features), source=source, class_names=class_names,
-        groups={"user": owner.astype(np.str_)},
+        info, rows, labels, held, numbered(info.features), source=source,
+        class_names=class_names, groups={"user": owners.astype(np.str_)},
     )  # fmt: skip
 
 

@@ -113,14 +113,14 @@ class Partition(Component, abstract=True):
             return fractions
         total = fractions.sum(axis=0)
         if normalise and (total > 1).any():
-            return fractions / np.where(total > 0, total, 1)
+            return np.asarray(fractions / np.where(total > 0, total, 1))
         if (total > 1 + _ROUNDING).any():
             raise self._refused(
                 f"weights sum to {float(total.max()):g}, more than all rows",
                 "set normalise=True to divide them by their sum over the clients, or "
                 "replacement=True",
             )
-        return fractions / np.maximum(total, 1)
+        return np.asarray(fractions / np.maximum(total, 1))
 
 
 class IID(Partition):

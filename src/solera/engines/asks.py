@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from solera.core.aggregation import Aggregation
+from solera.core.component import build, describe
 from solera.core.engine import Ask, Block, PerClient, Preparation
+from solera.core.errors import PayloadError
 from solera.core.payload import Limits
 from solera.core.replies import Batch, Failure, Stacked
 
 UNLIMITED = Limits(size=1 << 40, structure=1 << 32)
 """Parent and workers trust each other; the limits of the federation were checked before."""
+NOBODY = np.empty(0, dtype=np.int64)
 
 
 def ask_to_payload(ask: Ask) -> dict[str, Any]:
@@ -32,6 +37,23 @@ def ask_from_payload(message: Mapping[str, Any]) -> Ask:
     if given.pop("per_client"):
         given["payload"] = PerClient(dict(given["payload"]))
     return Ask(**given)
+
+
+def order_for(
+    ask: Ask, aggregation: Aggregation | None
+) -> tuple[dict[str, Any], Aggregation | None]:
+    """What workers are told of an ask before its blocks; the aggregation if it is to fold here."""
+    try:
+        described, fold_here = describe(aggregation), None
+    except PayloadError:  # with code among its parameters it stays in this process
+        described, fold_here = None, aggregation
+    told = ask_to_payload(ask) | {"clients": NOBODY}  # they come block by block
+    return {"ask": told, "aggregation": described}, fold_here
+
+
+def read_order(order: Mapping[str, Any]) -> tuple[Ask, Aggregation | None]:
+    """What :func:`order_for` was given."""
+    return ask_from_payload(order["ask"]), build(order["aggregation"])
 
 
 def block_to_payload(block: Block, states: Mapping[int, Any]) -> dict[str, Any]:

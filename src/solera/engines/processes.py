@@ -27,32 +27,28 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Literal
 from weakref import finalize
 
-import numpy as np
-
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Source
-from solera.core.component import build, describe
 from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
-from solera.core.errors import PayloadError, SoleraError, TaskError
+from solera.core.errors import SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
 from solera.core.payload import decode, encode, encode_pieces
 from solera.core.registry import registered
 from solera.core.replies import Batch, Failure
 from solera.core.task import installed_tasks
 from solera.engines.asks import (
+    NOBODY,
     UNLIMITED,
-    ask_from_payload,
-    ask_to_payload,
     block_from_payload,
     block_to_payload,
+    order_for,
+    read_order,
 )
 from solera.engines.blocks import MEMORY, Runner, Simulated, States
 from solera.engines.child import Child
 from solera.engines.faults import FaultModel
 from solera.engines.threads import cores
-
-_NOBODY = np.empty(0, dtype=np.int64)
 
 
 class ProcessEngine(Simulated):
@@ -83,13 +79,8 @@ class ProcessEngine(Simulated):
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         self._start_workers()
-        try:
-            described = describe(aggregation)
-            fold_here = None
-        except PayloadError:  # an aggregation with code among its parameters stays in this process
-            described, fold_here = None, aggregation
-        message = ask_to_payload(ask) | {"clients": _NOBODY}  # they come block by block
-        place = self._asks.write({"ask": message, "aggregation": described})
+        order, fold_here = order_for(ask, aggregation)
+        place = self._asks.write(order)
         waiting = deque(enumerate(blocks(len(ask.clients))))
         done: dict[int, Block] = {}
         following = 0
@@ -158,7 +149,7 @@ class ProcessEngine(Simulated):
         reason = f"its worker process {worker.child.fate()}"
         self._workers[self._workers.index(worker)] = _Worker.start(self.start, self._runner)
         failures = [Failure(client, "crashed", reason) for client in job.clients.tolist()]
-        return Block(_NOBODY, _NOBODY, failures, batch=Batch(_NOBODY, []))
+        return Block(NOBODY, NOBODY, failures, batch=Batch(NOBODY, []))
 
 
 def _close(workers: list[_Worker], asks: _Frames) -> None:
@@ -214,9 +205,7 @@ def _work(pipe: Connection, runner: Runner) -> None:
             break
         try:
             if message["ask"] != asked:
-                content = decode(asks.read(message["ask"]), UNLIMITED)
-                ask = ask_from_payload(content["ask"])
-                aggregation = build(content["aggregation"])
+                ask, aggregation = read_order(decode(asks.read(message["ask"]), UNLIMITED))
                 asked = message["ask"]
             assert ask is not None
             states: States = dict(message["states"])

@@ -23,26 +23,25 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation, blocks
 from solera.core.clients import IntArray, Source
-from solera.core.component import build, describe
 from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
-from solera.core.errors import MissingExtra, PayloadError, SoleraError, TaskError
+from solera.core.errors import MissingExtra, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
 from solera.core.payload import decode, encode
 from solera.core.registry import register, registered
 from solera.core.replies import Batch, Failure
 from solera.core.task import installed_tasks
 from solera.engines.asks import (
+    NOBODY,
     UNLIMITED,
-    ask_from_payload,
-    ask_to_payload,
     block_from_payload,
     block_to_payload,
+    order_for,
+    read_order,
 )
 from solera.engines.blocks import MEMORY, Runner, Simulated, States
 from solera.engines.faults import FaultModel
 
-_NOBODY = np.empty(0, dtype=np.int64)
 _TRIES = 3
 """So often a block may take its worker down before its clients are given up."""
 _IN_HAND = 2
@@ -91,14 +90,9 @@ class RayEngine(Simulated):
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         self._start_workers()
-        try:
-            described = describe(aggregation)
-            fold_here = None
-        except PayloadError:  # an aggregation with code among its parameters stays in this process
-            described, fold_here = None, aggregation
+        order, fold_here = order_for(ask, aggregation)
         self._asked += 1
-        message = {"ask": ask_to_payload(ask) | {"clients": _NOBODY}, "aggregation": described}
-        place = self._ray.put(_frame(message))
+        place = self._ray.put(_frame(order))
         waiting = deque(_jobs(ask, _MESSAGES * len(self._actors)))
         done: dict[int, Block] = {}
         following = 0
@@ -205,8 +199,8 @@ class RayEngine(Simulated):
             reason = f"its worker died {job.tries} times: {_first_line(error)}"
             (clients,) = job.clients
             failures = [Failure(client, "crashed", reason) for client in clients.tolist()]
-            batch = Batch(_NOBODY, [])
-            found[job.numbers[0]] = Block(_NOBODY, _NOBODY, failures, batch=batch)
+            batch = Batch(NOBODY, [])
+            found[job.numbers[0]] = Block(NOBODY, NOBODY, failures, batch=batch)
         ordered = sorted(waiting, key=lambda job: job.numbers[0])
         waiting.clear()
         waiting.extend(ordered)
@@ -268,9 +262,8 @@ class _Actor:
             if self._runner is None:
                 self._runner = ray.get(self._source[0])
             if asked != self._asked:
-                content = decode(memoryview(place), UNLIMITED)
-                self._ask = ask_from_payload(content["ask"])
-                self._aggregation = build(content["aggregation"])
+                order = decode(memoryview(place), UNLIMITED)
+                self._ask, self._aggregation = read_order(order)
                 self._asked = asked
             assert self._runner is not None
             assert self._ask is not None

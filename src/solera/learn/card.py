@@ -111,6 +111,8 @@ def _metrics(evaluation: Any) -> list[str]:
     if evaluation is None:
         return [f"{_UNKNOWN}: give `card` what `evaluate` returned"]
     found = [f"{name}: {value:.4g}" for name, value in evaluation.metrics.items()]
+    if evaluation.warning:
+        found.append(evaluation.warning)
     if evaluation.clients:
         found.append(f"clients that judged it by rows of their own: {len(evaluation.clients):,}")
     return found

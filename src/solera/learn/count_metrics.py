@@ -22,6 +22,18 @@ def rows_counted(counts: dict[str, Any]) -> Any:
     return counts["confusion"].sum(axis=(-2, -1)) if "confusion" in counts else counts["rows"]
 
 
+def rows_untold(counts: dict[str, Any]) -> int:
+    """Rows that clients have and whose counts they withheld or replaced; clients come first.
+
+    Of folded counts this is the least there can be.
+    """
+    rows = np.asarray(counts["rows"])
+    if "confusion" in counts:
+        return int(np.abs(rows - rows_counted(counts)).sum())
+    sums = [np.asarray(leaf).reshape(len(rows), -1) for n, leaf in counts.items() if n != "rows"]
+    return int(rows[~np.concatenate(sums, axis=1).any(axis=1)].sum())
+
+
 def metrics_of(counts: dict[str, Any]) -> dict[str, float]:
     """The metrics of folded counts."""
     found = metrics_of_many(map_leaves(lambda leaf: np.asarray(leaf)[None], counts))

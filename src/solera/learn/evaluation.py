@@ -40,7 +40,13 @@ from solera.core.task import group_task
 from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
 from solera.learn.base import Predictor
-from solera.learn.count_metrics import metrics_of, metrics_of_many, rows_counted, summed
+from solera.learn.count_metrics import (
+    metrics_of,
+    metrics_of_many,
+    rows_counted,
+    rows_untold,
+    summed,
+)
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
 from solera.learn.score_metrics import Scores, quantile, wilson
 from solera.learn.scores import (
@@ -78,11 +84,11 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
 def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
     """The rows behind each of the counts of :func:`count_rows`."""
     rows = client.data.part(part)
+    behind = {"rows": everyone(len(rows), part=part)}
     if model.schema_.target == "classes":
         k = len(model.schema_.classes)
         true, guessed = _codes(model, rows)
-        return {"confusion": cells(true * k + guessed, k * k, part=part)}
-    behind = {"rows": everyone(len(rows), part=part)}
+        return {"confusion": cells(true * k + guessed, k * k, part=part), **behind}
     for name, value in _given(model, rows).items():
         given = value.reshape(len(rows), -1)
         is_sum = name in _ALIKE
@@ -127,7 +133,7 @@ def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
         true, guessed = _codes(model, joined)
         confused = (owners * k + true) * k + guessed
         counts = np.bincount(confused, minlength=len(rows) * k * k)
-        return {"confusion": counts.reshape(len(rows), k, k)}
+        return {"confusion": counts.reshape(len(rows), k, k), "rows": rows.sizes}
     given = _given(model, joined)
     sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
     return {**sums, "rows": rows.sizes}
@@ -180,6 +186,11 @@ class Evaluation:
     ``counts`` are the folded counts they come from, ``names`` what clients are called, where they
     have names. Where scores were counted, ``bounds`` say how far a metric of the rows themselves
     can be from the one given, and ``scores`` and ``client_scores`` give the curves.
+
+    ``untold``: rows whose counts their owners withheld, or replaced by earlier ones, because too
+    few rows stand behind them; the metrics are of the others, and with many untold far from those
+    of all rows. How many *counts* were withheld cannot be told: a single row would change that
+    number. Counts of labels are known to be withheld only where a client tells none.
     """
 
     metrics: dict[str, float]
@@ -189,6 +200,7 @@ class Evaluation:
     bounds: dict[str, float] = field(default_factory=dict)
     scores: Scores | None = None
     client_scores: dict[int, Scores] = field(default_factory=dict)
+    untold: int = 0
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]
@@ -214,11 +226,20 @@ class Evaluation:
         ]
         more = len(self.clients) - _MOST_SHOWN
         title = f"and {more:,} clients more" if more > 0 else ""
-        return html_table(rows, ["", *self.metrics], title)
+        return html_table(rows, ["", *self.metrics], ", ".join(filter(None, [title, self.warning])))
+
+    @property
+    def warning(self) -> str:
+        """What the metrics leave out, or nothing."""
+        if not self.untold:
+            return ""
+        rows = int(np.sum(self.counts["rows"]))
+        return f"counts of {self.untold:,} of {rows:,} rows withheld or replaced by their owners"
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
-        return f"Evaluation({shown}; {len(self.clients)} clients)"
+        warning = f"; {self.warning}" if self.untold else ""
+        return f"Evaluation({shown}; {len(self.clients)} clients{warning})"
 
 
 def evaluate(
@@ -267,8 +288,10 @@ def evaluate(
             ids, counts = replies.fold(Gather())
             total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
             each = _by_client(ids, counts)
+            untold = rows_untold(counts)
         else:
             total = replies.fold(Sum())
+            untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
         if grid is not None and np.any(rows_counted(total)):
             found = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
             counted = _counted(model, found, grid, per_client)
@@ -288,6 +311,7 @@ def evaluate(
         counted.bounds,
         counted.scores,
         counted.client_scores,
+        untold,
     )
 
 
@@ -351,7 +375,8 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
     parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
     found = [evaluate(model, federation, part, per_client=False).counts for part in parts]
     total = summed(found)
-    return Evaluation(metrics_of(total), {}, total)
+    untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
+    return Evaluation(metrics_of(total), {}, total, untold=untold)
 
 
 def evaluate_rows(

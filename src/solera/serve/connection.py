@@ -18,7 +18,8 @@ from solera.core.payload import DEFAULT_LIMITS
 from solera.serve import wire
 
 T = TypeVar("T")
-CHUNK = 1 << 20
+CHUNK = (1 << 20) + (1 << 16)
+"""Bytes of a piece: an update of 1 MB with what is around it goes in one."""
 _PATIENCE = 60.0
 _LARGEST_ANSWER = 64 << 20
 """Bytes: far more than the replies of ten thousand clients with what travels inside them."""

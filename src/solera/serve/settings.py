@@ -38,6 +38,8 @@ class CoordinatorSettings:
     key: str | None = None
     log_format: Literal["text", "json"] | None = None
     uploads: Count | None = None
+    workers: Count | None = None
+    blobs: str | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def _beside(folder: Path, settings: T) -> T:
     """Paths are relative to the file that names them."""
     given = {field.name: getattr(settings, field.name) for field in fields(settings)}
     paths = {name: given.get(name) for name in _PATHS}
-    moved = {
+    moved: dict[str, Any] = {
         name: str(folder.absolute() / path)
         for name, path in paths.items()
         if path is not None and not path.startswith(_ELSEWHERE)

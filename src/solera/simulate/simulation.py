@@ -180,6 +180,11 @@ def simulate(
     if attack is not None:
         attack.check_params()
         attackers = attack.attackers(seed, source.clients)
+    if isinstance(attack, UpdateAttack) and secure:
+        raise UsageError(
+            f"{attack!r} changes updates, which a secure sum masks before anybody sees them",
+            hint="an attack on rows, such as so.robust.LabelFlip(share=0.2)",
+        )
     if isinstance(attack, RowAttack):
         source = poisoned(source, attack, attackers, seed)
     carrier = _engine(engine, source, {**options, **(engine_options or {})})

@@ -173,7 +173,7 @@ def test_clients_that_fail_are_left_out():
 def test_bad_parameters_are_named():
     fed, _, _ = numeric()
     for options, rule in (
-        ({"kind": "c45"}, "'cart' or 'id3'"),
+        ({"kind": "c50"}, "'cart', 'id3' or 'c45'"),
         ({"max_depth": 0}, "max_depth"),
         ({"max_rules": 0}, "max_rules"),
         ({"filter": 101.0}, r"a number in \[0, 100\], a function or None"),

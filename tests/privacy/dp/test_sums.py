@@ -12,9 +12,11 @@ import solera as so
 from solera.core.accounting import Event, epsilon_of
 from solera.core.clients import Client, Draws
 from solera.core.component import build_fitted
+from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.gate import POLICIES
 from solera.core.task import find_task, installed_tasks
+from solera.engines.gates import RELEASED
 from solera.learn.describe import Describe
 from solera.privacy.dp.sums import SumNoise, add_noise
 
@@ -411,10 +413,17 @@ def test_noise_without_a_budget_is_refused_whatever_would_leave_without():
     so.FedHEONN(dp=DP).fit(clients(policy="trusted"))
 
 
-def test_a_share_of_the_noise_is_counted_as_a_share():
-    fed = clients(policy=replace(POLICIES["training"], budget=(2.5, 1e-4)))
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_share_of_the_noise_is_counted_as_a_share(secure):
+    """In a secure sum, too: whoever knows the shares of the others can take them away."""
+    fed = clients(policy=replace(POLICIES["training"], budget=(2.5, 1e-4)), secure=secure)
     with pytest.raises(NotEnoughReplies, match="privacy budget"):
         so.FedHEONN(dp=DP).fit(fed)  # a third of the variance each, read one by one
+    fed = clients(policy=replace(POLICIES["training"], budget=(50.0, 1e-4)), secure=secure)
+    noise = so.FedHEONN(dp=DP).fit(fed).accounts_["noise"]
+    for client in range(3):
+        (event,) = Memory.from_payload(fed.engine.states()[client][RELEASED]).events
+        assert event["noise"] == pytest.approx(noise / math.sqrt(3))
 
 
 def test_the_policy_can_demand_noise():

@@ -85,7 +85,7 @@ def working(agent):
         yield agent
     finally:
         agent.stop.set()
-        thread.join(20)
+        thread.join(300)
         agent.close()
 
 
@@ -115,7 +115,7 @@ def asking(fed, *what, **options):
     thread = threading.Thread(target=ask)
     thread.start()
     yield heard
-    thread.join(40)
+    thread.join(300)
 
 
 def answer(network, *what, **options):
@@ -217,12 +217,12 @@ def test_sigterm_ends_an_agent_in_the_middle_of_a_task_and_nothing_is_lost(netwo
         workers = children(first.pid)
         assert workers
         second = start(network, "north", stderr=subprocess.PIPE)
-        assert second.wait(20) == 1
+        assert second.wait(120) == 1
         said = second.stderr.read().decode()
         second.stderr.close()
         assert f"an agent works in {network.folder / 'north'} already, process {first.pid}" in said
         first.send_signal(signal.SIGTERM)
-        assert first.wait(10) == 0
+        assert first.wait(120) == 0
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
         assert told(network)["doing"] == ""
         assert heard == []

@@ -124,7 +124,7 @@ def test_whoever_cannot_be_told_is_in_the_log(inbox, caplog, way):
     }[way]
     inbox.status = 500
     with caplog.at_level(logging.WARNING, "solera.agent"):
-        notify(rules, "held", job="j").join(20)
+        notify(rules, "held", job="j").join(120)
     which = "command" if way == "command" else "webhook"
     assert f"the {which} of [notify] failed" in caplog.text
 

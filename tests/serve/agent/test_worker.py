@@ -145,7 +145,7 @@ def test_an_interrupt_in_the_middle_of_a_fork_is_not_lost(own):
 
 @pytest.fixture(scope="module")
 def worker(own):
-    with Worker(own, WorkerLimits(seconds=20, memory_bytes=400 << 20)) as worker:
+    with Worker(own, WorkerLimits(seconds=120, memory_bytes=400 << 20)) as worker:
         yield worker
 
 
@@ -251,7 +251,7 @@ def test_an_endless_task_is_stopped_in_time(own, name, limits, said):
         worker.limits = limits
         began = time.monotonic()
         outcome = worker.run(ask(name), CLIENT, {"a": 1})
-        assert time.monotonic() - began < 20, "it lasts a minute or more"
+        assert time.monotonic() - began < 50, "it lasts a minute or more"
         assert (outcome.kind, outcome.reason) == said
         assert outcome.state == {"a": 1}
         with pytest.raises(ProcessLookupError):
@@ -295,14 +295,16 @@ def test_a_task_that_ends_its_process(worker, payload, reason):
 
 @linux
 def test_a_process_left_behind_is_ended_too(own):
-    with Worker(own, WorkerLimits(seconds=1)) as worker:
+    with Worker(own) as worker:
         group = decode(worker.run(ask("worker.pid"), 0, {}).reply)["pid"]
         assert group in alive().values()
+        worker.limits = WorkerLimits(seconds=1)
         began = time.monotonic()
         assert worker.run(ask("worker.brood"), CLIENT, {}).kind in ("late", "crashed")
-        assert time.monotonic() - began < 20, "it lasts a minute or more"
-        time.sleep(0.1)
-        assert group not in alive().values()
+        assert time.monotonic() - began < 50, "it lasts a minute or more"
+        while group in alive().values():
+            assert time.monotonic() - began < 58
+            time.sleep(0.05)
 
 
 def test_the_process_ignores_interrupts(worker):

@@ -95,7 +95,7 @@ def test_a_job_goes_on_from_a_backup_in_the_same_and_in_another_database(tmp_pat
         restore(Path(last.file), home)
         go_on(network)
         again, models = start_fit(network)
-        again.join(60)
+        again.join(300)
         assert models == [expected], "from the stored replies alone: there is no agent"
     finally:
         network.close()
@@ -111,7 +111,7 @@ def start_fit(network: Network) -> tuple[threading.Thread, list[bytes]]:
 
 def wait_for_a_reply(network: Network) -> None:
     """Until the first client has answered the first ask; the other one is not there."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
             if network.replies("long", 0):
@@ -207,15 +207,15 @@ def test_people_sign_in_again_after_a_restore(home, tmp_path):
 
 
 def test_a_blob_that_is_collected_meanwhile_means_another_snapshot(home, tmp_path, monkeypatch):
-    link, missing = backups._link_blobs, []
+    hold, missing = backups._hold_blobs, []
 
     def collected(blobs, digests, folder):
         if not missing:
             missing.extend(digests)
             raise backups._Moved
-        link(blobs, digests, folder)
+        hold(blobs, digests, folder)
 
-    monkeypatch.setattr(backups, "_link_blobs", collected)
+    monkeypatch.setattr(backups, "_hold_blobs", collected)
     restore(Path(back_up(home, None, tmp_path / "archives").file), tmp_path / "restored")
     assert missing
     assert all(digest in Blobs(tmp_path / "restored" / "blobs") for digest in missing)

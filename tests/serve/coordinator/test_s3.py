@@ -140,3 +140,26 @@ def test_names_come_in_pages(blobs, monkeypatch):
     for number in range(3):
         blobs.put(str(number).encode())
     assert len(list(blobs.bucket.names())) == 3
+
+
+def test_a_coordinator_is_backed_up_from_one_bucket_and_restored_into_another(
+    server, tmp_path, monkeypatch
+):
+    from solera.serve.coordinator.backup import back_up, restore
+    from solera.serve.coordinator.run import coordinator_app, database_of, open_blobs
+    from solera.serve.coordinator.store.store import Store
+    from solera.serve.wire import NewJob
+
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": server}.items():
+        monkeypatch.setenv(name, value)
+    old, new = (f"s3://cardio/{tmp_path.name}-{which}" for which in ("old", "new"))
+    coordinator = coordinator_app(tmp_path / "home", bucket=old).state.coordinator
+    with coordinator.store as store:
+        store.add_federation("cardio")
+        spec = coordinator.blobs.put(DATA)
+        store.add_job("cardio", NewJob("job", "driven", spec, 0, ""), time.time())
+    last = back_up(tmp_path / "home", None, tmp_path / "archives", old)
+    restore(Path(last.file), tmp_path / "restored", None, new)
+    assert open_blobs(tmp_path / "restored", new).read(spec) == DATA
+    with Store(database_of(tmp_path / "restored", None)) as store:
+        assert store.job("job").spec == spec

@@ -202,7 +202,7 @@ def test_the_log_of_a_running_coordinator(tmp_path, style):
             client.get("/secret-path-of-a-stranger", headers={"Solera-Key": "a-secret-header"})
     finally:
         os.kill(process.pid, signal.SIGINT)
-        process.wait(20)
+        process.wait(120)
     text = path.read_text()
     secrets = [token, invite, invite.rpartition("/")[2], "guessed-token", "a-secret-header"]
     for secret in (*secrets, "hidden-in-a-query", "secret-path-of-a-stranger", "0" * 64):

@@ -106,7 +106,7 @@ def post(client, path, /, **fields):
     return client.post(path, data={"csrf": csrf_of(client), **fields})
 
 
-def until(look, seconds=60.0):
+def until(look, seconds=300.0):
     end = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < end

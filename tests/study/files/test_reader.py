@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import solera as so
 from solera.core.config import line_of
 from solera.core.errors import UsageError
 from solera.core.selection import Uniform
@@ -80,6 +81,42 @@ def test_components_inside_components() -> None:
     )
     assert spec.partition == Overlap(Dirichlet(1.0), fraction=0.2)
     assert spec.learner == FedLinear(select=Uniform())
+
+
+def test_attacks_and_secure_sums() -> None:
+    attack = '[attack]\nkind = ["SignFlip", "LabelFlip"]\nshare = [0.0, 0.2]\n'
+    variants = study_of(WHOLE + attack).variants()
+    assert [v.attack for v in variants] == [
+        kind(share) for kind in (so.robust.SignFlip, so.robust.LabelFlip) for share in (0.0, 0.2)
+    ]
+    assert [v.params["attack.share"] for v in variants] == [0.0, 0.2, 0.0, 0.2]
+    plain, secure = variant_of(WHOLE), variant_of("secure = true\n" + WHOLE)
+    assert (plain.attack, plain.secure, secure.secure) == (None, False, True)
+    keys = {plain.key, secure.key, *(v.key for v in variants)}
+    assert len(keys) == 6, "cells of other settings are other cells"
+    assert plain.key == "15a83adfcd8b", "and those of old files are found again"
+
+
+ATTACKED = WHOLE + '[attack]\nkind = "SignFlip"\nshare = 0.2\n'
+WRONG_ATTACKS = [
+    ('"SignFlip"', '"SignFlop"', 24, "no attack 'SignFlop'", "'SignFlip'"),
+    ("share = 0.2", "share = 1.2", 25, "share = 1.2", ""),
+    ("share = 0.2", "factr = 5", 25, "SignFlip has no 'factr'", "'factor'"),
+    ('kind = "SignFlip"', "", 23, "the attack has no kind", "SignFlip"),
+    ("seeds =", "secure = 1\nseeds =", 3, "secure = 1 is not true or false", ""),
+    ("seeds =", "secure = true\nseeds =", 24, "masks before anybody sees", "LabelFlip"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "message", "hint"), WRONG_ATTACKS)
+def test_errors_of_attacks_name_line_key_and_the_way_out(
+    old: str, new: str, line: int, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as failed:
+        study_of(ATTACKED.replace(old, new, 1)).variants()
+    assert str(failed.value).startswith(f"run.toml:{line}: "), str(failed.value)
+    assert message in failed.value.message
+    assert hint in (failed.value.hint or "")
 
 
 def test_lists_of_components_and_a_parameter_called_kind() -> None:

@@ -266,3 +266,32 @@ def test_a_clustering_runs_and_is_not_judged_by_the_target(tmp_path: Path, learn
     assert result.metrics == result.client_metrics == {}
     assert result.rounds > 0
     assert "Summary" in (tmp_path / "report.html").read_text()
+
+
+ATTACKED = """\
+[data]
+name = "digits"
+clients = 10
+[learner]
+kind = "FedLinear"
+rounds = 4
+lr = 0.001
+"""
+
+
+def test_attackers_do_harm_that_a_rule_undoes_and_reports_say_who_attacks(tmp_path: Path) -> None:
+    attack = '[attack]\nkind = "SignFlip"\nfactor = 10\nshare = [0.0, 0.3]\n'
+    clean, attacked = (r.metrics["accuracy"] for r in run(ATTACKED + attack, tmp_path / "mean"))
+    assert clean > 0.8 > 0.5 > attacked
+    rule = '[learner.aggregate]\nkind = "Median"\n'
+    _, held = (r.metrics["accuracy"] for r in run(ATTACKED + rule + attack, tmp_path / "rule"))
+    assert held > clean - 0.1
+    told = (tmp_path / "mean" / "metrics.csv").read_text()
+    assert "attacked by SignFlip(share=0.3, factor=10)" in told
+
+
+def test_secure_sums_in_a_file_give_the_same_model(tmp_path: Path) -> None:
+    (plain,) = run(ATTACKED, tmp_path / "plain")
+    (secure,) = run("secure = true\n" + ATTACKED, tmp_path / "secure")
+    assert secure.metrics["accuracy"] == plain.metrics["accuracy"]
+    assert secure.bytes_up > plain.bytes_up, "masks and keys were sent"

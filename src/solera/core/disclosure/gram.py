@@ -206,8 +206,9 @@ class _Judged:
         needed = {"classes": (kept & used.any(axis=0)).any(), "labels": kept[0]}
         if not needed.get(member.layout, kept.all()):
             raise leaving.refuse(
-                f"a Gram matrix of {width:,} columns needs {need:,.0f} distinct rows, and as many "
-                "by which it differs from others that left"
+                f"a Gram matrix of {width:,} columns needs {need:,.0f} distinct rows, since the "
+                f"policy's `gram_rows` asks for {leaving.limits.gram_rows:g} per column, and as "
+                "many by which it differs from others that left"
             )
         return np.asarray(kept, dtype=bool)
 

@@ -22,9 +22,11 @@ group is shuffled by itself. So
 What this does not give: a count over several columns (a bin of one column at a node of another) can
 change only when a row is left out that moves values of all of them, and such rows can be fewer than
 ``min_count``, even one. Measured by leaving rows out, 0 to 9 % of these counts rest on fewer than
-``min_count`` effective rows, in tables of 40 to 320 rows; they change by whole blocks then. It is
-the price of values: a table that every one of ``min_count`` rows changes in the same way follows
-from how many rows are in agreed cells, since any two sets of rows of a cell must give the same.
+``min_count`` effective rows, in tables of 40 to 320 rows; they change by whole blocks then. A grid
+of σ in place of σ/8 closes this for nodes of one split (0 % in twelve tables) but not for two (up
+to 7 %), and costs a point of accuracy on Adult (benchmarks/RESULTS.md). It is the price of values:
+a table that every one of ``min_count`` rows changes in the same way follows from how many rows are
+in agreed cells, since any two sets of rows of a cell must give the same.
 
 Rows of classes that are too rare for a group are not in the table, nor, where these are few, those
 of the next class. Where the owner counts persons, groups and blocks have that many persons, and

@@ -2,8 +2,8 @@
 
 For every number that left, the memory keeps what each row gave to it (the ``right`` factor of
 :class:`~solera.core.disclosure.evidence.Sums`; ``left`` is recognised by its digest) and the number
-itself. A new number whose difference to an earlier one would rest on too few rows is not sent: the
-earlier one is sent again.
+itself, NaN for one that was withheld while others of its cell left. A new number whose difference
+to an earlier one would rest on too few rows is not sent: the earlier one is sent again.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Memory:
         for k, now in enumerate(sums.right.T):
             difference = right.astype(float) - now.astype(float)[:, None]
             n = sums.effective_of(difference, persons, least)
+            n[np.isnan(released)] = np.inf
             for j in np.flatnonzero((n < least).any(axis=0)):
                 conflict[k, j] = True
                 instead[k, j] = released[np.argmax(n[:, j] < least), j]  # the first, for good

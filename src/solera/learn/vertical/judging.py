@@ -17,7 +17,7 @@ from solera.core.release import Cells, RowsOut
 from solera.core.replies import map_leaves
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
-from solera.learn.count_metrics import metrics_of, rows_counted, summed
+from solera.learn.count_metrics import metrics_of, rows_counted, rows_untold, summed
 from solera.learn.evaluation import (
     Counted,
     Evaluation,
@@ -107,12 +107,12 @@ def spread(values: Array, numbers: IntArray, rows: int, empty: float = 0) -> Arr
 def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     model, segments, numbers = _rows(client, ask)
     joined, rows = segments.joined(), len(client.data)
+    found = {"rows": Sums(spread(np.ones((len(joined), 1), bool), numbers, rows))}
     if model.schema_.target == "classes":
         classes = model.schema_.classes
         k = len(classes)
         true, said = class_codes(joined.y, classes), class_codes(model.predict(joined.X), classes)
-        return {"confusion": cells(spread(true * k + said, numbers, rows, -1), k * k)}
-    found = {"rows": Sums(spread(np.ones((len(joined), 1), bool), numbers, rows))}
+        return {"confusion": cells(spread(true * k + said, numbers, rows, -1), k * k), **found}
     for name, value in _given(model, joined).items():
         is_sum = name in ("y", "y2", "error", "error2")
         given = spread(value.reshape(len(joined), -1), numbers, rows)
@@ -216,4 +216,5 @@ def judge(
         dict(enumerate(parties.names)),
         counted.bounds,
         counted.scores,
+        untold=rows_untold(map_leaves(lambda *leaves: np.stack(leaves), *each.values())),
     )

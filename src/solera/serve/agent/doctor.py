@@ -16,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 from solera.core.errors import SoleraError
 from solera.serve.agent import home
 from solera.serve.connection import CoordinatorError, check_url
-from solera.serve.findings import Finding, check_disk, check_log, look
+from solera.serve.findings import Finding, State, check_disk, check_log, look
 from solera.serve.identity import REQUEST_SECONDS, Identity
 from solera.serve.wire import Peers
 
@@ -35,7 +35,8 @@ def examine(folder: Path, url: str | None = None, ca: str | None = None) -> list
     place = home.find_place(folder)
     if place is None:
         says = f"no client in {folder} has joined yet"
-        found = [Finding("folder", "wrong", says, "solera join URL --token-file FILE …")]
+        state: State = "wrong" if url is None else "soon"
+        found = [Finding("folder", state, says, "solera join URL --token-file FILE …")]
         if url is not None:
             found += _check_way(check_url(url), ca)
         return found

@@ -154,9 +154,9 @@ class _Message(CarriedConnection):
         if path == "/v1/peers" and self._peers is not None:
             return wire.read(self._peers, wire.Peers)
         if isinstance(message, wire.NewReply):
-            large = message.digest is not None and message.frame is None
-            blobs = {message.digest: self.blobs[message.digest]} if large else {}
-            self.replied = {"reply": msgspec.json.encode(message), **blobs}
+            self.replied = {"reply": msgspec.json.encode(message)}
+            if message.digest is not None and message.frame is None:
+                self.replied[message.digest] = self.blobs[message.digest]
             return {}
         raise self.no_such(method, path)
 

@@ -130,7 +130,7 @@ def create_app(
     ]
     for router in routers:
         app.include_router(router)
-    app.include_router(pages_of(coordinator, lambda: app.openapi()))
+    app.include_router(pages_of(coordinator, metrics, lambda: app.openapi()))
     described = cache(lambda: describe(app, coordinator, routers))
     app.openapi = described  # type: ignore[method-assign]
     document = cache(lambda: json.dumps(described()).encode())

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -29,9 +29,10 @@ from sqlalchemy import Connection, Table, delete, func, insert, inspect, select,
 from solera.core.errors import SoleraError, UsageError
 from solera.core.private_files import sync_folder, write_file
 from solera.serve.audit import AuditLog, head_path, verify
-from solera.serve.coordinator.run import database_of, make_private
+from solera.serve.coordinator.run import database_of, make_private, open_blobs
 from solera.serve.coordinator.store.base import newest_revision, open_engine, revision_of
-from solera.serve.coordinator.store.blobs import Blobs
+from solera.serve.coordinator.store.blobs import Blobs, NoBlob
+from solera.serve.coordinator.store.s3 import Bucket, BucketBlobs
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.tables import events, metadata, sessions
 from solera.serve.identity import Identity
@@ -84,22 +85,27 @@ def last_backup(folder: Path) -> LastBackup | None:
 # --- backing up ---
 
 
-def back_up(folder: Path, database: str | None, into: Path) -> LastBackup:
-    """Write a backup of the coordinator in ``folder`` into another folder; it may be running."""
+def back_up(
+    folder: Path, database: str | None, into: Path, bucket: str | None = None
+) -> LastBackup:
+    """Write a backup of the coordinator in ``folder`` into another folder; it may be running.
+
+    ``bucket`` is where its blobs lie, if not in the folder.
+    """
     if not (folder / "identity").is_dir():
         raise UsageError(f"there is no coordinator in {folder}", hint="--folder names its folder")
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
     for _ in range(_TRIES):
         with _one_at_a_time(folder), _staging(folder / ".backup") as staging:
             try:
-                moment = _gather(folder, database_of(folder, database), staging)
+                moment = _gather(folder, database_of(folder, database), bucket, staging)
             except _Moved:
                 continue
             return _archive(folder, staging, into, moment)
     raise UsageError(f"blobs go from {folder} as fast as they are copied", hint="try again later")
 
 
-def _gather(folder: Path, database: str, staging: Path) -> float:
+def _gather(folder: Path, database: str, bucket: str | None, staging: Path) -> float:
     """Everything of one moment, in a folder of its own; that moment."""
     identity = Identity.load(folder / "identity")
     audit = AuditLog(folder / _LOG, identity)
@@ -122,7 +128,7 @@ def _gather(folder: Path, database: str, staging: Path) -> float:
     finally:
         engine.dispose()
     with Store(f"sqlite:///{staging / _DATABASE}") as copy:
-        _link_blobs(Blobs(folder / "blobs"), copy.digests(), staging / "blobs")
+        _hold_blobs(open_blobs(folder, bucket), copy.digests(), staging / "blobs")
     for name in _OWN:
         source = folder / name
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, staging / name)
@@ -171,14 +177,19 @@ def _set_next_event(connection: Connection, signed: int) -> None:
     connection.execute(delete(events).filter_by(id=last + 1))
 
 
-def _link_blobs(blobs: Blobs, digests: set[str], folder: Path) -> None:
-    """Hold the blobs by links of our own: they stay when the coordinator collects them."""
+def _hold_blobs(blobs: Blobs, digests: set[str], folder: Path) -> None:
+    """Hold the blobs ourselves: they stay when the coordinator collects them."""
     for digest in digests:
         path = folder / digest[:2] / digest[2:]
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(blobs.path(digest), path)
-        except FileNotFoundError:
+            if isinstance(blobs, BucketBlobs):
+                _, pieces = blobs.stream(digest, 0, blobs.max_size)
+                with open(path, "xb") as file:
+                    file.writelines(pieces)
+            else:
+                os.link(blobs.path(digest), path)
+        except (FileNotFoundError, NoBlob):
             raise _Moved from None
 
 
@@ -186,7 +197,7 @@ def _archive(folder: Path, staging: Path, into: Path, moment: float) -> LastBack
     """One file, whole and on the disk under its name, or none."""
     known = [p for p in (*staging.glob("*"), *staging.glob("identity/*")) if p.is_file()]
     files = {str(p.relative_to(staging)): _digest(p) for p in known if _is_kept(p)}
-    manifest = Manifest(_FORMAT, version("solera"), newest_revision(), moment, files)
+    manifest = Manifest(_FORMAT, _version(), newest_revision(), moment, files)
     write_file(staging / _MANIFEST, msgspec.json.encode(manifest), 0o600, overwrite=False)
     blobs = sorted(p.relative_to(staging) for p in staging.glob("blobs/*/*"))
     stamp = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H%M%SZ")
@@ -208,6 +219,13 @@ def _archive(folder: Path, staging: Path, into: Path, moment: float) -> LastBack
     return last
 
 
+def _version() -> str:
+    try:
+        return version("solera")
+    except PackageNotFoundError:
+        return "0+source"
+
+
 def _is_kept(path: Path) -> bool:
     """Not what SQLite keeps beside its file while it is open."""
     return not path.name.startswith(f"{_DATABASE}-")
@@ -216,7 +234,9 @@ def _is_kept(path: Path) -> bool:
 # --- restoring ---
 
 
-def restore(archive: Path, folder: Path, database: str | None = None) -> Manifest:
+def restore(
+    archive: Path, folder: Path, database: str | None = None, bucket: str | None = None
+) -> Manifest:
     """Make the coordinator of a backup, in a new folder and in an empty database.
 
     Everything is checked before anything is there: digests, the chain of the signed log, that
@@ -231,6 +251,8 @@ def restore(archive: Path, folder: Path, database: str | None = None) -> Manifes
         with Store(f"sqlite:///{staging / _DATABASE}") as rows:  # brings older ones up to date
             _check_blobs(rows, staging)
             signed = _check_log(rows, staging)
+            if bucket is not None:
+                _put_blobs(Bucket(bucket), rows.digests(), staging / "blobs")
         (staging / _MANIFEST).unlink()
         if database is None:
             (staging / _DATABASE).rename(database_file(staging))
@@ -276,6 +298,12 @@ def _check_blobs(rows: Store, staging: Path) -> None:
         path = blobs.path(digest)
         if not path.is_file() or _digest(path) != digest:
             raise Damaged(f"blob {digest[:12]}… is missing or damaged in the backup")
+
+
+def _put_blobs(bucket: Bucket, digests: set[str], folder: Path) -> None:
+    for digest in digests:
+        bucket.put(digest, folder / digest[:2] / digest[2:])
+    shutil.rmtree(folder)
 
 
 def _check_log(rows: Store, staging: Path) -> int:

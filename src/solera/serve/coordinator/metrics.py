@@ -7,6 +7,7 @@ states, never from what is sent to it, so that nobody can make them many.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,7 @@ class Metrics:
         received, sent = "Bytes of request bodies.", "Bytes of response bodies."
         self._received = Counter("solera_received_bytes", received, registry=registry)
         self._sent = Counter("solera_sent_bytes", sent, registry=registry)
+        self._start = time.monotonic()
         registry.register(_State(coordinator))
         ProcessCollector(registry=registry)
 
@@ -60,6 +62,18 @@ class Metrics:
         self._seconds.labels(method, route).observe(seconds)
         self._received.inc(received)
         self._sent.inc(sent)
+
+    def pace(self) -> tuple[float, float]:
+        """Requests a minute since the start, and the bound within which 95 % were answered."""
+        within = dict.fromkeys((*_SECONDS, math.inf), 0.0)
+        for family in self._seconds.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_bucket"):
+                    within[float(sample.labels["le"])] += sample.value
+        answered = within[math.inf]
+        minutes = max(time.monotonic() - self._start, 1.0) / 60
+        slow = next(bound for bound, n in within.items() if n >= 0.95 * answered)
+        return answered / minutes, slow
 
     def text(self) -> bytes:
         """All of it, in Prometheus's text format."""

@@ -64,8 +64,7 @@ def coordinator_app(
     folder = Path(folder)
     make_private(folder)
     store = Store(database_of(folder, database))
-    place = folder / "blobs"
-    blobs = Blobs(place) if bucket is None else BucketBlobs(place, Bucket(bucket))
+    blobs = open_blobs(folder, bucket)
     token = driver_token(folder)
     identity = _identity(folder / "identity")
 
@@ -78,7 +77,7 @@ def coordinator_app(
         await write_down(coordinator, certificate)
 
     background = None if url is None else supervise if not worker else beside
-    return create_app(
+    app = create_app(
         store,
         blobs,
         token_hash(token),
@@ -88,6 +87,9 @@ def coordinator_app(
         managed_token=managed_token,
         one_of_many=worker is not None,
     )
+    if certificate is not None:
+        app.state.coordinator.certificate = certificate.certificate
+    return app
 
 
 async def write_down(coordinator: Coordinator, certificate: Certificate | None) -> None:
@@ -106,6 +108,12 @@ async def write_down(coordinator: Coordinator, certificate: Certificate | None) 
 def database_of(folder: Path, database: str | None) -> str:
     """The database of a coordinator: an SQLite file in its folder, unless it is told."""
     return database or f"sqlite:///{folder / 'coordinator.sqlite'}"
+
+
+def open_blobs(folder: Path, bucket: str | None) -> Blobs:
+    """The blobs of a coordinator: in its folder, unless it is told."""
+    place = folder / "blobs"
+    return Blobs(place) if bucket is None else BucketBlobs(place, Bucket(bucket))
 
 
 def make_private(folder: Path) -> None:

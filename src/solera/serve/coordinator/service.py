@@ -109,6 +109,8 @@ class Coordinator:
         self.signed_event = 0
         """The last event that is in the signed log."""
         self.log_problem = ""
+        self.certificate: str | None = None
+        """The file of the certificate that is shown, for people who look after it."""
         """Why nothing can be added to the signed log, if so: then no job begins."""
         self.heard: dict[tuple[str, int], float] = {}
         """When clients were heard of, until it is written down."""

@@ -28,8 +28,8 @@ _SETTLED_SECONDS = 5.0
 def serve_with(workers: int, work: Callable[[int], None]) -> None:
     """Run ``work(0)`` … ``work(workers − 1)`` in processes, until this one is told to end."""
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    for told in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(told, lambda *_: ended.set())
     living, alive = os.pipe()  # nothing is ever written: it is closed when this process is gone
     started: list[tuple[Any, float]] = [_start(n, work, living, alive) for n in range(workers)]
     while not ended.is_set():

@@ -6,6 +6,7 @@ leave. Decisions about jobs are signed with the key of the person who was named 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Awaitable, Callable
@@ -26,6 +27,7 @@ from solera.serve.agent import home, leaving
 from solera.serve.agent.approvals import Approver, Verdict
 from solera.serve.agent.copies import open_copy
 from solera.serve.agent.decisions import decide
+from solera.serve.agent.held_jobs import HeldJob, HeldJobs
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_for import missing
 from solera.serve.agent.started import recall
@@ -171,7 +173,7 @@ class OwnerSite:
             shown |= {"words": views.sentences(policy), "rows": self._rows.look(policy)}
         except UsageError as error:
             shown["broken"] = str(error)
-        held = views.HeldJobs(self.folder / home.HELD).read()
+        held = HeldJobs(self.folder / home.HELD).read()
         editor = {"text": text, "job": "", "job_toml": "", "result": None, **edited}
         return self._page(
             "owner_today.html", working=home.is_working(self.folder), held=held,
@@ -210,7 +212,7 @@ class OwnerSite:
         toml = given.get("job_toml", "").replace("\r\n", "\n")
         if toml.strip():
             return parse_job(toml, file="the job", name="job").describe(toml)
-        for held in views.HeldJobs(self.folder / home.HELD).read():
+        for held in HeldJobs(self.folder / home.HELD).read():
             if held.hash == given.get("job"):
                 return views.described(held, self.place.federation)
         return None
@@ -240,7 +242,7 @@ class OwnerSite:
             approval=policy.approval,
         )  # fmt: skip
 
-    def _examples_of(self, held: Any, policy: Policy) -> dict[str, Example] | None:
+    def _examples_of(self, held: HeldJob, policy: Policy) -> dict[str, Example] | None:
         """What replies look like; None while that is being found out."""
         job = views.described(held, self.place.federation)
         if job is None:
@@ -343,8 +345,6 @@ class OwnerSite:
 
 
 def _digest(text: str) -> str:
-    import hashlib
-
     return hashlib.sha256(text.encode()).hexdigest()
 
 

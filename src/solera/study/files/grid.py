@@ -8,8 +8,8 @@ A parameter becomes an axis of the grid when it is given
     rounds = { from = 10, to = 50, step = 10 }
     lr = { from = 1e-4, to = 1, scale = "log" }         # any value between: random search only
 
-``kind`` and the data set's ``name`` may be lists too, and ``[[learner]]``, ``[[data]]`` and
-``[[partition]]`` may be written several times.
+``kind`` and the data set's ``name`` may be lists too, and ``[[learner]]``, ``[[data]]``,
+``[[partition]]`` and ``[[attack]]`` may be written several times.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from solera.data import datasets
 from solera.data.own_tables import own
 from solera.data.partition import Partition
 from solera.learn.base import Learner
+from solera.robust.attacks import Attack
 from solera.study.files.tables import (
     SECTIONS,
     DataSpec,
@@ -126,7 +127,7 @@ class Grid:
 def grids_of(content: TomlTable) -> list[Grid]:
     """A grid for every choice of data, partition and learner in the content of a file."""
     choices = [list(_choices(content, section)) for section in SECTIONS]
-    engine = {"engine": content.get("engine", {})}
+    whole = {"engine": content.get("engine", {}), "secure": content.get("secure", False)}
     grids = []
     for chosen in product(*choices):
         tables = dict(zip(SECTIONS, (table for table, _ in chosen), strict=True))
@@ -134,15 +135,18 @@ def grids_of(content: TomlTable) -> list[Grid]:
         axes = tuple(
             axis for section in SECTIONS for axis in _axes(section, tables[section], places)
         )
-        grids.append(Grid({**engine, **tables}, places, axes))
+        grids.append(Grid({**whole, **tables}, places, axes))
     total = sum(grid.size for grid in grids)
     if total > MOST_CELLS:
         raise Problem((), f"the grid has {total:,} points", hint="take values away from its axes")
     return grids
 
 
-def _choices(content: TomlTable, section: str) -> Iterator[tuple[TomlTable, Where]]:
+def _choices(content: TomlTable, section: str) -> Iterator[tuple[TomlTable | None, Where]]:
     """The tables of a section, one for each ``kind`` or ``name`` in a list of them."""
+    if section == "attack" and section not in content:
+        yield None, (section,)
+        return
     given = content.get(section, {"kind": "IID"} if section == "partition" else {})
     several = isinstance(given, list)
     if given == []:
@@ -159,11 +163,15 @@ def _choices(content: TomlTable, section: str) -> Iterator[tuple[TomlTable, Wher
             yield (table if name is None else {**table, key: name}), place
 
 
-def _axes(section: str, table: TomlTable, places: Mapping[str, Where]) -> Iterator[Axis]:
+_KINDS: dict[str, type[Any]] = {"learner": Learner, "partition": Partition, "attack": Attack}
+
+
+def _axes(section: str, table: TomlTable | None, places: Mapping[str, Where]) -> Iterator[Axis]:
     where = places[section]
-    if section != "data":
-        base: type[Any] = Learner if section == "learner" else Partition
-        yield from _component_axes(base, without_label(table), where)
+    if table is None:
+        return
+    if section in _KINDS:
+        yield from _component_axes(_KINDS[section], without_label(table), where)
         return
     loader = own if "file" in table else getattr(datasets, str(table.get("name")), None)
     hints = {**(declared_types(loader) if loader else {}), **declared_types(DataSpec)}

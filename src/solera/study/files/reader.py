@@ -21,6 +21,12 @@
     [engine]
     kind = "local"               # or "processes", with workers = 2
 
+    [attack]                     # clients that lie, of so.robust; of scheme "federated" alone
+    kind = "SignFlip"
+    share = [0.0, 0.2]           # 0 is nobody
+
+``secure = true``, above the tables, folds what adds up so that nobody sees a single reply.
+
 A table of one's own takes the place of a data set. The file lies beside this one; it may also be
 a folder, or ``sql:…#SELECT …``. ``solera data show`` shows what is understood of it.
 
@@ -74,6 +80,7 @@ from solera.core.config import Problem, build_table, check_call, errors_located,
 from solera.data.partition import Partition
 from solera.green.energy import EnergyOptions
 from solera.learn.base import Learner
+from solera.robust.attacks import Attack
 from solera.study.files.grid import Grid, grids_of, resource_of, span
 from solera.study.files.tables import (
     SCHEMES,
@@ -168,6 +175,8 @@ class _File:
     learner: Learner | Sequence[Learner]
     partition: Partition | Sequence[Partition] | None = None
     engine: EngineSpec | None = None
+    attack: Attack | Sequence[Attack] | None = None
+    secure: bool = False
     seeds: Sequence[int] | _Span = ()
     schemes: Sequence[str] = ()
     metrics: Sequence[str] = ()

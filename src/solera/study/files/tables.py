@@ -20,6 +20,7 @@ from solera.data.own_tables import digest, own, table_name
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup
 from solera.learn.base import Learner
+from solera.robust.attacks import Attack, UpdateAttack
 
 TomlTable = Mapping[str, Any]
 """A table of a file as it was written."""
@@ -27,7 +28,7 @@ Scheme = Literal["alone", "federated", "centralised"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 """Who trains: every client by itself, all together, or one place that has all rows."""
 _OWN_ENTRIES = ("name", "clients", "client_test")
-SECTIONS = ("data", "partition", "learner")
+SECTIONS = ("data", "partition", "attack", "learner")
 """The tables that a file may have several of."""
 
 
@@ -102,6 +103,8 @@ class Variant:
     learner: Learner
     partition: Partition = field(default_factory=IID)
     engine: EngineSpec = EngineSpec()
+    attack: Attack | None = None
+    secure: bool = False
     params: TomlTable = field(default_factory=dict, compare=False)
     label: str = field(default="", compare=False)
     """What the file calls the learner, if it does."""
@@ -111,10 +114,18 @@ class Variant:
         """What tables call the learner."""
         return self.label or repr(self.learner)
 
+    @property
+    def setting(self) -> str:
+        """How rows are divided, who attacks, and whether only sums are seen."""
+        attacked = [] if self.attack is None else [f"attacked by {self.attack!r}"]
+        secret = ["in secure sums"] if self.secure else []
+        return ", ".join([repr(self.partition), *attacked, *secret])
+
     @cached_property
     def key(self) -> str:
         """A digest of all that decides what training comes to, apart from the seed."""
         data = self.data
+        attack = [] if self.attack is None else [describe(self.attack)]
         return fingerprint(
             data.name,
             data.clients,
@@ -123,6 +134,8 @@ class Variant:
             describe(self.partition),
             describe(self.learner),
             self.engine.kind,
+            *attack,
+            *(["secure"] if self.secure else []),
         )[:12]
 
 
@@ -143,9 +156,24 @@ def build_variant(tables: TomlTable, places: Mapping[str, Where], params: TomlTa
         partition=partition,
         learner=component(Learner, without_label(tables["learner"]), places["learner"]),
         engine=_engine(tables.get("engine", {})),
+        attack=_attack(tables, places["attack"]),
+        secure=tables.get("secure", False),
         params=params,
         label=_label(tables["learner"], places["learner"], params),
     )
+
+
+def _attack(tables: TomlTable, where: Where) -> Attack | None:
+    if tables["attack"] is None:
+        return None
+    attack: Attack = component(Attack, tables["attack"], where)
+    if tables.get("secure") and isinstance(attack, UpdateAttack):
+        raise Problem(
+            where,
+            f"{attack!r} changes updates, which secure = true masks before anybody sees them",
+            hint='an attack on rows, such as kind = "LabelFlip"',
+        )
+    return attack
 
 
 def without_label(table: TomlTable) -> dict[str, Any]:

@@ -147,9 +147,10 @@ class StudyResults:
 
 
 def _partition_chain(variant: Variant) -> Chain:
-    """The partition; where a column says whose row it is, that column."""
+    """The partition; where a column says whose row it is, that column; and who attacks."""
     group = variant.data.group
-    return chain_of(variant.partition) if group is None else ((group, {}),)
+    rows: Chain = chain_of(variant.partition) if group is None else ((group, {}),)
+    return rows if variant.attack is None else (*rows, *chain_of(variant.attack))
 
 
 def _data_chain(data: DataSpec) -> Chain:

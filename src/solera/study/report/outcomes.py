@@ -57,7 +57,7 @@ def _one_configuration(group: Group) -> str:
     text = (
         f"{variant.method} was trained on {dataset.name} ({dataset.title}): "
         f"{data.offsets[-1]:,} rows held by {data.clients:,} clients, divided by "
-        f"{variant.partition!r}. "
+        f"{variant.setting}. "
     )
     score = results[0].score
     if score is not None and results[0].metrics:

@@ -68,7 +68,7 @@ class Cell:
         return {
             "cell": self.key,
             "data": self.variant.data.name,
-            "partition": repr(self.variant.partition),
+            "partition": self.variant.setting,
             "learner": self.variant.method,
             "scheme": self.scheme,
             "seed": self.seed,
@@ -78,7 +78,7 @@ class Cell:
 
     def __str__(self) -> str:
         variant = self.variant
-        where = f"{variant.data.name} by {variant.partition!r}"
+        where = f"{variant.data.name} by {variant.setting}"
         return f"{variant.method} on {where}, {self.title}"
 
 

@@ -109,7 +109,12 @@ class _Training:
         engine = self.cell.variant.engine
         data = divided(self.cell, self.dataset)
         return simulate(
-            data, seed=self.cell.seed, engine=engine.kind, engine_options=engine.options
+            data,
+            seed=self.cell.seed,
+            engine=engine.kind,
+            engine_options=engine.options,
+            attack=self.cell.variant.attack,
+            secure=self.cell.variant.secure,
         )
 
     def fit(self, federation: Simulation, **options: Any) -> Any:

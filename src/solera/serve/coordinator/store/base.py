@@ -44,6 +44,8 @@ T = TypeVar("T")
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LONGEST = 2000
 _CONNECTIONS = 40
+_POSTGRES_CONNECTIONS = 15
+"""Of each process; a server allows 100 in all unless it is told otherwise."""
 _WATCHED = (asks, deliveries, jobs)
 _CHANGES = "solera_changes"
 _PRAGMAS = ("busy_timeout=30000", "synchronous=FULL", "foreign_keys=ON")
@@ -70,7 +72,8 @@ class Base:
 
     def __init__(self, url: str) -> None:
         self._engine = open_engine(url)
-        self._sqlite = self._engine.dialect.name == "sqlite"
+        self.dialect = self._engine.dialect.name
+        self._sqlite = self.dialect == "sqlite"
         # SQLite has one writer at a time; a lock is fairer than its polling.
         self._turn: AbstractContextManager[Any] = (
             threading.Lock() if self._sqlite else nullcontext()
@@ -198,7 +201,14 @@ def open_engine(url: str) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     durable = {"options": "-c synchronous_commit=on"}
-    return create_engine(url, pool_pre_ping=True, connect_args=durable, hide_parameters=True)
+    return create_engine(
+        url,
+        pool_size=_POSTGRES_CONNECTIONS,
+        max_overflow=0,  # a connection that is opened for one query costs more than the query
+        pool_pre_ping=True,
+        connect_args=durable,
+        hide_parameters=True,
+    )
 
 
 def revision_of(connection: Connection) -> str | None:

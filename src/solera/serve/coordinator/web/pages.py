@@ -11,21 +11,22 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, StreamingResponse
 
 from solera.core.errors import SoleraError, UsageError
 from solera.core.payload import decode
+from solera.serve.coordinator.metrics import Metrics
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.tables import TokenRow
-from solera.serve.coordinator.web import views
+from solera.serve.coordinator.web import downloads, views
 from solera.serve.coordinator.web.comparing import MOST as MOST_JOBS
 from solera.serve.coordinator.web.comparing import compare
 from solera.serve.coordinator.web.data import data
 from solera.serve.coordinator.web.forms import about, job_file, learners, parameters
+from solera.serve.coordinator.web.health import Health
 from solera.serve.coordinator.web.live import MOST, Live
 from solera.serve.coordinator.web.visitors import (
     COOKIE,
@@ -37,9 +38,8 @@ from solera.serve.coordinator.web.visitors import (
 )
 from solera.serve.identity import new_token, token_hash
 from solera.serve.job_spec import parse_job
-from solera.serve.provenance import signed
 from solera.serve.web.rendering import HEADERS, asset, page
-from solera.serve.web.requests import csrf_field, download, form_of, is_same_origin, to
+from solera.serve.web.requests import csrf_field, form_of, is_same_origin, to
 from solera.serve.wire import NAME, NewJob
 
 View = Callable[..., Response]
@@ -47,13 +47,15 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _INVITE_SECONDS = 7 * 24 * 3600.0
 
 
-def pages_of(coordinator: Coordinator, described: Callable[[], dict[str, Any]]) -> APIRouter:
+def pages_of(
+    coordinator: Coordinator, metrics: Metrics, described: Callable[[], dict[str, Any]]
+) -> APIRouter:
     """All pages; what they change is written to the log with who changed it.
 
     ``described`` gives the OpenAPI document of the service.
     """
     routes = APIRouter(include_in_schema=False)
-    site = Site(coordinator, described)
+    site = Site(coordinator, metrics, described)
     routes.add_api_route("/assets/{name}", site.asset, methods=["GET"])
     routes.add_api_route("/sign-in", site.sign_in_page, methods=["GET"])
     routes.add_api_route("/sign-in", site.sign_in, methods=["POST"])
@@ -69,8 +71,11 @@ def pages_of(coordinator: Coordinator, described: Callable[[], dict[str, Any]]) 
 class Site:
     """The pages over one coordinator."""
 
-    def __init__(self, coordinator: Coordinator, described: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, coordinator: Coordinator, metrics: Metrics, described: Callable[[], dict[str, Any]]
+    ) -> None:
         self.coordinator = coordinator
+        self._health = Health(coordinator, metrics)
         self._described = described
         self.store = coordinator.store
         self.sign_ins = SignIns(coordinator.store)
@@ -99,6 +104,7 @@ class Site:
             "/accounts/{account}/remove": ("administrator", self.remove_account),
             "/tokens": ("administrator", self.add_token),
             "/tokens/{token}/revoke": ("administrator", self.revoke_token),
+            "/health/verify": ("administrator", self.verify),
         }
 
     # --- who looks ---
@@ -262,28 +268,13 @@ class Site:
         )  # fmt: skip
 
     def model(self, visitor: Visitor, given: Any) -> Response:
-        job = self._own_job(visitor, given["job"])
-        content = self.coordinator.blobs.read(self.store.model(job.id).digest)
-        return download(content, f"{job.id}.sol", "application/octet-stream")
+        return downloads.model(self.coordinator, self._own_job(visitor, given["job"]))
 
     def provenance(self, visitor: Visitor, given: Any) -> Response:
-        job = self._own_job(visitor, given["job"])
-        statement = self.store.provenance(job.id, self.coordinator.signed_event)
-        identity = self.coordinator.identity
-        if statement is None or identity is None:
-            raise Conflict("The signed log does not hold the model yet; try again in a moment.")
-        content = msgspec.json.format(msgspec.json.encode(signed(statement, identity)))
-        return download(content, f"{job.id}.sol.provenance.json", "application/json")
+        return downloads.provenance(self.coordinator, self._own_job(visitor, given["job"]))
 
     def card(self, visitor: Visitor, given: Any) -> Response:
-        from solera.learn.base import from_bytes
-        from solera.learn.evaluation import Evaluation
-
-        job = self._own_job(visitor, given["job"])
-        model = from_bytes(self.coordinator.blobs.read(self.store.model(job.id).digest))
-        found = self.store.judged(job.id)
-        text = model.card(Evaluation(found, {}, {}) if found else None)
-        return download(text.encode(), f"{job.id}.sol.card.md", "text/markdown; charset=utf-8")
+        return downloads.card(self.coordinator, self._own_job(visitor, given["job"]))
 
     def log(self, visitor: Visitor, given: Any) -> Response:
         return _page(visitor, "log.html", **views.log(self.coordinator, visitor, given))
@@ -291,7 +282,7 @@ class Site:
     def health(self, visitor: Visitor, given: Any) -> Response:
         if not visitor.is_administrator:
             raise Denied("That takes the role 'administrator'.")
-        return _page(visitor, "health.html", facts=views.health(self.coordinator))
+        return _page(visitor, "health.html", facts=self._health.facts())
 
     def accounts(self, visitor: Visitor, given: Any, shown: Any = None) -> Response:
         if not visitor.is_administrator or visitor.federation is not None:
@@ -395,6 +386,11 @@ class Site:
         self.store.revoke_token(given["token"], visitor.name, time.time())
         self.coordinator.forget_tokens()
         return to("/accounts")
+
+    def verify(self, visitor: Visitor, given: Any) -> Response:
+        self._health.verify()
+        self._acted(visitor, "verified the signed log")
+        return to("/health")
 
     def _limit(self, given: Any) -> str | None:
         federation: str = given.get("federation", "").strip()

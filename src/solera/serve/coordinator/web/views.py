@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +16,6 @@ from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.watching import Taken
 from solera.serve.coordinator.web import words
 from solera.serve.coordinator.web.visitors import Visitor
-from solera.serve.web.rendering import moment, size
 from solera.serve.wire import Job
 
 PRESENT_SECONDS = 60.0
@@ -178,7 +176,7 @@ def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any
     found = coordinator.store.events(
         newest=True, limit=_MOST_EVENTS, federation=visitor.federation, client=whose,
         before=int(before) if before.isdigit() and len(before) < 16 else None,
-        **{name: text[name] or None for name in ("job", "event", "actor")},
+        job=text["job"] or None, event=text["event"] or None, actor=text["actor"] or None,
     )  # fmt: skip
     events = [
         {
@@ -208,32 +206,14 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any],
     found = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            content = operation.get("requestBody", {}).get("content", {})
-            kind, body = next(iter(content.items()), ("", {}))
+            content: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
+            kind = next(iter(content), "")
+            body: dict[str, Any] = content.get(kind, {})
             name = str(body.get("schema", {}).get("$ref", "")).rpartition("/")[2]
             fields = schemas.get(name, {}).get("properties", {})
             text = json.dumps(fields, indent=2, ensure_ascii=False) if fields else kind
             found.append((path, method.upper(), operation, text))
     return found
-
-
-def health(coordinator: Coordinator) -> list[tuple[str, str]]:
-    """What somebody who runs a coordinator wants to know."""
-    now = time.time()
-    census = coordinator.store.census(now)
-    disk = shutil.disk_usage(coordinator.blobs.folder)
-    head = coordinator.store.signed_head()
-    last = coordinator.store.last_moment()
-    return [
-        ("Clients", f"{census.seen} of {census.clients} heard of in the last minute"),
-        ("Jobs", ", ".join(f"{n} {state}" for state, n in census.jobs.items()) or "none"),
-        ("Open asks", str(census.asks)),
-        ("Requests that wait", str(coordinator.notifier.waiting)),
-        ("Disk", f"{size(disk.free)} of {size(disk.total)} free"),
-        ("Signed log", coordinator.log_problem or (f"line {head[0]}" if head else "empty")),
-        ("Last event", moment(last)),
-        ("Clock", "believed" if coordinator.clock.believed() else "doubted: it jumped"),
-    ]
 
 
 def _is_present(seen: float | None) -> bool:
