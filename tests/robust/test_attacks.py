@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,8 @@ def learner(cls, **options):
     """A small learner of this class."""
     if cls is so.FedLinear:
         return cls(rounds=2, batch_size=8, **options)
+    if cls is so.FedLoRA:
+        return cls(transformer(), rank=2, rounds=2, local_steps=2, batch_size=8, lr=0.1, **options)
     more = {"buffer": 12, "concurrency": 12} if cls is so.FedBuff else {}
     more |= {"batch_size": None} if cls is so.FedSGD else {}
     more |= {"stop": None} if cls is so.MLFedAvg else {}
@@ -34,8 +38,19 @@ def learner(cls, **options):
     return cls(net, **{**SMALL, **more, **options})
 
 
+@cache
+def transformer():
+    """A base model that is small, with weights of its own."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "vocab_size": 40}
+    config = transformers.BertConfig(num_hidden_layers=1, attn_implementation="eager", **sizes)
+    return transformers.BertModel(config)
+
+
 def federation(cls, attack=None, clients=12, **options):
     X, y, labels = rows()
+    if cls is so.FedLoRA:
+        X = np.floor(np.abs(X) * 6)  # numbers of tokens
     target = labels if cls is so.MLFedAvg else y
     return so.simulate(X, target, clients=clients, seed=3, attack=attack, **options)
 
