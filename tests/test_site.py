@@ -34,12 +34,9 @@ def test_search_works_from_the_disk_and_nothing_is_loaded_from_elsewhere(page):
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto((SITE / "index.html").as_uri())
-    page.fill("input.md-search__input", "")
     page.click("input.md-search__input")
     page.keyboard.type("restore a backup")
-    found = page.locator(".md-search-result__link").first
-    found.wait_for()
-    assert "operate" in found.get_attribute("href")
+    page.locator('.md-search-result__link[href*="how-to/operate"]').first.wait_for()
     assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
     assert not errors
 

@@ -130,3 +130,21 @@ def test_afl_as_published_takes_the_highest():
     assert (theirs.alpha2, theirs.mean) == (np.inf, True)
     assert (ours.alpha1, ours.alpha2, ours.alpha3) == (0.5, 0.03, 0.3)
     assert selection_performance.SETTINGS[1].alphas == (0.75, 0.03, 0.3)
+
+
+def test_rows_as_published_lie_class_after_class_and_stay_so():
+    protocol = selection_protocol
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 10, 600)
+    X = draw.normal(size=(600, 4)).astype(np.float32)
+    images = protocol.Images(X, y, X, y, X, y, None)
+    rule = protocol.partition("nearly IID", 5, 0)
+    theirs, ours = (protocol.dealt(images, rule, whose, 5, 0) for whose in (AS_PUBLISHED, OURS))
+    for client in range(5):
+        a, b = (data.segments(np.array([client]))[0].y for data in (theirs, ours))
+        assert (np.diff(a) >= 0).all()
+        assert not (np.diff(b) >= 0).all()
+        assert sorted(a) == sorted(b)
+    for whose, shuffled in ((AS_PUBLISHED, False), (OURS, True)):
+        model = protocol.learner(None, protocol=whose, rounds=1, per_round=1, select=None)
+        assert model.shuffle is shuffled

@@ -44,8 +44,6 @@ from solera.engines.gates import Gates
 
 States = dict[int, dict[str, Any]]
 
-RELEASED = "solera.released"
-"""Where a client's state keeps what left it."""
 _SCOPE = ("", "simulation")
 """Federation and job for which simulated clients seal."""
 MEMORY = 256 << 20

@@ -396,8 +396,11 @@ def held_since(doing: str, job: str) -> str | None:
     """Since when a client that does this holds a job back; None if it does not."""
     if not doing.startswith(_HELD):
         return None
-    jobs = dict(part.split(" since ", 1) for part in doing[len(_HELD) :].split(", ") if " " in part)
-    return jobs.get(job)
+    for part in doing[len(_HELD) :].split(", "):
+        name, _, since = part.partition(" since ")
+        if name == job and since:
+            return since
+    return None
 
 
 def _clock(moment: datetime) -> str:

@@ -308,6 +308,8 @@ def test_a_rejected_job_is_answered_with_the_reason(agent, liar, ana):
     assert re.fullmatch(r"waits for approval of job since ([\d-]+ )?\d\d:\d\d UTC", beat)
     assert wire.held_since(beat, "job") == beat.rpartition(" since ")[2]
     assert wire.held_since(beat, "jo") is None
+    for said in ("waits for approval of job", "waits for approval of a b, job", "job since 18:30"):
+        assert wire.held_since(said, "job") is None
     hash = job_hash("cardio", "job", spec)
     agent.approvals.decide(hash, "rejected", ana, datetime.now(UTC), reason="no contract")
     assert agent.step() == 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import solera as so
+from solera.core.payload import encode
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography", "argon2"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
@@ -24,7 +25,7 @@ from solera.serve.coordinator.web.views import way_out  # noqa: E402
 from solera.serve.coordinator.web.visitors import new_account  # noqa: E402
 from solera.serve.description import Description  # noqa: E402
 from solera.serve.identity import new_token, token_hash  # noqa: E402
-from solera.serve.wire import NewJob  # noqa: E402
+from solera.serve.wire import NewAsk, NewJob, NewReply  # noqa: E402
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(160, 4))
@@ -262,6 +263,46 @@ def test_the_data_page_shows_what_clients_told_and_no_small_counts(network, visi
         assert (str(count) if count >= 5 else "&lt; 5") in cells
     assert any(count < 5 for count in counts), "a class of which one client has few rows"
     assert cells.count("&lt; 5") == sum(count < 5 for count in counts)
+
+
+STRANGE = [
+    None, [], "x", {"features": 3}, {"features": [[["a"], "numeric", []]]},
+    {"features": [["a", "numeric", []]], "target": "none", "classes": [], "outputs": 0,
+     "rows": "many", "empty": False, "gaps": []},
+    {"features": [["a", "categorical", [1, 2]]], "target": "classes", "classes": [[1], [2]],
+     "outputs": 0, "rows": 7, "empty": False, "gaps": [["x"]]},
+    {"features": [["a", "categorical", [1, 2]]], "target": "classes", "classes": [1, 2],
+     "outputs": 0, "rows": 70, "empty": False, "gaps": [99]},
+]  # fmt: skip
+
+
+def test_whatever_clients_answer_pages_are_shown(network, visitors):
+    driver = network.driver()
+    with opened(network) as store:
+        spec = driver.upload(Description(
+            job="odd", federation="other", kind="driven", owner="", seed=0,
+            learner={"kind": "X", "rounds": 10**18},
+        ).to_bytes())  # fmt: skip
+        store.enrol("other", "odd", bytes(32), bytes(32), {})
+        client = store.clients("other")[-1].id
+        store.add_job("other", NewJob("odd", "driven", spec, 0, ""), time.time())
+        job = store.set_job_state("odd", "running", "", time.time())
+        for i in range(2):
+            store.log("round", 1e9 + i, of=job, facts={"round": i})
+        for i, answer in enumerate(STRANGE):
+            frame = encode(answer)
+            new = NewAsk(task="data.describe", version=1, payload=spec, round=0, clients=[client])
+            store.add_ask("odd", i, new, time.time())
+            reply = NewReply(
+                status="ok", digest=driver.upload(frame), size=len(frame), signature="00" * 64
+            )
+            store.add_reply("odd", i, "other", client, reply, time.time())
+            page = visitors["olga"].get("/federations/other/data")
+            assert page.status_code == 200, answer
+    driver.close()
+    assert "70" in page.text
+    for path in ("/jobs/odd", "/federations/other/compare?job.odd=on", "/log?client=²&before=²"):
+        assert visitors["olga"].get(path).status_code == 200, path
 
 
 def test_jobs_are_compared_side_by_side(network, visitors):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from starlette.testclient import TestClient  # noqa: E402
 
 from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
-from solera.serve.agent.approvals import Approver  # noqa: E402
+from solera.serve.agent.approvals import Approvals, Approver  # noqa: E402
 from solera.serve.agent.copies import new_key  # noqa: E402
 from solera.serve.agent.policy_file import PolicyFile  # noqa: E402
 from solera.serve.agent.started import Started  # noqa: E402
@@ -244,6 +244,16 @@ def test_a_rejection_needs_a_reason_which_is_told(agent, client, liar):
     for path in ("/waiting", "/left"):
         assert EVIL not in client.get(path).text
         assert "onerror" in client.get(path).text
+
+
+def test_a_job_whose_approval_is_over_waits_again(agent, client, liar, monkeypatch):
+    hash, now = held(agent, liar), datetime.now(UTC)
+    monkeypatch.setattr(Approvals, "check", lambda *_, **__: None)  # as if an hour had passed
+    ana = Approver.load(agent.folder.parent / "ana.key")
+    agent.approvals.decide(hash, "approved", ana, now, until=now + timedelta(hours=1))
+    assert "No job waits" in client.get("/waiting").text
+    agent.approvals.decide(hash, "approved", ana, now, until=now - timedelta(seconds=1))
+    assert f'action="/decide/{hash}"' in client.get("/waiting").text
 
 
 def test_what_was_kept_of_a_job_must_be_what_its_hash_covers(agent, client, liar, folder):

@@ -20,7 +20,6 @@ Bytes = NDArray[np.uint8]
 
 MOST_HOLDERS = 255
 """Points of the field besides 0, at which the secret is."""
-_GENERATOR = 3
 _POLYNOMIAL = 0x11B
 
 

@@ -10,7 +10,7 @@ from solera.core.errors import UsageError
 from solera.serve.agent import home
 from solera.serve.agent.ledger import Ledger, Statement
 from solera.serve.agent.policy import Policy
-from solera.serve.audit import Entry, Report, entries, verify
+from solera.serve.audit import Entry, Head, Report, entries, verify
 
 DECISIONS = ("approved", "rejected", "withdrawn")
 
@@ -46,7 +46,7 @@ class Records:
     def __init__(self, folder: Path, key: bytes) -> None:
         self.path, self._key = folder / home.LOG, key
         self._seen: tuple[int, int] | None = None
-        self._record = Record([], Report((0, "")))  # type: ignore[arg-type]
+        self._record = Record([], Report(Head(0, "")))
 
     def read(self) -> Record:
         """What the log says now."""

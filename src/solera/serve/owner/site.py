@@ -234,7 +234,7 @@ class OwnerSite:
         policy = self._policy
         jobs = [
             views.waiting(job, policy, self.place.federation, self._examples_of(job, policy))
-            for job in views.undecided(self.folder, policy)
+            for job in views.undecided(self.folder, policy, self.place.federation)
         ]
         decisions = self._records.read().decisions()
         return self._page(
@@ -249,7 +249,8 @@ class OwnerSite:
             return {}
         if held.hash not in self._examples:
             self._examples[held.hash] = None
-            threading.Thread(target=self._rehearse, args=(held.hash, job, policy)).start()
+            given = (held.hash, job, policy)
+            threading.Thread(target=self._rehearse, args=given, daemon=True).start()
         return self._examples[held.hash]
 
     def _rehearse(self, hash: str, job: Description, policy: Policy) -> None:

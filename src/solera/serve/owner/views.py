@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,19 @@ def described(job: HeldJob, federation: str) -> Description | None:
         return None
 
 
-def undecided(folder: Path, policy: Policy) -> list[HeldJob]:
+def undecided(folder: Path, policy: Policy, federation: str) -> list[HeldJob]:
     """The jobs that wait, but for those that people have decided about since."""
     approvals = Approvals(folder / home.APPROVALS, policy.approval.approvers)
-    held = HeldJobs(folder / home.HELD).read()
-    last = {job.hash: approvals.last(job.hash) for job in held}
-    return [job for job in held if (d := last[job.hash]) is None or d.verdict == "withdrawn"]
+    now = datetime.now(UTC)
+
+    def is_decided(job: HeldJob) -> bool:
+        last, known = approvals.last(job.hash), described(job, federation)
+        if last is None or last.verdict != "approved":
+            return last is not None and last.verdict == "rejected"
+        lasts = policy.approval.lasts(None if known is None else known.seconds)
+        return now < last.ends(lasts)
+
+    return [job for job in HeldJobs(folder / home.HELD).read() if not is_decided(job)]
 
 
 def waiting(

@@ -79,8 +79,8 @@ class AdaptedNetwork(nn.Module):  # type: ignore[misc]
         network = frozen_network(base, digest, torch.float32, torch.device("cpu"))
         layers = dict(network.named_modules())
         self.places = adapted_layers(network, targets)
-        sizes = [_sizes(layers[place]) for place in self.places]
-        self.adapters = nn.ModuleList(Adapter(*size, rank, alpha) for size in sizes)
+        sizes = filter(None, (_sizes(layers[place]) for place in self.places))
+        self.adapters = nn.ModuleList(Adapter(narrow, wide, rank, alpha) for narrow, wide in sizes)
         self.head = nn.Linear(network.config.hidden_size, outputs)
 
     def forward(self, x: Any) -> Any:

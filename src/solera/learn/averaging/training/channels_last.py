@@ -114,7 +114,8 @@ def normalise(x: Any, weight: Any, bias: Any, real: Any, epsilon: float) -> tupl
 
     ``real`` marks the rows that count, (C, B), or is None for all.
     """
-    return Normalisation.apply(x, weight, bias, real, epsilon)
+    y, mean, variance = Normalisation.apply(x, weight, bias, real, epsilon)
+    return y, mean, variance
 
 
 def _per_channel(values: Any) -> Any:

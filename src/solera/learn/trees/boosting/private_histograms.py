@@ -105,7 +105,7 @@ def in_agreement(sums: FloatArray, starts: IntArray, ask: Mapping[str, Any]) -> 
     gradient, hessian = noised_units(ask)
     rows = agreed[..., 1] / LARGEST_HESSIAN[ask["loss"]]
     found = [agreed[..., 0] * 2.0**gradient, agreed[..., 1] * 2.0**hessian, rows]
-    return np.rint(np.stack(found, axis=-1)).astype(np.int64)
+    return np.asarray(np.rint(np.stack(found, axis=-1)), dtype=np.int64)
 
 
 def rows_hidden(starts: IntArray, clients: int, ask: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ not in them; a number below five is not shown either, whatever an owner's policy
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from solera.serve.coordinator.store.watching import KeptReply
 
 _MOST_CATEGORIES = 20
 _MOST_COLUMNS = 500
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 18
 _FEW = f"< {SMALLEST_COUNT}"
-_STRANGE = (SoleraError, LookupError, TypeError, ValueError, AttributeError)
+_STRANGE = (SoleraError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 """What reading an answer raises that is not what it should be: a client may send anything."""
 
 
@@ -34,10 +34,11 @@ def data(coordinator: Coordinator, federation: str) -> dict[str, Any]:
     """The agreed schema, and who holds how much of what."""
     store = coordinator.store
     names = store.client_names(federation)
-    described = _read(coordinator, store.kept_replies(federation, "data.describe"))
+    replies = store.kept_replies(federation, "data.describe")
+    described = [told for reply in replies if (told := _told(coordinator, reply))]
     counted = store.kept_replies(federation, "describe.counts")
     schema, problem = _agreed(described)
-    source = described[0][0].job if described else ""
+    source = replies[0].job if described else ""
     if schema is None and not problem:
         schema, source = _of_newest_model(coordinator, federation)
     shown: dict[str, Any] = {
@@ -49,32 +50,41 @@ def data(coordinator: Coordinator, federation: str) -> dict[str, Any]:
     missing, balance = _counts(coordinator, counted, schema)
     if balance:
         shown["counts"] = counted[0].job
-    gaps = [set(answer["gaps"]) for _, answer in described]
     for j, feature in enumerate(schema.features[:_MOST_COLUMNS]):
         more = len(feature.categories) - _MOST_CATEGORIES
-        told = list(feature.categories[:_MOST_CATEGORIES]) + ([f"{more} more"] if more > 0 else [])
-        misses = missing[j] if missing else _gap_words(sum(j in gap for gap in gaps))
-        shown["columns"].append((feature.name, feature.kind, ", ".join(told), misses))
+        categories = list(feature.categories[:_MOST_CATEGORIES]) + (
+            [f"{more} more"] if more > 0 else []
+        )
+        misses = missing[j] if missing else _gap_words(sum(j in one.gaps for one in described))
+        shown["columns"].append(
+            (feature.name, feature.kind, ", ".join(map(str, categories)), misses)
+        )
     shown["clients"] = [
-        (names.get(reply.client, str(reply.client)), _hidden(answer["rows"] or 0))
-        for reply, answer in described
+        (names.get(one.client, str(one.client)), _hidden(one.rows)) for one in described
     ]
     shown["classes"] = [str(c) for c in schema.classes.tolist()]
     shown["balance"] = [(names.get(client, str(client)), row) for client, row in balance]
     return shown
 
 
-def _read(coordinator: Coordinator, replies: list[KeptReply]) -> list[tuple[KeptReply, Any]]:
-    """The answers that are descriptions of columns."""
-    found = []
-    for reply in replies:
-        try:
-            answer = _small(coordinator, reply.digest)
-            SchemaAgreement().lift(Reply(reply.client, answer))
-        except _STRANGE:
-            continue
-        found.append((reply, answer))
-    return found
+class _Told(NamedTuple):
+    """What one client said of its columns, as far as it can be used."""
+
+    client: int
+    rows: int
+    gaps: frozenset[int]
+    lifted: Any
+
+
+def _told(coordinator: Coordinator, reply: KeptReply) -> _Told | None:
+    """An answer to ``data.describe``; None if it is something else."""
+    try:
+        answer = _small(coordinator, reply.digest)
+        lifted = SchemaAgreement().lift(Reply(reply.client, answer))
+        gaps = frozenset(map(int, answer["gaps"]))
+        return _Told(reply.client, int(answer["rows"] or 0), gaps, lifted)
+    except _STRANGE:
+        return None
 
 
 def _small(coordinator: Coordinator, digest: str | None) -> Any:
@@ -84,15 +94,15 @@ def _small(coordinator: Coordinator, digest: str | None) -> Any:
     return decode(frame)
 
 
-def _agreed(described: list[tuple[KeptReply, Any]]) -> tuple[Schema | None, str]:
+def _agreed(described: list[_Told]) -> tuple[Schema | None, str]:
     if not described:
         return None, ""
     rule = SchemaAgreement()
     try:
-        lifted = [rule.lift(Reply(reply.client, answer)) for reply, answer in described]
-        schema: Schema = rule.finish(reduce(rule.merge, lifted))["schema"]
+        agreed = rule.finish(reduce(rule.merge, (one.lifted for one in described)))
     except _STRANGE as error:
         return None, str(error)
+    schema: Schema = agreed["schema"]
     return schema, ""
 
 

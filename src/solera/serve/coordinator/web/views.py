@@ -21,6 +21,8 @@ from solera.serve.wire import Job
 PRESENT_SECONDS = 60.0
 _LAST_ASKS = 6
 _PACE_ROUNDS = 20
+_FAR = 10 * 365 * 86400.0
+"""Seconds: nobody waits for what ends so late."""
 _MOST_BARS = 60
 _MOST_TROUBLE = 50
 _MOST_EVENTS = 200
@@ -112,7 +114,8 @@ def _estimated_end(store: Store, job: Job, learner: Any, done: int) -> float | N
     pace = store.pace(job.id, _PACE_ROUNDS)
     if not isinstance(rounds, int) or pace is None:
         return None
-    return time.time() + max(0, rounds - done) * pace
+    seconds = max(0, rounds - done) * pace
+    return time.time() + seconds if seconds < _FAR else None
 
 
 def safe_json(content: Any) -> Any:
@@ -171,11 +174,9 @@ def way_out(reason: str) -> str:
 def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any]:
     """The newest events that a visitor may see."""
     text = {name: given.get(name, "").strip() for name in ("job", "event", "actor", "client")}
-    whose = int(text["client"]) if text["client"].isdigit() else None
-    before = given.get("before", "")
     found = coordinator.store.events(
-        newest=True, limit=_MOST_EVENTS, federation=visitor.federation, client=whose,
-        before=int(before) if before.isdigit() and len(before) < 16 else None,
+        newest=True, limit=_MOST_EVENTS, federation=visitor.federation,
+        client=_number(text["client"]), before=_number(given.get("before", "")),
         job=text["job"] or None, event=text["event"] or None, actor=text["actor"] or None,
     )  # fmt: skip
     events = [
@@ -198,6 +199,10 @@ def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any
         "head": coordinator.store.signed_head(),
         "log_problem": coordinator.log_problem,
     }
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any], str]]:
