@@ -20,7 +20,7 @@ SHOWS = {
     "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
     "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
-    "gpu": r"W3 logistic +\d",
+    "gpu": r"W3 logistic +float32 +\d",
     "growth": r"FedAvg +rows .* exponent",
     "heonn": r"encrypted weights, finish=coordinator +\d",
     "heonn_figures": r"digits, random_layer, .* \d\d\.\d\d",

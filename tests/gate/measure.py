@@ -11,7 +11,8 @@ What is compared with what, and why:
 - The gate says what became of a number (``Gate.outcome``), but is not believed. A number counts as
   *sent as it is* only if it is the number that the task gave; else, such as a count that the gate
   takes from intervals, it is compared with what clients send that say the same of theirs. So is a
-  number that the gate calls *an earlier one*, unless the same number left before under that name.
+  number that the gate calls *an earlier one*, unless the same number left before or leaves beside
+  it under that name.
 - A number sent as it is, is compared with what the client without row i would send *without a
   gate*, where that one withholds it. A sum just above the limit falls below it with some of its
   rows, and those may be few: its change would be the whole sum for these, and the measure would
@@ -160,9 +161,9 @@ class Hostile:
         """What every row changes of the numbers of a name."""
         value, mark = here.values[name], here.marks[name]
         left = self._left.setdefault(name, {0.0, float(len(self.without))})
-        known = np.isin(value, [*left])
-        again = (mark == EARLIER) & known
-        left.update(value[~again].tolist())
+        left.update(value[mark != EARLIER].tolist())
+        again = (mark == EARLIER) & np.isin(value, [*left])
+        left.update(value.tolist())
         changes = np.full((len(others), len(value)), np.nan)
         for i, other in enumerate(others):
             if other is None or name not in other.values or other.values[name].shape != value.shape:
