@@ -101,11 +101,10 @@ def test_a_run_that_is_not_there(tmp_path, monkeypatch):
     assert "there are no runs in runs yet" in result.stderr
 
 
-def test_a_database_that_refuses_is_no_bug_of_ours(tmp_path):
+def test_a_database_that_refuses_is_no_bug_of_ours(tmp_path, monkeypatch):
     pytest.importorskip("psycopg")
-    url = "postgresql+psycopg://ana:secret@127.0.0.1:1/cardio"
-    folder = str(tmp_path / "coordinator")
-    result = CliRunner().invoke(app, ["serve", "--folder", folder, "--database", url])
+    monkeypatch.setenv("SOLERA_DATABASE", "postgresql+psycopg://ana:secret@127.0.0.1:1/cardio")
+    result = CliRunner().invoke(app, ["serve", "--folder", str(tmp_path / "coordinator")])
     assert result.exit_code == 1
     assert "the database refuses: connection failed" in result.stderr
     assert "check the address, user and password" in result.stderr

@@ -111,11 +111,11 @@ def test_a_description_says_what_a_job_asks() -> None:
         "readmission", "cardio", "dr. vega", 3600.0
     )  # fmt: skip
     assert job.learner["kind"] == "Pipeline"
-    assert job.learner["steps"][0] == {"kind": "FedBins", "bins": 8}
+    assert job.learner["steps"][0] == {"kind": "FedBins", "bins": 8, "dp": None}
     plan = {entry.task: entry for entry in job.plan}
     assert plan["linear.train"].most == 20
     assert plan["linear.train"].where["lr"] == Range(0.05, 0.05)
-    assert plan["prepare.FedBins"].where == {"bins": Range(8, 8)}
+    assert plan["prepare.FedBins"].where["bins"] == Range(8, 8)
     assert plan["learner.evaluate"].where["part"] == Range(among=("test",))
     back = Description.from_bytes(job.to_bytes())
     assert back == job

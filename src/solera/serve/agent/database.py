@@ -41,7 +41,8 @@ class Database:
 
     def _connection(self) -> sqlite3.Connection:
         if self._open is None or self._open[0] != os.getpid():  # a forked copy is not to be used
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            if not self.path.exists():  # to close a file is to lose this process's locks on it
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             db = sqlite3.connect(
                 self.path, timeout=10, isolation_level=None, check_same_thread=False
             )
