@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -207,3 +209,20 @@ def test_budget_shows_what_each_job_took(tmp_path):
     none = CliRunner().invoke(app, ["budget", "--folder", str(tmp_path / "elsewhere")])
     assert none.exit_code == 1
     assert "nothing was spent yet" in none.output
+
+
+def test_a_second_opening_in_one_process_keeps_the_locks_of_the_first(tmp_path):
+    """Whoever closes a file that nobody else locks takes away the log that others write to."""
+    path = tmp_path / "ledger.sqlite"
+    first, second = Ledger(path), Ledger(path)
+    first.spend("a", "t", [EVENT], LIMIT, DELTA)
+    second.statement(DELTA)
+    other = f"""
+import sqlite3
+db = sqlite3.connect({str(path)!r})
+print(db.execute("SELECT count(*) FROM spent").fetchone()[0])
+db.close()
+"""
+    assert subprocess.run([sys.executable, "-c", other], capture_output=True).stdout == b"1\n"
+    first.spend("b", "t", [EVENT], LIMIT, DELTA)
+    assert subprocess.run([sys.executable, "-c", other], capture_output=True).stdout == b"2\n"
