@@ -358,22 +358,6 @@ def test_the_way_out_of_a_refusal_is_a_rule_that_policies_have():
 
 # --- in a browser ---
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from shutil import which
-
-    chromium = which("chromium") or which("chromium-browser") or which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium is here")
-    with playwright.sync_playwright() as p:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = p.chromium.launch(executable_path=chromium, args=options)
-        yield browser
-        browser.close()
-
 
 @pytest.fixture
 def look(browser, network):
@@ -382,7 +366,7 @@ def look(browser, network):
 
     def sign_in(name, **options):
         context = browser.new_context(ignore_https_errors=True, **options)
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(300_000)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
