@@ -388,9 +388,7 @@ class Swarm:
     async def _answer(self, http: Any, identity: Identity, client: int, ask: Any) -> None:
         frame, digest = await asyncio.to_thread(self._frame, client)
         small = len(frame) <= INLINE
-        if not small and len(frame) <= CHUNK:
-            await self._send(http, identity, "POST", "/v1/blobs", body=frame)
-        elif not small:
+        if len(frame) > CHUNK:
             for sent in range(0, len(frame), CHUNK):
                 path = f"/v1/uploads/{digest}?offset={sent}"
                 await self._send(http, identity, "PUT", path, body=frame[sent : sent + CHUNK])
@@ -410,7 +408,11 @@ class Swarm:
             "signature": identity.sign(message).hex(),
         }
         path = f"/v1/jobs/{job}/asks/{sequence}/reply"
-        await self._send(http, identity, "POST", path, reply)
+        if INLINE < len(frame) <= CHUNK:
+            path = f"{path}?signature={reply['signature']}"
+            await self._send(http, identity, "PUT", path, body=frame)
+        else:
+            await self._send(http, identity, "POST", path, reply)
 
 
 # --- one large update, with a real agent ---------------------------------------------------------

@@ -31,7 +31,7 @@ NO_START = "0" * 32
 """What a client takes for the coordinator's start before it has heard of one."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = r"^[0-9a-f]{64}$"
-_SIGNATURE = r"^[0-9a-f]{128}$"
+SIGNATURE = r"^[0-9a-f]{128}$"
 _HELD = "waits for approval of "
 _SHOWN = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
@@ -43,7 +43,7 @@ def _whole(pattern: str) -> str:
 
 Name = Annotated[str, Meta(pattern=_whole(NAME), examples=["cardio-2"])]
 Digest = Annotated[str, Meta(pattern=_whole(DIGEST), examples=[_SHOWN])]
-Signature = Annotated[str, Meta(pattern=_whole(_SIGNATURE), examples=[2 * _SHOWN])]
+Signature = Annotated[str, Meta(pattern=_whole(SIGNATURE), examples=[2 * _SHOWN])]
 Number = Annotated[int, Meta(ge=0, lt=2**31, examples=[3])]
 Size = Annotated[int, Meta(ge=0, lt=2**50, examples=[81920])]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, examples=[7])]
@@ -177,7 +177,7 @@ class Reply(Answer, kw_only=True):
 
 
 class Replies(Message):
-    """Replies and failures so far; ``complete`` when no more will come."""
+    """Replies and failures so far of those asked about; ``complete`` when no more will come."""
 
     complete: bool
     replies: list[Reply]

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.coordinator.body import waiting_body
 from solera.serve.coordinator.clock import Clock
 from solera.serve.coordinator.connections import SCOPE
 from solera.serve.coordinator.news import CLIENTS, TOKENS, News
@@ -182,6 +183,9 @@ class Coordinator:
 
     async def signed(self, request: Request, audience: str, seen: NonceCache | None) -> bytes:
         """The key that signed this request for a federation."""
+        waiting = waiting_body(request)
+        if waiting is not None:
+            return self._check_signature(request, audience, waiting.digest, seen)
         body = hashlib.sha256(await request.body()).hexdigest()
         return self._check_signature(request, audience, body, seen)
 
@@ -209,6 +213,7 @@ class Coordinator:
             return
         client = await self._claimed_client(request)
         self._check_signature(request, client.federation, None, None)
+        request.state.admitted = client.federation
 
     def _check_token(self, request: Request) -> None:
         token = token_hash(request.headers.get("Authorization", "").removeprefix("Bearer "))
@@ -247,7 +252,8 @@ class Coordinator:
     ) -> bytes:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         sent = (request.headers, audience, request.method, path, body)
-        return check_request(*sent, time.time(), seen, start=self.start)
+        admitted = getattr(request.state, "admitted", None) == audience
+        return check_request(*sent, time.time(), seen, start=self.start, verified=admitted)
 
     async def _claimed_client(self, request: Request) -> ClientRow:
         """The client whose key a request names. Strangers cost no query, but one a second."""
@@ -326,6 +332,10 @@ class Coordinator:
         """
         if who is not None and not self.store.pending(who.federation, who.id, 1):
             raise Denied(f"client {who.id} of {who.federation!r} is asked nothing to send")
+        self.make_room(owner, digest, size, more)
+
+    def make_room(self, owner: str, digest: str, size: int, more: int) -> None:
+        """The same once it is known that the owner has something to send."""
         if shutil.disk_usage(self.blobs.folder).free < more + _SPARE:
             raise DiskFull("the coordinator's disk is full", hint="tell who runs it")
         self.uploads.add(owner, digest, size)

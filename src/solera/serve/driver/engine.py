@@ -168,7 +168,7 @@ class HttpEngine:
         task = find_task(ask.task, ask.version)
         for positions in blocks(len(ask.clients)):
             clients = ask.clients[positions]
-            fetched.until_here([self.active[c] for c in clients.tolist()], positions.stop)
+            fetched.until_here([self.active[c] for c in clients.tolist()])
             for client in clients.tolist():
                 reply = fetched.replies.get(self.active[client])
                 if reply is not None and (reply.status == "ok" or reply.signature is not None):
@@ -241,17 +241,18 @@ class _Fetched:
     def __init__(self, connection: Connection, path: str, asked: Sequence[int]) -> None:
         self.replies: dict[int, wire.Reply] = {}
         self._connection, self._path, self._asked = connection, path, asked
-        self._complete = False
 
-    def until_here(self, clients: Sequence[int], count: int) -> None:
-        """Wait until all of these clients have answered or failed, ``count`` in all."""
-        enough = len(self._asked) if len(self._asked) <= _ALL_AT_ONCE else count
-        while not self._complete and any(client not in self.replies for client in clients):
-            known = max(len(self.replies), enough - 1)
-            query = f"{self._path}/replies?known={known}&wait={_WAIT}"
+    def until_here(self, clients: Sequence[int]) -> None:
+        """Wait until all of these clients have answered or failed."""
+        wanted = self._asked if len(self._asked) <= _ALL_AT_ONCE else clients
+        first, last = min(wanted), max(wanted)
+        known = sum(first <= client <= last for client in self._asked) - 1
+        query = f"{self._path}/replies?first={first}&last={last}&known={known}&wait={_WAIT}"
+        complete = all(client in self.replies for client in clients)
+        while not complete:
             so_far = self._connection.call("GET", query, wire.Replies)
-            self.replies = {reply.client: reply for reply in so_far.replies} or self.replies
-            self._complete = so_far.complete
+            self.replies |= {reply.client: reply for reply in so_far.replies}
+            complete = so_far.complete
 
 
 class DrivenEngine:

@@ -3,15 +3,19 @@
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
+from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import UsageError
-from solera.serve.coordinator.routes.messages import MessageRoute, Name
+from solera.serve.coordinator.body import received_body
+from solera.serve.coordinator.routes.messages import MessageRoute, Name, Signature
 from solera.serve.coordinator.service import Coordinator, Refused, uploader
+from solera.serve.coordinator.store.asks import Asked
+from solera.serve.coordinator.store.blobs import Received
 from solera.serve.coordinator.store.jobs import no_job
-from solera.serve.coordinator.store.tables import AskRow, ClientRow
-from solera.serve.identity import ask_digest, reply_message, verify
-from solera.serve.wire import Job, NewReply, Work
+from solera.serve.coordinator.store.tables import ClientRow
+from solera.serve.identity import reply_message, verify
+from solera.serve.wire import NewReply, Work
 
 
 def work_of(coordinator: Coordinator) -> APIRouter:
@@ -31,25 +35,30 @@ def work_of(coordinator: Coordinator) -> APIRouter:
         )
         return Work(asks)
 
-    @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
-    def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:
-        """A client's answer, signed for this ask; the same again changes nothing.
-
-        It may name a blob that the client has uploaded itself, and no other.
-        """
+    def check(job: str, sequence: int, who: ClientRow, new: NewReply) -> Asked:
+        """What the client was asked; an error unless it has signed this reply to it."""
         asked = store.asked(job, sequence, who.federation, who.id)
         message = reply_message(
             who.federation,
             job,
             sequence,
             str(who.id),
-            _digest(asked, store.job(job)),
+            asked.digest,
             new.status,
             new.digest or "",
             new.size,
         )
         if not verify(who.sign_key, message, bytes.fromhex(new.signature)):
             raise Refused(f"client {who.name}", "a reply that it did not sign")
+        return asked
+
+    @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
+    def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:
+        """A client's answer, signed for this ask; the same again changes nothing.
+
+        It may name a blob that the client has uploaded itself, and no other.
+        """
+        check(job, sequence, who, new)
         owner = uploader(who)
         if new.digest is not None and new.frame is not None:
             coordinator.keep(new.digest, new.frame)
@@ -59,6 +68,28 @@ def work_of(coordinator: Coordinator) -> APIRouter:
             raise UsageError("the reply's blob has another size than the reply says")
         stored = store.add_reply(job, sequence, who.federation, who.id, new, time.time())
         coordinator.uploads.settle(owner, new.digest)
+        coordinator.notifier.notify(job)
+        return {"stored": stored}
+
+    @routes.put("/v1/jobs/{job}/asks/{sequence}/reply")
+    async def reply_with(
+        request: Request, job: Name, sequence: int, signature: Signature, who: Client
+    ) -> dict[str, bool]:
+        """The same for an answer whose blob is the body of this request."""
+
+        def store_it(received: Received) -> bool:
+            digest, size = received.digest, received.size
+            new = NewReply(status="ok", digest=digest, size=size, signature=signature)
+            owner = uploader(who)
+            if check(job, sequence, who, new).is_open:  # one that is answered takes no more bytes
+                coordinator.make_room(owner, digest, size, size)
+                coordinator.blobs.take(received)
+            stored = store.add_reply(job, sequence, who.federation, who.id, new, time.time())
+            coordinator.uploads.settle(owner, digest)
+            return stored
+
+        async with received_body(request, coordinator.blobs) as received:
+            stored = await run_in_threadpool(store_it, received)
         coordinator.notifier.notify(job)
         return {"stored": stored}
 
@@ -75,8 +106,3 @@ def work_of(coordinator: Coordinator) -> APIRouter:
 
     return routes
 
-
-def _digest(ask: AskRow, of: Job) -> str:
-    """By which a reply names what was asked."""
-    assert ask.payload is not None
-    return ask_digest(ask.task, ask.version, ask.payload, ask.prepare, ask.round, of.seed)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    Update,
     and_,
     bindparam,
     exists,
@@ -46,11 +47,33 @@ from solera.serve.coordinator.store.tables import (
     jobs,
     models,
 )
+from solera.serve.identity import ask_digest
 from solera.serve.wire import Answer, Job, NewAsk, NewReply, PendingAsk, Progress
 
 _PAYLOAD = func.coalesce(deliveries.c.payload, asks.c.payload)
 _OF_THE_STORE = ("deadline", "created", "pruned")
 """Of a stored ask; the driver does not say them, or not the same when it is replayed."""
+
+
+class Asked(NamedTuple):
+    """What a client was asked, as far as its reply names it, and what has become of that."""
+
+    task: str
+    version: int
+    payload: str
+    prepare: str | None
+    round: int
+    seed: int
+    status: str
+
+    @property
+    def digest(self) -> str:
+        """By which a reply names what was asked."""
+        return ask_digest(*self[:-1])
+
+    @property
+    def is_open(self) -> bool:
+        return self.status == OPEN
 
 
 class Asks(Base):
@@ -86,22 +109,15 @@ class Asks(Base):
         with self._read() as connection:
             return find_row(connection, AskRow, _ask(job, seq), f"no ask {seq} in job {job!r}")
 
-    def asked(self, job: str, seq: int, federation: str, client: int) -> AskRow:
+    def asked(self, job: str, seq: int, federation: str, client: int) -> Asked:
         """What a client of a federation was asked, with its own payload, answered or not."""
-        chosen = (
-            select(*_own_columns())
-            .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
-            .join(jobs, jobs.c.id == asks.c.job)
-            .where(_of_ask(job, seq), deliveries.c.client == client)
-            .where(jobs.c.federation == federation)
-        )
+        whose = {"job": job, "seq": seq, "federation": federation, "client": client}
         with self._read() as connection:
-            if find_job(connection, job).federation != federation:
-                raise no_job(job)
-            ask = first_row(connection, AskRow, chosen)
-            if ask is None:
+            row = connection.execute(_ASKED, whose).first()
+            if row is None:
+                _check_federation(connection, job, federation)
                 raise Denied(f"client {client} was not asked {seq} of job {job!r}")
-            return ask
+            return Asked(*row)
 
     def pending(self, federation: str, client: int, limit: int) -> list[PendingAsk]:
         """What a client has to answer in running jobs, oldest first, with its own payload."""
@@ -147,32 +163,27 @@ class Asks(Base):
         if (new.digest is not None) != (new.status == "ok"):
             raise UsageError.of("reply", "digest", new.digest, "must be given exactly with 'ok'")
         answer = asdict(Answer.of(new, reason=plain(new.reason)))
-        signature = bytes.fromhex(new.signature)
+        stored = answer | {"signature": bytes.fromhex(new.signature), "time": now}
+        whose = {"job": job, "seq": seq, "federation": federation, "client": client}
         with self._write() as connection:
-            stored_job = find_job(connection, job)
-            if stored_job.federation != federation:
-                raise no_job(job)
-            sender = find_client(connection, federation, client)
-            if sender.revoked is not None:
-                raise Denied(f"client {client} was revoked: {sender.reason}")
-            this = and_(_of_ask(job, seq), deliveries.c.client == client)
-            running = exists().where(jobs.c.id == job, jobs.c.state == "running")
-            changed = connection.execute(
-                update(deliveries)
-                .where(this, deliveries.c.status == OPEN, running)
-                .values(answer | {"signature": signature, "time": now})
-            )
-            if changed.rowcount:
+            whose = {f"its_{name}": value for name, value in whose.items()}
+            if connection.execute(_REPLY, stored | whose).rowcount:
                 note(
                     connection,
                     "replied" if new.status == "ok" else new.status,
                     now,
-                    of=stored_job,
+                    federation=federation,
+                    job=job,
                     client=client,
                     reason=new.reason,
                     facts={"seq": seq, "digest": new.digest, "bytes": new.size},
                 )
                 return True
+            stored_job = _check_federation(connection, job, federation)
+            sender = find_client(connection, federation, client)
+            if sender.revoked is not None:
+                raise Denied(f"client {client} was revoked: {sender.reason}")
+            this = and_(_of_ask(job, seq), deliveries.c.client == client)
             row = connection.execute(select(deliveries).where(this)).first()
             if row is None:
                 raise Denied(f"client {client} was not asked {seq} of job {job!r}")
@@ -185,20 +196,21 @@ class Asks(Base):
                 raise Conflict(f"client {client} gave another reply to ask {seq} of job {job!r}")
             return False
 
-    def replies(self, job: str, seq: int) -> list[ReplyRow]:
-        """Replies and failures so far in client order."""
+    def replies(self, job: str, seq: int, first: int = 0, last: int = 2**62) -> list[ReplyRow]:
+        """Replies and failures so far of clients ``first`` to ``last``, in their order."""
         chosen = (
             select(*REPLY_COLUMNS)
             .where(_of_ask(job, seq), deliveries.c.status != OPEN)
+            .where(deliveries.c.client.between(first, last))
             .order_by(deliveries.c.client)
         )
         return self._rows(ReplyRow, chosen)
 
-    def answered(self, job: str, seq: int) -> int:
-        """How many clients have replied or failed."""
+    def answered(self, job: str, seq: int, first: int = 0, last: int = 2**62) -> int:
+        """How many of these clients have replied or failed."""
         with self._read() as connection:
-            closed = deliveries.c.status != OPEN
-            return count_rows(connection, deliveries, _of_ask(job, seq), closed)
+            closed = (deliveries.c.status != OPEN, deliveries.c.client.between(first, last))
+            return count_rows(connection, deliveries, _of_ask(job, seq), *closed)
 
     def fail_open(
         self, job: str, seq: int, status: FailureKind, reason: str, now: float
@@ -286,10 +298,12 @@ def _new_deliveries(
     return rows
 
 
-def _own_columns() -> list[Any]:
-    """Those of an :class:`AskRow` as one client sees it."""
-    payload = _PAYLOAD.label("payload")
-    return [payload if column.name == "payload" else column for column in asks.c]
+def _check_federation(connection: Connection, job: str, federation: str) -> Job:
+    """The job, which is one of this federation."""
+    stored = find_job(connection, job)
+    if stored.federation != federation:
+        raise no_job(job)
+    return stored
 
 
 def _of_ask(job: str, seq: int) -> ColumnElement[bool]:
@@ -321,3 +335,38 @@ def _pending() -> Select[Any]:
 
 
 _PENDING = _pending()
+
+
+def _asked() -> Select[Any]:
+    """What :meth:`Asks.asked` looks for; put together once, as every reply needs it."""
+    columns = {column.name: column for column in (*jobs.c, *asks.c)}
+    columns |= {"payload": _PAYLOAD, "status": deliveries.c.status}
+    return (
+        select(*(columns[name] for name in Asked._fields))
+        .join(deliveries, and_(deliveries.c.job == asks.c.job, deliveries.c.seq == asks.c.seq))
+        .join(jobs, jobs.c.id == asks.c.job)
+        .where(deliveries.c.job == bindparam("job"), deliveries.c.seq == bindparam("seq"))
+        .where(deliveries.c.client == bindparam("client"))
+        .where(jobs.c.federation == bindparam("federation"))
+    )
+
+
+def _reply() -> Update:
+    """The reply of a client that takes part, to an ask of its own that waits for it."""
+    federation, client = bindparam("its_federation"), bindparam("its_client")
+    running = exists().where(
+        jobs.c.id == deliveries.c.job, jobs.c.federation == federation, jobs.c.state == "running"
+    )
+    taking_part = exists().where(
+        clients.c.federation == federation, clients.c.id == client, clients.c.revoked.is_(None)
+    )
+    values = (*Answer.__struct_fields__, "signature", "time")
+    return (
+        update(deliveries)
+        .where(deliveries.c.job == bindparam("its_job"), deliveries.c.seq == bindparam("its_seq"))
+        .where(deliveries.c.client == client, deliveries.c.status == OPEN, running, taking_part)
+        .values({name: bindparam(name) for name in values})
+    )
+
+
+_ASKED, _REPLY = _asked(), _reply()
