@@ -142,7 +142,7 @@ class Hand:
         self.network, self.folder, self.digests = network, network.folder / name, {}
         self.identity = Identity.load(self.folder)
         self.number = int(json.loads((self.folder / "place.json").read_text())["client"])
-        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=5)
+        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=60)
         self.connection.request("GET", "/v1/peers")  # the coordinator's start is known from here
 
     def headers(self, method, path, body, start=None):
@@ -208,7 +208,8 @@ def files(folder):
 
 
 def http(network):
-    return httpx.Client(base_url=network.url, verify=ssl.create_default_context(cafile=network.ca))
+    context = ssl.create_default_context(cafile=network.ca)
+    return httpx.Client(base_url=network.url, verify=context, timeout=120)
 
 
 def alive(network):

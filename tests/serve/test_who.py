@@ -66,7 +66,7 @@ class Member(Hand):
         self.network, self.folder, self.digests = network, network.home / name, {}
         self.identity = Identity.load(self.folder)
         self.number = int(json.loads((self.folder / "place.json").read_text())["client"])
-        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=5)
+        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=60)
 
 
 def equal_federations(network):
@@ -430,7 +430,7 @@ def test_a_packed_or_endless_answer_does_no_harm(monkeypatch):
             connection.request("GET", "/packed")
         with pytest.raises(CoordinatorError, match="larger than"):
             connection.request("GET", "/endless")
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 250, "without the limit of bytes it takes five minutes"
     finally:
         connection.close()
         server.shutdown()

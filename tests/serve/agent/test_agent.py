@@ -141,7 +141,7 @@ def test_the_coordinator_hears_what_a_client_does_and_where_its_log_ends(network
         until(lambda: told(network)["doing"] == "")
     assert told(network)["head"] == list(agent.audit.head())
     assert told(network)["head"][0] == 1
-    assert time.time() - told(network)["seen"] < 20
+    assert time.time() - told(network)["seen"] < 600
 
 
 def test_a_log_cut_together_with_its_head_is_found_out(network, tmp_path):
@@ -171,7 +171,8 @@ def test_a_log_cut_together_with_its_head_is_found_out(network, tmp_path):
     with working(Agent(home, Worker(ROWS), Policy.parse(ALL), patience=5)):
         until(lambda: cuts(network))
         answer(network, "data.flaws")
-        time.sleep(1.5)
+        until(lambda: len(cuts(network)) == 2)
+        time.sleep(0.5)  # it is said again meanwhile
     assert told(network)["head"] == head, "what convicts the log is not forgotten"
     assert [e["facts"]["said"][0] for e in cuts(network)] == [1, 2], "each noted once"
 

@@ -103,5 +103,5 @@ def test_a_coordinator_that_hangs_does_not_keep_an_agent_from_ending(monkeypatch
         began = time.monotonic()
         with Heartbeat(line_to(liar), lambda: wire.Heartbeat(head=(0, ONE))):
             pass
-        assert time.monotonic() - began < 10, "it hangs for 20 s"
+        assert time.monotonic() - began < 50, "it hangs for a minute"
         liar.hung.set()

@@ -77,7 +77,7 @@ def server():
         end = time.monotonic() + SECONDS
         while True:
             try:
-                httpx.put(f"{url}/cardio").raise_for_status()
+                httpx.put(f"{url}/cardio", timeout=60).raise_for_status()
                 break
             except httpx.TransportError:
                 assert running.poll() is None, "the S3 server did not start"

@@ -109,7 +109,7 @@ def test_a_long_poll_is_counted_while_it_waits(app, store, job):
             app.state.coordinator.notifier.notify()
             return open_polls, (await waiting).json()
 
-    open_polls, answer = asyncio.run(asyncio.wait_for(poll(), 20))
+    open_polls, answer = asyncio.run(asyncio.wait_for(poll(), 300))
     assert open_polls == 1
     assert [row["client"] for row in answer["replies"]] == [0]
 
@@ -185,8 +185,8 @@ def test_the_log_of_a_running_coordinator(tmp_path, style):
     with path.open("wb") as file:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            for _ in range(300):
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+            for _ in range(3000):
                 try:
                     client.get("/healthz?password=hidden-in-a-query")
                     break
