@@ -143,7 +143,7 @@ print(*{r["pid"] for r in fed.ask("script.pid")})
 buffers = [fed.engine._asks, *(worker.results for worker in fed.engine._workers)]
 print(*[buffer.memory.name for buffer in buffers], flush=True)
 if sys.argv[1] == "hang":
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
