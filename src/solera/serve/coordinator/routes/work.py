@@ -105,4 +105,3 @@ def work_of(coordinator: Coordinator) -> APIRouter:
         return {"id": number}
 
     return routes
-
