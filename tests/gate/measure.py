@@ -24,7 +24,11 @@ What is compared with what, and why:
 - What stands for a withheld number does not depend on rows, or is measured by itself; subtracted
   from another number it gives that number.
 - Changes below the rounding of sums (:data:`ROUNDING`) are none: nobody could tell them from the
-  order in which rows are added.
+  order in which rows are added. Where the largest is above it, but at most ten times, all are
+  kept: the others would be none for being just below.
+- An earlier number may be sent in other units, as weights of another start are: it is known by what
+  rows change of it, which is what they changed of the earlier one but where fewer than
+  :data:`DECIDED` rows turn the decision.
 """
 
 from __future__ import annotations
@@ -175,6 +179,7 @@ class Hostile:
             same = np.where((mark == CHANGED) & sent, told, same)
             same = np.where((mark > SENT) & (there == mark), told, same)
             changes[i] = value - same
+        again |= (mark == EARLIER) & self._in_other_units(name, changes)
         changes[:, again] = np.nan
         where = [f"{at}: {name}[{k}]" for k in range(len(value))]
         places = np.arange(len(value))
@@ -182,6 +187,20 @@ class Hostile:
         if np.array_equal(value, np.rint(value)):
             columns = np.zeros_like(places)
         return Changes(value, changes, where, places, columns, (mark > SENT) & (mark != EARLIER))
+
+    def _in_other_units(self, name: str, changes: Any) -> Any:
+        """Which numbers change as the one at their place in an earlier answer, times a factor."""
+        same = np.zeros(changes.shape[1], dtype=bool)
+        for answer in self.answers:
+            before = answer[name].of_rows if name in answer else changes[:, :0]
+            if before.shape != changes.shape:
+                continue
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = changes / before
+            usual = np.nanmedian(np.where(np.isfinite(ratio), ratio, np.nan), axis=0)
+            other = ~np.isclose(changes, usual * before, rtol=1e-6, atol=0)
+            same |= np.isfinite(usual) & (other.sum(axis=0) < DECIDED)
+        return same
 
     def leak(self, *, same_place: bool = False) -> Leak:
         """The fewest effective rows of any number, or of the difference of two of one name.
@@ -275,7 +294,9 @@ def effective(changes: Any, size: Any) -> Any:
     """The effective rows of every number, infinite where no row changes it or too many decide."""
     unknown = ~np.isfinite(changes)
     changes = np.where(unknown, 0.0, changes)
-    changes[np.abs(changes) <= ROUNDING * size] = 0.0
+    largest = np.abs(changes).max(axis=0, initial=0.0)
+    near = (largest > ROUNDING * size) & (largest <= 10 * ROUNDING * size)
+    changes[(np.abs(changes) <= ROUNDING * size) & ~near] = 0.0
     squares = (changes**2).sum(axis=0)
     rows = np.full(squares.shape, np.inf)
     some = (squares > 0) & (unknown.sum(axis=0) < DECIDED)

@@ -61,7 +61,7 @@ def test_who_waits_at_one_worker_is_woken_by_another(pair):
     async def woken():
         looked = []
 
-        def ready():
+        async def ready():
             looked.append(time.monotonic())
             if len(looked) == 1:
                 there.notifier.notify(("cardio", 3), "other")

@@ -104,7 +104,9 @@ class Replies:
             groups, self.secure = [], True
             total = protocol.partial(self, aggregation)
         for group in groups:
-            parts = self._partials(replace(self.ask, clients=group), aggregation)
+            whole = group is self.ask.clients
+            ask = self.ask if whole else replace(self.ask, clients=group)
+            parts = self._partials(ask, aggregation)
             partial = aggregation.merge_all(parts)
             if len(groups) > 1:
                 self.federation.meter.relayed += encoded_size(partial)
@@ -284,7 +286,8 @@ class Federation:
             open_job()  # which fixes who takes part
         clients = self._chosen(to)
         size = self._check_payload(payload, clients)
-        check_arguments(Federation.ask, deadline=deadline)
+        if deadline is not None:
+            check_arguments(Federation.ask, deadline=deadline)
         ask = Ask(
             installed.name,
             installed.version,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from solera.core.errors import MissingExtra, PayloadError, SoleraError, UsageError
 from solera.core.payload import DEFAULT_LIMITS
@@ -184,6 +185,18 @@ class Connection:
             sent = int(self.request("PUT", path, body=piece).json()["received"])
         self.request("POST", f"/v1/uploads/{digest}")
         return digest
+
+    def reply(self, path: str, new: wire.NewReply, frame: bytes) -> None:
+        """Send the reply to an ask and the bytes that it names, in one request if they are few."""
+        if new.digest is None:
+            self.request("POST", path, json=new)
+        elif len(frame) <= wire.INLINE:
+            self.request("POST", path, json=replace(new, frame=b64encode(frame).decode()))
+        elif len(frame) <= CHUNK:
+            self.request("PUT", f"{path}?signature={new.signature}", body=frame)
+        else:
+            self.upload(frame)
+            self.request("POST", path, json=new)
 
     def download(self, digest: str, inline: str | None = None) -> bytes:
         """The bytes with that digest, verified: those sent along as ``inline``, or in pieces."""

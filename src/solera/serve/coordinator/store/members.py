@@ -33,6 +33,7 @@ from solera.serve.coordinator.store.base import (
     note,
     plain,
 )
+from solera.serve.coordinator.store.events import TOLD
 from solera.serve.coordinator.store.tables import (
     OPEN,
     ClientRow,
@@ -244,6 +245,7 @@ class Members(Base):
                     else delete(table).where(where)
                 )  # fmt: skip
                 gone[table.name] = connection.execute(change).rowcount
+            _forget_told(connection, federation, id)
             note(connection, "left", now, federation=federation, reason=f"client {id}")
             changed(connection, CLIENTS)
         self._empty_journal()
@@ -278,6 +280,14 @@ def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[b
         (invites, and_(invites.c.federation == federation, invited)),
         (clients, _is(federation, client)),
     ]
+
+
+def _forget_told(connection: Connection, federation: str, client: int) -> None:
+    """Delete what a client told of itself in rounds of jobs; what others told stays."""
+    rounds = select(events.c.id, events.c.facts).filter_by(federation=federation, event=TOLD)
+    for number, facts in connection.execute(rounds.where(events.c.client.is_(None))).all():
+        if facts["loss"].pop(str(client), None) is not None:
+            connection.execute(update(events).filter_by(id=number).values(facts=facts))
 
 
 def _lock_jobs(connection: Connection, federation: str) -> None:

@@ -27,6 +27,7 @@ from solera.serve.coordinator.web.comparing import compare
 from solera.serve.coordinator.web.data import data
 from solera.serve.coordinator.web.forms import about, job_file, learners, parameters
 from solera.serve.coordinator.web.health import Health
+from solera.serve.coordinator.web.judged import judged
 from solera.serve.coordinator.web.live import MOST, Live
 from solera.serve.coordinator.web.visitors import (
     COOKIE,
@@ -221,7 +222,9 @@ class Site:
     def job(self, visitor: Visitor, given: Any) -> Response:
         job = self._own_job(visitor, given["job"])
         described = decode(self.coordinator.blobs.read(job.spec))
-        return _page(visitor, "job.html", **views.job(self.store, job, described))
+        shown = views.job(self.store, job, described)
+        names = self.store.client_names(job.federation)
+        return _page(visitor, "job.html", **shown, **judged(self.coordinator, job, names))
 
     def data(self, visitor: Visitor, given: Any) -> Response:
         name = self._own_federation(visitor, given["federation"])
@@ -292,7 +295,7 @@ class Site:
             shown=shown,
         )  # fmt: skip
 
-    async def live(self, request: Request, job: str, known: int = 0) -> Response:
+    async def live(self, request: Request, job: str, known: int = 0, told: int = 0) -> Response:
         """Server-sent events of one job."""
         visitor = await self._visitor(request)
         stored = await run_in_threadpool(self.store.job, job)
@@ -300,7 +303,7 @@ class Site:
             raise NotFound(f"no job {job!r}")
         if self.news.open >= MOST:
             return Response(status_code=503, headers={**HEADERS, "Retry-After": "30"})
-        news = self.news.news(job, max(0, known))
+        news = self.news.news(job, max(0, known), max(0, told))
         return StreamingResponse(news, media_type="text/event-stream", headers=dict(HEADERS))
 
     # --- acts ---

@@ -13,13 +13,16 @@ from markupsafe import Markup
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import NotFound
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.store.watching import Taken
+from solera.serve.coordinator.store.watching import COST, EVALUATED, Taken
 from solera.serve.coordinator.web import words
 from solera.serve.coordinator.web.visitors import Visitor
+from solera.serve.web.rendering import size
 from solera.serve.wire import Job
 
 PRESENT_SECONDS = 60.0
 _LAST_ASKS = 6
+_MOST_TOLD = 120
+"""Rounds of which the curves of clients are made."""
 _PACE_ROUNDS = 20
 _FAR = 10 * 365 * 86400.0
 """Seconds: nobody waits for what ends so late."""
@@ -90,13 +93,18 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
     rounds = store.rounds(stored.id)
     lines, chart = _bars(store.taken(stored.id, _LAST_ASKS), names)
     learner = described.get("learner") or {}
+    of_clients = told(store, stored, names)
     return {
         "job": stored,
         "words": words.of_job(stored, awaited, names, store.doing(stored.federation)),
         "learner": learner.get("kind", "–") if isinstance(learner, dict) else str(learner),
         "progress": store.progress(stored.id),
         "model": model,
-        "metrics": store.judged(stored.id),
+        "metrics": store.noted(stored.id, EVALUATED),
+        "costs": costs(stored, rounds, store.noted(stored.id, COST)),
+        "told": of_clients,
+        "told_json": safe_json(of_clients),
+        "no_told": _why_untold(rounds, going_on),
         "rounds": rounds,
         "rounds_json": safe_json(rounds),
         "end": _estimated_end(store, stored, learner, len(rounds)) if going_on else None,
@@ -106,6 +114,57 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
         "toml": described.get("toml") or "",
         "going_on": going_on,
     }
+
+
+def told(store: Store, job: Job, names: dict[int, str]) -> dict[str, Any]:
+    """The losses that clients told, in some of the rounds, and the clients' names."""
+    found = store.told(job.id, _MOST_TOLD)
+    return {
+        "known": found[-1][0] if found else 0,
+        "names": {c: names[c] for c in job.clients or names if c in names},
+        "rounds": [facts for _, facts in found],
+    }
+
+
+def _why_untold(rounds: list[dict[str, Any]], going_on: bool) -> str:
+    """Why there are no losses of clients, where there are none."""
+    if not rounds:
+        return "No round has ended yet." if going_on else "This job has told of no rounds."
+    if rounds[-1].get("secure"):
+        return (
+            "What clients send is added up in secret: nobody sees the loss of a single client, "
+            "the coordinator included."
+        )
+    return "The clients of this job tell no loss of their own, or their owners withhold it."
+
+
+def costs(job: Job, rounds: list[dict[str, Any]], noted: dict[str, float]) -> list[tuple[str, str]]:
+    """Bytes, energy and privacy budget, each with who counted it."""
+    driven = "counted by the program that drives the job"
+    later = "told when the job has ended" if job.state in words.GOING_ON else "not told"
+    down, up = ((_bytes(name, rounds, noted)) for name in ("bytes_down", "bytes_up"))
+    epsilon = next((r["epsilon"] for r in reversed(rounds) if "epsilon" in r), None)
+    energy = driven if job.kind == "driven" else later
+    if "wh" in noted:
+        energy = f"{noted['wh']:.3g} Wh at the coordinator, estimated from its processor time"
+        energy += " and memory; clients do not report theirs"
+    return [
+        ("Sent to clients", driven if down is None else size(down)),
+        ("Received from them", driven if up is None else size(up)),
+        ("Energy", energy),
+        (
+            "Privacy budget",
+            "this learner counts none; what clients spend is counted at their owners"
+            if epsilon is None
+            else f"ε = {epsilon:.4g} so far, as the learner counts it; owners count their own",
+        ),
+    ]
+
+
+def _bytes(name: str, rounds: list[dict[str, Any]], noted: dict[str, float]) -> float | None:
+    """Of the whole job where that is known, of its rounds otherwise."""
+    of_rounds = [facts[name] for facts in rounds if name in facts]
+    return noted.get(name, sum(of_rounds) if of_rounds else None)
 
 
 def _estimated_end(store: Store, job: Job, learner: Any, done: int) -> float | None:
