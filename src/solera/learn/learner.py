@@ -30,8 +30,8 @@ from solera.core.schema import Schema, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import is_state
 from solera.data.agreement import AGREEMENT, agree, check_labelled
+from solera.data.arrays import as_numbers
 from solera.data.dataset import Dataset
-from solera.data.federated import as_numbers
 from solera.data.frames import encode_frame, is_frame
 from solera.learn.any_rows import plan_for_any_rows
 from solera.learn.card import model_card, training_facts
