@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # the workers share the cores
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     threads = max(1, (os.cpu_count() or 1) // workers)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # of libraries that are loaded later
+    threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))  # NumPy is there already
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in background
     signal.signal(signal.SIGINT, signal.default_int_handler)

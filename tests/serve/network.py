@@ -106,7 +106,7 @@ class Network:
 
     def wait(self) -> None:
         """Until the coordinator can be reached."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 probe.settimeout(0.2)

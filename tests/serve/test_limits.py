@@ -88,7 +88,7 @@ def head(method, path, size, **headers):
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def until_closed(connection, seconds=120):
+def until_closed(connection, seconds=600):
     """What is said on a connection until the other side closes it."""
     connection.settimeout(seconds)
     said = b""
@@ -447,7 +447,7 @@ def refused(network, name):
     return True
 
 
-def wait_for(condition, why="", seconds=120):
+def wait_for(condition, why="", seconds=600):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, why

@@ -95,7 +95,7 @@ def told(network):
     return network.driver().request("GET", path).json()["clients"][0]
 
 
-def until(ready, seconds=120):
+def until(ready, seconds=600):
     deadline = time.monotonic() + seconds
     while not (found := ready()):
         assert time.monotonic() < deadline, "it never happened"
@@ -109,7 +109,7 @@ def asking(fed, *what, **options):
     heard = []
 
     def ask():
-        replies = fed.ask(*what, quorum=0, deadline=120, **options)
+        replies = fed.ask(*what, quorum=0, deadline=600, **options)
         heard.extend([*(r.payload for r in replies), *replies.failures])
 
     thread = threading.Thread(target=ask)
@@ -218,12 +218,12 @@ def test_sigterm_ends_an_agent_in_the_middle_of_a_task_and_nothing_is_lost(netwo
         workers = children(first.pid)
         assert workers
         second = start(network, "north", stderr=subprocess.PIPE)
-        assert second.wait(120) == 1
+        assert second.wait(600) == 1
         said = second.stderr.read().decode()
         second.stderr.close()
         assert f"an agent works in {network.folder / 'north'} already, process {first.pid}" in said
         first.send_signal(signal.SIGTERM)
-        assert first.wait(120) == 0
+        assert first.wait(600) == 0
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
         assert told(network)["doing"] == ""
         assert heard == []

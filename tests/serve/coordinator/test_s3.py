@@ -26,7 +26,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"}
 KEYS["AWS_SECRET_ACCESS_KEY"] = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 DATA = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(DATA).hexdigest()
-SECONDS = 120
+SECONDS = 600
 
 
 def test_a_request_is_signed_as_amazon_documents_it():

@@ -185,7 +185,7 @@ def test_the_log_of_a_running_coordinator(tmp_path, style):
     with path.open("wb") as file:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
             for _ in range(3000):
                 try:
                     client.get("/healthz?password=hidden-in-a-query")
@@ -202,7 +202,7 @@ def test_the_log_of_a_running_coordinator(tmp_path, style):
             client.get("/secret-path-of-a-stranger", headers={"Solera-Key": "a-secret-header"})
     finally:
         os.kill(process.pid, signal.SIGINT)
-        process.wait(120)
+        process.wait(600)
     text = path.read_text()
     secrets = [token, invite, invite.rpartition("/")[2], "guessed-token", "a-secret-header"]
     for secret in (*secrets, "hidden-in-a-query", "secret-path-of-a-stranger", "0" * 64):
