@@ -11,6 +11,7 @@ import pytest
 import solera as so
 from solera.core.disclosure.evidence import Persons, Sums
 from solera.core.disclosure.memory import Memory
+from solera.core.disclosure.row_sets import RowSets
 from solera.core.engine import Ask
 from solera.core.gate import POLICIES
 from solera.core.payload import decode, encode
@@ -72,6 +73,19 @@ def test_what_left_is_read_back_as_it_was_written(tmp_path):
     releases.keep(anew)
     assert same(Releases(path).kept, anew)
     assert path.stat().st_mode & 0o077 == 0
+
+
+def test_rows_counted_at_nodes_are_read_back_and_forgotten_with_their_rows(tmp_path):
+    kept = Memory()
+    kept.check_rows(np.arange(40), least=5)
+    sets = RowSets(np.arange(12, dtype=np.int32), np.array([5, 12]))
+    kept.sets = sets
+    Releases(tmp_path / "releases.sqlite").keep(kept.to_payload())
+    again = Memory.from_payload(Releases(tmp_path / "releases.sqlite").kept)
+    assert np.array_equal(again.sets.rows, sets.rows)
+    assert np.array_equal(again.sets.ends, sets.ends)
+    again.check_rows(np.arange(50), least=5)
+    assert len(again.sets) == 0
 
 
 def test_an_ask_that_adds_nothing_costs_no_write(tmp_path):

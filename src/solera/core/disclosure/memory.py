@@ -147,8 +147,8 @@ class Memory:
             "grouped": self.grouped,
             "rows": self.rows,
             "events": self.events,
-            "families": {name: list(pair) for name, pair in self.families.items()},
             "sets": [self.sets.rows, self.sets.ends],
+            "families": {name: list(pair) for name, pair in self.families.items()},
         }
 
     @classmethod
