@@ -80,9 +80,10 @@ class HistBins(Transformer):
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
         width = self.schema_.width
-        known = {"rounds": _PRECISION, "first": first_counts(federation, width)}
-        cuts = quantiles(federation, levels, width, **known)
         numeric = np.array([feature.kind != "categorical" for feature in self.schema_.features])
+        first = first_counts(federation, width)
+        known = {"rounds": _PRECISION, "first": first, "only": numeric}
+        cuts = quantiles(federation, levels, width, **known)
         repeats = np.array([len(np.unique(edges)) < len(edges) for edges in cuts])
         if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere
             spare = np.stack([_between(edges, levels) for edges in cuts])
