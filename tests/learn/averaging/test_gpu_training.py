@@ -10,7 +10,7 @@ import solera as so
 from solera.core.clients import Segments
 from solera.core.rng import stream_keys
 from solera.learn.averaging import models, nn
-from solera.learn.averaging.training import batched, batched_models, devices, recorded
+from solera.learn.averaging.training import batched, batched_models, devices, layout, recorded
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched import train_batched
 from solera.learn.averaging.training.batched_models import Correction
@@ -96,6 +96,32 @@ def test_bfloat16_is_near_float32_and_not_it(model, monkeypatch):
     assert np.allclose(got_losses, losses, rtol=0.05)
 
 
+def test_short_copies_of_weights_follow_the_gradients(monkeypatch):
+    as_on_gpu(monkeypatch)
+    options = {"lr": 0.3, "batch_size": 2, "epochs": 2, "precision": "bfloat16"}
+    got, losses = trained(NETWORKS["kernel 4"], EVEN, TrainingConfig("softmax", **options))
+    # With momentum, if ever so little, weights are shortened anew in every step.
+    anew = TrainingConfig("softmax", momentum=1e-30, **options)
+    wanted, wanted_losses = trained(NETWORKS["kernel 4"], EVEN, anew)
+    assert np.abs(wanted).max() > 0.1
+    assert np.allclose(got, wanted, atol=1e-12)
+    assert np.allclose(losses, wanted_losses, atol=1e-12)
+
+
+@pytest.mark.parametrize("network", [nn.mlp(12, 40, 5), nn.complex_cnn((9, 8, 1), 5)])
+def test_a_gpu_reorders_parameters_by_one_gather(network, monkeypatch):
+    architecture = Architecture(network)
+    order = architecture.training_layout
+    for size in (architecture.layout.size, architecture.layout.trained):
+        vectors = torch.arange(2.0 * size).view(2, size)
+        arranged, restored = order.arrange(vectors), order.restore(vectors)
+        monkeypatch.setattr(layout, "is_gpu", lambda device: True)
+        assert torch.equal(order.arrange(vectors), arranged)
+        assert torch.equal(order.restore(vectors), restored)
+        assert torch.equal(order.restore(vectors[1]), restored[1])
+        monkeypatch.undo()
+
+
 def played_back(monkeypatch):
     """A recorder for a CPU, strict as a graph: work is done on inputs and results of its own."""
     made = []
@@ -163,11 +189,13 @@ def test_compiled_steps_trace_without_a_break(precision, monkeypatch):
 
     monkeypatch.setattr(torch, "compile", traced)
     batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
     architecture = Architecture(NETWORKS["batch normalisation"])
     config = {"loss": "softmax", "lr": 0.01, "batch_size": 3, "precision": precision}
     wanted, _ = trained(architecture, EVEN, TrainingConfig(**config), "float32")
     got, _ = trained(architecture, EVEN, TrainingConfig(compile=True, **config), "float32")
     batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
     torch._dynamo.reset()
     assert np.allclose(got, wanted, atol=1e-5)
 
