@@ -82,7 +82,7 @@ def count(group: ClientGroup, ask: Any) -> Stacked:
     rows = np.stack([_by_owner(own, data.owners, len(group)) for own in known.T], axis=1)
     noised = "privacy" in ask  # every client adds its own noise
     added = not noised and group.adds("below")
-    sizes = np.array([len(X)]) if added else data.sizes  # whole numbers: one sum for all blocks
+    sizes = np.array([len(X)]) if added else data.sizes
     owners = np.repeat(np.arange(len(sizes)), sizes)
     below = np.empty((len(sizes), *edges.shape), dtype=np.int64)
     for j in range(X.shape[1]):
@@ -107,7 +107,7 @@ def count(group: ClientGroup, ask: Any) -> Stacked:
         replies = zip(group, below, rows, strict=True)
         return Stacked.of([_noised_counts(*reply, ask["privacy"]) for reply in replies])
     if added:
-        return Stacked({"rows": rows}, sums={"below": below})
+        return Stacked({"rows": rows}, sums={"below": below[0]})
     return Stacked({"below": below, "rows": rows})
 
 

@@ -302,10 +302,12 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
     sums: dict[str, Any] = {}
     for k, wanted in enumerate(ask["wanted"]):
         if len(wanted) and not noised:
-            added = group.adds(f"tree{k}")  # whole numbers: one sum for all blocks
-            total, of = int(ask["starts"][-1]), np.array([len(rows)]) if added else sizes
-            found = add_up(cells, at[k], of, wanted, summed[k], total)
-            (sums if added else reply)[f"tree{k}"] = found
+            name, total = f"tree{k}", int(ask["starts"][-1])
+            if group.adds(name):
+                everyone = np.array([len(rows)])
+                sums[name] = add_up(cells, at[k], everyone, wanted, summed[k], total)[0]
+            else:
+                reply[name] = add_up(cells, at[k], sizes, wanted, summed[k], total)
     for kept in (scores, at, summed):
         kept.flags.writeable = False  # and so are its parts
     own = list(pairwise(bounds.tolist()))
