@@ -75,6 +75,35 @@ def not_summed(client, ask):
     return summed(client, ask)
 
 
+def _whole(group, ask):
+    replies = _many(group, None)
+    if not replies.sums:
+        return replies if ask["alone"] else Stacked({"h": replies.fields["h"]})
+    total = replies.sums["h"].sum(axis=0, keepdims=True)
+    if ask["alone"]:
+        return Stacked(replies.fields, sums={"h": total})
+    return Stacked({}, sums={"h": total}, replies=len(group))
+
+
+@so.task("test.whole-sums", many=_whole)
+def summed_at_once(client, ask):
+    reply = summed(client, None)
+    return reply if ask["alone"] else {"h": reply["h"]}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("memory", [1 << 20, 20_000])
+def test_whole_numbers_may_be_added_up_over_all_blocks(alone, memory):
+    """With replies of their own beside them or not, in one call for all blocks or in several."""
+    data = so.simulate(np.zeros((300, 2)), clients=150).data
+    fed = so.Federation(LocalEngine(data, memory=memory), seed=0)
+    total = fed.ask("test.whole-sums", {"alone": alone}).fold(Sum())
+    expected = fed.ask("test.no-sums").fold(Sum())
+    assert encode(total["h"]) == encode(expected["h"])
+    assert not alone or total["one"] == 150
+    assert len(fed.meter.records[0].replied) == 150
+
+
 @pytest.mark.parametrize(
     "aggregation", [Sum(), Fields({"one": Sum(), "h": Sum()}), Fields({"h": Sum()}), Extremes()]
 )

@@ -260,7 +260,8 @@ class ClientGroup:
     def adds(self, entry: str) -> bool:
         """Whether the sum of an entry over each of the ``blocks`` is enough of it.
 
-        A ``many=`` task may then give it in :attr:`Stacked.sums` in place of every client's own.
+        A ``many=`` task may then give it in :attr:`Stacked.sums` in place of every client's own; of
+        whole numbers, which add up to the same in any order, one sum over all blocks.
         """
         return self._adds is not None and self._adds(entry)
 

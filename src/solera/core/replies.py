@@ -98,9 +98,7 @@ class Stacked:
         """Encoded size of every reply."""
         if not self._len:
             return np.empty(0, dtype=np.int64)
-        left_out = {
-            key: np.broadcast_to(sum_[0], sum_.shape[1:]) for key, sum_ in self.sums.items()
-        }
+        left_out = {key: np.asarray(sum_[0]) for key, sum_ in self.sums.items()}
         if all(leaf.ndim > 1 or leaf.dtype.kind == "f" for leaf in _leaves(self.fields)):
             size = encoded_size({**self[0], **left_out} if left_out else self[0])
             return np.full(self._len, size, dtype=np.int64)

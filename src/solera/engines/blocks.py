@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,9 +116,9 @@ class Runner:
         if whole and sums is not None and aggregation is not None:
             partials = fold_all(task, batch, sums.bounds.tolist(), aggregation)
             if partials is not None:
-                up = np.split(batch.sizes(), sums.bounds[1:-1])
-                for span, size, partial in zip(spans, up, partials, strict=True):
-                    yield Block(span, size, [], virtual, None, partial)
+                up, ends = batch.sizes(), pairwise(sums.bounds.tolist())
+                for span, (a, b), partial in zip(spans, ends, partials, strict=True):
+                    yield Block(span, up[a:b], [], virtual, None, partial)
                 return
         ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
         places = np.searchsorted(batch.clients, ends).tolist()
@@ -276,6 +277,9 @@ class Runner:
     def _runs(self, costs: IntArray) -> Iterator[slice]:
         """Positions, one after the other, whose costs fit the memory together; at least one."""
         taken = np.cumsum(costs)
+        if len(costs) and taken[-1] <= self.memory:
+            yield slice(0, len(costs))
+            return
         start = 0
         while start < len(costs):
             before = taken[start - 1] if start else 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from solera.core.aggregation import Aggregation
 from solera.core.engine import Ask, Block
 from solera.core.payload import is_finite
@@ -54,13 +57,17 @@ def fold_all(
     assert isinstance(replies, Stacked)
     try:
         partials: list[Any] = [{} for _ in bounds[1:]]
+        if not replies.fields and all(len(sums) == 1 for sums in replies.sums.values()):
+            first = {entry: sums[0] for entry, sums in replies.sums.items()}
+            return [first, *[None] * (len(partials) - 1)]
         if not replies.sums:
             partials = aggregation.fold_blocks(batch, bounds)
         elif replies.fields:
             own = Batch(batch.clients, Stacked(replies.fields))
             partials = aggregation.without(replies.sums).fold_blocks(own, bounds)
         for entry, sums in replies.sums.items():
-            partials = [{**p, entry: sums[i]} for i, p in enumerate(partials)]
+            parts = _of_blocks(sums, len(partials))
+            partials = [{**p, entry: part} for p, part in zip(partials, parts, strict=True)]
     except Exception:  # validate_and_fold finds out whose fault it is
         if replies.sums:
             raise
@@ -68,3 +75,11 @@ def fold_all(
     if task.finite and not replies.sums and not is_finite(partials):
         return None
     return partials
+
+
+def _of_blocks(sums: NDArray[Any], blocks: int) -> list[Any]:
+    """The sums of every block; what is the sum over all of them counts for the first."""
+    if len(sums) == blocks:
+        return list(sums)
+    nothing = np.broadcast_to(np.zeros((), sums.dtype), sums.shape[1:])
+    return [sums[0], *[nothing] * (blocks - 1)]

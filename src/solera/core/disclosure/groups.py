@@ -57,6 +57,10 @@ class Trees(Release):
     kind = "tree"
     says = "trees, and sums along trees or around points, of rows in groups"
 
+    def sees_groups(self, unit: str | None) -> bool:
+        """Whether the task sees the table of groups, for an owner with that unit."""
+        return True
+
     def judge(self, leaving: Leaving) -> Any:
         if leaving.limits.trusted:
             return leaving.reply
@@ -78,8 +82,9 @@ def needs_groups(task: Task, limits: ReleaseLimits | None, payload: Any = None) 
     """
     if limits is None or limits.trusted or task.release is None:
         return False
-    grouped = [isinstance(getattr(r, "inside", r), Trees) for r in task.release]
-    return any(grouped) and not is_noised(payload, limits)
+    inside = [getattr(release, "inside", release) for release in task.release]
+    grouped = any(isinstance(r, Trees) and r.sees_groups(limits.unit) for r in inside)
+    return grouped and not is_noised(payload, limits)
 
 
 class GroupedSource:

@@ -171,11 +171,18 @@ class Units(NamedTuple):
         packed = packed and not counted
         return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
 
-    def unpacked(self, sums: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Σg, Σh and rows of the 2 or 3 sums that clients send."""
-        if self.packed:
+    def unpacked(self, sums: Array) -> tuple[Array, Array, Array]:
+        """Σg, Σh and rows of the 2 or 3 sums that clients send, whole numbers of either type."""
+        if not self.packed:
+            return sums[0], sums[1], sums[-1]
+        if sums.dtype.kind == "i":
             return sums[0], sums[1] >> self.rows, sums[1] & ((1 << self.rows) - 1)
-        return sums[0], sums[1], sums[-1]
+        unit = 2.0**self.rows
+        hessian = sums[1] * (1 / unit)
+        np.floor(hessian, out=hessian)
+        rows = hessian * -unit
+        rows += sums[1]
+        return sums[0], hessian, rows
 
 
 def rounded(g: FloatArray, h: FloatArray, units: Units) -> FloatArray:
@@ -294,8 +301,8 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
     sums: dict[str, Any] = {}
     for k, wanted in enumerate(ask["wanted"]):
         if len(wanted) and not noised:
-            added = group.adds(f"tree{k}")  # whole numbers: whoever adds them up
-            total, of = int(ask["starts"][-1]), group.block_sizes() if added else sizes
+            added = group.adds(f"tree{k}")  # whole numbers: one sum for all blocks
+            total, of = int(ask["starts"][-1]), np.array([len(rows)]) if added else sizes
             found = add_up(cells, at[k], of, wanted, summed[k], total)
             (sums if added else reply)[f"tree{k}"] = found
     for kept in (scores, at, summed):
