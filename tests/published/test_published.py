@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import chi2
 from typer.testing import CliRunner
 
+import solera as so
 from solera.cli.app import app
 from solera.core.errors import UsageError
 from solera.published import (
@@ -22,7 +23,8 @@ from solera.published import (
     tables,
     theses,
 )
-from solera.published.rows import AS_PUBLISHED, OURS, row
+from solera.published.heonn_protocol import THESIS, cross_validated, score_of, split
+from solera.published.rows import AS_PUBLISHED, OURS, quiet, row
 from solera.study import runs
 
 STUDIES = tables.studies()
@@ -245,13 +247,64 @@ def test_energy_on_the_quick_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("shared_data")
 def test_mnist_of_the_thesis_comes_out_to_the_last_digit() -> None:
     """Table 3.16 prints 81.30 %: Keras's own split, not 70/30."""
-    import solera as so
-    from solera.published.heonn_protocol import THESIS, score_of, split
-
     X, y, X_test, y_test = split("mnist")
     assert (len(X), len(X_test)) == (60_000, 10_000)
     model = so.FedHEONN(lam=10.0, **THESIS).fit(so.simulate(X, y, clients=1, seed=0))
     assert round(score_of(model, X_test, y_test), 2) == 81.30
+
+
+DRAWN = [
+    ("Dry Bean", "11520: λ = 10, T = 2, rows 0.4 without, features 0.4 with"),
+    ("Carbon Nanotubes", "8960: λ = 0.01, T = 10, rows 0.5 with, features 0.2 with"),
+    ("Carbon Nanotubes", "11520: λ = 1, T = 75, rows 0.3 with, features 0.1 with"),
+]
+SLOWLY_DRAWN = [
+    (data, name)
+    for data, number in heonn_grid.GRIDS.items()
+    for name in theses.table("000", f"Table {number}").numbers
+    if (data, name) not in DRAWN
+]
+
+
+@pytest.mark.usefixtures("shared_data")
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [*DRAWN, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOWLY_DRAWN)],
+)
+def test_ensembles_of_the_thesis_come_out_to_the_last_digit(data: str, name: str) -> None:
+    """Tables 4.1, 4.3, 4.7 and 4.9, with the draws of the program."""
+    printed = theses.table("000", f"Table {heonn_grid.GRIDS[data]}").numbers[name]
+    lam, ensemble = heonn_grid.options_of(name)
+    numbers = {"activation": "linear"} if data == "Carbon Nanotubes" else {}
+    model = so.FedHEONN(lam=lam, **numbers, **THESIS)
+    with quiet():
+        scores = cross_validated(data, model, ensemble, AS_PUBLISHED)
+    for column, value in (("mean", scores.mean()), ("deviation", scores.std())):
+        if numbers:
+            assert value == pytest.approx(printed[column], rel=1e-4)
+        else:
+            assert value == pytest.approx(printed[column], abs=0.0051)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shared_data")
+def test_accuracies_of_the_energy_tables_come_out_to_the_last_digit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tables 3.13 and 3.16: blocks of the shuffled rows, the program's draws, the MLP's seed."""
+    plain = [
+        case
+        for case in heonn_energy._cases(full=True)
+        if not case.encrypted and case.data != "MNIST-orig"
+    ]
+    monkeypatch.setattr(heonn_energy, "_cases", lambda full: plain)
+    found = [
+        r for r in heonn_energy.run(full=True)
+        if r["protocol"] == AS_PUBLISHED and r["cell"].column == "accuracy"
+    ]  # fmt: skip
+    assert len(found) == 18
+    for r in found:
+        assert r["measured"] == pytest.approx(r["thesis"], abs=0.0051), r["label"]
 
 
 def test_rows_of_the_grid_are_read_as_they_are_written() -> None:

@@ -51,9 +51,13 @@ def test_four_or_five_clients_send_the_large_network(hours):
 @pytest.mark.parametrize("kind", selection_performance.KINDS)
 def test_partitions(kind):
     y = np.arange(6000) % 10
-    found = selection_protocol.partition(kind, 30, 0).assign(6000, y, clients=30, seed=0)
-    classes = [len(np.unique(y[found.rows_of(k)])) for k in range(30)]
-    assert set(classes) == ({2} if kind == "two classes" else {10})
+    for protocol in (AS_PUBLISHED, OURS):
+        rule = selection_protocol.partition(kind, protocol, 30, 0)
+        found = rule.assign(6000, y, clients=30, seed=0)
+        classes = [len(np.unique(y[found.rows_of(k)])) for k in range(30)]
+        assert set(classes) == ({2} if kind == "two classes" else {10})
+        rounded_down = kind == "nearly IID" and protocol == AS_PUBLISHED
+        assert (sum(found.sizes) < 6000) == rounded_down
 
 
 def test_seeds_that_never_arrive_are_told_apart():
@@ -132,19 +136,22 @@ def test_afl_as_published_takes_the_highest():
     assert selection_performance.SETTINGS[1].alphas == (0.75, 0.03, 0.3)
 
 
-def test_rows_as_published_lie_class_after_class_and_stay_so():
+@pytest.mark.parametrize("order", ["class after class", "file"])
+def test_rows_as_published_lie_in_their_order_and_stay_so(order):
     protocol = selection_protocol
     draw = np.random.default_rng(0)
     y = draw.integers(0, 10, 600)
-    X = draw.normal(size=(600, 4)).astype(np.float32)
+    X = np.arange(600, dtype=np.float32)[:, None]
     images = protocol.Images(X, y, X, y, X, y, None)
-    rule = protocol.partition("nearly IID", 5, 0)
-    theirs, ours = (protocol.dealt(images, rule, whose, 5, 0) for whose in (AS_PUBLISHED, OURS))
+    theirs, ours = (
+        protocol.dealt(images, "nearly IID", whose, 5, 0, order) for whose in (AS_PUBLISHED, OURS)
+    )
     for client in range(5):
-        a, b = (data.segments(np.array([client]))[0].y for data in (theirs, ours))
-        assert (np.diff(a) >= 0).all()
-        assert not (np.diff(b) >= 0).all()
-        assert sorted(a) == sorted(b)
+        a, b = (data.segments(np.array([client]))[0] for data in (theirs, ours))
+        sorted_by = [rows.X[:, 0] if order == "file" else rows.y for rows in (a, b)]
+        assert (np.diff(sorted_by[0]) >= 0).all()
+        assert not (np.diff(sorted_by[1]) >= 0).all()
+        assert len(a) < len(b)  # rounded down, class by class
     for whose, shuffled in ((AS_PUBLISHED, False), (OURS, True)):
         model = protocol.learner(None, protocol=whose, rounds=1, per_round=1, select=None)
         assert model.shuffle is shuffled

@@ -27,7 +27,7 @@ from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.coordinator.store.tables import TokenRow  # noqa: E402
 
-SECONDS = 60.0
+SECONDS = 600.0
 
 
 def until(condition):

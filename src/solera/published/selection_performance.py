@@ -18,12 +18,12 @@ from solera.published.selection_protocol import (
     NORMALISED,
     SIMPLE,
     SORTED,
+    UNSHUFFLED,
     Images,
     as_published,
     dealt,
     learner,
     mean,
-    partition,
     read,
     spread,
 )
@@ -52,6 +52,7 @@ DIFFERS = (
 ERRATA = (
     NEARLY_IID,
     NORMALISED,
+    UNSHUFFLED,
     SORTED,
     "The thesis's AFL takes the highest valuations without drawing, so α1 and α2 had no effect.",
     "Its valuation is the training loss of the last epoch, over √n; here it is the loss of the "
@@ -141,8 +142,8 @@ def _selector(setting: Setting, method: str, protocol: str, images: Images) -> S
 def _one(setting: Setting, kind: str, protocol: str, method: str, seed: int, full: bool) -> Row:
     images = _images(setting, method, protocol, full)
     clients, rounds = (setting.clients, setting.rounds) if full else setting.small[:2]
-    rule = partition(kind, clients, seed)
-    fed = simulate(dealt(images, rule, protocol, clients, seed), seed=seed)
+    data = dealt(images, kind, protocol, clients, seed, "class after class")
+    fed = simulate(data, seed=seed)
     model = learner(
         images.model, protocol=protocol, rounds=rounds, per_round=setting.per_round,
         select=_selector(setting, method, protocol, images),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,9 +21,13 @@ NEARLY_IID = (
     "weights U(.4, .6): nearly IID. Both partitions are run; the published figures stand beside "
     "the one that was used."
 )
+UNSHUFFLED = (
+    "FLEX rounds the rows of a class down, and the programs' DataLoader never shuffles; rows as "
+    "published are dealt and read so, too."
+)
 SORTED = (
-    "FLEX lays a client's rows class after class and the programs' DataLoader does not shuffle "
-    "them, so that a batch of 20 holds one class or two. Rows as published lie so, too."
+    "FLEX lays a client's rows class after class, so that a batch of 20 holds one class or two. "
+    "Rows as published lie so, too."
 )
 NORMALISED = (
     "All evaluations on CIFAR-10 used the normalisation of MNIST, and only AFL also trained with "
@@ -89,21 +93,28 @@ def _cut(X: Any, y: Any, X_test: Any, y_test: Any, model: Any, validation: float
     return Images(X[:cut], y[:cut], X[cut:], y[cut:], X_test, y_test, model)
 
 
-def partition(kind: str, clients: int, seed: int) -> Partition:
-    """Who gets which rows."""
+def partition(kind: str, protocol: str, clients: int, seed: int) -> Partition:
+    """Who gets which rows; as published numbers are rounded down, as FLEX does."""
     if kind == "two classes":  # as the text says
         return LabelsPerClient(2)
     weights = np.random.default_rng(seed).uniform(0.4, 0.6, (clients, 10))
-    return LabelWeights(weights / weights.sum(axis=0))
+    return LabelWeights(weights / weights.sum(axis=0), floor=protocol == AS_PUBLISHED)
 
 
-def dealt(images: Images, rule: Partition, protocol: str, clients: int, seed: int) -> FederatedData:
-    """The clients' rows; as published class after class, as FLEX lays them."""
+Order = Literal["class after class", "file"]
+
+
+def dealt(
+    images: Images, kind: str, protocol: str, clients: int, seed: int, order: Order
+) -> FederatedData:
+    """The clients' rows, as published in this order."""
+    rule = partition(kind, protocol, clients, seed)
     assignment = rule.assign(len(images.y), images.y, clients=clients, seed=seed)
     if protocol == AS_PUBLISHED:
+        index = assignment.index
         owner = np.repeat(np.arange(clients), assignment.sizes)
-        by_class = np.lexsort((images.y[assignment.index], owner))
-        assignment = replace(assignment, index=assignment.index[by_class])
+        key = index if order == "file" else images.y[index]
+        assignment = replace(assignment, index=index[np.lexsort((key, owner))])
     return FederatedData.of(images.X, images.y, assignment)
 
 

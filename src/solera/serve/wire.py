@@ -25,6 +25,8 @@ from solera.core.errors import PayloadError
 INLINE = 1 << 16
 """Blobs up to this size travel inside the message that names them, which spares a request."""
 
+MOST_TOLD = 256
+"""Of so many clients a round's note says what each of them told."""
 NO_START = "0" * 32
 """What a client takes for the coordinator's start before it has heard of one."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -297,10 +299,15 @@ class Event(Message):
 
 
 class NewNote(Message):
-    """What a learner has to say of itself."""
+    """What a learner has to say of itself: of a round, of its evaluation, of what the job took.
 
-    event: Literal["round", "evaluated"]
+    ``told`` is the mean loss of each client over its own rows, as far as its replies of the round
+    tell it.
+    """
+
+    event: Literal["round", "evaluated", "cost"]
     facts: Annotated[dict[FactName, float], Meta(max_length=40, examples=[{"loss": 0.41}])]
+    told: Annotated[dict[Number, float], Meta(max_length=MOST_TOLD)] = {}
 
 
 # --- standing jobs -------------------------------------------------------------------------------
@@ -378,9 +385,10 @@ class Enrolled(Message):
 
 
 class Heartbeat(Message, kw_only=True):
-    """What a client is doing, and the line number and hash at the end of its audit log."""
+    """What a client is doing, which Solera it runs, and where its audit log ends: line and hash."""
 
     doing: TaskName = ""
+    version: Annotated[str, Meta(max_length=50, examples=["1.0.0"])] = ""
     head: Annotated[
         tuple[Annotated[int, Meta(ge=0, lt=2**53)], Digest], Meta(examples=[[17, _SHOWN]])
     ]

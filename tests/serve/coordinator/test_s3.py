@@ -26,7 +26,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"}
 KEYS["AWS_SECRET_ACCESS_KEY"] = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 DATA = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(DATA).hexdigest()
-SECONDS = 120
+SECONDS = 600
 
 
 def test_a_request_is_signed_as_amazon_documents_it():
@@ -77,7 +77,7 @@ def server():
         end = time.monotonic() + SECONDS
         while True:
             try:
-                httpx.put(f"{url}/cardio").raise_for_status()
+                httpx.put(f"{url}/cardio", timeout=60).raise_for_status()
                 break
             except httpx.TransportError:
                 assert running.poll() is None, "the S3 server did not start"

@@ -40,6 +40,7 @@ from solera.serve.description import Description, learner_table
 from solera.serve.driver.agreed_rows import AgreedRows
 from solera.serve.driver.published import fetch, publish
 from solera.serve.driver.signatures import Signatures
+from solera.serve.driver.told import Told
 from solera.serve.peers import KnownKeys
 from solera.serve.provenance import Provenance
 
@@ -76,6 +77,7 @@ class HttpEngine:
         self._federation = stored.federation
         self.replayed = False
         """Whether the last ask was made before, by a driver that ended since."""
+        self.told = Told()
         self.signatures = Signatures(connection, stored.federation, job, known or KnownKeys())
 
     @property
@@ -176,7 +178,9 @@ class HttpEngine:
             failures += failed
             batch, failed = batch.without([f for f in misfits if f.client in batch.clients])
             failures += failed
-            yield validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
+            block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
+            self.told.note(ask.task, batch, block.failures)
+            yield block
 
     def _post(self, ask: Ask) -> tuple[str, wire.NewAsk]:
         """Store the ask at the coordinator; the same one again is the same ask."""

@@ -90,7 +90,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.post("/v1/jobs/{job}/notes", dependencies=[asker])
     def add_note(job: Name, new: NewNote) -> dict[str, int]:
         """What a learner has to say, for the job's log."""
-        return {"event": store.log(new.event, time.time(), of=store.job(job), facts=new.facts)}
+        return {"event": store.take_note(store.job(job), new, time.time())}
 
     @routes.post("/v1/jobs/{job}/state", dependencies=[driver])
     def set_state(job: Name, new: NewState) -> dict[str, str]:
