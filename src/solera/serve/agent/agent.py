@@ -91,7 +91,7 @@ class Agent:
         self.place = home.read_place(self.folder)
         self._memory()  # a damaged one is found out now
         self.audit = AuditLog(self.folder / home.LOG, self.identity)
-        self._lock = home.Lock(self.folder)
+        self._lock = home.lock(self.folder)
         self.head = self.audit.head()
         self.held = HeldJobs(self.folder / home.HELD)
         self.attempts = Attempts(self.folder / home.ATTEMPTS)

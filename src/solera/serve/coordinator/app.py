@@ -130,8 +130,8 @@ def create_app(
 
     routers = [
         work_of(coordinator),  # asked for most often, and found first
-        members(coordinator),
         blobs_of(coordinator),
+        members(coordinator),
         jobs_of(coordinator),
         asks_of(coordinator),
     ]

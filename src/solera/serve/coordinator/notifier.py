@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from typing import Any
-
-from starlette.concurrency import run_in_threadpool
 
 LONGEST_WAIT = 30.0
 _LOOK_AGAIN = 0.25
@@ -66,15 +64,15 @@ class Notifier:
     async def until(
         self,
         topic: Hashable,
-        ready: Callable[[], Any],
+        ready: Callable[[], Awaitable[Any]],
         seconds: float,
         *,
         known: Callable[[], Any] = lambda: None,
         missing: Callable[[], int] = lambda: 1,
     ) -> Any:
-        """The first true result of ``ready`` (run in a thread), or its last one when time is up.
+        """The first true result of ``ready``, or its last one when time is up.
 
-        What ``known`` returns, unless it is None, is what ``ready`` would: it costs no thread.
+        What ``known`` returns, unless it is None, is what ``ready`` would: it costs no query.
         ``missing`` tells after a look how many pieces of news it takes until another is worth
         while; what is not told one by one is found a moment later.
         """
@@ -86,7 +84,7 @@ class Notifier:
             try:
                 result = known()
                 if result is None:
-                    result = await run_in_threadpool(ready)
+                    result = await ready()
                 left = end - time.monotonic()
                 if result or left <= 0:
                     return result
@@ -94,7 +92,7 @@ class Notifier:
             finally:
                 self._forget(topic, one)
             if time.monotonic() >= end:
-                return await run_in_threadpool(ready)
+                return await ready()
 
     async def _wait(self, one: _Waiting, wanted: int, seconds: float) -> None:
         """Until so much news has come since before the last look."""

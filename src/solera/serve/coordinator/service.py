@@ -9,7 +9,7 @@ import shutil
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, cast
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -30,13 +30,14 @@ from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.tables import ClientRow, TokenRow
 from solera.serve.identity import (
     UNKNOWN_KEY,
+    Claim,
     Identity,
     NonceCache,
     Unauthorised,
     check_request,
-    claimed_key,
     new_start,
     new_token,
+    read_claim,
     token_hash,
 )
 from solera.serve.wire import INLINE, Job
@@ -251,13 +252,13 @@ class Coordinator:
         self, request: Request, audience: str, body: str | None, seen: NonceCache | None
     ) -> bytes:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        sent = (request.headers, audience, request.method, path, body)
+        sent = (_claim(request), audience, request.method, path, body)
         admitted = getattr(request.state, "admitted", None) == audience
         return check_request(*sent, time.time(), seen, start=self.start, verified=admitted)
 
     async def _claimed_client(self, request: Request) -> ClientRow:
         """The client whose key a request names. Strangers cost no query, but one a second."""
-        key = claimed_key(request.headers)
+        key = bytes.fromhex(_claim(request).key)
         client = self._clients.get(key)
         if client is None and key not in self._keys:
             async with self._looking:
@@ -381,6 +382,13 @@ class Coordinator:
         if over or (late and self.clock.believed()):
             reason = f"no reply before the deadline of the {'job' if over else 'ask'}"
             self.store.fail_open(job, sequence, "late", reason, now)
+
+
+def _claim(request: Request) -> Claim:
+    """Who is said to have signed a request; its headers are read once."""
+    if not hasattr(request.state, "claim"):
+        request.state.claim = read_claim(request.headers)
+    return cast(Claim, request.state.claim)
 
 
 def uploader(who: ClientRow | None, request: Request | None = None) -> str:

@@ -73,7 +73,7 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
         ends = [end - time.time() for end in (ask.deadline, stored_job.deadline) if end is not None]
         limit = min([wait, *(max(0.0, left) + 0.01 for left in ends)])
         news: Replies | None = await coordinator.notifier.until(
-            job, look, limit, missing=lambda: missing
+            job, lambda: run_in_threadpool(look), limit, missing=lambda: missing
         )
         return news or Replies(False, [])
 

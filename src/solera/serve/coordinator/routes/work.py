@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import UsageError
+from solera.serve.coordinator.batches import Batches
 from solera.serve.coordinator.body import received_body
 from solera.serve.coordinator.routes.messages import MessageRoute, Name, Signature
 from solera.serve.coordinator.service import Coordinator, Refused, uploader
@@ -22,6 +23,7 @@ def work_of(coordinator: Coordinator) -> APIRouter:
     """The routes of the clients' agents."""
     routes = APIRouter(tags=["work"], route_class=MessageRoute)
     store = coordinator.store
+    adding = Batches(store.add_replies)
     Client = Annotated[ClientRow, Depends(coordinator.client)]
 
     @routes.get("/v1/work")
@@ -31,7 +33,7 @@ def work_of(coordinator: Coordinator) -> APIRouter:
         coordinator.heard[me] = time.time()
         pending = coordinator.pending
         asks = await coordinator.notifier.until(
-            me, lambda: pending.look(me), wait, known=lambda: pending.known(me)
+            me, lambda: pending.find(me), wait, known=lambda: pending.known(me)
         )
         return Work(asks)
 
@@ -52,24 +54,31 @@ def work_of(coordinator: Coordinator) -> APIRouter:
             raise Refused(f"client {who.name}", "a reply that it did not sign")
         return asked
 
+    async def add(job: str, sequence: int, who: ClientRow, new: NewReply) -> dict[str, bool]:
+        """Store a reply that was checked, and whose blob is here."""
+        stored = await adding((job, sequence, who.federation, who.id, new, time.time()))
+        coordinator.uploads.settle(uploader(who), new.digest)
+        coordinator.notifier.notify(job)
+        return {"stored": stored}
+
     @routes.post("/v1/jobs/{job}/asks/{sequence}/reply")
-    def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:
+    async def reply(job: Name, sequence: int, who: Client, new: NewReply) -> dict[str, bool]:
         """A client's answer, signed for this ask; the same again changes nothing.
 
         It may name a blob that the client has uploaded itself, and no other.
         """
-        check(job, sequence, who, new)
-        owner = uploader(who)
-        if new.digest is not None and new.frame is not None:
-            coordinator.keep(new.digest, new.frame)
-        elif new.status == "ok" and (owner, new.digest) not in coordinator.uploads:
-            raise UsageError("the reply's blob was not uploaded")
-        if new.digest is not None and coordinator.blobs.size(new.digest) != new.size:
-            raise UsageError("the reply's blob has another size than the reply says")
-        stored = store.add_reply(job, sequence, who.federation, who.id, new, time.time())
-        coordinator.uploads.settle(owner, new.digest)
-        coordinator.notifier.notify(job)
-        return {"stored": stored}
+
+        def check_blob() -> None:
+            check(job, sequence, who, new)
+            if new.digest is not None and new.frame is not None:
+                coordinator.keep(new.digest, new.frame)
+            elif new.status == "ok" and (uploader(who), new.digest) not in coordinator.uploads:
+                raise UsageError("the reply's blob was not uploaded")
+            if new.digest is not None and coordinator.blobs.size(new.digest) != new.size:
+                raise UsageError("the reply's blob has another size than the reply says")
+
+        await run_in_threadpool(check_blob)
+        return await add(job, sequence, who, new)
 
     @routes.put("/v1/jobs/{job}/asks/{sequence}/reply")
     async def reply_with(
@@ -77,21 +86,17 @@ def work_of(coordinator: Coordinator) -> APIRouter:
     ) -> dict[str, bool]:
         """The same for an answer whose blob is the body of this request."""
 
-        def store_it(received: Received) -> bool:
+        def take(received: Received) -> NewReply:
             digest, size = received.digest, received.size
             new = NewReply(status="ok", digest=digest, size=size, signature=signature)
-            owner = uploader(who)
             if check(job, sequence, who, new).is_open:  # one that is answered takes no more bytes
-                coordinator.make_room(owner, digest, size, size)
+                coordinator.make_room(uploader(who), digest, size, size)
                 coordinator.blobs.take(received)
-            stored = store.add_reply(job, sequence, who.federation, who.id, new, time.time())
-            coordinator.uploads.settle(owner, digest)
-            return stored
+            return new
 
         async with received_body(request, coordinator.blobs) as received:
-            stored = await run_in_threadpool(store_it, received)
-        coordinator.notifier.notify(job)
-        return {"stored": stored}
+            new = await run_in_threadpool(take, received)
+        return await add(job, sequence, who, new)
 
     # --- contributions to standing jobs ---
 
