@@ -288,7 +288,8 @@ class Swarm:
     def __init__(self, network: Network, agents: int, size: int) -> None:
         self.network, self.agents, self.size = network, agents, size
         self.errors: list[str] = []
-        self._start = NO_START
+        self._starts: dict[bytes, str] = {}
+        """Of each agent: workers have each their own."""
         self._ready = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -358,7 +359,8 @@ class Swarm:
         digest, federation = hashlib.sha256(data).hexdigest(), self.network.federation
         kind = "application/octet-stream" if content is None else "application/json"
         for pause in (0.1, 0.4, 1.6, None):  # as an agent does when a connection was closed
-            sent = (identity, federation, method, path, digest, time.time(), self._start)
+            start = self._starts.get(identity.sign_key, NO_START)
+            sent = (identity, federation, method, path, digest, time.time(), start)
             headers = {**sign_request(*sent), "Content-Type": kind}
             try:
                 response = await http.request(method, path, content=data, headers=headers)
@@ -368,7 +370,7 @@ class Swarm:
                 await asyncio.sleep(pause)
                 continue
             if response.status_code == 401 and "start" in response.json():
-                self._start = response.json()["start"]
+                self._starts[identity.sign_key] = response.json()["start"]
                 continue
             break
         if response.status_code != 200:

@@ -140,6 +140,7 @@ def test_a_federation_from_invitation_to_audit(url: str) -> None:
     rows = ("--data", "rows.csv", "--target", "ill", "--policy", "policy.toml")
     code, out, err = end(start("join", url, "--token", token, *rows, "--once", "--wait", "0"))
     assert code == 0, err
+    assert "warning: `ps` shows --token to everybody; use --token-file" in err
     assert "north, of federation cardio" in out
     assert "policy" in out
     assert "answered 0 asks" in out

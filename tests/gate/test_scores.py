@@ -186,3 +186,18 @@ def test_an_evaluation_of_numbers_says_whose_sums_are_missing():
     assert found.counts["rows"] == found.untold == 40
     assert "counts of 40 of 40 rows withheld" in repr(found)
     assert model.evaluate(so.simulate(Z, far, clients=1, test=0.5)).untold == 0
+
+
+def test_errors_are_means_over_the_rows_whose_sums_arrived():
+    rng = np.random.default_rng(2)
+    Z = rng.normal(size=(120, 2))
+    y = Z[:, 0] + 0.1 * rng.normal(size=120)
+    model = so.FedHEONN(activation="linear").fit(so.simulate(Z, y, clients=1))
+    far = np.where(np.arange(120) == 7, 1e6, y)  # outweighs all others of its client
+    thirds = so.partitions.Explicit([np.arange(k, 120, 3).tolist() for k in range(3)])
+    gated = so.simulate(Z, far, clients=3, partition=thirds, policy="training")
+    found = model.evaluate(gated, "train")
+    plain = model.evaluate(so.simulate(Z, far, clients=3, partition=thirds), "train")
+    others = [each["mse"] for client, each in plain.clients.items() if client != 7 % 3]
+    assert (found.counts["rows"], found.untold) == (120, 40)
+    assert found["mse"] == pytest.approx(np.mean(others), rel=1e-6)

@@ -226,7 +226,7 @@ def _story(folder, network, browser, programs):
     owner.wait("h1:has-text('Today')")
     until(lambda: owner.page.reload() and "being read" not in owner.page.inner_text("main"))
     shown = owner.page.inner_text("main")
-    assert "works" in shown
+    assert "runs" in shown
     assert EVIL in shown
     owner.check()
     owner.press("Waiting")
@@ -260,6 +260,8 @@ def _story(folder, network, browser, programs):
                  "/federations/cardio/compare?job.risk=on", "/accounts", "/"):  # fmt: skip
         page.goto(network.url + path)
         ada.check()
+    page.goto(f"{network.url}/federations/cardio")
+    assert page.locator(f"td:text-is('{so.__version__}')").count() == 2
     page.goto(f"{network.url}/federations/cardio/data")
     assert EVIL in page.inner_text("main")
     assert "120" in page.inner_text("main")
@@ -278,7 +280,7 @@ def _story(folder, network, browser, programs):
     agents["north"].terminate()
     agents["north"].wait(300)
     owner.press("Leave")
-    owner.wait("text=Write cardio to say")
+    owner.wait("text=To confirm, write the name of the federation: cardio")
     owner.check()
     owner.write("federation", "cardio")
     with owner.page.expect_navigation():
@@ -294,7 +296,10 @@ def _story(folder, network, browser, programs):
 
 def _token(person):
     person.wait("h1:has-text('is invited')")
-    return re.search(r"--token (\S+)", person.page.inner_text("pre"))[1]
+    token = person.page.inner_text("#invitation")
+    saved = person.download(f"Save it as {token.split('/')[0]}-{token.split('/')[1]}.invitation")
+    assert Path(saved.path()).read_text() == token
+    return token
 
 
 def _table(path, seed):

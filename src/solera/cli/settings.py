@@ -48,6 +48,13 @@ def hidden_from_ps(context: typer.Context, parameter: typer.CallbackParam, value
     return value
 
 
+def warn_of_ps(context: typer.Context, name: str, instead: str) -> None:
+    """Say it if a secret came from the command line."""
+    source = context.get_parameter_source(name)
+    if source is not None and source.name == "COMMANDLINE":
+        typer.echo(f"warning: `ps` shows --{name} to everybody; {instead}", err=True)
+
+
 CoordinatorConfig = Annotated[Path | None, _config("coordinator")]
 AgentConfig = Annotated[Path | None, _config("agent")]
 Database = Annotated[

@@ -36,6 +36,7 @@ from solera.learn.count_metrics import (
     rows_counted,
     rows_untold,
     summed,
+    told,
 )
 from solera.learn.judging import count_rows, judge_rows
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
@@ -65,9 +66,10 @@ class Evaluation:
     can be from the one given, and ``scores`` and ``client_scores`` give the curves.
 
     ``untold``: rows whose counts their owners withheld, or replaced by earlier ones, because too
-    few rows stand behind them; the metrics are of the others, and with many untold far from those
-    of all rows. How many *counts* were withheld cannot be told: a single row would change that
-    number. Counts of labels are known to be withheld only where a client tells none.
+    few rows stand behind them; the metrics are of the others (errors of numbers where clients are
+    asked one by one), and with many untold far from those of all rows. How many *counts* were
+    withheld cannot be told: a single row would change that number. Counts of labels are known to be
+    withheld only where a client tells none.
     """
 
     metrics: dict[str, float]
@@ -164,10 +166,11 @@ def evaluate(
         if per_client:
             ids, counts = replies.fold(Gather())
             total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
+            judged = told(counts)
             each = _by_client(ids, counts)
             untold = rows_untold(counts)
         else:
-            total = replies.fold(Sum())
+            judged = total = replies.fold(Sum())
             untold = rows_untold(map_leaves(lambda leaf: np.asarray(leaf)[None], total))
         if grid is not None and np.any(rows_counted(total)):
             found = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
@@ -181,7 +184,7 @@ def evaluate(
     names = dict(enumerate(federation.names)) if per_client else {}
     each = {client: found | counted.clients.get(client, {}) for client, found in each.items()}
     return Evaluation(
-        {**metrics_of(total), **counted.metrics},
+        {**metrics_of(judged), **counted.metrics},
         each,
         total,
         names,

@@ -74,13 +74,20 @@ class JobSpec:
     def _evaluation_asks(self) -> Plan:
         if isinstance(self.learner, VerticalLearner):
             return self.learner.evaluation_plan(self.evaluate)
-        scores = score_asks(self.learner, self.evaluate, ScoreGrid()) if self.scores else ()
-        return in_turn(evaluation_asks(self.learner, self.evaluate), scores)
+        asks = evaluation_asks(self.learner, self.evaluate)
+        if self.counts_scores:
+            asks = in_turn(asks, score_asks(self.learner, self.evaluate, ScoreGrid()))
+        return asks
 
     @property
     def evaluates(self) -> bool:
         """Whether clients judge the model at the end."""
         return bool(self.evaluate) and not self.standing and isinstance(self.learner, Predictor)
+
+    @property
+    def counts_scores(self) -> bool:
+        """Whether clients count scores, too; the parties of a vertical federation do not."""
+        return self.scores and self.evaluates and not isinstance(self.learner, VerticalLearner)
 
     def describe(self, toml: str) -> Description:
         """What owners approve; ``toml`` is the file that declares the job."""

@@ -385,9 +385,10 @@ class Enrolled(Message):
 
 
 class Heartbeat(Message, kw_only=True):
-    """What a client is doing, and the line number and hash at the end of its audit log."""
+    """What a client is doing, which Solera it runs, and where its audit log ends: line and hash."""
 
     doing: TaskName = ""
+    version: Annotated[str, Meta(max_length=50, examples=["1.0.0"])] = ""
     head: Annotated[
         tuple[Annotated[int, Meta(ge=0, lt=2**53)], Digest], Meta(examples=[[17, _SHOWN]])
     ]

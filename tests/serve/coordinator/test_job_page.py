@@ -234,6 +234,37 @@ def test_energy_bytes_and_epsilon_say_who_counted_them(site):
     )
 
 
+# --- other pages ---
+
+
+def test_an_address_without_a_page_says_so_to_people_and_to_programs(site):
+    client = site[0]
+    answer = client.get("/nowhere", headers={"Accept": "text/html,*/*"})
+    assert answer.status_code == 404
+    assert "There is no page at this address." in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert client.get("/v1/nowhere").json() == {"detail": "Not Found"}
+
+
+def test_the_log_is_searched_by_the_name_of_a_client(site):
+    client, store, _ = site
+    store.log("refused", NOW, federation="cardio", client=2, reason="too few rows")
+    store.log("refused", NOW, federation="cardio", client=3, reason="another one")
+    for wanted in ("site 2", "2"):
+        text = client.get("/log", params={"client": wanted}).text
+        assert "too few rows" in text
+        assert "<td>site 2</td>" in text
+        assert "another one" not in text
+    assert "No event fits." in client.get("/log", params={"client": "nobody"}).text
+
+
+def test_a_client_is_shown_with_the_version_that_it_said_last(site):
+    client, store, _ = site
+    store.heartbeat("cardio", 1, NOW, "", (1, "0" * 64), "2.7.1")
+    store.heartbeat("cardio", 1, NOW, "", (1, "0" * 64))
+    assert client.get("/federations/cardio").text.count("<td>2.7.1</td>") == 1
+
+
 # --- comparison ---
 
 

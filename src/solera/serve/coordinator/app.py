@@ -30,7 +30,7 @@ from solera.serve.coordinator.service import UPLOADS, Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.web.pages import pages_of
+from solera.serve.coordinator.web.pages import no_such_page, pages_of
 from solera.serve.identity import Identity, Unauthorised
 
 _CACHED_SECONDS = 0.5
@@ -95,6 +95,13 @@ def create_app(
     @app.exception_handler(TooMany)
     async def refused(request: Request, error: Refused | Unauthorised | TooMany) -> Response:
         return coordinator.refusal(error)
+
+    @app.exception_handler(404)
+    async def nowhere(request: Request, error: Exception) -> Response:
+        """A page for a browser, and for programs what they can read."""
+        if "text/html" in request.headers.get("accept", ""):
+            return no_such_page()
+        return JSONResponse({"detail": "Not Found"}, status_code=404)
 
     @app.exception_handler(RequestValidationError)
     async def unclear(request: Request, error: RequestValidationError) -> Response:

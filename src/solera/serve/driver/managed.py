@@ -84,8 +84,8 @@ def _evaluate(
 ) -> None:
     if not (spec.evaluates and isinstance(learner, Predictor)):
         return
-    counted = {"scores": True} if spec.scores and gives_scores(learner) else {}
-    found = learner.evaluate(federation, spec.evaluate, per_client=False, **counted)
+    scores = spec.counts_scores and gives_scores(learner)
+    found = learner.evaluate(federation, spec.evaluate, per_client=False, scores=scores)
     _note(connection, job, wire.NewNote("evaluated", _numbers(found.metrics)))
 
 

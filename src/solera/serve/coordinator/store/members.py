@@ -157,14 +157,22 @@ class Members(Base):
         return set(self._scalars(select(clients.c.sign_key)))
 
     def heartbeat(
-        self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
+        self,
+        federation: str,
+        id: int,
+        now: float,
+        doing: str,
+        head: tuple[int, str],
+        version: str = "",
     ) -> None:
-        """The client says what it does and where its audit log ends.
+        """The client says what it does, where its audit log ends, and, at times, its version.
 
         A log only grows: one that goes back, or ends otherwise at the same line, is noted,
         some times a day, and the head that it had stays, to convict it.
         """
         values: dict[str, object] = {"seen": now, "doing": plain(doing), "head": list(head)}
+        if version:
+            values["version"] = plain(version)
         with self._write() as connection:
             known = find_client(connection, federation, id).head
             if known is not None and head[0] <= known[0] and list(head) != known:

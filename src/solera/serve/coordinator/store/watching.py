@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from solera.serve.coordinator.store.base import Base
+from solera.serve.coordinator.store.base import Base, count_rows
 from solera.serve.coordinator.store.events import TOLD
 from solera.serve.coordinator.store.tables import OPEN, asks, clients, deliveries, events, jobs
 
@@ -59,10 +59,12 @@ class Watching(Base):
 
         Of more than ``most`` rounds so many are left out between two that fewer remain.
         """
-        every = select(events.c.id).filter_by(job=job, event=TOLD).where(events.c.id > after)
-        numbers = self._scalars(every.order_by(events.c.id.desc()))
-        chosen = numbers[:: -(-len(numbers) // most) or 1]
+        from_last = func.row_number().over(order_by=events.c.id.desc()).label("place")
+        since = select(events.c.id, from_last).filter_by(job=job, event=TOLD)
+        every = since.where(events.c.id > after).subquery()
         with self._read() as connection:
+            step = -(-count_rows(connection, every) // most) or 1
+            chosen = select(every.c.id).where((every.c.place - 1) % step == 0)
             rows = select(events.c.id, events.c.facts).where(events.c.id.in_(chosen))
             return [(id, facts) for id, facts in connection.execute(rows.order_by(events.c.id))]
 

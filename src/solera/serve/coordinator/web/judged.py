@@ -28,7 +28,7 @@ from solera.serve.wire import Job
 
 _MOST_CLASSES = 30
 _MOST_LINES = 24
-"""Clients with a line of their own; the band is of all of them."""
+"""Clients whose curves are drawn, those with the most rows."""
 _LONGEST_NAME = 40
 _MODEL_BYTES = 1 << 24
 _LEFT, _TOP, _SIDE = 40, 10, 240
@@ -146,14 +146,16 @@ def _panels(ask: Any, answers: Mapping[int, dict[str, Any]]) -> list[Panel]:
     all_ = _curves(high.sum(axis=0), low.sum(axis=0), edges)
     if all_ is None:
         return []
-    large = np.flatnonzero(high.sum(axis=3).min(axis=(1, 2)) >= SMALLEST_COUNT)
+    rows = high.sum(axis=3)
+    large = np.flatnonzero(rows.min(axis=(1, 2)) >= SMALLEST_COUNT)
+    large = large[np.argsort(-rows[large, 0].sum(axis=1), kind="stable")][:_MOST_LINES]
     each = [c for i in large if (c := _curves(high[i], low[i], edges)) is not None]
     return [
         _panel("ROC", "false positive rate", "true positive rate", all_, each, "roc"),
         _panel("Precision and recall", "recall", "precision", all_, each, "precision"),
         Panel(
             "Calibration", "mean score", "share of positives", _calibration(all_),
-            [_calibration(c) for c in each[:_MOST_LINES]] if len(each) > 1 else [], "", True,
+            [_calibration(c) for c in each] if len(each) > 1 else [], "", True,
         ),
     ]  # fmt: skip
 
@@ -168,7 +170,7 @@ def _panel(title: str, x: str, y: str, all_: Curves, each: Sequence[Curves], of:
     lines: list[str] = []
     band = ""
     if len(each) > 1:
-        lines = [_points(GRID, line) for line in heights[:_MOST_LINES]]
+        lines = [_points(GRID, line) for line in heights]
         there = np.concatenate([GRID, GRID[::-1]])
         band = _points(there, np.concatenate([heights.min(axis=0), heights.max(axis=0)[::-1]]))
     return Panel(title, x, y, _points(GRID, getattr(all_, of)), lines, band, of == "roc")

@@ -23,6 +23,19 @@ MOST = 200
 """Pages that may be open at once; more are told to come back."""
 
 
+MOST_LINES = 24
+"""Of more clients the losses of a round are told by three of them, in words instead of names."""
+
+
+def spread(facts: dict[str, Any]) -> dict[str, Any]:
+    """What clients told in a round; of many the lowest, the middle and the highest loss."""
+    losses = sorted(facts["loss"].values())
+    if len(losses) <= MOST_LINES:
+        return facts
+    three = {"lowest": losses[0], "middle": losses[len(losses) // 2], "highest": losses[-1]}
+    return {"round": facts["round"], "loss": three}
+
+
 @dataclass
 class _Seen:
     """What was found out last about a job."""
@@ -86,7 +99,8 @@ class Live:
         rounds = [] if before is None else before.rounds
         rounds = rounds + store.rounds(name, len(rounds))
         told = [] if before is None else before.told
-        told = (told + store.told(name, _MOST_TOLD, told[-1][0] if told else 0))[-_MOST_TOLD:]
+        since = store.told(name, _MOST_TOLD, told[-1][0] if told else 0)
+        told = [*told, *((number, spread(facts)) for number, facts in since)][-_MOST_TOLD:]
         job = store.job(name)
         going_on = job.state in words.GOING_ON
         awaited = store.awaited(job.federation, name) if going_on else []

@@ -8,6 +8,7 @@ import time
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from markupsafe import Markup
 
 from solera.serve.coordinator.service import Coordinator
@@ -15,6 +16,7 @@ from solera.serve.coordinator.store.base import NotFound
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.watching import COST, EVALUATED, Taken
 from solera.serve.coordinator.web import words
+from solera.serve.coordinator.web.live import spread
 from solera.serve.coordinator.web.visitors import Visitor
 from solera.serve.web.rendering import size
 from solera.serve.wire import Job
@@ -63,6 +65,7 @@ def federation(store: Store, name: str) -> dict[str, Any]:
             "key": row.sign_key.hex(),
             "seen": row.seen,
             "present": _is_present(row.seen),
+            "version": row.version or "–",
             "revoked": row.revoked,
             "reason": row.reason,
             "words": words.of_client(row.doing or "", by_client.get(row.id, [])),
@@ -122,7 +125,7 @@ def told(store: Store, job: Job, names: dict[int, str]) -> dict[str, Any]:
     return {
         "known": found[-1][0] if found else 0,
         "names": {c: names[c] for c in job.clients or names if c in names},
-        "rounds": [facts for _, facts in found],
+        "rounds": [spread(facts) for _, facts in found],
     }
 
 
@@ -179,7 +182,7 @@ def _estimated_end(store: Store, job: Job, learner: Any, done: int) -> float | N
 
 def safe_json(content: Any) -> Any:
     """JSON for a data block of a page: nothing in it ends the block."""
-    text = json.dumps(content)
+    text = msgspec.json.encode(content).decode()
     for sign, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(sign, code)
     return Markup(text)
@@ -231,11 +234,17 @@ def way_out(reason: str) -> str:
 
 
 def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any]:
-    """The newest events that a visitor may see."""
+    """The newest events that a visitor may see; a client is searched by its name or number."""
+    store = coordinator.store
     text = {name: given.get(name, "").strip() for name in ("job", "event", "actor", "client")}
-    found = coordinator.store.events(
-        newest=True, limit=_MOST_EVENTS, federation=visitor.federation,
-        client=_number(text["client"]), before=_number(given.get("before", "")),
+    names = {f: store.client_names(f) for f in store.federations() if visitor.sees(f)}
+    federation, client = visitor.federation, _number(text["client"])
+    if text["client"] and client is None:
+        called = [(f, c) for f, known in names.items() for c in known if known[c] == text["client"]]
+        federation, client = called[0] if called else (federation, -1)
+    found = store.events(
+        newest=True, limit=_MOST_EVENTS, federation=federation,
+        client=client, before=_number(given.get("before", "")),
         job=text["job"] or None, event=text["event"] or None, actor=text["actor"] or None,
     )  # fmt: skip
     events = [
@@ -244,7 +253,9 @@ def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any
             "event": e.event,
             "federation": e.federation,
             "job": e.job,
-            "client": e.client,
+            "client": ""
+            if e.client is None
+            else names.get(e.federation, {}).get(e.client, e.client),
             "reason": e.reason,
             "details": ", ".join(f"{k} {v}" for k, v in (e.facts or {}).items())[:200],
         }
@@ -255,7 +266,7 @@ def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any
         "events": events,
         **text,
         "older": urlencode(older) if len(found) == _MOST_EVENTS else "",
-        "head": coordinator.store.signed_head(),
+        "head": store.signed_head(),
         "log_problem": coordinator.log_problem,
     }
 

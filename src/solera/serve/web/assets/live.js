@@ -18,7 +18,6 @@ function table(rounds) {
 }
 
 const STROKES = ["--accent", "--bad", "--good", "--wait", "--quiet"];
-const MOST_LINES = 24;
 const MOST_ROUNDS = 240;
 
 function stroke(i) {
@@ -50,11 +49,12 @@ function drawRounds(place, rounds) {
   return plotted(place, series, data, []);
 }
 
-// The lowest, the highest and the middle of what clients told, and a thin line of each of a few.
+// The lowest, the highest and the middle of what clients told, and a thin line of each. Of many
+// clients the server tells just these three.
 function drawClients(place, told) {
   const clients = [...new Set(told.rounds.flatMap((facts) => Object.keys(facts.loss)))];
   const sorted = told.rounds.map((facts) => Object.values(facts.loss).sort((a, b) => a - b));
-  const lines = clients.length <= MOST_LINES ? clients : [];
+  const lines = clients.filter((client) => /^[0-9]+$/.test(client));
   const data = [
     told.rounds.map((facts) => facts.round),
     sorted.map((losses) => losses[0] ?? null),
