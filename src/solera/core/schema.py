@@ -114,7 +114,7 @@ def class_codes(labels: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
     """
     labels = np.asarray(labels)
     if _are_codes(labels, classes):
-        return labels.astype(np.int64)
+        return np.array(labels, dtype=np.int64)
     codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     if len(labels) and (not len(classes) or (classes[codes] != labels).any()):
         raise DataError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solera.core.aggregation import Aggregation
+from solera.core.clients import IntArray
 from solera.core.engine import Ask, Block
 from solera.core.payload import is_finite
 from solera.core.replies import Batch, Failure, Stacked
@@ -55,31 +55,26 @@ def fold_all(
     """The partials of all blocks of stacked replies in one call; None where one may be unsound."""
     replies = batch.payloads
     assert isinstance(replies, Stacked)
+    if replies.sums:
+        return _with_sums(replies, batch.clients, bounds, aggregation)
     try:
-        partials: list[Any] = [{} for _ in bounds[1:]]
-        if not replies.fields and all(len(sums) == 1 for sums in replies.sums.values()):
-            first = {entry: sums[0] for entry, sums in replies.sums.items()}
-            return [first, *[None] * (len(partials) - 1)]
-        if not replies.sums:
-            partials = aggregation.fold_blocks(batch, bounds)
-        elif replies.fields:
-            own = Batch(batch.clients, Stacked(replies.fields))
-            partials = aggregation.without(replies.sums).fold_blocks(own, bounds)
-        for entry, sums in replies.sums.items():
-            parts = _of_blocks(sums, len(partials))
-            partials = [{**p, entry: part} for p, part in zip(partials, parts, strict=True)]
+        partials = aggregation.fold_blocks(batch, bounds)
     except Exception:  # validate_and_fold finds out whose fault it is
-        if replies.sums:
-            raise
         return None
-    if task.finite and not replies.sums and not is_finite(partials):
-        return None
-    return partials
+    return None if task.finite and not is_finite(partials) else partials
 
 
-def _of_blocks(sums: NDArray[Any], blocks: int) -> list[Any]:
-    """The sums of every block; what is the sum over all of them counts for the first."""
-    if len(sums) == blocks:
-        return list(sums)
-    nothing = np.broadcast_to(np.zeros((), sums.dtype), sums.shape[1:])
-    return [sums[0], *[nothing] * (blocks - 1)]
+def _with_sums(
+    replies: Stacked, clients: IntArray, bounds: list[int], aggregation: Aggregation
+) -> list[Any]:
+    """The same where some entries were added up already: they count for the first block."""
+    others = len(bounds) - 2
+    if not replies.fields:
+        return [dict(replies.sums), *[None] * others]
+    own = Batch(clients, Stacked(replies.fields))
+    first, *rest = aggregation.without(replies.sums).fold_blocks(own, bounds)
+    nothing = {
+        entry: np.broadcast_to(np.zeros((), total.dtype), total.shape)
+        for entry, total in replies.sums.items()
+    }
+    return [{**first, **replies.sums}, *({**partial, **nothing} for partial in rest)]
