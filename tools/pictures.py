@@ -55,7 +55,7 @@ _JOBS = (
     ("heonn-0", _HEONN, 0),
     ("heonn-1", _HEONN, 1),
 )
-_TALLEST = 1700
+_TALLEST = 2400
 """Pixels: of a longer page the beginning is shown."""
 
 

@@ -231,6 +231,27 @@ def test_counts_at_nodes_that_are_not_compared_tell_a_few_rows(monkeypatch):
     assert hostile.leak().rows < 3
 
 
+def test_counts_at_nodes_are_those_of_rows_where_many_are():
+    rows, y, schema = rows_of("classes", 3)
+    owner = Owner(table(rows, y, schema), find_limits("training"))
+    ask = {**count_ask(stump(0.0)), "sizes": np.array([5, 5, 5, 3]), "width": 4}
+    told = owner.ask("trees.count", ask)["counts"]
+    plain, became = owner.ungated["counts"], owner.gate.outcome["counts"]
+    many = (plain >= 5) & (became == 0)
+    assert many.sum() > 4
+    assert np.array_equal(told[many], plain[many])
+    kinds = slice(18, 22)  # the column of categories: few rows are left over
+    assert (told[:, kinds].sum(axis=1) > plain[:, kinds].sum(axis=1) - 5).all()
+    assert not told[plain.sum(axis=1, keepdims=True).repeat(22, axis=1) == 0].any()
+
+
+def test_more_counts_than_an_ask_may_have_are_refused(monkeypatch):
+    monkeypatch.setattr("solera.core.disclosure.node_counts._MOST", 10)
+    owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
+    assert owner.ask("trees.count", count_ask(stump(0.0))) == REFUSED
+    assert "too many" in owner.why
+
+
 def test_an_owner_who_counts_persons_shows_groups_at_nodes():
     limits = replace(find_limits("training"), unit="person")
     assert needs_groups(find_task("trees.count"), limits)

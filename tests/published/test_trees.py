@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import solera as so
+from solera.learn.trees.id3 import grow_id3
 from solera.published import tables, trees
 from solera.published.rows import AS_PUBLISHED, OURS
+from solera.published.tree_categories import categorised
 from solera.study.run.progress import Progress
 
 folder = Path(os.environ.get("SOLERA_DATA", "nowhere"))
@@ -114,6 +116,48 @@ def test_the_table_of_the_study(monkeypatch):
     assert len(figure) == 2 * len(trees.PERCENTILES)
     assert figure[0]["note"] == "50 trees kept"
     assert all(r["thesis"] is None and 0 < r["measured"] <= 100 for r in figure)
+
+
+def test_a_chain_of_merged_id3_trees_leaves_the_last_one() -> None:
+    """As in the program: its conditions, its leaves halfway towards the mean leaf of the others."""
+    X = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 3)
+    trees_ = [
+        grow_id3(X, y, np.array([2, 2]), 2, max_depth=2)
+        for y in (X[:, 0].astype(int), np.ones(12, int))
+    ]
+
+    class Learned:
+        clients_, local_trees_ = np.arange(3), [*trees_, trees_[0]]
+        kept_ = np.array([0, 1])
+
+    merged = trees._last_of(Learned())  # of the second tree, always class 1
+    assert len(merged) == 1
+    assert merged.value[0] == pytest.approx([0.25, 0.75])  # (0, 1) and the mean leaf (½, ½)
+    Learned.kept_ = np.array([0])
+    alone = trees._last_of(Learned())
+    assert np.array_equal(alone.value.argmax(axis=1)[alone.apply(X)], X[:, 0])
+
+
+@needs_data
+@pytest.mark.parametrize(("data", "columns"), [("adult", 11), ("credit2", 23), ("car", 6)])
+def test_categories_of_the_program(data, columns):
+    cut = categorised(data)
+    X, y = cut.all
+    whole = so.datasets.load(data)
+    assert X.shape == (len(whole.all[1]), columns)
+    assert np.array_equal(y, whole.all[1])  # the same rows in the same order
+    assert {feature.kind for feature in cut.schema.features} == {"categorical"}
+    for feature, codes in zip(cut.schema.features, X.T, strict=True):
+        assert set(np.unique(codes)) <= set(range(len(feature.categories)))
+    names = [feature.name for feature in cut.schema.features]
+    if data == "adult":
+        age, years = X[:, names.index("age")], whole.all[0][:, 0]
+        assert np.array_equal(age == 1, (years > 18) & (years <= 40))
+        assert "capital-gain" not in names
+        assert np.bincount(X[:, names.index("native-country")].astype(int))[4] == 857  # missing
+    if data == "credit2":
+        quarters = np.bincount(X[:, names.index("BILL_AMT1")].astype(int))
+        assert quarters.tolist() == [7500, 7500, 7500, 7500]
 
 
 @needs_data

@@ -124,17 +124,17 @@ def judged():
 def test_confusion_spread_and_curves_are_those_of_the_evaluation(site, judged):
     client, store, blobs = site
     evaluation, asked = judged
-    begin(store, blobs, "risk")
+    job = begin(store, blobs, "risk")
+    store.take_note(job, NewNote("evaluated", evaluation.metrics), NOW)
     for seq, (task, (payload, answers)) in enumerate(asked.items()):
         ask(store, blobs, "risk", seq, task, payload, answers)
     text = client.get("/jobs/risk").text
     confusion = re.findall(r'class="number shade-\d">([^<]+)<', text)
     counts = evaluation.counts["confusion"].reshape(-1).tolist()
     assert confusion == [str(n) if n >= 5 else "&lt; 5" for n in counts]
-    low, middle, high = re.search(
-        r'<th scope="row">accuracy</th><td class="number">([\d.]+)</td>'
-        r'<td class="number">([\d.]+)</td><td class="number">([\d.]+)</td>', text
-    ).groups()  # fmt: skip
+    line = re.search(r'<th scope="row">accuracy</th>(.*?)</tr>', text)[1]
+    all_, low, middle, high = re.findall(r'<td class="number">([^<]+)</td>', line)
+    assert all_ == f"{evaluation['accuracy']:.4g}"
     large = [evaluation.clients[i]["accuracy"] for i in range(3)]
     assert [low, middle, high] == [f"{v:.4g}" for v in (min(large), sorted(large)[1], max(large))]
     each = text.partition("Every client")[2].partition("</details>")[0]
@@ -266,6 +266,20 @@ def test_a_client_is_shown_with_the_version_that_it_said_last(site):
 
 
 # --- comparison ---
+
+
+def test_pipelines_are_compared_by_what_differs_in_their_steps(site):
+    client, store, blobs = site
+    for lam in (0.1, 0.5):
+        steps = [{"kind": "FedScaler"}, {"kind": "FedHEONN", "lam": lam, "rule": "argmax"}]
+        described = {"learner": {"kind": "Pipeline", "steps": steps}, "toml": ""}
+        add_job(store, f"lam-{lam}", spec=blobs.put(encode(described)))
+    chosen = {"job.lam-0.1": "on", "job.lam-0.5": "on"}
+    text = client.get("/federations/cardio/compare", params=chosen).text
+    assert text.count("<td>FedScaler → FedHEONN</td>") == 2
+    assert '<th scope="row">FedHEONN: lam</th><td>0.1</td><td>0.5</td>' in text
+    assert "rule" not in text
+    assert "FedScaler → FedHEONN" in client.get("/jobs/lam-0.1").text
 
 
 def test_pairs_of_learners_are_compared_over_the_seeds_that_both_have(site):

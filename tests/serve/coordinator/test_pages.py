@@ -271,7 +271,7 @@ def test_jobs_are_compared_side_by_side(network, visitors):
     row = re.search(r'<th scope="row">lam</th>(.*?)</tr>', text)[1]
     assert re.findall(r"<td>([^<]*)</td>", row) == ["0.1", "0.1", "0.5"]
     assert "0.8</td>" in text, "the mean of two jobs that differ in the seed alone"
-    assert '"c2: loss": 0.5' in text
+    assert '"c2: loss":0.5' in text
 
 
 def test_when_a_job_ends_is_estimated_by_its_pace(network, visitors):

@@ -2,9 +2,10 @@
 
 Trees ask the same rows again and again: every node, every round and every job sends them down other
 splits, and two answers that differ in one row tell this row. Judging every answer against all
-earlier ones would soon withhold everything. Instead the rows are grouped once, and tasks see a
-*table of groups* in their place. Whatever they answer, to however many asks, with whatever nodes,
-leaf values or trees the asker chose, follows from this table.
+earlier ones would soon withhold everything, but for plain counts (:mod:`.node_counts`). Instead the
+rows are grouped once, and tasks see a *table of groups* in their place. Whatever they answer, to
+however many asks, with whatever nodes, leaf values or trees the asker chose, follows from this
+table.
 
 A group has rows of one class that are near each other, cut at medians (Mondrian: LeFevre, DeWitt &
 Ramakrishnan 2006). Its part of the table are blocks of at least ``min_count`` equal rows, with the

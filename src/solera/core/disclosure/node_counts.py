@@ -28,6 +28,9 @@ from solera.core.disclosure.groups import GroupedSource, Trees
 from solera.core.disclosure.row_sets import RowSets
 from solera.core.release import Leaving
 
+_MOST = 1 << 25
+"""The most counts of an ask."""
+
 
 class NodeCells(NamedTuple):
     """Where every row is counted.
@@ -60,6 +63,8 @@ class NodeCounts(Trees):
         (entry,) = self.entries
         value = leaving.get(entry)
         nodes, _, classes = value.shape
+        if value.size > _MOST:
+            raise leaving.refuse(f"{value.size:,} counts are too many for one ask")
         least = leaving.limits.min_count
         cells = self.cells(leaving.client, leaving.ask)
         line = np.where(cells.node >= 0, cells.node * classes + cells.label, -1)
@@ -92,7 +97,7 @@ def _told(leaving: Leaving, own: IntArray, intervals: int) -> tuple[IntArray, In
     row, column = np.nonzero(own >= 0)
     of = own[row, column]
     sizes = np.bincount(of, minlength=intervals)
-    now = RowSets(row[np.argsort(of, kind="stable")], np.cumsum(sizes))
+    now = RowSets(row[np.argsort(of, kind="stable")].astype(np.int32), np.cumsum(sizes))
     memory, limits = leaving.memory, leaving.limits
     kept, numbers, new = memory.sets.with_more(now, len(own), limits.min_count)
     values = len(own) * leaving.client.data.schema.width
@@ -120,9 +125,9 @@ class _Column:
         for k in range(cells):
             waiting += counts[:, k]
             alone = many[:, k]
-            full = np.flatnonzero((waiting >= least) | alone if k < cells - 1 else alone)
+            full = np.flatnonzero(alone if k == cells - 1 else waiting >= least)
             own = self.intervals + np.arange(len(full))
-            begin = np.where(alone[full] | (k == cells - 1), k, first[full])
+            begin = np.where(alone[full], k, first[full])
             within = (at >= begin[:, None]) & (at <= k)
             self.place[full] = np.where(within, own[:, None], self.place[full])
             self.intervals += len(full)

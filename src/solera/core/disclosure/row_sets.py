@@ -14,7 +14,7 @@ _MOST = 1 << 24
 
 
 def _none() -> IntArray:
-    return np.zeros(0, dtype=np.int64)
+    return np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,9 @@ class FedAvg(ScoreAveraging):
             change = change - self._shared_weights
         step = self.server_step(change).astype(self.weights_.dtype, copy=False)
         if self._hidden is None:
-            self.weights_ = self.weights_ + step
+            # A mean is a new array that nobody else needs; fresh memory costs more than the sum.
+            own = step is mean["update"] and self.aggregate is None and step.flags.writeable
+            self.weights_ = np.add(self.weights_, step, out=step if own else None)
             return
         moved = self.weights_.copy()
         moved[~self._hidden] += step

@@ -23,6 +23,7 @@ from solera.learn.averaging.training.batched_models import (
 )
 from solera.learn.averaging.training.batches import Batches, TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
+from solera.learn.averaging.training.compiled import leave_out_wrong_compiler
 from solera.learn.averaging.training.devices import is_gpu, tensor_cores, torch
 from solera.learn.averaging.training.layers import Pass
 from solera.learn.averaging.training.losses import OUR_LOSSES
@@ -185,6 +186,8 @@ def train_tile(
             real = np.arange(most) < count
             training.real = t.from_numpy(real).to(device, dtype)
             share = t.from_numpy(real / count).to(device, dtype)
+        if step == 0 and network.config.compile:
+            leave_out_wrong_compiler(network, x, target, share, training)
         losses = network.step(x, target, share, training)
         (total if clients == len(total) else total[:clients]).add_(losses)
     return total

@@ -13,6 +13,7 @@ from solera.core.payload import decode
 from solera.core.statistics import friedman, t_interval, wilcoxon_holm
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.watching import EVALUATED
+from solera.serve.coordinator.web import words
 from solera.serve.wire import Job
 
 MOST = 24
@@ -37,8 +38,8 @@ def compare(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, Any]:
         ("Rounds", [f"{len(r):,}" for r in rounds]),
         ("Asks", [f"{store.progress(job.id).asks:,}" for job in jobs]),
         ("Time", [_time(job) for job in jobs]),
-        *((f"{m} (judged)", [_number(j.get(m)) for j in judged]) for m in _keys(judged)),
-        *((f"{m} (last round)", [_number(r[-1].get(m) if r else None) for r in rounds])
+        *((f"{_plain(m)} (judged)", [_number(j.get(m)) for j in judged]) for m in _keys(judged)),
+        *((f"{_plain(m)} (last round)", [_number(r[-1].get(m) if r else None) for r in rounds])
           for m in _keys([r[-1] if r else {} for r in rounds])),
     ]  # fmt: skip
     repeated = _repeated(jobs, tables, judged)
@@ -51,11 +52,17 @@ def compare(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _learner(coordinator: Coordinator, job: Job) -> dict[str, Any]:
+    """The learner as ``kind``, and its parameters; of a pipeline with the name of their step."""
     try:
-        learner = decode(coordinator.blobs.read(job.spec)).get("learner") or {}
+        table = decode(coordinator.blobs.read(job.spec)).get("learner") or {}
     except (SoleraError, AttributeError):
         return {}
-    return learner if isinstance(learner, dict) else {"kind": str(learner)}
+    steps = words.steps_of(table)
+    alone = len(steps) == 1
+    given = {
+        name if alone else f"{kind}: {name}": v for kind, own in steps for name, v in own.items()
+    }
+    return {"kind": words.of_learner(table), **given}
 
 
 def _keys(tables: Sequence[dict[str, Any]]) -> list[str]:
@@ -150,6 +157,10 @@ def _is_curve(name: str) -> bool:
 
 def _time(job: Job) -> str:
     return f"{job.changed - job.created:,.0f} s" if job.state == "finished" else "–"
+
+
+def _plain(metric: str) -> str:
+    return metric.replace("_", " ")
 
 
 def _number(value: Any) -> str:

@@ -50,7 +50,7 @@ class Panel(NamedTuple):
 def judged(coordinator: Coordinator, job: Job, names: Mapping[int, str]) -> dict[str, Any]:
     """The confusion of classes, the spread over clients, and the curves of scores."""
     shown: dict[str, Any] = {
-        "confusion": [], "classes": [], "spread": [], "each": [], "untold": 0, "panels": [],
+        "confusion": [], "classes": [], "spread": {}, "each": [], "untold": 0, "panels": [],
     }  # fmt: skip
     ask, counts = _answers(coordinator, job, "learner.evaluate")
     if counts:
@@ -105,10 +105,10 @@ def _counted(answers: Mapping[int, dict[str, Any]], names: Mapping[int, str]) ->
     each = sorted(zip(who, zip(*(v.tolist() for v in shown.values()), strict=True), strict=True))
     found: dict[str, Any] = {"untold": rows_untold(counts)}
     if len(who) > 1:
-        found["spread"] = [
-            (name, float(values.min()), float(np.median(values)), float(values.max()))
+        found["spread"] = {
+            name: (float(values.min()), float(np.median(values)), float(values.max()))
             for name, values in shown.items()
-        ]
+        }
         found["each"] = each
     if "confusion" in counts:
         total = counts["confusion"].sum(axis=0)

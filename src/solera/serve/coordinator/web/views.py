@@ -96,14 +96,15 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
     rounds = store.rounds(stored.id)
     lines, chart = _bars(store.taken(stored.id, _LAST_ASKS), names)
     learner = described.get("learner") or {}
+    metrics = store.noted(stored.id, EVALUATED)
     of_clients = told(store, stored, names)
     return {
         "job": stored,
         "words": words.of_job(stored, awaited, names, store.doing(stored.federation)),
-        "learner": learner.get("kind", "–") if isinstance(learner, dict) else str(learner),
+        "learner": words.of_learner(learner),
         "progress": store.progress(stored.id),
         "model": model,
-        "metrics": store.noted(stored.id, EVALUATED),
+        "metrics": metrics,
         "costs": costs(stored, rounds, store.noted(stored.id, COST)),
         "told": of_clients,
         "told_json": safe_json(of_clients),
@@ -172,7 +173,7 @@ def _bytes(name: str, rounds: list[dict[str, Any]], noted: dict[str, float]) -> 
 
 def _estimated_end(store: Store, job: Job, learner: Any, done: int) -> float | None:
     """When the rounds that the learner was told to make are over, at the pace of the last ones."""
-    rounds = learner.get("rounds") if isinstance(learner, dict) else None
+    rounds = next((own["rounds"] for _, own in words.steps_of(learner) if "rounds" in own), None)
     pace = store.pace(job.id, _PACE_ROUNDS)
     if not isinstance(rounds, int) or pace is None:
         return None
