@@ -1,7 +1,8 @@
 """What the workers of an engine are given: some blocks of an ask at a time.
 
-Blocks are the unit of folding. A worker gets several that follow one another, so that one ``many=``
-call trains whole tiles of clients and few messages travel.
+A worker gets several blocks that follow one another, so that few messages travel, and serves them
+one by one: who is served together is part of how a model is trained, down to the last bit, and must
+not depend on the number of workers or on one that died.
 """
 
 from __future__ import annotations
@@ -79,14 +80,9 @@ def serve(
 ) -> dict[str, Any]:
     """What a worker answers to :meth:`Job.message`."""
     states: States = dict(message["states"])
-    spans = message["clients"]
-    found = [
-        block
-        for run in runner.group_spans(ask, spans)
-        for block in runner.blocks(ask, run, states, aggregation)
-    ]
     parts = []
-    for clients, block in zip(spans, found, strict=True):
+    for clients in message["clients"]:
         own = {client: states[client] for client in clients.tolist() if client in states}
+        block = runner.block(ask, clients, own, aggregation)
         parts.append(block_to_payload(block, own))
     return {"blocks": parts}
