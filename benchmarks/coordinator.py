@@ -92,7 +92,7 @@ def main(parts: list[str]) -> None:
 
 def latency(agents: int = AGENTS, rounds: int = ROUNDS) -> float:
     """Seconds of a no-op round."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         network = _network(folder, agents)
         try:
             fed = network.connect()
@@ -135,7 +135,7 @@ def load() -> None:
     """Rounds over simulated agents: how much, how fast, how much memory."""
     print("agents  reply     round s  replies/s    MB/s  coordinator peak MB")
     for agents, size, rounds in SIZES:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             network = Network(Path(folder))
             with _quiet():
                 network.start()
@@ -179,7 +179,7 @@ def workers(agents: int = WORKED, most: int = 2) -> None:
 
 
 def _worked(agents: int, count: int, database: str | None) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         network = Network(Path(folder))
         with _quiet():
             network.start(workers=count, database=database)
@@ -213,7 +213,7 @@ def _worked(agents: int, count: int, database: str | None) -> None:
 
 def looks(kept: int = LOOKS, anew: int = LOOKS // 4) -> None:
     """CPU of the coordinator for a look for work that finds none."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         network = Network(Path(folder))
         with _quiet():
             network.start()
@@ -288,7 +288,8 @@ class Swarm:
     def __init__(self, network: Network, agents: int, size: int) -> None:
         self.network, self.agents, self.size = network, agents, size
         self.errors: list[str] = []
-        self._start = NO_START
+        self._starts: dict[bytes, str] = {}
+        """Of each agent: workers have each their own."""
         self._ready = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -337,7 +338,7 @@ class Swarm:
             federation = self.network.federation
             path = f"/v1/federations/{federation}/invites"
             told = await http.post(path, json={"name": f"client-{k}"}, headers=headers)
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 identity = Identity.create(Path(folder) / "keys")
             vouched = identity.sign(seal_key_message(federation, identity.seal_key))
             content = {
@@ -358,7 +359,8 @@ class Swarm:
         digest, federation = hashlib.sha256(data).hexdigest(), self.network.federation
         kind = "application/octet-stream" if content is None else "application/json"
         for pause in (0.1, 0.4, 1.6, None):  # as an agent does when a connection was closed
-            sent = (identity, federation, method, path, digest, time.time(), self._start)
+            start = self._starts.get(identity.sign_key, NO_START)
+            sent = (identity, federation, method, path, digest, time.time(), start)
             headers = {**sign_request(*sent), "Content-Type": kind}
             try:
                 response = await http.request(method, path, content=data, headers=headers)
@@ -368,7 +370,7 @@ class Swarm:
                 await asyncio.sleep(pause)
                 continue
             if response.status_code == 401 and "start" in response.json():
-                self._start = response.json()["start"]
+                self._starts[identity.sign_key] = response.json()["start"]
                 continue
             break
         if response.status_code != 200:
@@ -388,9 +390,7 @@ class Swarm:
     async def _answer(self, http: Any, identity: Identity, client: int, ask: Any) -> None:
         frame, digest = await asyncio.to_thread(self._frame, client)
         small = len(frame) <= INLINE
-        if not small and len(frame) <= CHUNK:
-            await self._send(http, identity, "POST", "/v1/blobs", body=frame)
-        elif not small:
+        if len(frame) > CHUNK:
             for sent in range(0, len(frame), CHUNK):
                 path = f"/v1/uploads/{digest}?offset={sent}"
                 await self._send(http, identity, "PUT", path, body=frame[sent : sent + CHUNK])
@@ -410,7 +410,11 @@ class Swarm:
             "signature": identity.sign(message).hex(),
         }
         path = f"/v1/jobs/{job}/asks/{sequence}/reply"
-        await self._send(http, identity, "POST", path, reply)
+        if INLINE < len(frame) <= CHUNK:
+            path = f"{path}?signature={reply['signature']}"
+            await self._send(http, identity, "PUT", path, body=frame)
+        else:
+            await self._send(http, identity, "POST", path, reply)
 
 
 # --- one large update, with a real agent ---------------------------------------------------------
@@ -423,7 +427,7 @@ def update(size: int = UPDATE) -> None:
     folder = str(Path(__file__).parent)
     task = f"import sys; sys.path.insert(0, {folder!r}); import numbers_task\n"
     processes.AGENT = task + AGENT
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         network = _network(folder, 1)
         try:
             fed = network.connect()

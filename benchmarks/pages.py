@@ -15,14 +15,19 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import uvicorn
 
+import solera as so
+from solera.core.component import describe_fitted
 from solera.core.payload import encode
+from solera.learn.scores import ScoreGrid, score_ask
 from solera.serve.coordinator.run import coordinator_app
 from solera.serve.coordinator.store.base import note
+from solera.serve.coordinator.store.events import TOLD
 from solera.serve.coordinator.web.visitors import new_account
 from solera.serve.wire import NewAsk, NewJob, NewReply
 
@@ -59,17 +64,43 @@ def fill(folder: Path, clients: int, rounds: int) -> None:
             "features": features, "target": "classes", "classes": np.arange(2), "outputs": 2,
             "rows": 1000 + i, "empty": False, "gaps": [i % 30],
         }  # fmt: skip
-        frame = encode(told)
-        reply = NewReply(
-            status="ok", digest=coordinator.blobs.put(frame), size=len(frame), frame=None,
-            reason="", signature="00" * 64,
-        )  # fmt: skip
-        store.add_reply("long", 0, "cardio", i, reply, time.time())
+        answer_to(coordinator, 0, i, encode(told))
+    judge(coordinator, clients)
     with store._write() as connection:
         for i in range(rounds):
             facts = {"round": i, "loss": 1 / (i + 1), "clients": clients, "bytes_up": 1000.0}
             note(connection, "round", time.time(), of=job, facts=facts)
+            losses = {str(client): 1 / (i + 1 + client % 7) for client in range(clients)}
+            note(connection, TOLD, time.time(), of=job, facts={"round": i, "loss": losses})
     store.close()
+
+
+def judge(coordinator: Any, clients: int) -> None:
+    """What the clients count of a model of two classes, and of its scores."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50 * clients, 30))
+    y = (X[:, 0] + rng.normal(size=len(X)) > 0).astype(int)
+    fed = so.simulate(X, y, clients=clients, seed=0)
+    model = so.FedLinear(rounds=1).fit(fed)
+    described = describe_fitted(model.for_prediction())
+    ask = {"model": described, "part": "train"}
+    asks = {"learner.evaluate": ask}
+    asks["learner.score_counts"] = score_ask(model, described, "train", ScoreGrid())
+    for seq, (task, payload) in enumerate(asks.items(), start=1):
+        digest = coordinator.blobs.put(encode(payload))
+        new = NewAsk(task=task, version=1, payload=digest, round=0, clients=list(range(clients)))
+        coordinator.store.add_ask("long", seq, new, time.time())
+        for answer in fed.ask(task, payload):
+            answer_to(coordinator, seq, answer.client, encode(answer.payload))
+
+
+def answer_to(coordinator: Any, seq: int, client: int, frame: bytes) -> None:
+    """One client's answer to an ask of the job."""
+    reply = NewReply(
+        status="ok", digest=coordinator.blobs.put(frame), size=len(frame), frame=None,
+        reason="", signature="00" * 64,
+    )  # fmt: skip
+    coordinator.store.add_reply("long", seq, "cardio", client, reply, time.time())
 
 
 def serving(folder: Path) -> str:

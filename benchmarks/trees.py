@@ -81,7 +81,7 @@ def boosting(name: str) -> None:
     good, bad = model.score(X_test, y_test), fitted.score(X_test, y_test)
     print(
         f"FedHistGBDT, {name}, {CLIENTS} clients: ours {ours:.2f} s, scikit-learn {theirs:.2f} s, "
-        f"ratio {ours / theirs:.2f} (bar 3); accuracy {100 * good:.2f} and {100 * bad:.2f}, "
+        f"ratio {ours / theirs:.2f} (bar 1.4); accuracy {100 * good:.2f} and {100 * bad:.2f}, "
         f"difference {100 * (good - bad):+.2f} (bar -0.30)"
     )
     if importlib.util.find_spec("xgboost"):

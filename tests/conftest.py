@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # the workers share the cores
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     threads = max(1, (os.cpu_count() or 1) // workers)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # of libraries that are loaded later
+    threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))  # NumPy is there already
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, and no judgement of how busy the machine is.
 settings.register_profile(
@@ -28,3 +35,24 @@ def shared_data(monkeypatch):
         pytest.skip("no folder of real data: set SOLERA_DATA")
     monkeypatch.setenv("SOLERA_DATA", str(folder))
     monkeypatch.setenv("SOLERA_OFFLINE", "1")
+
+
+@pytest.fixture(scope="module")
+def unrendered():
+    """Pictures of reports are composed, but not rendered, which is most of a report's time.
+
+    For tests that look at other things; tests/study/report looks at pictures.
+    """
+    from matplotlib.figure import Figure
+
+    render = Figure.savefig
+
+    def savefig(figure, file, **options):
+        if isinstance(file, io.StringIO):
+            file.write("<svg></svg>")
+        else:
+            render(figure, file, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", savefig)
+        yield

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.programs import run_program
 
 import solera as so
 from solera.core.errors import DataError
@@ -149,9 +148,12 @@ def test_the_model_answers_the_same_in_a_new_process(journey, tmp_path):
     for name, frame in journey.frames.items():
         files[name] = str(tmp_path / f"{name}.parquet")
         frame.to_parquet(files[name])
-    command = [sys.executable, "-c", IN_A_NEW_PROCESS, str(journey.path), json.dumps(files)]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    classes, answers = json.loads(output)
+    program = tmp_path / "predict.py"
+    program.write_text(IN_A_NEW_PROCESS)
+    told = str(journey.path), json.dumps(files)
+    done = run_program(program, *told, folder=tmp_path, seconds=600)
+    assert done.returncode == 0, done.stderr
+    classes, answers = json.loads(done.stdout)
     assert classes == ["healthy", "relapse"]
     for name, frame in journey.frames.items():
         predicted, probability = answers[name]

@@ -47,6 +47,7 @@ def test_every_page_has_its_pictures(page):
         SITE / "index.html",
         SITE / "explanation" / "roles.html",
         SITE / "how-to" / "pages.html",
+        SITE / "how-to" / "data-owner.html",
     ):
         page.goto(path.as_uri())
         pictures = page.locator("article img")

@@ -21,7 +21,7 @@ BLOCK = re.compile(
     r'^```sh title="(?P<who>\w+)(?P<stays>, leave it running)?"\n(?P<code>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
-_SECONDS = 240
+_SECONDS = 900
 
 
 def free_port() -> int:

@@ -2,8 +2,9 @@
 
     python tools/pictures.py docs/made
 
-Screenshots are of real programs: a report of a run, and a coordinator with two agents whose job has
-just ended, signed in to with Chromium. The gallery holds what the programs in `examples/` print.
+Screenshots are of real programs: a report of a run, a coordinator with three agents whose jobs have
+just ended, signed in to with Chromium, and the page of an owner who has a job to decide about. The
+gallery holds what the programs in `examples/` print.
 """
 
 from __future__ import annotations
@@ -24,23 +25,38 @@ from diagrams import DIAGRAMS
 
 ROOT = Path(__file__).resolve().parents[1]
 PLOTS = ("partition.svg", "tree.svg", "roc.svg")
-SCREENS = ("report.png", "federations.png", "job.png", "health.png")
+OWNER_SCREENS = ("owner-today.png", "owner-waiting.png", "owner-left.png")
+SCREENS = ("report.png", "federations.png", "job.png", "compare.png", "health.png", *OWNER_SCREENS)
 MADE = {*DIAGRAMS, *PLOTS, *SCREENS, "gallery.md"}
 _SECONDS = 300
 _SLOW = ("vertical_adult", "vertical_credit2")
 """Examples that take minutes: the gallery shows their programs alone."""
 _POLICY = 'policy = "training"\n[approval]\nmode = "auto"\n'
+_ASKS = 'policy = "training"\n[approval]\nmode = "ask"\n[approval.approvers]\nana = "{key}"\n'
+_HOSPITALS = ("north", "south", "east")
 _JOB = """
-name = "readmission"
+name = "{name}"
 federation = "cardio"
 owner = "dr. vega"
-clients = 2
+clients = 3
+seed = {seed}
 evaluate = "test"
+scores = true
 
 [learner]
 kind = "Pipeline"
-steps = [{ kind = "FedScaler" }, { kind = "FedLinear", rounds = 12, epochs = 1, lr = 0.3 }]
+steps = [{{ kind = "FedScaler" }}, {learner}]
 """
+_LINEAR = '{ kind = "FedLinear", rounds = 12, epochs = 1, lr = 0.3 }'
+_HEONN = '{ kind = "FedHEONN" }'
+_JOBS = (
+    ("readmission", _LINEAR, 0),
+    ("linear-1", _LINEAR, 1),
+    ("heonn-0", _HEONN, 0),
+    ("heonn-1", _HEONN, 1),
+)
+_TALLEST = 2400
+"""Pixels: of a longer page the beginning is shown."""
 
 
 def main(folder: Path) -> None:
@@ -108,16 +124,16 @@ def solera(*arguments: str, cwd: Path, **environment: str) -> str:
 
 
 @contextmanager
-def running(*arguments: str, cwd: Path):
+def running(*arguments: str, cwd: Path, log: str | None = None):
     command = [sys.executable, "-m", "solera.cli.app", *arguments]
-    here = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=cwd, env=here, **quiet)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
+    here = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    with open(os.devnull if log is None else cwd / log, "w") as said:
+        process = subprocess.Popen(command, cwd=cwd, env=here, stdout=said, stderr=said)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=_SECONDS)
 
 
 def shoot_report(page, work: Path, folder: Path) -> None:
@@ -147,32 +163,73 @@ def shoot_coordinator(page, work: Path, folder: Path) -> None:
         solera(
             "account", "add", "ada", "--role", "administrator", cwd=work, SOLERA_PASSWORD=password
         )
-        (work / "policy.toml").write_text(_POLICY)
-        for number, name in enumerate(("north", "south")):
+        for number, name in enumerate(_HOSPITALS):
+            (work / f"{name}.toml").write_text(_POLICY)
             write_rows(work / f"{name}.csv", number)
             invitation = solera("invite", name, "--federation", "cardio", cwd=work, **driver)
             (work / f"{name}.invitation").write_text(invitation)
             joining = ("join", url, "--ca", "tls/ca.pem", "--token-file", f"{name}.invitation")
             rows = ("--data", f"{name}.csv", "--target", "ill", "--test", "0.3")
-            own = ("--policy", "policy.toml", "--folder", name)
+            own = ("--policy", f"{name}.toml", "--folder", name)
             started.enter_context(running(*joining, *rows, *own, cwd=work))
-        (work / "job.toml").write_text(_JOB)
-        solera("job", "start", "job.toml", "--follow", cwd=work, **driver)
+        for name, learner, seed in _JOBS:
+            start_job(work, driver, name, learner, seed, "--follow")
         page.goto(f"{url}/sign-in")
         page.fill("input[name=name]", "ada")
         page.fill("input[name=password]", password)
         page.press("input[name=password]", "Enter")
         page.wait_for_url(re.compile(f"^{url}/(?!sign-in)"))
+        compared = "&".join(f"job.{name}=on" for name, _, _ in _JOBS)
         for path, name in (
             ("/", "federations.png"),
             ("/jobs/readmission", "job.png"),
+            (f"/federations/cardio/compare?{compared}", "compare.png"),
             ("/health", "health.png"),
         ):
-            answer = page.goto(f"{url}{path}")
-            assert answer is not None, path
-            assert answer.status == 200, (path, answer.status)
-            page.wait_for_timeout(500)
-            page.screenshot(path=folder / name, full_page=True)
+            shoot(page, f"{url}{path}", folder / name)
+        shoot_owner(page, work, folder, driver)
+
+
+def start_job(work: Path, driver, name: str, learner: str, seed: int, *options: str) -> None:
+    (work / f"{name}.job").write_text(_JOB.format(name=name, learner=learner, seed=seed))
+    solera("job", "start", f"{name}.job", *options, cwd=work, **driver)
+
+
+def shoot_owner(page, work: Path, folder: Path, driver) -> None:
+    """The page of north's owner, who now wants to be asked and has a job to decide about."""
+    key = re.search(r"[0-9a-f]{64}", solera("approver", "new", "ana", "--key", "ana.key", cwd=work))
+    assert key is not None
+    (work / "north.toml").write_text(_ASKS.format(key=key[0]))
+    start_job(work, driver, "follow-up", _LINEAR, 5)
+    held = work / "north" / "held.json"
+    wait(lambda: held.exists() and "follow-up" in held.read_text())
+    with running("owner", "--folder", "north", "--key", "ana.key", cwd=work, log="owner.txt"):
+        said = work / "owner.txt"
+        wait(lambda: re.search(r"open (http\S+)", said.read_text()))
+        link = re.search(r"open (http\S+)", said.read_text())[1]
+        page.goto(link)
+        address = link.partition("/open")[0]
+        for path, name in zip(("/", "/waiting", "/left"), OWNER_SCREENS, strict=True):
+            wait(lambda path=path: is_worked_out(page, f"{address}{path}"))
+            shoot(page, f"{address}{path}", folder / name)
+
+
+def is_worked_out(page, address: str) -> bool:
+    """Whether the page has found out what it says it is about to."""
+    page.goto(address)
+    shown = page.inner_text("main")
+    return "being read" not in shown and "worked out" not in shown
+
+
+def shoot(page, address: str, path: Path) -> None:
+    """A picture of a page; charts are drawn by then."""
+    answer = page.goto(address)
+    assert answer is not None, address
+    assert answer.status == 200, (address, answer.status)
+    page.wait_for_timeout(500)
+    height = page.evaluate("document.documentElement.scrollHeight")
+    clip = {"x": 0, "y": 0, "width": 1280, "height": min(height, _TALLEST)}
+    page.screenshot(path=path, full_page=True, clip=clip)
 
 
 def write_rows(path: Path, seed: int) -> None:

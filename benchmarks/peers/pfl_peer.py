@@ -14,11 +14,14 @@ from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.internal.ops.pytorch_ops import get_default_device
 from pfl.model.pytorch import PyTorchModel
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
 work = workload.read()
+torch.backends.cuda.matmul.allow_tf32 = work.precision == "tf32"
+torch.backends.cudnn.allow_tf32 = work.precision == "tf32"
 
 
 class Net(torch.nn.Module):
@@ -37,9 +40,12 @@ class Net(torch.nn.Module):
         return {}
 
 
+X, y = (torch.from_numpy(part).to(get_default_device()) for part in (work.X, work.y))
+
+
 def user(k):
-    X, y = work.client(k)
-    return Dataset([torch.from_numpy(X), torch.from_numpy(y)], user_id=str(k))
+    part = slice(k * work.rows, (k + 1) * work.rows)
+    return Dataset([X[part], y[part]], user_id=str(k))
 
 
 class Clock(TrainingProcessCallback):

@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 
 started = time.perf_counter()
+WIDTHS = (32, 64, 128)
+"""Channels of the pairs of convolutions of ``so.nn.complex_cnn()``."""
 
 
 @dataclass
 class Work:
-    """A workload: rows of equal clients, some of them trained per round."""
+    """A workload: rows of equal clients, some of them trained per round.
+
+    ``network`` is "mlp" with ``hidden`` units, or "complex_cnn"; ``precision`` is of products on a
+    GPU, "float32" or "tf32".
+    """
 
     X: Any
     y: Any
@@ -28,6 +34,8 @@ class Work:
     rounds: int
     batch: int
     lr: float
+    network: str = "mlp"
+    precision: str = "float32"
 
     def client(self, k: int) -> tuple[Any, Any]:
         part = slice(k * self.rows, (k + 1) * self.rows)
@@ -68,6 +76,16 @@ def torch_net(work: Work) -> Any:
     """The network of the workload as PyTorch users write it."""
     from torch import nn
 
+    if work.network == "complex_cnn":
+        layers: list[Any] = [nn.Unflatten(1, (32, 32, 3)), _ChannelsFirst(nn)]
+        channels = 3
+        for wide in WIDTHS:
+            for inputs in (channels, wide):
+                layers += [nn.Conv2d(inputs, wide, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(wide)]
+            layers.append(nn.MaxPool2d(2))
+            channels = wide
+        dense = [nn.Flatten(), nn.Linear(16 * WIDTHS[-1], 512), nn.ReLU(), nn.Linear(512, 10)]
+        return nn.Sequential(*layers, *dense)
     if not work.hidden:
         return nn.Linear(work.X.shape[1], 10)
     return nn.Sequential(
@@ -75,9 +93,18 @@ def torch_net(work: Work) -> Any:
     )
 
 
+def _ChannelsFirst(nn: Any) -> Any:
+    class ChannelsFirst(nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return x.permute(0, 3, 1, 2)
+
+    return ChannelsFirst()
+
+
 def torch_accuracy(net: Any, work: Work) -> float:
     import torch
 
+    net = net.cpu().eval()
     with torch.no_grad():
         guessed = net(torch.from_numpy(work.X_test)).argmax(dim=1).numpy()
     return float((guessed == work.y_test).mean())

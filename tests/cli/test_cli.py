@@ -24,6 +24,8 @@ from solera.core.component import Component
 from solera.core.federation import Federation, UnsentAsk
 from solera.learn.base import Learner
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 SOURCE = str(Path(solera.cli.__file__).parents[2])
 SPEC = """\
 seeds = [0, 1]

@@ -115,7 +115,7 @@ def url(_in_a_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     pair = ("--certificate", "tls/coordinator.pem", "--key", "tls/coordinator.key")
     process = start("serve", "--port", str(port), *pair, "--uploads", "1")
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not answers(port) and time.monotonic() < deadline:
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
@@ -140,6 +140,7 @@ def test_a_federation_from_invitation_to_audit(url: str) -> None:
     rows = ("--data", "rows.csv", "--target", "ill", "--policy", "policy.toml")
     code, out, err = end(start("join", url, "--token", token, *rows, "--once", "--wait", "0"))
     assert code == 0, err
+    assert "warning: `ps` shows --token to everybody; use --token-file" in err
     assert "north, of federation cardio" in out
     assert "policy" in out
     assert "answered 0 asks" in out
@@ -152,11 +153,11 @@ def test_a_federation_from_invitation_to_audit(url: str) -> None:
     replies: list[Any] = []
     federation = so.connect(url, federation="cardio")
     asking = threading.Thread(
-        target=lambda: replies.extend(federation.ask("data.describe", deadline=120).collect())
+        target=lambda: replies.extend(federation.ask("data.describe", deadline=600).collect())
     )
     asking.start()
     code, out, err = end(start("join", url, *rows, "--once"))
-    asking.join(120)
+    asking.join(600)
     federation.close()
     assert code == 0, err
     assert "answered 1 ask\n" in out

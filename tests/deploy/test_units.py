@@ -22,7 +22,7 @@ def verified(unit: Path, folder: Path, text: str) -> str:
         (folder / other.name).write_text(other.read_text().replace(SOLERA, "/bin/true"))
     (folder / unit.name).write_text(text.replace(SOLERA, "/bin/true"))
     command = ["systemd-analyze", "verify", "--man=no", str(folder / unit.name)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120).stderr
+    return subprocess.run(command, capture_output=True, text=True, timeout=600).stderr
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)

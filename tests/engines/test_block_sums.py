@@ -59,8 +59,7 @@ def _many(group, ask):
     one = np.ones(len(group))
     if not group.adds("h"):
         return Stacked({"one": one, "h": values})
-    sums = np.add.reduceat(values, group.blocks[:-1], axis=0)
-    return Stacked({"one": one}, sums={"h": sums})
+    return Stacked({"one": one}, sums={"h": values.sum(axis=0)})
 
 
 @so.task("test.sums", many=_many)
@@ -73,6 +72,31 @@ def summed(client, ask):
 @so.task("test.no-sums")
 def not_summed(client, ask):
     return summed(client, ask)
+
+
+def _nothing_else(group, ask):
+    replies = _many(group, None)
+    if not replies.sums:
+        return Stacked({"h": replies.fields["h"]})
+    return Stacked({}, sums=replies.sums, replies=len(group))
+
+
+@so.task("test.sums-alone", many=_nothing_else)
+def summed_alone(client, ask):
+    return {"h": summed(client, None)["h"]}
+
+
+@pytest.mark.parametrize("task", ["test.sums", "test.sums-alone"])
+@pytest.mark.parametrize("memory", [1 << 20, 20_000])
+def test_sums_count_once_whoever_is_served_together(task, memory):
+    """With replies of their own beside them or not, in one call for all blocks or in several."""
+    data = so.simulate(np.zeros((300, 2)), clients=150).data
+    fed = so.Federation(LocalEngine(data, memory=memory), seed=0)
+    total = fed.ask(task).fold(Sum())
+    expected = fed.ask("test.no-sums").fold(Sum())
+    assert encode(total["h"]) == encode(expected["h"])
+    assert total.get("one", 150) == 150
+    assert len(fed.meter.records[0].replied) == 150
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_child_says_how_it_ended(what, fate):
     child = Child(METHODS[0], multiprocessing.Pipe(), echo)
     assert child.fate() == "stopped listening"
     child.end.send(int(what))
-    child.process.join(120)
+    child.process.join(600)
     assert child.fate() == fate
     child.stop()
 
@@ -82,7 +82,7 @@ def test_a_child_that_does_not_listen_is_killed_with_all_it_started(grace):
     started = child.end.recv()
     child.stop(grace)
     assert not child.alive
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not gone(started):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -143,7 +143,7 @@ print(*{r["pid"] for r in fed.ask("script.pid")})
 buffers = [fed.engine._asks, *(worker.results for worker in fed.engine._workers)]
 print(*[buffer.memory.name for buffer in buffers], flush=True)
 if sys.argv[1] == "hang":
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -172,7 +172,7 @@ def test_no_process_or_shared_memory_is_left_behind(end, tmp_path):
         if end == "kill":
             process.kill()
         _, errors = process.communicate(timeout=300)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         if not any(map(_alive, pids)) and not any(path.exists() for path in memory):
             break

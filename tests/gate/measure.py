@@ -17,14 +17,20 @@ What is compared with what, and why:
   gate*, where that one withholds it. A sum just above the limit falls below it with some of its
   rows, and those may be few: its change would be the whole sum for these, and the measure would
   tell of the decision, not of the number. For the same reason a withheld number is compared with
-  withheld ones only. That a decision itself can rest on few rows stays possible, and
+  withheld ones only. Where the gate merges cells (``Gate.merged``), that is what it would send had
+  nothing left before. That a decision itself can rest on few rows stays possible, and
   docs/explanation/gate.md says so. A decision that :data:`DECIDED` or more rows turn is none of
   few rows, and such a number is not measured.
 - An earlier number that is sent again was measured when it left first, with all its differences.
 - What stands for a withheld number does not depend on rows, or is measured by itself; subtracted
-  from another number it gives that number.
+  from another number it gives that number. So does an earlier number that no row changes but by
+  turning the decision.
 - Changes below the rounding of sums (:data:`ROUNDING`) are none: nobody could tell them from the
-  order in which rows are added.
+  order in which rows are added. Where the largest is above it, but at most ten times, all are
+  kept: the others would be none for being just below.
+- An earlier number may be sent in other units, as weights of another start are: it is known by what
+  rows change of it, which is what they changed of the earlier one but where fewer than
+  :data:`DECIDED` rows turn the decision. One that is merged may be spread over other cells.
 """
 
 from __future__ import annotations
@@ -49,6 +55,8 @@ DECIDED = 8
 """Rows that turn a decision of the gate: with so many it rests on more than ``min_count``."""
 ROUNDING = 1e-14
 """Of a number: some ten times what adding up its rows in another order changes."""
+MOST_PARTS = 12
+"""Cells over which merged counts are spread here."""
 SENT, EARLIER, CHANGED = 0, 2, -1
 """What became of a number: as the gate says, or sent but not the one that the task gave."""
 
@@ -163,6 +171,8 @@ class Hostile:
         left = self._left.setdefault(name, {0.0, float(len(self.without))})
         left.update(value[mark != EARLIER].tolist())
         again = (mark == EARLIER) & np.isin(value, [*left])
+        if name in self.whole.gate.merged:  # perhaps in other parts than before
+            again |= (mark == EARLIER) & np.isin(_whole(value), _whole([*left])).any(axis=0)
         left.update(value.tolist())
         changes = np.full((len(others), len(value)), np.nan)
         for i, other in enumerate(others):
@@ -175,13 +185,32 @@ class Hostile:
             same = np.where((mark == CHANGED) & sent, told, same)
             same = np.where((mark > SENT) & (there == mark), told, same)
             changes[i] = value - same
+        again |= (mark == EARLIER) & self._in_other_units(name, changes)
         changes[:, again] = np.nan
         where = [f"{at}: {name}[{k}]" for k in range(len(value))]
         places = np.arange(len(value))
         columns = places % here.widths[name]
         if np.array_equal(value, np.rint(value)):
             columns = np.zeros_like(places)
-        return Changes(value, changes, where, places, columns, (mark > SENT) & (mark != EARLIER))
+        unchanged = (np.nan_to_num(changes) == 0).all(axis=0)
+        alone = (mark > SENT) & ((mark != EARLIER) | unchanged)
+        return Changes(value, changes, where, places, columns, alone)
+
+    def _in_other_units(self, name: str, changes: Any) -> Any:
+        """Which numbers change as the one at their place in an earlier answer, times a factor."""
+        same = np.zeros(changes.shape[1], dtype=bool)
+        for answer in self.answers:
+            before = answer[name].of_rows if name in answer else changes[:, :0]
+            if before.shape != changes.shape:
+                continue
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = changes / before
+            ratio[~np.isfinite(ratio)] = np.nan
+            some = ~np.isnan(ratio).all(axis=0)
+            usual = np.nanmedian(ratio[:, some], axis=0)
+            other = ~np.isclose(changes[:, some], usual * before[:, some], rtol=1e-6, atol=0)
+            same[some] |= other.sum(axis=0) < DECIDED
+        return same
 
     def leak(self, *, same_place: bool = False) -> Leak:
         """The fewest effective rows of any number, or of the difference of two of one name.
@@ -234,6 +263,8 @@ class _Told:
         self.values = {name: value.reshape(-1) for name, value in arrays.items()}
         self.widths = {n: a.shape[-1] if a.ndim > 1 else max(1, a.size) for n, a in arrays.items()}
         self.plain = _numbers(owner.ungated)
+        for entry, numbers in owner.gate.merged.items():
+            self.plain |= _numbers(numbers, entry)
         became: dict[str, Any] = {}
         for entry, marks in owner.gate.outcome.items():
             became |= _numbers(marks, entry)
@@ -246,6 +277,11 @@ class _Told:
         as_given = plain is not None and plain.shape == value.shape
         near = np.isclose(value, plain, rtol=1e-12, atol=0) if as_given else False
         return np.where((became == SENT) & ~np.asarray(near), CHANGED, became)
+
+
+def _whole(parts: Any) -> Any:
+    """What numbers may be equal parts of: so many times each of them."""
+    return np.round(np.multiply.outer(np.arange(1, MOST_PARTS + 1), parts), 6)
 
 
 def _numbers(reply: Any, at: str = "") -> dict[str, Any]:
@@ -275,7 +311,9 @@ def effective(changes: Any, size: Any) -> Any:
     """The effective rows of every number, infinite where no row changes it or too many decide."""
     unknown = ~np.isfinite(changes)
     changes = np.where(unknown, 0.0, changes)
-    changes[np.abs(changes) <= ROUNDING * size] = 0.0
+    largest = np.abs(changes).max(axis=0, initial=0.0)
+    near = (largest > ROUNDING * size) & (largest <= 10 * ROUNDING * size)
+    changes[(np.abs(changes) <= ROUNDING * size) & ~near] = 0.0
     squares = (changes**2).sum(axis=0)
     rows = np.full(squares.shape, np.inf)
     some = (squares > 0) & (unknown.sum(axis=0) < DECIDED)

@@ -100,7 +100,7 @@ def test_a_model_with_a_module_of_ones_own_says_what_it_needs(federation, tmp_pa
 
     def loaded(name: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", IN_A_NEW_PROCESS, str(path), name]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
     assert loaded(name).stdout.strip() == str(model.predict([[1.0, 2.0, 3.0]]).tolist())
     assert "is registered here" in loaded("").stderr

@@ -147,7 +147,7 @@ def test_a_notebook_shows_bars_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in CELLS])
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    NotebookClient(book, timeout=120, kernel_name="python3").execute()
+    NotebookClient(book, timeout=600, kernel_name="python3").execute()
     federation, bar, model, picture, silent = (cell.outputs for cell in book.cells)
     assert "LocalEngine" in federation[0]["data"]["text/html"]
     assert "3/3" in bar[0]["data"]["text/html"]

@@ -13,6 +13,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import solera as so
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Feature, Schema
+from solera.learn.preprocess import quantiles as module
 from solera.learn.preprocess.quantiles import quantiles
 
 rng = np.random.default_rng(0)
@@ -84,6 +85,23 @@ def test_quantiles_from_counts(values, levels):
     expected = np.quantile(column[:, 0], levels, method="inverted_cdf")
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-12)
     assert (found >= expected).all()
+
+
+def test_of_columns_that_are_not_asked_for_no_quantile_is_counted(monkeypatch):
+    asked = []
+    real = module._counted
+
+    def watched(federation, edges, *rest):
+        asked.append(edges)
+        return real(federation, edges, *rest)
+
+    monkeypatch.setattr(module, "_counted", watched)
+    fed, levels = skewed(X), [0.1, 0.5, 0.9]
+    some = quantiles(fed, levels, 4, only=np.array([True, False, True, False]))
+    narrowing = asked[1:]
+    assert all((edges[[1, 3]] == 0).all() for edges in narrowing)
+    assert all((edges[[0, 2]] != 0).any() for edges in narrowing)
+    assert np.array_equal(some[[0, 2]], quantiles(fed, levels, 4)[[0, 2]])
 
 
 def test_bins_hold_equal_numbers_and_name_their_ends():

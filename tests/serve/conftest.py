@@ -1,9 +1,10 @@
-"""Databases for the tests: SQLite always, PostgreSQL where it is installed."""
+"""Databases for the tests (SQLite always, PostgreSQL where it is installed) and a browser."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -49,3 +50,21 @@ def job(store):
     add_job(store)
     store.set_job_state("j", "running", "", NOW)
     return "j"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium for the tests of one file.
+
+    Not for longer: while it is there, an event loop of Playwright's runs in this thread, in which
+    tests of other files start loops of their own.
+    """
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = which("chromium") or which("chromium-browser") or which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium is here")
+    with playwright.sync_playwright() as started:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = started.chromium.launch(executable_path=chromium, args=options, timeout=300_000)
+        yield browser
+        browser.close()

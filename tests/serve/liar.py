@@ -46,7 +46,7 @@ class Liar:
                 if self.path == "/v1/heartbeat":
                     liar.beats.append(json.loads(body))
                 if liar.hung is not None:
-                    liar.hung.wait(20)
+                    liar.hung.wait(300)
                 if not liar.dead:
                     self.say(b"{}")
 

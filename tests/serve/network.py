@@ -34,7 +34,10 @@ from solera.serve.description import Description
 from solera.serve.driver.engine import HttpEngine, connect
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["network", "uvicorn", "httpx", "solera.serve.coordinator.app"])
+OURS = ("network", "solera.serve.coordinator.app", "solera.cli.app", "uvicorn", "httpx")
+AT_WORK = ("pandas", "scipy.linalg", "sklearn.ensemble", "torch")
+"""What agents' workers import."""
+FORKS.set_forkserver_preload([*OURS, *AT_WORK])
 COORDINATOR = """
 import json, sys
 from solera.serve.coordinator.run import serve
@@ -103,7 +106,7 @@ class Network:
 
     def wait(self) -> None:
         """Until the coordinator can be reached."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 probe.settimeout(0.2)
@@ -118,7 +121,7 @@ class Network:
 
     def driver(self) -> Connection:
         headers = {"Authorization": f"Bearer {self.token}"}
-        return Connection(self.url, lambda *_: headers, ca=self.ca, patience=20)
+        return Connection(self.url, lambda *_: headers, ca=self.ca, patience=120)
 
     def enrol(self, name: str) -> Path:
         """Invite a client and let it join; its folder."""

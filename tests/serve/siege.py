@@ -94,7 +94,7 @@ class Client:
         if self._connection is None:
             context = self.siege.context
             self._connection = http.client.HTTPSConnection(
-                "127.0.0.1", self.port, timeout=120, context=context
+                "127.0.0.1", self.port, timeout=600, context=context
             )
         if self.identity is not None:
             digest = hashlib.sha256(body).hexdigest()
@@ -162,7 +162,7 @@ class Siege:
         return self.fared
 
     def _wait(self, port: int) -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while time.monotonic() < end:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -130,7 +130,7 @@ class Storm:
 
     def check_nothing_is_left(self) -> None:
         """Whoever lost its parent has ended."""
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while left := [p for p, what in self.left_behind.items() if command(p) == what != ""]:
             assert time.monotonic() < end, f"left behind: {[command(pid) for pid in left]}"
             time.sleep(0.2)

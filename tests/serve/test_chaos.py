@@ -16,7 +16,7 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 
 from databases import new_database  # noqa: E402
 from fatal import AGENT, COORDINATOR, DRIVER, Fragile  # noqa: E402
-from storm import Storm  # noqa: E402
+from storm import KINDS, Storm  # noqa: E402
 
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 
@@ -120,9 +120,10 @@ def test_anything_dies_at_any_time(database, kills, request, tmp_path):
         calm = storm.run(0, rounds, 0)
         replies = history(network, "storm-0")
         number = 0
-        while storm.killed.total() < kills:
+        while storm.killed.total() < kills or storm.killed.keys() < set(KINDS):
             number += 1
             assert storm.run(number, rounds, at_once) == calm
+            at_once = min(at_once, 25 if kills > 100 else 8)  # who was spared by chance
             assert history(network, f"storm-{number}") == replies
         storm.check_nothing_is_left()
         storm.check_logs()
@@ -130,4 +131,3 @@ def test_anything_dies_at_any_time(database, kills, request, tmp_path):
         network.close()
     storm.check_nothing_is_left()
     print(f"{database}: {dict(storm.killed)} in {number} storms")
-    assert storm.killed.keys() >= {"coordinator", "agent", "worker", "learner", "driver"}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +109,48 @@ def test_the_app_that_is_written_runs_as_it_is(network, tmp_path):
     network.run(written(network, tmp_path, "heart"), network.folder / "model.sol", SECONDS)
     X, y = load_iris(return_X_y=True)
     assert so.load(network.folder / "model.sol").score(X, y) > 0.8
+
+
+ASKING = """
+import json
+import time
+from pathlib import Path
+
+from solera.serve.flower import client_app, server_app
+
+
+def main(federation, config):
+    out = Path(config["out"])
+    told = {}
+    for turn in ("before", "after"):
+        asked = federation.ask("data.flaws", deadline=120)
+        told[turn] = [reply.client for reply in asked.collect()]
+        told["gone"] = [[failure.client, failure.kind] for failure in asked.failures]
+        out.with_suffix(".asked").touch()
+        while not out.with_suffix(".killed").exists():
+            time.sleep(0.1)
+    out.write_text(json.dumps(told))
+
+
+server = server_app(main)
+client = client_app()
+"""
+
+
+def test_a_supernode_that_is_killed_is_a_client_that_is_gone(network, tmp_path):
+    """The last test: two SuperNodes are left afterwards."""
+    app, out = written(network, tmp_path, "killed"), tmp_path / "told.json"
+    (app / "solera_app.py").write_text(ASKING)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(network.run, app, out, SECONDS, f'out="{out}" seed=3')
+        while not out.with_suffix(".asked").exists() and not running.done():
+            time.sleep(0.1)
+        os.killpg(network.running[-1].pid, signal.SIGKILL)
+        out.with_suffix(".killed").touch()
+        running.result()
+    told = json.loads(out.read_text())
+    assert told["before"] == [0, 1, 2]
+    assert told["after"] == [0, 1]
+    ((client, kind),) = told["gone"]
+    assert client == 2
+    assert kind in ("dropped", "late")

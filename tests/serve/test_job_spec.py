@@ -53,3 +53,19 @@ def test_what_is_wrong_is_named_with_its_line(line, said):
 def test_a_file_that_lacks_something_is_refused(text, said):
     with pytest.raises(UsageError, match=said):
         parse_job(text, name="job")
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "asked"),
+    [
+        ('evaluate = "test"\nscores = true', "FedLinear", True),
+        ('evaluate = "test"', "FedLinear", False),
+        ("scores = true", "FedLinear", False),  # nobody judges the model
+        ('evaluate = "test"\nscores = true', "FedKMeans", False),  # it predicts no target
+        ('evaluate = "test"\nscores = true', "SplitNN", False),  # its label owner counts no scores
+    ],
+)
+def test_scores_are_counted_where_a_model_is_judged_that_gives_them(lines, kind, asked):
+    spec = parse_job(HEAD + lines + f'\n[learner]\nkind = "{kind}"\n')
+    assert spec.counts_scores == asked
+    assert ("learner.score_counts" in [entry.task for entry in spec.plan()]) == asked

@@ -116,7 +116,9 @@ def test_a_slow_link_that_loses_packets(tmp_path):
             )
         finally:
             kill(near.coordinator)
-    assert link.lost > 10
-    assert 0.01 < link.lost / link.carried < 0.15, "chance, but not by much"
+    assert link.lost >= 4
+    assert 0.04 < link.lost / link.carried < 0.2, (
+        "the draws have a seed; how many packets is chance"
+    )
     there, here = (decode(frame)["learned"] for frame in (out.read_bytes(), expected))
     np.testing.assert_allclose(there["coef_"], here["coef_"], rtol=1e-9, atol=1e-12)

@@ -69,7 +69,7 @@ def test_a_named_policy_lets_out_what_it_says_and_the_same_as_in_simulation(netw
         | {"loss": "sigmoid", "classes": np.arange(2), "lr": 1.0, "l2": 0.0, "epochs": 1}
         | {"batch_size": None},
         quorum=0,
-        deadline=120,
+        deadline=600,
     )
     assert list(replies) == []
     assert {failure.kind for failure in replies.failures} == {"refused"}

@@ -76,29 +76,28 @@ def test_a_driver_that_is_run_again_gets_the_stored_replies(network):
 @pytest.mark.parametrize("victim", ["coordinator", "north"])
 def test_kill_and_restart_gives_the_same_model(network, victim):
     expected = learned(so.FedLinear(rounds=12).fit(network.connect("calm", seed=3)))
-    stop = threading.Event()
+    trouble = []
 
-    kills = []
+    def strike():
+        if victim == "coordinator":
+            kill(network.coordinator)
+            network.start()
+        else:
+            kill(network.agents[victim])
+            network.work(victim)
 
-    def chaos():
-        while len(kills) < 3 and not stop.wait(0.4):
-            kills.append(time.monotonic())
-            if victim == "coordinator":
-                kill(network.coordinator)
-                network.start()
-            else:
-                kill(network.agents[victim])
-                network.work(victim)
-                stop.wait(1.5)
+    class Chaos(so.callbacks.Callback):
+        def on_round(self, learner, round):
+            if round.index in (1, 4, 8):  # somewhere in the next round
+                trouble.append(threading.Timer(0.02 * round.index, strike))
+                trouble[-1].start()
+            elif round.index in (3, 7, 11):
+                trouble[-1].join()
 
-    trouble = threading.Thread(target=chaos)
-    trouble.start()
-    try:
-        model = so.FedLinear(rounds=12).fit(network.connect("stormy", seed=3))
-    finally:
-        stop.set()
-        trouble.join()
-    assert kills
+    model = so.FedLinear(rounds=12).fit(network.connect("stormy", seed=3), callbacks=[Chaos()])
+    for blow in trouble:
+        blow.join()
+    assert len(trouble) == 3
     assert learned(model) == expected
 
 

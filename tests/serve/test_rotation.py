@@ -99,7 +99,7 @@ def shown(network: Network) -> str:
 
 
 def wait(ready) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         try:
             if ready():

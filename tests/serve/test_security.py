@@ -142,7 +142,7 @@ class Hand:
         self.network, self.folder, self.digests = network, network.folder / name, {}
         self.identity = Identity.load(self.folder)
         self.number = int(json.loads((self.folder / "place.json").read_text())["client"])
-        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=5)
+        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=60)
         self.connection.request("GET", "/v1/peers")  # the coordinator's start is known from here
 
     def headers(self, method, path, body, start=None):
@@ -208,7 +208,8 @@ def files(folder):
 
 
 def http(network):
-    return httpx.Client(base_url=network.url, verify=ssl.create_default_context(cafile=network.ca))
+    context = ssl.create_default_context(cafile=network.ca)
+    return httpx.Client(base_url=network.url, verify=context, timeout=600)
 
 
 def alive(network):
@@ -266,7 +267,7 @@ def listening(pid):
 
 @needs_proc
 def test_outbound_only(network):
-    assert len(network.connect().ask("data.describe", deadline=120).collect()) == 3
+    assert len(network.connect().ask("data.describe", deadline=600).collect()) == 3
     assert listening(network.coordinator.pid), "the test must be able to find a listener"
     for name in NAMES:
         processes = tree(network.agents[name].pid)
@@ -291,7 +292,7 @@ def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
     home = here.enrol("east")
     one = so.data.FederatedData(X, Y, np.array([0, len(X)]))
     agent = Agent(home, Worker(one), Policy.parse('[[task]]\nname = "*"\n'), patience=5)
-    replies = here.connect().ask("data.describe", deadline=120)
+    replies = here.connect().ask("data.describe", deadline=600)
     reader = threading.Thread(target=replies.collect)
     worker = threading.Thread(target=agent.step, args=(10,))
     try:
@@ -320,7 +321,7 @@ def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
             agent.step()
         with pytest.raises(CoordinatorError, match="401"):
             Hand(here, "east").connection.upload(b"more")
-        poll.join(120)
+        poll.join(600)
         assert polled == []
     finally:
         agent.close()
@@ -330,7 +331,7 @@ def test_private_keys_stay_and_revoking_works_at_once(network, monkeypatch):
 
 
 def reason_of(fed, client, task, payload=None):
-    replies = fed.ask(task, payload, to=[client], quorum=0, deadline=120)
+    replies = fed.ask(task, payload, to=[client], quorum=0, deadline=600)
     assert list(replies) == []
     (failure,) = replies.failures
     assert failure.kind == "refused"
@@ -382,7 +383,7 @@ def test_the_budget_refuses_past_its_limit_after_a_restart_too(careful):
     learner.begin(here)
     for attempt in range(2):
         fed = careful.connect()
-        replies = fed.ask("averaging.train", learner.round_ask(0), to=[3], quorum=0, deadline=120)
+        replies = fed.ask("averaging.train", learner.round_ask(0), to=[3], quorum=0, deadline=600)
         assert len(list(replies)) == 1 - attempt, replies.failures
         kill(careful.agents["frugal"])
         careful.work("frugal")
@@ -398,7 +399,7 @@ def test_the_budget_refuses_past_its_limit_after_a_restart_too(careful):
 def test_the_audit_log_shows_every_change(network, tmp_path):
     fed = network.connect()
     for _ in range(3):
-        fed.ask("data.flaws", deadline=120).collect()
+        fed.ask("data.flaws", deadline=600).collect()
     home = network.folder / "north"
     key = Identity.load(home).sign_key
     for name in ("audit.log", "audit.log.head"):
@@ -516,7 +517,7 @@ def test_unsound_replies_never_reach_an_aggregate(lab):
     expected = encode(fed.ask("linear.train", TRAIN, to=[0]).fold(Mean()))
     with Hand(lab, "rogue").answering() as frames:
         for name, frames[0] in garbage():
-            replies = fed.ask("linear.train", TRAIN, deadline=120)
+            replies = fed.ask("linear.train", TRAIN, deadline=600)
             assert encode(replies.fold(Mean())) == expected, name
             (failure,) = replies.failures
             assert failure.client == 1, name
@@ -570,7 +571,7 @@ def test_a_wait_that_is_no_number_ends(lab):
         Hand(lab, "rogue").orders(wait="x")
     for wait in ("nan", "-inf", "-1"):
         assert Hand(lab, "rogue").orders(wait) == []
-    assert time.monotonic() - began < 20, "the longest wait is half a minute"
+    assert time.monotonic() - began < 28, "the longest wait is half a minute"
     alive(lab)
 
 
@@ -590,7 +591,7 @@ def test_replays_duplicates_and_others_signatures(lab):
 
     fed = lab.connect()
     job = job_of(fed)
-    replies = fed.ask("data.flaws", to=[1], quorum=0, deadline=120)
+    replies = fed.ask("data.flaws", to=[1], quorum=0, deadline=600)
     found = []
     reader = threading.Thread(target=lambda: found.extend(replies))
     reader.start()
@@ -702,7 +703,7 @@ def test_a_job_ends_in_a_named_state_by_its_deadline(lab):
     ask = {"task": "data.describe", "version": 1, "payload": driver.upload(encode(None))}
     path = f"/v1/jobs/{job_of(fed)}/asks/0"
     driver.request("PUT", path, json=ask | {"round": 0, "clients": [1]})
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while driver.request("GET", f"/v1/jobs/{job_of(fed)}").json()["state"] == "running":
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -724,7 +725,7 @@ def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):
         ({"lr": 1e308, "epochs": 5}, "failed", "data: the rows do not fit the ask"),
     ):
         fed = lab.connect()
-        replies = fed.ask("linear.train", TRAIN | wrong, to=[0], quorum=0, deadline=120)
+        replies = fed.ask("linear.train", TRAIN | wrong, to=[0], quorum=0, deadline=600)
         assert list(replies) == []
         (failure,) = replies.failures
         assert failure.kind == kind
@@ -736,7 +737,7 @@ def test_refusals_and_failures_arrive_with_their_reasons(careful, lab):
         Connection(lab.url, lambda *_: {"Authorization": "Bearer no"}, ca=lab.ca).request(
             "GET", "/v1/federations/lab"
         )
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while not any("wrong token" in e.reason for e in events(federation(lab, ""))):
         assert time.monotonic() < end, "the first refusal of a kind is written soon"
         time.sleep(0.1)

@@ -137,7 +137,7 @@ folder = "agent"
             end(agent)
         (tmp_path / "invitation").unlink()  # needed only once
         again = started("join", config, "--once", "--wait", "0")
-        out, err = again.communicate(timeout=120)
+        out, err = again.communicate(timeout=600)
         assert again.returncode == 0, err
         assert "answered 0 asks" in out
     finally:
@@ -157,7 +157,7 @@ def started(command: str, config: Path, *more: str) -> subprocess.Popen[str]:
 def invited(coordinator: subprocess.Popen[str], folder: Path, port: int) -> str:
     from solera.serve.connection import Connection
 
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not (folder / "home" / "driver.token").exists() and time.monotonic() < deadline:
         assert coordinator.poll() is None, coordinator.communicate()
         time.sleep(0.05)

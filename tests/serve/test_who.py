@@ -66,7 +66,7 @@ class Member(Hand):
         self.network, self.folder, self.digests = network, network.home / name, {}
         self.identity = Identity.load(self.folder)
         self.number = int(json.loads((self.folder / "place.json").read_text())["client"])
-        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=5)
+        self.connection = Connection(network.url, self.headers, ca=network.ca, patience=60)
 
 
 def equal_federations(network):
@@ -301,10 +301,10 @@ def _asked_otherwise(connection):
 def test_a_driver_checks_the_clients_signatures_itself(staffed, lie, monkeypatch):
     monkeypatch.setattr("solera.serve.driver.engine.Connection", Tampered)
     fed = staffed.connect()
-    assert len(fed.ask("data.flaws", deadline=120).collect()) == 2
+    assert len(fed.ask("data.flaws", deadline=600).collect()) == 2
     fed.engine.connection.change = lie(fed.engine.connection)
     with pytest.raises(ForgedReply, match="has not signed the reply to ask 1"):
-        fed.ask("data.flaws", deadline=120, quorum=0).collect()
+        fed.ask("data.flaws", deadline=600, quorum=0).collect()
 
 
 def test_a_driver_remembers_keys_and_refuses_others(staffed, tmp_path, monkeypatch):
@@ -313,7 +313,7 @@ def test_a_driver_remembers_keys_and_refuses_others(staffed, tmp_path, monkeypat
 
     def ask():
         fed = connect(staffed.url, **arguments, known_keys=file)
-        return fed.ask("data.flaws", deadline=120).collect()
+        return fed.ask("data.flaws", deadline=600).collect()
 
     assert len(ask()) == 2
     lines = file.read_text().splitlines()
@@ -430,7 +430,7 @@ def test_a_packed_or_endless_answer_does_no_harm(monkeypatch):
             connection.request("GET", "/packed")
         with pytest.raises(CoordinatorError, match="larger than"):
             connection.request("GET", "/endless")
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 250, "without the limit of bytes it takes five minutes"
     finally:
         connection.close()
         server.shutdown()

@@ -27,7 +27,7 @@ from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.coordinator.store.tables import TokenRow  # noqa: E402
 
-SECONDS = 60.0
+SECONDS = 600.0
 
 
 def until(condition):
@@ -61,7 +61,7 @@ def test_who_waits_at_one_worker_is_woken_by_another(pair):
     async def woken():
         looked = []
 
-        def ready():
+        async def ready():
             looked.append(time.monotonic())
             if len(looked) == 1:
                 there.notifier.notify(("cardio", 3), "other")

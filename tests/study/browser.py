@@ -41,7 +41,7 @@ def visit(address: str, *options: str) -> Visit:
             [*command, *options, "--dump-dom", address],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=True,
         )
         events: list[Any] = json.loads(log.read_text())["events"]

@@ -15,6 +15,8 @@ from solera.study.comparison import Score, compare, gather
 from solera.study.files.reader import parse
 from solera.study.run.runner import run_study
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 LEARNERS = {
     "linear": 'kind = "FedLinear"\nrounds = 4\nlr = 1e-5',
     "heonn": 'kind = "FedHEONN"\nlam = 1.0',

@@ -18,6 +18,8 @@ from solera.study import runs
 from solera.study.files.reader import parse
 from solera.study.run.runner import run_study
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 RUN = """\
 seeds = [0, 1]
 [data]

@@ -51,7 +51,7 @@ def test_written_and_compared(tmp_path):
     def run(action):
         environment = {**os.environ, "PYTHONPATH": str(Path(so.__file__).parents[1])}
         command = [sys.executable, str(TOOL), action, str(tmp_path), "--only", ONE]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
     assert run("write").returncode == 0
     same = run("compare")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -11,24 +10,24 @@ import typer
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.cli.serve import extra, moment
-from solera.cli.settings import CoordinatorConfig, Database, DatabaseFile, database_url
+from solera.cli.settings import Home, with_home
 
 if TYPE_CHECKING:
     from solera.serve.coordinator.store.store import Store
 
 app = typer.Typer(no_args_is_help=True, help="People who may look at a coordinator's pages.")
-Folder = Annotated[Path, typer.Option(help="The coordinator's folder.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The person's name.")]
 Password = Annotated[
     str,
     typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, envvar="SOLERA_PASSWORD"),
 ]
-FOLDER = Path("coordinator")
 _ACTOR = "command line"
 
 
 @app.command("add", epilog="Example: solera account add vega --role researcher --federation cardio")
+@with_home
 def add(
+    home: Home,
     name: Name,
     password: Password,
     role: Annotated[
@@ -40,30 +39,24 @@ def add(
     federation: Annotated[
         str | None, typer.Option(help="Only this federation; all by default.")
     ] = None,
-    folder: Folder = FOLDER,
-    database: Database = None,
-    database_file: DatabaseFile = None,
-    config: CoordinatorConfig = None,
 ) -> None:
     """Make an account. The password is asked for, or read from $SOLERA_PASSWORD."""
     with extra("accounts"):
         from solera.serve.coordinator.web.visitors import new_account
     account = new_account(name, password, role, federation)
-    with _store(folder, database_url(database, database_file)) as store:
+    with _store(home) as store:
         store.add_account(account, _ACTOR)
     typer.echo(f"{name} is {role} of {federation or 'all federations'}")
 
 
 @app.command("list")
+@with_home
 def list_accounts(
-    folder: Folder = FOLDER,
-    database: Database = None,
-    database_file: DatabaseFile = None,
-    config: CoordinatorConfig = None,
+    home: Home,
     as_json: AsJson = False,
 ) -> None:
     """All accounts and tokens of programs."""
-    with _store(folder, database_url(database, database_file)) as store:
+    with _store(home) as store:
         people, programs = store.accounts(), store.tokens()
     known = [("person", person) for person in people]
     known += [("program", program) for program in programs]  # type: ignore[misc]
@@ -76,39 +69,35 @@ def list_accounts(
 
 
 @app.command("password")
+@with_home
 def password(
+    home: Home,
     name: Name,
     password: Password,
-    folder: Folder = FOLDER,
-    database: Database = None,
-    database_file: DatabaseFile = None,
-    config: CoordinatorConfig = None,
 ) -> None:
     """Set another password; whoever is signed in with the old one is signed out."""
     with extra("accounts"):
         from solera.serve.coordinator.web.visitors import hashed
-    with _store(folder, database_url(database, database_file)) as store:
+    with _store(home) as store:
         store.set_password(name, hashed(password), _ACTOR, time.time())
     typer.echo(f"{name} has another password")
 
 
 @app.command("remove")
+@with_home
 def remove(
+    home: Home,
     name: Name,
-    folder: Folder = FOLDER,
-    database: Database = None,
-    database_file: DatabaseFile = None,
-    config: CoordinatorConfig = None,
 ) -> None:
     """Remove an account, and sign it out."""
-    with _store(folder, database_url(database, database_file)) as store:
+    with _store(home) as store:
         store.remove_account(name, _ACTOR, time.time())
     typer.echo(f"{name} has no account any more")
 
 
-def _store(folder: Path, database: str | None) -> Store:
+def _store(home: Home) -> Store:
     with extra("accounts"):
         from solera.serve.coordinator.run import database_of, make_private
         from solera.serve.coordinator.store.store import Store
-    make_private(folder)
-    return Store(database_of(folder, database))
+    make_private(home.folder)
+    return Store(database_of(home.folder, home.database))

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from solera.cli.data import AsJson
 from solera.cli.output import print_json, print_table
 from solera.cli.serve import Authority, check_ca, check_url, extra
-from solera.cli.settings import AgentConfig, hidden_from_ps
+from solera.cli.settings import AgentConfig, hidden_from_ps, warn_of_ps
 from solera.core.errors import UsageError
 from solera.serve.settings import read_secret_file
 
@@ -26,6 +26,7 @@ FOLDER = Path("agent")
 
 
 def join(
+    context: typer.Context,
     url: Annotated[str, typer.Argument(metavar="URL", help="The coordinator's address.")],
     data: Annotated[
         str,
@@ -114,6 +115,7 @@ def join(
     worker = Worker(rows_for(rules), begin=place is None)
     try:
         if place is None:
+            warn_of_ps(context, "token", "use --token-file, or set SOLERA_INVITATION")
             place = Agent.join(folder, url, token or "", ca=authority)
         elif authority not in (None, place.ca):  # as when the old one has expired
             place = replace(place, ca=authority)

@@ -20,6 +20,7 @@ import typer
 from solera.cli.output import print_table, stderr
 from solera.cli.serve import extra
 from solera.core.errors import SoleraError
+from solera.core.private_files import write_file
 from solera.engines.child import end
 
 CLIENTS = ("north", "south", "west")
@@ -154,8 +155,10 @@ class _Demo:
         rows = np.column_stack([self.digits.X[part], self.digits.y[part]])
         np.savetxt(home / "rows.csv", rows, "%g", delimiter=",", header=header, comments="")
         invited = self._solera("invite", name, "-f", FEDERATION, *self._driver()).strip()
+        write_file(home / "invitation", invited.encode(), 0o600, overwrite=True)
         self._process(
-            name, "join", self.url, "--token", invited, "--ca", self.ca, "--folder", home,
+            name, "join", self.url, "--token-file", home / "invitation",
+            "--ca", self.ca, "--folder", home,
             "--data", home / "rows.csv", "--target", "digit",
             "--policy", self.folder / "policy.toml",
         )  # fmt: skip

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from solera.cli.account import FOLDER, Folder
 from solera.cli.data import AsJson
 from solera.cli.output import print_json
 from solera.cli.serve import Authority, check_ca, extra, moment
-from solera.cli.settings import BlobStore, CoordinatorConfig, Database, DatabaseFile, database_url
+from solera.cli.settings import FOLDER, BlobStore, Home, database_url, with_home
 from solera.core.errors import UsageError
 from solera.serve.settings import AgentSettings, CoordinatorSettings, Settings, read_settings
 
@@ -21,15 +20,13 @@ if TYPE_CHECKING:
     from solera.serve.findings import Finding
 
 
+@with_home
 def backup(
+    home: Home,
     into: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the backup goes.")] = Path(
         "backups"
     ),
-    folder: Folder = FOLDER,
-    database: Database = None,
-    database_file: DatabaseFile = None,
     blobs: BlobStore = None,
-    config: CoordinatorConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a coordinator into one file: database, blobs, keys and signed log. It may be running.
@@ -39,20 +36,18 @@ def backup(
     """
     with extra("backups"):
         from solera.serve.coordinator.backup import back_up
-    done = back_up(folder, database_url(database, database_file), into, blobs)
+    done = back_up(home.folder, home.database, into, blobs)
     if as_json:
         print_json(done)
     else:
         typer.echo(f"{done.file}: {done.bytes:,} bytes, as of {moment(done.time)}")
 
 
+@with_home
 def restore(
+    home: Home,
     archive: Annotated[Path, typer.Argument(metavar="FILE", help="What solera backup wrote.")],
-    folder: Folder = FOLDER,
-    database: Database = None,
-    database_file: DatabaseFile = None,
     blobs: BlobStore = None,
-    config: CoordinatorConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the coordinator of a backup, in a new folder and, if named, in an empty database.
@@ -63,25 +58,25 @@ def restore(
     """
     with extra("backups"):
         from solera.serve.coordinator.backup import restore as restore_backup
-    read = restore_backup(archive, folder, database_url(database, database_file), blobs)
+    read = restore_backup(archive, home.folder, home.database, blobs)
     if as_json:
-        print_json({"folder": folder, "time": read.time, "solera": read.solera})
+        print_json({"folder": home.folder, "time": read.time, "solera": read.solera})
         return
-    typer.echo(f"{folder} is the coordinator as of {moment(read.time)}, by Solera {read.solera}")
+    typer.echo(
+        f"{home.folder} is the coordinator as of {moment(read.time)}, by Solera {read.solera}"
+    )
     typer.echo(
         "What happened since is not in it: revoke again who was revoked, invite again who joined, "
         "and have those who left leave again."
     )
 
 
+@with_home
 def upgrade(
+    home: Home,
     check: Annotated[
         bool, typer.Option("--check", help="Say what would happen, and change nothing.")
     ] = False,
-    folder: Folder = FOLDER,
-    database: Database = None,
-    database_file: DatabaseFile = None,
-    config: CoordinatorConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring a coordinator's database up to date with this version of Solera.
@@ -95,13 +90,13 @@ def upgrade(
         from solera.serve.coordinator.run import database_of
         from solera.serve.coordinator.sole import Sole
         from solera.serve.coordinator.store.store import Store
-    place = Place(folder, database=database_url(database, database_file))
+    place = Place(home.folder, database=home.database)
     found = upgradable(place)
     _print_findings(found, as_json)
     if check:
         return
-    sole = Sole(folder, database_of(folder, place.database))
-    with closing(sole), Store(database_of(folder, place.database)):
+    database = database_of(home.folder, home.database)
+    with closing(Sole(home.folder, database)), Store(database):
         typer.echo("the database is up to date")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,6 +48,13 @@ def hidden_from_ps(context: typer.Context, parameter: typer.CallbackParam, value
     return value
 
 
+def warn_of_ps(context: typer.Context, name: str, instead: str) -> None:
+    """Say it if a secret came from the command line."""
+    source = context.get_parameter_source(name)
+    if source is not None and source.name == "COMMANDLINE":
+        typer.echo(f"warning: `ps` shows --{name} to everybody; {instead}", err=True)
+
+
 CoordinatorConfig = Annotated[Path | None, _config("coordinator")]
 AgentConfig = Annotated[Path | None, _config("agent")]
 Database = Annotated[
@@ -69,6 +78,8 @@ BlobStore = Annotated[
 DatabaseFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A file that holds the database's URL.")
 ]
+Folder = Annotated[Path, typer.Option(help="The coordinator's folder.")]
+FOLDER = Path("coordinator")
 
 
 def database_url(database: str | None, file: Path | None) -> str | None:
@@ -76,3 +87,37 @@ def database_url(database: str | None, file: Path | None) -> str | None:
     if database is None and file is not None:
         return read_secret_file(file)
     return database
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a coordinator keeps what it keeps."""
+
+    folder: Path
+    database: str | None
+
+
+def _home(
+    folder: Folder = FOLDER,
+    database: Database = None,
+    database_file: DatabaseFile = None,
+    config: CoordinatorConfig = None,
+) -> Home:
+    return Home(folder, database_url(database, database_file))
+
+
+def with_home(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options that name a coordinator in place of its argument ``home``."""
+    options = inspect.signature(_home, eval_str=True).parameters
+    every = {**inspect.signature(command, eval_str=True).parameters, **options}
+    del every["home"]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        home = _home(**{name: given.pop(name) for name in options})
+        command(home=home, **given)
+
+    called.__annotations__ = {name: option.annotation for name, option in every.items()}
+    named = [option.replace(kind=option.KEYWORD_ONLY) for option in every.values()]
+    vars(called)["__signature__"] = inspect.Signature(named)
+    return called

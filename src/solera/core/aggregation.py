@@ -106,7 +106,7 @@ class Aggregation(Component, abstract=True):
         return total
 
     def adds(self, entry: str) -> bool:
-        """Whether all that counts of this entry of the replies is its sum over each block."""
+        """Whether all that counts of this entry of the replies is its sum."""
         return False
 
     def without(self, entries: Collection[str]) -> Aggregation:

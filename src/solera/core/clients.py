@@ -239,13 +239,10 @@ class ClientGroup:
         source: Source,
         draws: Draws,
         states: Sequence[MutableMapping[str, Any]],
-        blocks: IntArray | None = None,
         adds: Callable[[str], bool] | None = None,
     ) -> None:
         self.ids = ids
         self.states = states
-        self.blocks = np.arange(len(ids) + 1) if blocks is None else blocks
-        """Where blocks of clients whose replies are folded begin, and where the last one ends."""
         self._adds = adds
         self._source = source
         self._draws = draws
@@ -258,15 +255,12 @@ class ClientGroup:
             yield Client(i, self._source, self._draws, state)
 
     def adds(self, entry: str) -> bool:
-        """Whether the sum of an entry over each of the ``blocks`` is enough of it.
+        """Whether the sum of an entry over all these clients is enough of it.
 
-        A ``many=`` task may then give it in :attr:`Stacked.sums` in place of every client's own.
+        A ``many=`` task may then give it in :attr:`Stacked.sums` in place of every client's own. It
+        must be one of whole numbers, which add up to the same in any order.
         """
         return self._adds is not None and self._adds(entry)
-
-    def block_sizes(self) -> IntArray:
-        """Rows of the clients of every block."""
-        return np.diff(np.concatenate([[0], np.cumsum(self.data.sizes)])[self.blocks])
 
     def part(self, name: Part) -> Segments:
         return self._source.segments(self.ids, name)

@@ -121,8 +121,8 @@ def is_about_rows(task: Task) -> bool:
 class Gate:
     """Judges what comes in to the rows of a client and what leaves.
 
-    ``memory`` is what left, ``ledger`` what left with noise was worth; ``outcome`` what became of
-    the numbers of the last reply.
+    ``memory`` is what left, ``ledger`` what left with noise was worth; ``outcome`` and ``merged``
+    what became of the numbers of the last reply (:class:`~solera.core.release.Leaving`).
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class Gate:
         self.memory = Memory() if memory is None else memory
         self.ledger: Ledger = MemoryLedger(self.memory) if ledger is None else ledger
         self.outcome: dict[str, Any] = {}
+        self.merged: dict[str, Any] = {}
 
     def source(self, task: Task, source: Source, payload: Any = None) -> Source:
         """What a task sees of the rows: themselves, or in groups where it grows or follows trees.
@@ -165,7 +166,7 @@ class Gate:
             return reply
         for release in task.release:
             leaving.reply = release.judge(leaving)
-        self.outcome = leaving.outcome
+        self.outcome, self.merged = leaving.outcome, leaving.merged
         return leaving.reply
 
     def persons(self, client: Client, part: Part) -> Persons:

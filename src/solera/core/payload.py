@@ -355,15 +355,18 @@ def _check(value: Any, depth: int) -> None:
 
 def read_only(payload: Any) -> Any:
     """The same payload with arrays that cannot be written to, as a client would receive it."""
+    kind = type(payload)
+    if kind is dict:
+        return {key: read_only(value) for key, value in payload.items()}
+    if kind is np.ndarray and not payload.flags.writeable:
+        return payload
     if isinstance(payload, np.ndarray):
-        if type(payload) is np.ndarray and not payload.flags.writeable:
-            return payload
         view = payload.view()
         view.flags.writeable = False
         return view
     if isinstance(payload, (str, int, float)):
         return payload
-    if isinstance(payload, (dict, Mapping)):
+    if isinstance(payload, Mapping):
         return {key: read_only(value) for key, value in payload.items()}
     if isinstance(payload, (list, tuple)):
         return [read_only(value) for value in payload]

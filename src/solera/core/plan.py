@@ -1,7 +1,7 @@
 """What a fit will ask: every task, how often at most, and with parameters in which ranges.
 
 A plan is made before anything is asked, from a learner's parameters and the schema
-(:meth:`solera.learn.base.Learner.asks`). It is part of the description of a job that owners
+(:meth:`solera.learn.learner.Learner.asks`). It is part of the description of a job that owners
 approve, and their agents compare every ask with it.
 """
 

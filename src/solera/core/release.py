@@ -43,6 +43,8 @@ class Leaving:
     """What became of every number of an entry, in its shape: sent (0), withheld (1), or an earlier
     one (2); other marks where something else stands for it (3 and 4: another number of the cell
     became 1 or 2 before)."""
+    merged: dict[str, Any] = field(default_factory=dict)
+    """Entries with cells merged, before they are compared with earlier numbers."""
 
     def __post_init__(self) -> None:
         self._given = self.reply

@@ -47,9 +47,9 @@ class Stacked:
     ``Stacked({"sums": S, "rows": n})`` with ``S`` of shape (clients, k, d) stands for ``clients``
     replies ``{"sums": S[i], "rows": n[i]}``.
 
-    ``sums`` are entries of which only the sum over each block of clients is there, where that is
-    all that counts (:meth:`solera.core.clients.ClientGroup.adds`): blocks × …; ``replies`` is the
-    number of clients where there are no other entries.
+    ``sums`` are entries of which only the sum over all these clients is there, where that is all
+    that counts (:meth:`solera.core.clients.ClientGroup.adds`); ``replies`` is the number of clients
+    where there are no other entries.
     """
 
     __slots__ = ("_len", "_sums", "fields")
@@ -73,7 +73,7 @@ class Stacked:
 
     @property
     def sums(self) -> Mapping[str, NDArray[Any]]:
-        """The entries of which there are sums over blocks only."""
+        """The entries of which there are sums only."""
         return getattr(self, "_sums", None) or {}
 
     def __len__(self) -> int:
@@ -98,9 +98,7 @@ class Stacked:
         """Encoded size of every reply."""
         if not self._len:
             return np.empty(0, dtype=np.int64)
-        left_out = {
-            key: np.broadcast_to(sum_[0], sum_.shape[1:]) for key, sum_ in self.sums.items()
-        }
+        left_out = self.sums
         if all(leaf.ndim > 1 or leaf.dtype.kind == "f" for leaf in _leaves(self.fields)):
             size = encoded_size({**self[0], **left_out} if left_out else self[0])
             return np.full(self._len, size, dtype=np.int64)

@@ -113,6 +113,8 @@ def class_codes(labels: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
     The error does not say which label it is: the labels may be a client's own, and errors travel.
     """
     labels = np.asarray(labels)
+    if _are_codes(labels, classes):
+        return np.array(labels, dtype=np.int64)
     codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     if len(labels) and (not len(classes) or (classes[codes] != labels).any()):
         raise DataError(
@@ -120,6 +122,14 @@ def class_codes(labels: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
             hint="classes are agreed before training: fit all clients, or name them in a schema",
         )
     return np.asarray(codes, dtype=np.int64)
+
+
+def _are_codes(labels: NDArray[Any], classes: NDArray[Any]) -> bool:
+    """Whether classes are 0, 1, … and all labels among them, so that nothing is to be looked up."""
+    whole = labels.dtype.kind in "iu" and classes.dtype.kind in "iu" and labels.size > 0
+    if not whole or not np.array_equal(classes, np.arange(len(classes))):
+        return False
+    return bool(labels.min() >= 0 and labels.max() < len(classes))
 
 
 def infer_target(y: Any) -> tuple[Target, NDArray[Any], int]:

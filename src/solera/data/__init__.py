@@ -5,7 +5,8 @@ from solera.data.adapters import from_huggingface, from_pandas, from_torch
 from solera.data.agreement import agree
 from solera.data.client_files import from_files, from_loader
 from solera.data.dataset import Dataset, holdout
-from solera.data.federated import FederatedData, LazyData
+from solera.data.federated import FederatedData
+from solera.data.lazy import LazyData
 from solera.data.multilabel import LabelData, deal_labels
 from solera.data.stored import StoredData
 

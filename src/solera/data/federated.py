@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from solera.core import rng
 from solera.core.clients import Array, BoolArray, IntArray, Part, Rows, Segments, take_rows
-from solera.core.constraints import Count, ProperFraction, check_arguments
+from solera.core.constraints import ProperFraction, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import is_finite
 from solera.core.schema import Feature, Schema, infer
-from solera.data.frames import is_frame, target_array
+from solera.data.arrays import check_rows
 
 if TYPE_CHECKING:
     from solera.data.summary import Summary
@@ -340,109 +340,3 @@ class FederatedData:
 
     def __repr__(self) -> str:
         return f"FederatedData({self.clients:,} clients, {self.offsets[-1]:,} rows)"
-
-
-_LOOKED_AT = 16
-Generate = Callable[[int, np.random.Generator], Any]
-
-
-class LazyData:
-    """Clients whose rows are generated when a task needs them, and forgotten afterwards.
-
-    ``generate(client, rng)`` returns ``(X, y)``, the same for the same client every time: ``rng``
-    is derived from the seed and the client. The first few clients show what the rows look like,
-    unless ``schema`` says so: name it when classes are rare.
-    """
-
-    def __init__(
-        self, generate: Generate, *, clients: Count, seed: int = 0, schema: Schema | None = None
-    ) -> None:
-        check_arguments(LazyData.__init__, owner=self, clients=clients)
-        self.generate = generate
-        self.clients = clients
-        self.seed = seed
-        self._steps: Sequence[Any] = ()
-        self._raw = self._look() if schema is None else schema
-        self.schema = self._raw
-
-    def _rows(self, client: int) -> tuple[Any, Any]:
-        X, y = check_rows(*self.generate(client, rng.generator(self.seed, "data", 0, client)))
-        raw = self._raw if self._steps else None
-        for step in self._steps:
-            X, raw = step.transform_rows(X, raw), step.transform_schema(raw)
-        return X, y
-
-    def _look(self) -> Schema:
-        """The columns of client 0 and the classes of the first clients."""
-        first = [self._rows(client) for client in range(min(self.clients, _LOOKED_AT))]
-        schema = infer(*first[0])
-        if schema.target != "classes":
-            return schema
-        classes = np.unique(np.concatenate([y for _, y in first]))
-        return replace(schema, classes=classes, outputs=len(classes))
-
-    def sizes(self, part: Part = "train") -> IntArray | None:
-        return None
-
-    def segments(self, clients: IntArray, part: Part = "train") -> Segments:
-        if part != "train":
-            X, y = self._rows(int(clients[0]))
-            none = np.zeros(len(clients), dtype=np.int64)
-            return Segments(X[:0], None if y is None else y[:0], none, none)
-        rows = [Rows(*self._rows(client)) for client in clients.tolist()]
-        sizes = np.array([len(r) for r in rows], dtype=np.int64)
-        X = np.concatenate([r.X for r in rows])
-        y = None if rows[0].y is None else np.concatenate([r.y for r in rows])
-        return Segments(X, y, np.cumsum(sizes) - sizes, sizes)
-
-    def prepared(self, steps: Sequence[Any]) -> LazyData:
-        view = LazyData(self.generate, clients=self.clients, seed=self.seed, schema=self._raw)
-        view._steps = (*self._steps, *steps)
-        for step in view._steps:
-            view.schema = step.transform_schema(view.schema)
-        return view
-
-    def __repr__(self) -> str:
-        return f"LazyData({self.clients:,} clients)"
-
-
-def check_rows(X: Any, y: Any = None) -> tuple[Any, Any]:
-    """X and y as arrays (or a CSR matrix) of the same number of rows, or an error that says why."""
-    if is_frame(X):
-        raise DataError("the data is a data frame", hint="convert it with so.from_pandas(frame)")
-    if hasattr(X, "tocsr"):
-        X = X.tocsr()
-    else:
-        X = as_numbers(np.asarray(X))
-        if X.dtype.kind == "c":
-            raise DataError("Complex data not supported: X holds complex numbers")
-        if X.dtype.kind not in "biuf":
-            raise DataError(
-                f"X holds values of type {X.dtype}, not numbers",
-                hint="encode categories as codes, for example with so.from_pandas(frame)",
-            )
-    if X.ndim < 2:
-        raise DataError(
-            f"X has {X.ndim} dimension, rows and columns are needed",
-            hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
-        )
-    if not all(X.shape[1:]):
-        raise DataError(
-            f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required",
-            hint="give rows at least one column",
-        )
-    if y is not None:
-        y = target_array(y)
-        if y.shape[0] != X.shape[0]:
-            raise DataError(f"X has {X.shape[0]:,} rows, y has {y.shape[0]:,}")
-    return X, y
-
-
-def as_numbers(X: Any) -> Any:
-    """Objects that are all numbers as such, as an array of a mixed frame holds them."""
-    if X.dtype.kind != "O":
-        return X
-    try:
-        return X.astype(np.float64)
-    except (TypeError, ValueError):
-        return X

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -43,18 +44,13 @@ from solera.engines.folds import fold_all, validate_and_fold
 from solera.engines.gates import Gates
 
 States = dict[int, dict[str, Any]]
+Adds = Callable[[str], bool]
+"""Whether the sum of an entry of the replies is enough of it."""
 
 _SCOPE = ("", "simulation")
 """Federation and job for which simulated clients seal."""
 MEMORY = 256 << 20
 """Bytes of rows and updates that a ``many=`` call may hold at once, unless told otherwise."""
-
-
-class BlockSums(NamedTuple):
-    """Blocks of clients, and the entries of which their sums are enough."""
-
-    bounds: IntArray
-    adds: Callable[[str], bool]
 
 
 class Runner:
@@ -99,12 +95,11 @@ class Runner:
         faults = None if self.fault_model is None else self.fault_model.faults(ask, clients)
         if faults is not None:
             clients, failures, virtual, faults = remove_unreachable(ask, clients, faults)
-        sums = None
+        adds = None
         hidden = self.limits is not None or ask.cover is not None
         if aggregation is not None and faults is None and not hidden:
-            bounds = np.cumsum([0, *(len(span) for span in spans)])
-            sums = BlockSums(bounds, aggregation.adds)
-        batch, failed = self._replies(task, ask, clients, states, sums)
+            adds = aggregation.adds
+        batch, failed = self._replies(task, ask, clients, states, adds)
         failures += failed
         if faults is not None and self.fault_model is not None:
             batch, failed = self._tamper(ask, batch, clients, faults)
@@ -112,12 +107,13 @@ class Runner:
         whole = isinstance(batch.payloads, Stacked) and len(batch) == sum(map(len, spans))
         if len(spans) > 1 or whole:
             batch = Batch(batch.clients, batch.payloads, batch.sizes())
-        if whole and sums is not None and aggregation is not None:
-            partials = fold_all(task, batch, sums.bounds.tolist(), aggregation)
+        if whole and adds is not None and aggregation is not None:
+            bounds = np.cumsum([0, *(len(span) for span in spans)]).tolist()
+            partials = fold_all(task, batch, bounds, aggregation)
             if partials is not None:
-                up = np.split(batch.sizes(), sums.bounds[1:-1])
-                for span, size, partial in zip(spans, up, partials, strict=True):
-                    yield Block(span, size, [], virtual, None, partial)
+                up = batch.sizes()
+                for span, (a, b), partial in zip(spans, pairwise(bounds), partials, strict=True):
+                    yield Block(span, up[a:b], [], virtual, None, partial)
                 return
         ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
         places = np.searchsorted(batch.clients, ends).tolist()
@@ -145,7 +141,7 @@ class Runner:
         ask: Ask,
         clients: IntArray,
         states: States,
-        sums: BlockSums | None = None,
+        adds: Adds | None = None,
     ) -> Checked:
         if task.many is None or isinstance(ask.payload, PerClient):
             return self._one_by_one(task, ask, clients, states)
@@ -153,7 +149,7 @@ class Runner:
         failures: list[Failure] = []
         runs = list(self._runs(self._costs(ask, clients)))
         for run in runs:
-            wanted = sums if len(runs) == 1 else None
+            wanted = adds if len(runs) == 1 else None
             part, failed = self._in_one_call(task, ask, clients[run], states, wanted)
             parts.append(part)
             failures += failed
@@ -165,15 +161,13 @@ class Runner:
         ask: Ask,
         clients: IntArray,
         states: States,
-        sums: BlockSums | None = None,
+        adds: Adds | None = None,
     ) -> Checked:
         """One call for some clients. If it fails, each is asked alone to find out who."""
         assert task.many is not None
         own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
-            group = ClientGroup(
-                clients, self._source_for(ask), _draws(ask), own_states, *(sums or ())
-            )
+            group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states, adds)
             admitted = None if self.gates is None else self.gates.admit(task, ask, group)
             payloads = task.many(group, ask.payload)
             if isinstance(payloads, Stacked) and payloads.sums:
@@ -276,6 +270,9 @@ class Runner:
     def _runs(self, costs: IntArray) -> Iterator[slice]:
         """Positions, one after the other, whose costs fit the memory together; at least one."""
         taken = np.cumsum(costs)
+        if len(costs) and taken[-1] <= self.memory:
+            yield slice(0, len(costs))
+            return
         start = 0
         while start < len(costs):
             before = taken[start - 1] if start else 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from solera.core.aggregation import Aggregation
+from solera.core.clients import IntArray
 from solera.core.engine import Ask, Block
 from solera.core.payload import is_finite
 from solera.core.replies import Batch, Failure, Stacked
@@ -52,19 +55,26 @@ def fold_all(
     """The partials of all blocks of stacked replies in one call; None where one may be unsound."""
     replies = batch.payloads
     assert isinstance(replies, Stacked)
+    if replies.sums:
+        return _with_sums(replies, batch.clients, bounds, aggregation)
     try:
-        partials: list[Any] = [{} for _ in bounds[1:]]
-        if not replies.sums:
-            partials = aggregation.fold_blocks(batch, bounds)
-        elif replies.fields:
-            own = Batch(batch.clients, Stacked(replies.fields))
-            partials = aggregation.without(replies.sums).fold_blocks(own, bounds)
-        for entry, sums in replies.sums.items():
-            partials = [{**p, entry: sums[i]} for i, p in enumerate(partials)]
+        partials = aggregation.fold_blocks(batch, bounds)
     except Exception:  # validate_and_fold finds out whose fault it is
-        if replies.sums:
-            raise
         return None
-    if task.finite and not replies.sums and not is_finite(partials):
-        return None
-    return partials
+    return None if task.finite and not is_finite(partials) else partials
+
+
+def _with_sums(
+    replies: Stacked, clients: IntArray, bounds: list[int], aggregation: Aggregation
+) -> list[Any]:
+    """The same where some entries were added up already: they count for the first block."""
+    others = len(bounds) - 2
+    if not replies.fields:
+        return [dict(replies.sums), *[None] * others]
+    own = Batch(clients, Stacked(replies.fields))
+    first, *rest = aggregation.without(replies.sums).fold_blocks(own, bounds)
+    nothing = {
+        entry: np.broadcast_to(np.zeros((), total.dtype), total.shape)
+        for entry, total in replies.sums.items()
+    }
+    return [{**first, **replies.sums}, *({**partial, **nothing} for partial in rest)]

@@ -1,14 +1,14 @@
 """Simulated clients in worker processes that stay alive between asks.
 
 Every worker maps the same rows (pages shared copy-on-write where processes are forked), so any of
-them can serve any block of clients: blocks go to whoever is free, and the work is balanced whatever
-the clients' sizes. Payloads are encoded once into shared memory and read from there by all
-workers; a worker folds its blocks and leaves one partial each in shared memory of its own. Folding
-follows the canonical tree, so the number of workers and the order of arrival change no bit of a
-result.
+them can serve any block of clients: blocks go, a few at a time, to whoever is free, and the work is
+balanced whatever the clients' sizes. Payloads are encoded once into shared memory and read from
+there by all workers; a worker folds its blocks and leaves one partial each in shared memory of its
+own. Folding follows the canonical tree, so the number of workers and the order of arrival change no
+bit of a result.
 
 What clients keep between tasks is held by the engine and travels with a block to its worker and
-back; losing a worker loses nothing but the block it was working on.
+back; losing a worker loses nothing but the block that it died of.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Literal
 from weakref import finalize
 
-from solera.core.aggregation import Aggregation, blocks
-from solera.core.clients import IntArray, Source
+from solera.core.aggregation import Aggregation
+from solera.core.clients import Source
 from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import SoleraError, TaskError
@@ -40,14 +40,13 @@ from solera.core.task import installed_tasks
 from solera.engines.asks import (
     NOBODY,
     UNLIMITED,
-    block_from_payload,
-    block_to_payload,
     order_for,
     read_order,
 )
-from solera.engines.blocks import MEMORY, Runner, Simulated, States
+from solera.engines.blocks import MEMORY, Runner, Simulated
 from solera.engines.child import Child
 from solera.engines.faults import FaultModel
+from solera.engines.jobs import Job, jobs_of, most_blocks, serve
 from solera.engines.threads import cores
 
 
@@ -81,27 +80,27 @@ class ProcessEngine(Simulated):
         self._start_workers()
         order, fold_here = order_for(ask, aggregation)
         place = self._asks.write(order)
-        waiting = deque(enumerate(blocks(len(ask.clients))))
+        waiting = jobs_of(ask, self.workers)
+        ahead = 4 * self.workers * most_blocks(waiting)
         done: dict[int, Block] = {}
         following = 0
         try:
             while waiting or following in done or any(w.busy for w in self._workers):
                 for worker in self._workers:
-                    ahead = waiting and waiting[0][0] - following > 4 * self.workers
-                    if waiting and not worker.busy and not ahead:
-                        number, positions = waiting.popleft()
-                        self._assign(worker, place, number, ask.clients[positions])
+                    near = waiting and waiting[0].numbers[0] <= following + ahead
+                    if near and not worker.busy:
+                        self._assign(worker, place, waiting.popleft())
                 while following in done:
                     yield done.pop(following)
                     following += 1
                 for worker in self._ready():
                     job = worker.job
                     assert job is not None
-                    done[job.number] = self._receive(worker, job, fold_here)
+                    done.update(self._receive(worker, job, waiting, fold_here))
         finally:
             for worker in self._workers:  # whoever stopped reading early leaves answers behind
                 if worker.job is not None:
-                    self._receive(worker, worker.job, None)
+                    self._receive(worker, worker.job, deque(), None)
 
     def close(self) -> None:
         _close(self._workers, self._asks)
@@ -123,33 +122,39 @@ class ProcessEngine(Simulated):
         busy = {worker.pipe: worker for worker in self._workers if worker.busy}
         return [busy[pipe] for pipe in wait(list(busy))] if busy else []  # type: ignore[index]
 
-    def _assign(self, worker: _Worker, place: list[Any], number: int, clients: IntArray) -> None:
-        worker.job = _Job(number, clients)
-        states = [[c, self._states[c]] for c in clients.tolist() if c in self._states]
-        message = encode({"ask": place, "clients": clients, "states": states}, UNLIMITED)
+    def _assign(self, worker: _Worker, place: list[Any], job: Job) -> None:
+        worker.job = job
+        message = encode({"ask": place, **job.message(self._states)}, UNLIMITED)
         with suppress(BrokenPipeError):  # a dead worker shows when its answer is read
             worker.pipe.send_bytes(message)
 
-    def _receive(self, worker: _Worker, job: _Job, fold_here: Aggregation | None) -> Block:
+    def _receive(
+        self, worker: _Worker, job: Job, waiting: deque[Job], fold_here: Aggregation | None
+    ) -> dict[int, Block]:
+        """The blocks of an answer by number."""
         worker.job = None
         try:
             answer = decode(worker.pipe.recv_bytes(), UNLIMITED)
         except (EOFError, OSError):
-            return self._restart(worker, job)
+            return self._restart(worker, job, waiting)
         if "error" in answer:
             raise TaskError(answer["error"])
         result = decode(worker.results.read(answer["place"]), UNLIMITED)
-        for client in job.clients.tolist():
-            self._states.pop(client, None)
-        self._states.update(dict(result["states"]))
-        return block_from_payload(result, fold_here)
+        return job.blocks(result, self._states, fold_here)
 
-    def _restart(self, worker: _Worker, job: _Job) -> Block:
+    def _restart(self, worker: _Worker, job: Job, waiting: deque[Job]) -> dict[int, Block]:
+        """Another worker in the place of a dead one, which fails the one block that it served.
+
+        Of several each is tried alone, to find out which it was.
+        """
         worker.stop()
         reason = f"its worker process {worker.child.fate()}"
         self._workers[self._workers.index(worker)] = _Worker.start(self.start, self._runner)
-        failures = [Failure(client, "crashed", reason) for client in job.clients.tolist()]
-        return Block(NOBODY, NOBODY, failures, batch=Batch(NOBODY, []))
+        if len(job.numbers) > 1:
+            waiting.extendleft(reversed(job.singles()))
+            return {}
+        failures = [Failure(client, "crashed", reason) for client in job.clients[0].tolist()]
+        return {job.numbers[0]: Block(NOBODY, NOBODY, failures, batch=Batch(NOBODY, []))}
 
 
 def _close(workers: list[_Worker], asks: _Frames) -> None:
@@ -161,18 +166,12 @@ def _close(workers: list[_Worker], asks: _Frames) -> None:
 
 
 @dataclass(slots=True)
-class _Job:
-    number: int
-    clients: IntArray
-
-
-@dataclass(slots=True)
 class _Worker:
     """The engine's end of a worker process."""
 
     child: Child
     results: _Frames
-    job: _Job | None = None
+    job: Job | None = None
 
     @property
     def busy(self) -> bool:
@@ -193,7 +192,7 @@ class _Worker:
 
 
 def _work(pipe: Connection, runner: Runner) -> None:
-    """The life of a worker: read a message, run its block, leave the result in shared memory."""
+    """The life of a worker: read a message, serve its job, leave the result in shared memory."""
     asks, results = _Frames(), _Frames()
     asked: list[Any] = []
     ask: Ask | None = None
@@ -208,9 +207,7 @@ def _work(pipe: Connection, runner: Runner) -> None:
                 ask, aggregation = read_order(decode(asks.read(message["ask"]), UNLIMITED))
                 asked = message["ask"]
             assert ask is not None
-            states: States = dict(message["states"])
-            block = runner.block(ask, message["clients"], states, aggregation)
-            place = results.write(block_to_payload(block, states))
+            place = results.write(serve(runner, ask, aggregation, message))
             pipe.send_bytes(encode({"place": place}))
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()

@@ -21,8 +21,8 @@ from weakref import finalize
 
 import numpy as np
 
-from solera.core.aggregation import Aggregation, blocks
-from solera.core.clients import IntArray, Source
+from solera.core.aggregation import Aggregation
+from solera.core.clients import Source
 from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import MissingExtra, SoleraError, TaskError
@@ -34,24 +34,19 @@ from solera.core.task import installed_tasks
 from solera.engines.asks import (
     NOBODY,
     UNLIMITED,
-    block_from_payload,
-    block_to_payload,
     order_for,
     read_order,
 )
-from solera.engines.blocks import MEMORY, Runner, Simulated, States
+from solera.engines.blocks import MEMORY, Runner, Simulated
 from solera.engines.faults import FaultModel
+from solera.engines.jobs import Job, jobs_of, most_blocks, serve
 
 _TRIES = 3
 """So often a block may take its worker down before its clients are given up."""
 _IN_HAND = 2
 """Messages that a worker has before it: the next one waits where it is needed."""
-_MESSAGES = 2
-"""Messages of an ask for each worker, so that none waits long for the slowest."""
-_MOST_BLOCKS = 16
-"""Blocks of a message."""
-_AHEAD = 4 * _MOST_BLOCKS
-"""Blocks for each worker that may be finished before the one that is folded next."""
+_AHEAD = 4
+"""Messages for each worker that may be answered before the block that is folded next."""
 
 
 class RayEngine(Simulated):
@@ -93,12 +88,13 @@ class RayEngine(Simulated):
         order, fold_here = order_for(ask, aggregation)
         self._asked += 1
         place = self._ray.put(_frame(order))
-        waiting = deque(_jobs(ask, _MESSAGES * len(self._actors)))
+        waiting = jobs_of(ask, len(self._actors))
+        ahead = _AHEAD * len(self._actors) * most_blocks(waiting)
         done: dict[int, Block] = {}
         following = 0
         try:
             while waiting or following in done or any(worker.jobs for worker in self._actors):
-                self._hand_out(waiting, place, following)
+                self._hand_out(waiting, place, following + ahead)
                 while following in done:
                     yield done.pop(following)
                     following += 1
@@ -146,17 +142,15 @@ class RayEngine(Simulated):
         )
         return _Worker(actor.remote(*self._shared))
 
-    def _hand_out(self, waiting: deque[_Job], place: Any, following: int) -> None:
+    def _hand_out(self, waiting: deque[Job], place: Any, last: int) -> None:
         """Give every worker what it may have before it, but nothing far ahead of the fold."""
         for _ in range(_IN_HAND):
             for worker in self._actors:
-                if not waiting or waiting[0].numbers[0] - following > _AHEAD * len(self._actors):
+                if not waiting or waiting[0].numbers[0] > last:
                     return
                 if len(worker.jobs) < _IN_HAND:
                     job = waiting.popleft()
-                    asked = np.concatenate(job.clients).tolist()
-                    kept = [[c, self._states[c]] for c in asked if c in self._states]
-                    frame = _frame({"clients": job.clients, "states": kept})
+                    frame = _frame(job.message(self._states))
                     worker.jobs[worker.actor.run.remote(self._asked, place, frame)] = job
 
     def _finished(self) -> list[tuple[_Worker, Any]]:
@@ -168,7 +162,7 @@ class RayEngine(Simulated):
         return [(at_work[reference], reference) for reference in ready]
 
     def _receive(
-        self, worker: _Worker, reference: Any, waiting: deque[_Job], fold_here: Aggregation | None
+        self, worker: _Worker, reference: Any, waiting: deque[Job], fold_here: Aggregation | None
     ) -> dict[int, Block]:
         """The blocks of an answer by number; those of a worker that has died wait again."""
         try:
@@ -178,15 +172,9 @@ class RayEngine(Simulated):
         job = worker.jobs.pop(reference)
         if "error" in result:
             raise TaskError(result["error"])
-        for client in np.concatenate(job.clients).tolist():
-            self._states.pop(client, None)
-        found = {}
-        for number, part in zip(job.numbers, result["blocks"], strict=True):
-            self._states.update(dict(part["states"]))
-            found[number] = block_from_payload(part, fold_here)
-        return found
+        return job.blocks(result, self._states, fold_here)
 
-    def _replace(self, worker: _Worker, waiting: deque[_Job], error: Exception) -> dict[int, Block]:
+    def _replace(self, worker: _Worker, waiting: deque[Job], error: Exception) -> dict[int, Block]:
         """Another worker in the place of a dead one; a block that takes every worker down fails."""
         lost = [single for job in worker.jobs.values() for single in job.singles()]
         worker.jobs.clear()
@@ -207,30 +195,16 @@ class RayEngine(Simulated):
         return found
 
 
-@dataclass(slots=True)
-class _Job:
-    """Blocks, one after the other, that a worker serves in one call."""
-
-    numbers: list[int]
-    clients: list[IntArray]
-    tries: int = 0
-
-    def singles(self) -> list[_Job]:
-        """Its blocks on their own, tried once more."""
-        pairs = zip(self.numbers, self.clients, strict=True)
-        return [_Job([number], [clients], self.tries + 1) for number, clients in pairs]
-
-
 @dataclass(eq=False, slots=True)
 class _Worker:
     """The engine's view of an actor: what it was given and has not answered."""
 
     actor: Any
-    jobs: dict[Any, _Job] = field(default_factory=dict)
+    jobs: dict[Any, Job] = field(default_factory=dict)
 
 
 class _Actor:
-    """The life of a worker: decode an ask once, run its blocks one by one."""
+    """The life of a worker: decode an ask once, serve its jobs."""
 
     def __init__(
         self, path: list[str], known: list[dict[str, bytes]], lacking: dict[str, str], source: Any
@@ -268,27 +242,11 @@ class _Actor:
             assert self._runner is not None
             assert self._ask is not None
             message = decode(memoryview(frame), UNLIMITED)
-            states: States = dict(message["states"])
-            found = []
-            for clients in message["clients"]:
-                own = {c: states[c] for c in clients.tolist() if c in states}
-                block = self._runner.block(self._ask, clients, own, self._aggregation)
-                found.append(block_to_payload(block, own))
-            return _frame({"blocks": found})
+            return _frame(serve(self._runner, self._ask, self._aggregation, message))
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
             why = [f"; {name}: {e}" for name, e in self._lacking.items() if repr(name) in reason]
             return _frame({"error": reason + "".join(why)})
-
-
-def _jobs(ask: Ask, messages: int) -> list[_Job]:
-    """The blocks of an ask in so many messages, or in a few more of not too many blocks."""
-    spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
-    each = min(_MOST_BLOCKS, -(-len(spans) // messages))
-    return [
-        _Job(list(range(i, min(i + each, len(spans)))), spans[i : i + each])
-        for i in range(0, len(spans), each)
-    ]
 
 
 def _frame(payload: Any) -> Any:

@@ -30,8 +30,25 @@ def rows_untold(counts: dict[str, Any]) -> int:
     rows = np.asarray(counts["rows"])
     if "confusion" in counts:
         return int(np.abs(rows - rows_counted(counts)).sum())
+    return int(rows[~_tell(counts)].sum())
+
+
+def told(counts: dict[str, Any]) -> dict[str, Any]:
+    """The counts of many clients folded; sums of numbers with the rows of those that tell them.
+
+    Where nobody does, with all rows.
+    """
+    total: dict[str, Any] = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
+    if "error2" not in counts or not _tell(counts).any():
+        return total
+    return {**total, "rows": np.asarray(counts["rows"])[_tell(counts)].sum()}
+
+
+def _tell(counts: dict[str, Any]) -> BoolArray:
+    """Which clients tell any of their sums."""
+    rows = np.asarray(counts["rows"])
     sums = [np.asarray(leaf).reshape(len(rows), -1) for n, leaf in counts.items() if n != "rows"]
-    return int(rows[~np.concatenate(sums, axis=1).any(axis=1)].sum())
+    return np.asarray(np.concatenate(sums, axis=1).any(axis=1))
 
 
 def metrics_of(counts: dict[str, Any]) -> dict[str, float]:

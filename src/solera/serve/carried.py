@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from solera.core.errors import PayloadError
+from solera.serve import wire
 from solera.serve.connection import Connection, CoordinatorError
 
 Parts = dict[str, bytes]
@@ -55,6 +56,11 @@ class CarriedConnection(Connection):
         error = CoordinatorError(f"{method} {path}: without a coordinator there is no such thing")
         error.status = 404
         return error
+
+    def reply(self, path: str, new: wire.NewReply, frame: bytes) -> None:
+        if new.digest is not None:
+            self.upload(frame)
+        self.request("POST", path, json=new)
 
     def upload(self, frame: bytes) -> str:
         digest = hashlib.sha256(frame).hexdigest()

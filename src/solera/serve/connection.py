@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from solera.core.errors import MissingExtra, PayloadError, SoleraError, UsageError
 from solera.core.payload import DEFAULT_LIMITS
@@ -122,16 +123,17 @@ class Connection:
         with asked as response:
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise CoordinatorError(f"{method} {path}: the answer is packed, as nobody asked")
-            received = bytearray()
+            pieces, size = [], 0
             for piece in response.iter_raw():
-                received += piece
-                if len(received) > _LARGEST_ANSWER or time.monotonic() > end:
+                pieces.append(piece)
+                size += len(piece)
+                if size > _LARGEST_ANSWER or time.monotonic() > end:
                     raise CoordinatorError(
                         f"{method} {path}: the answer is larger than {_LARGEST_ANSWER:,} bytes, "
                         f"or takes longer than {_ANSWER_SECONDS:g} s"
                     )
             status, headers = response.status_code, response.headers
-            return self._make(status, headers=headers, content=bytes(received))
+            return self._make(status, headers=headers, content=b"".join(pieces))
 
     def _started(self, refusal: Any) -> bool:
         """Whether a refusal says that the coordinator has started anew; the next request knows."""
@@ -185,26 +187,41 @@ class Connection:
         self.request("POST", f"/v1/uploads/{digest}")
         return digest
 
+    def reply(self, path: str, new: wire.NewReply, frame: bytes) -> None:
+        """Send the reply to an ask and the bytes that it names, in one request if they are few."""
+        if new.digest is None:
+            self.request("POST", path, json=new)
+        elif len(frame) <= wire.INLINE:
+            self.request("POST", path, json=replace(new, frame=b64encode(frame).decode()))
+        elif len(frame) <= CHUNK:
+            self.request("PUT", f"{path}?signature={new.signature}", body=frame)
+        else:
+            self.upload(frame)
+            self.request("POST", path, json=new)
+
     def download(self, digest: str, inline: str | None = None) -> bytes:
         """The bytes with that digest, verified: those sent along as ``inline``, or in pieces."""
         try:
-            data = bytearray(b"" if inline is None else b64decode(inline, validate=True))
+            pieces = [] if inline is None else [b64decode(inline, validate=True)]
         except ValueError:
             raise PayloadError(f"what the coordinator sent as {digest[:12]}… is no text") from None
-        total = None if inline is None else len(data)
-        while total is None or len(data) < total:
-            wanted = {"Range": f"bytes={len(data)}-{len(data) + CHUNK - 1}"}
+        received = sum(map(len, pieces))
+        total = None if inline is None else received
+        while total is None or received < total:
+            wanted = {"Range": f"bytes={received}-{received + CHUNK - 1}"}
             response = self.request("GET", f"/v1/blobs/{digest}", headers=wanted)
             size = response.headers.get("Solera-Size", "")
             total = int(size) if size.isdecimal() and len(size) < 20 else -1
-            if not len(data) + len(response.content) <= total <= DEFAULT_LIMITS.size:
+            if not received + len(response.content) <= total <= DEFAULT_LIMITS.size:
                 raise PayloadError(f"the coordinator says that {digest[:12]}… has {size} bytes")
-            if not response.content and len(data) < total:
+            if not response.content and received < total:
                 raise PayloadError(f"the coordinator sends {digest[:12]}… only in part")
-            data += response.content
+            pieces.append(response.content)
+            received += len(response.content)
+        data = b"".join(pieces)  # of one piece no copy is made
         if hashlib.sha256(data).hexdigest() != digest:
             raise PayloadError(f"what the coordinator sent is not {digest[:12]}…")
-        return bytes(data)
+        return data
 
     def close(self) -> None:
         self._http.close()

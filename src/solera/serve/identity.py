@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from solera.core.errors import MissingExtra, PayloadError, SoleraError, UsageError
 from solera.core.payload import decode, encode
@@ -217,16 +217,22 @@ def sign_request(
     return dict(zip(_HEADERS, values, strict=True))
 
 
-def claimed_key(headers: Mapping[str, str]) -> bytes:
-    """Whose key a request says it is signed with. Only :func:`check_request` tells if it is.
+class Claim(NamedTuple):
+    """What the headers of a request say of who signed it; :func:`check_request` tells if it is so.
 
     Who does not know the key need not check further, so that strangers cost no memory.
     """
-    return bytes.fromhex(_parse(headers)[0])
+
+    key: str
+    time: str
+    nonce: str
+    start: str
+    digest: str
+    signature: str
 
 
 def check_request(
-    headers: Mapping[str, str],
+    claim: Claim,
     audience: str,
     method: str,
     path: str,
@@ -235,15 +241,17 @@ def check_request(
     seen: NonceCache | None,
     window: float = REQUEST_SECONDS,
     start: str = NO_START,
+    verified: bool = False,
 ) -> bytes:
     """The public key that signed this request, or :class:`Unauthorised`.
 
     ``body_digest`` is of the body that arrived, None before it has: who sends may be checked first.
     A nonce counts as used only after the signature holds, so nobody can use up another's. ``seen``
     is None where a repeated request does no harm. What was sent to an earlier start of the
-    coordinator is void: it may have been taken, and that is no longer remembered.
+    coordinator is void: it may have been taken, and that is no longer remembered. ``verified`` says
+    that the signature of this very request was found good before its body came.
     """
-    key_hex, time, nonce, for_start, digest, signature = _parse(headers)
+    key_hex, time, nonce, for_start, digest, signature = claim
     key, sent = bytes.fromhex(key_hex), float(time)
     if for_start != start:
         raise Unauthorised("start", "the request is for an earlier start of this coordinator")
@@ -260,15 +268,15 @@ def check_request(
         message = signed_message("request", audience, method, path, digest, time, nonce, start)
     except PayloadError:
         raise Unauthorised("header", "the request's path is not text") from None
-    if not verify(key, message, bytes.fromhex(signature)):
+    if not verified and not verify(key, message, bytes.fromhex(signature)):
         raise Unauthorised("signature", f"the signature is not of key {key_hex[:16]}…")
     if seen is not None:
         seen.use(key, nonce, sent, now - window)
     return key
 
 
-def _parse(headers: Mapping[str, str]) -> list[str]:
-    """The values; each exactly once and in its one spelling."""
+def read_claim(headers: Mapping[str, str]) -> Claim:
+    """What the headers say; each exactly once and in its one spelling."""
     all_sent: dict[str, list[str]] = {}
     for given, value in headers.items():
         all_sent.setdefault(given.lower(), []).append(value)
@@ -280,7 +288,7 @@ def _parse(headers: Mapping[str, str]) -> list[str]:
         if not pattern.fullmatch(sent[0]):
             raise Unauthorised("header", f"{name} is malformed")
         values.append(sent[0])
-    return values
+    return Claim(*values)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ deadline = 86400         # seconds until the job as a whole is over; a week by d
 standing = false         # true: clients contribute at any time, until the job is cancelled
 secure = false           # true: only sums of what clients send can be read, see so.SecureSum
 evaluate = "test"        # judge the model on what clients keep apart; "" for no judgement
+scores = false           # true: clients count scores, too, where the model gives any: ROC, AUROC, …
 
 [learner]
 kind = "FedHEONN"        # any learner, and its parameters, as in a run file
@@ -30,6 +31,7 @@ from solera.core.constraints import Count, NonNegative, NonNegativeInt
 from solera.core.plan import Plan, in_turn
 from solera.learn.base import Additive, Learner, Predictor
 from solera.learn.evaluation import evaluation_asks
+from solera.learn.scores import ScoreGrid, score_asks
 from solera.learn.vertical.base import VerticalLearner
 from solera.privacy.secure_sum import SecureSum
 from solera.serve.description import Description, learner_table
@@ -53,6 +55,7 @@ class JobSpec:
     standing: bool = False
     secure: bool = False
     evaluate: Literal["", "train", "test"] = ""
+    scores: bool = False
 
     def plan(self) -> Plan:
         """What the job asks, whatever rows its clients turn out to have."""
@@ -71,12 +74,20 @@ class JobSpec:
     def _evaluation_asks(self) -> Plan:
         if isinstance(self.learner, VerticalLearner):
             return self.learner.evaluation_plan(self.evaluate)
-        return evaluation_asks(self.learner, self.evaluate)
+        asks = evaluation_asks(self.learner, self.evaluate)
+        if self.counts_scores:
+            asks = in_turn(asks, score_asks(self.learner, self.evaluate, ScoreGrid()))
+        return asks
 
     @property
     def evaluates(self) -> bool:
         """Whether clients judge the model at the end."""
         return bool(self.evaluate) and not self.standing and isinstance(self.learner, Predictor)
+
+    @property
+    def counts_scores(self) -> bool:
+        """Whether clients count scores, too; the parties of a vertical federation do not."""
+        return self.scores and self.evaluates and not isinstance(self.learner, VerticalLearner)
 
     def describe(self, toml: str) -> Description:
         """What owners approve; ``toml`` is the file that declares the job."""

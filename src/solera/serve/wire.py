@@ -25,11 +25,13 @@ from solera.core.errors import PayloadError
 INLINE = 1 << 16
 """Blobs up to this size travel inside the message that names them, which spares a request."""
 
+MOST_TOLD = 256
+"""Of so many clients a round's note says what each of them told."""
 NO_START = "0" * 32
 """What a client takes for the coordinator's start before it has heard of one."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = r"^[0-9a-f]{64}$"
-_SIGNATURE = r"^[0-9a-f]{128}$"
+SIGNATURE = r"^[0-9a-f]{128}$"
 _HELD = "waits for approval of "
 _SHOWN = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
@@ -41,7 +43,7 @@ def _whole(pattern: str) -> str:
 
 Name = Annotated[str, Meta(pattern=_whole(NAME), examples=["cardio-2"])]
 Digest = Annotated[str, Meta(pattern=_whole(DIGEST), examples=[_SHOWN])]
-Signature = Annotated[str, Meta(pattern=_whole(_SIGNATURE), examples=[2 * _SHOWN])]
+Signature = Annotated[str, Meta(pattern=_whole(SIGNATURE), examples=[2 * _SHOWN])]
 Number = Annotated[int, Meta(ge=0, lt=2**31, examples=[3])]
 Size = Annotated[int, Meta(ge=0, lt=2**50, examples=[81920])]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, examples=[7])]
@@ -175,7 +177,7 @@ class Reply(Answer, kw_only=True):
 
 
 class Replies(Message):
-    """Replies and failures so far; ``complete`` when no more will come."""
+    """Replies and failures so far of those asked about; ``complete`` when no more will come."""
 
     complete: bool
     replies: list[Reply]
@@ -297,10 +299,15 @@ class Event(Message):
 
 
 class NewNote(Message):
-    """What a learner has to say of itself."""
+    """What a learner has to say of itself: of a round, of its evaluation, of what the job took.
 
-    event: Literal["round", "evaluated"]
+    ``told`` is the mean loss of each client over its own rows, as far as its replies of the round
+    tell it.
+    """
+
+    event: Literal["round", "evaluated", "cost"]
     facts: Annotated[dict[FactName, float], Meta(max_length=40, examples=[{"loss": 0.41}])]
+    told: Annotated[dict[Number, float], Meta(max_length=MOST_TOLD)] = {}
 
 
 # --- standing jobs -------------------------------------------------------------------------------
@@ -378,9 +385,10 @@ class Enrolled(Message):
 
 
 class Heartbeat(Message, kw_only=True):
-    """What a client is doing, and the line number and hash at the end of its audit log."""
+    """What a client is doing, which Solera it runs, and where its audit log ends: line and hash."""
 
     doing: TaskName = ""
+    version: Annotated[str, Meta(max_length=50, examples=["1.0.0"])] = ""
     head: Annotated[
         tuple[Annotated[int, Meta(ge=0, lt=2**53)], Digest], Meta(examples=[[17, _SHOWN]])
     ]

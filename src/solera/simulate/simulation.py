@@ -21,8 +21,9 @@ from solera.core.payload import DEFAULT_LIMITS, Limits
 from solera.core.schema import Feature, Kind, Schema, Unknown, infer, infer_target
 from solera.core.topology import Topology
 from solera.data.adapters import from_pandas
+from solera.data.arrays import check_rows
 from solera.data.dataset import Dataset
-from solera.data.federated import FederatedData, check_rows
+from solera.data.federated import FederatedData
 from solera.data.frames import encode_frame, is_frame, target_array, to_pandas
 from solera.data.partition import IID, Partition
 from solera.data.partition_groups import ByGroup

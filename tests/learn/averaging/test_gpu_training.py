@@ -10,7 +10,14 @@ import solera as so
 from solera.core.clients import Segments
 from solera.core.rng import stream_keys
 from solera.learn.averaging import models, nn
-from solera.learn.averaging.training import batched, batched_models, devices, recorded
+from solera.learn.averaging.training import (
+    batched,
+    batched_models,
+    compiled,
+    devices,
+    layout,
+    recorded,
+)
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched import train_batched
 from solera.learn.averaging.training.batched_models import Correction
@@ -96,6 +103,32 @@ def test_bfloat16_is_near_float32_and_not_it(model, monkeypatch):
     assert np.allclose(got_losses, losses, rtol=0.05)
 
 
+def test_short_copies_of_weights_follow_the_gradients(monkeypatch):
+    as_on_gpu(monkeypatch)
+    options = {"lr": 0.3, "batch_size": 2, "epochs": 2, "precision": "bfloat16"}
+    got, losses = trained(NETWORKS["kernel 4"], EVEN, TrainingConfig("softmax", **options))
+    # With momentum, if ever so little, weights are shortened anew in every step.
+    anew = TrainingConfig("softmax", momentum=1e-30, **options)
+    wanted, wanted_losses = trained(NETWORKS["kernel 4"], EVEN, anew)
+    assert np.abs(wanted).max() > 0.1
+    assert np.allclose(got, wanted, atol=1e-12)
+    assert np.allclose(losses, wanted_losses, atol=1e-12)
+
+
+@pytest.mark.parametrize("network", [nn.mlp(12, 40, 5), nn.complex_cnn((9, 8, 1), 5)])
+def test_a_gpu_reorders_parameters_by_one_gather(network, monkeypatch):
+    architecture = Architecture(network)
+    order = architecture.training_layout
+    for size in (architecture.layout.size, architecture.layout.trained):
+        vectors = torch.arange(2.0 * size).view(2, size)
+        arranged, restored = order.arrange(vectors), order.restore(vectors)
+        monkeypatch.setattr(layout, "is_gpu", lambda device: True)
+        assert torch.equal(order.arrange(vectors), arranged)
+        assert torch.equal(order.restore(vectors), restored)
+        assert torch.equal(order.restore(vectors[1]), restored[1])
+        monkeypatch.undo()
+
+
 def played_back(monkeypatch):
     """A recorder for a CPU, strict as a graph: work is done on inputs and results of its own."""
     made = []
@@ -156,20 +189,79 @@ def test_what_does_not_repeat_is_not_recorded(network, sizes, change, monkeypatc
 def test_compiled_steps_trace_without_a_break(precision, monkeypatch):
     """The same arithmetic through PyTorch's tracer, without the compiler that comes after it."""
     as_on_gpu(monkeypatch)
-    compiled = torch.compile
+    translate = torch.compile
 
     def traced(function, **options):
-        return compiled(function, backend="aot_eager", fullgraph=True, **options)
+        return translate(function, backend="aot_eager", fullgraph=True, **options)
 
     monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr(compiled, "_alike", {})
     batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
     architecture = Architecture(NETWORKS["batch normalisation"])
     config = {"loss": "softmax", "lr": 0.01, "batch_size": 3, "precision": precision}
     wanted, _ = trained(architecture, EVEN, TrainingConfig(**config), "float32")
     got, _ = trained(architecture, EVEN, TrainingConfig(compile=True, **config), "float32")
     batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
     torch._dynamo.reset()
     assert np.allclose(got, wanted, atol=1e-5)
+    assert all(compiled._alike.values())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5], ids=["held apart", "in one matrix"])
+def test_a_compiler_that_is_wrong_is_left_out(momentum, monkeypatch, caplog):
+    """Here it doubles what is minimised, and with it the gradients."""
+    as_on_gpu(monkeypatch)
+    played_back(monkeypatch)
+    calls = []
+
+    def wrongly(function, **options):
+        def call(*args):
+            calls.append(function.__name__)
+            result = function(*args)
+            return result if result is None else (2 * result[0], *result[1:])
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", wrongly)
+    monkeypatch.setattr(compiled, "_alike", {})
+    batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
+    config = {"loss": "softmax", "lr": 0.01, "batch_size": 3, "momentum": momentum}
+    architecture = Architecture(NETWORKS["kernel 4"])
+    wanted, losses = trained(architecture, EVEN, TrainingConfig(**config))
+    for _ in range(2):
+        got, got_losses = trained(architecture, EVEN, TrainingConfig(compile=True, **config))
+        assert np.allclose(got, wanted, atol=1e-12)
+        assert np.allclose(got_losses, losses, atol=1e-12)
+    batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
+    assert calls.count("objective") == 1  # it was tried once, and never used
+    assert [record.message for record in caplog.records if "wrongly" in record.message][1:] == []
+    assert "off by 1 " in caplog.text
+
+
+def test_a_compiler_that_is_right_is_used(monkeypatch, caplog):
+    as_on_gpu(monkeypatch)
+    calls = []
+
+    def rightly(function, **options):
+        return lambda *args: (calls.append(function.__name__), function(*args))[1]
+
+    monkeypatch.setattr(torch, "compile", rightly)
+    monkeypatch.setattr(compiled, "_alike", {})
+    batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
+    config = {"loss": "softmax", "lr": 0.01, "batch_size": 3}
+    architecture = Architecture(NETWORKS["kernel 4"])
+    wanted, _ = trained(architecture, EVEN, TrainingConfig(**config))
+    got, _ = trained(architecture, EVEN, TrainingConfig(compile=True, **config))
+    batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
+    assert calls.count("objective") == calls.count("follow") == 1 + 2
+    assert np.allclose(got, wanted, atol=1e-12)
+    assert "wrongly" not in caplog.text
 
 
 def test_tensor_cores_are_used_in_tf32_alone():

@@ -69,7 +69,7 @@ def line_to(liar):
 
 
 def wait_for_beats(liar, count):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(liar.beats) < count:
         assert time.monotonic() < deadline, f"{len(liar.beats)} of {count} beats"
         time.sleep(0.01)
@@ -93,7 +93,7 @@ def test_what_lasts_is_told_soon_and_silence_is_broken(monkeypatch):
             assert len(liar.beats) <= 3 + (time.monotonic() - began) / 0.2, "but not all the time"
             liar.dead = False
             now["head"] = [5, TWO]
-        assert liar.beats[-1] == {"doing": "", "head": [5, TWO]}, "the last word"
+        assert liar.beats[-1] == {"doing": "", "version": "", "head": [5, TWO]}, "the last word"
 
 
 def test_a_coordinator_that_hangs_does_not_keep_an_agent_from_ending(monkeypatch):
@@ -103,5 +103,5 @@ def test_a_coordinator_that_hangs_does_not_keep_an_agent_from_ending(monkeypatch
         began = time.monotonic()
         with Heartbeat(line_to(liar), lambda: wire.Heartbeat(head=(0, ONE))):
             pass
-        assert time.monotonic() - began < 10, "it hangs for 20 s"
+        assert time.monotonic() - began < 50, "it hangs for a minute"
         liar.hung.set()

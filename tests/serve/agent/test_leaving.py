@@ -130,7 +130,7 @@ def test_point_13_leaving_lists_then_deletes_everything(network):
 
     again = network.connect("after")
     assert len(again) == 1
-    assert [reply.client for reply in again.ask("data.describe", deadline=120)] == [0]
+    assert [reply.client for reply in again.ask("data.describe", deadline=600)] == [0]
     assert "no client lives in" in solera("leave", "--folder", "nowhere", code=1).stderr
 
 
@@ -140,7 +140,7 @@ def test_who_leaves_in_the_middle_of_an_ask_counts_as_failed_and_may_come_back(n
     failures = []
 
     def ask():
-        replies = network.connect("open").ask("data.describe", quorum=1, deadline=120)
+        replies = network.connect("open").ask("data.describe", quorum=1, deadline=600)
         replies.collect()
         failures.extend(replies.failures)
 

@@ -59,7 +59,7 @@ def loop(client, ask):
 def brood(client, ask):
     """Leaves a process behind that holds on to everything it inherited."""
     if os.fork() == 0:
-        time.sleep(60)
+        time.sleep(600)
         os._exit(0)
     os._exit(3)
 
@@ -81,7 +81,7 @@ def die(client, ask):
     if "code" in ask:
         os._exit(ask["code"])
     os.kill(os.getpid(), ask["signal"])
-    time.sleep(60)
+    time.sleep(600)
 
 
 @task("worker.object")
@@ -93,7 +93,7 @@ def unsendable(client, ask):
 def mute(client, ask):
     """Closes every file there is, the wire among them, and lives on."""
     os.closerange(3, 256)
-    time.sleep(60)
+    time.sleep(600)
 
 
 def alive():
@@ -251,7 +251,7 @@ def test_an_endless_task_is_stopped_in_time(own, name, limits, said):
         worker.limits = limits
         began = time.monotonic()
         outcome = worker.run(ask(name), CLIENT, {"a": 1})
-        assert time.monotonic() - began < 50, "it lasts a minute or more"
+        assert time.monotonic() - began < 500, "it lasts ten minutes or more"
         assert (outcome.kind, outcome.reason) == said
         assert outcome.state == {"a": 1}
         with pytest.raises(ProcessLookupError):
@@ -301,9 +301,9 @@ def test_a_process_left_behind_is_ended_too(own):
         worker.limits = WorkerLimits(seconds=1)
         began = time.monotonic()
         assert worker.run(ask("worker.brood"), CLIENT, {}).kind in ("late", "crashed")
-        assert time.monotonic() - began < 50, "it lasts a minute or more"
+        assert time.monotonic() - began < 500, "it lasts ten minutes or more"
         while group in alive().values():
-            assert time.monotonic() - began < 58
+            assert time.monotonic() - began < 590
             time.sleep(0.05)
 
 
@@ -339,7 +339,7 @@ def test_no_process_outlives_an_owner_that_is_killed():
     done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, timeout=300)
     left = {int(number) for number in done.stdout.split()}
     assert len(left) == 3
-    latest = time.monotonic() + 120
+    latest = time.monotonic() + 600
     while alive().keys() & left and time.monotonic() < latest:
         time.sleep(0.05)
     assert not alive().keys() & left

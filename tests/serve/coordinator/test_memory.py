@@ -105,7 +105,7 @@ def here(tmp_path_factory):
         [sys.executable, "-c", PROGRAM, str(home), str(port)], stderr=subprocess.DEVNULL
     )
     authorised = {"Authorization": f"Bearer {driver_token(home)}"}
-    driver = Connection(f"http://127.0.0.1:{port}", lambda *_: authorised, patience=30)
+    driver = Connection(f"http://127.0.0.1:{port}", lambda *_: authorised, patience=300)
     try:
         driver.request("GET", "/healthz")
         yield driver, process, identities

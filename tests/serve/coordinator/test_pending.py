@@ -72,19 +72,19 @@ def test_what_others_write_down_costs_no_query(store, pending):
     store.add_invite("cardio", "somebody", b"token", NOW)
     store.seen_all({("cardio", 0): NOW})
     store.forget_routine(0, (0, ""))
-    store.pending = None
+    store.pending_of = None
     assert seqs(pending.known(ME)) == [0]
 
 
 def test_what_changes_during_a_query_is_looked_up_again(store, pending):
-    look = store.pending
+    look = store.pending_of
 
     def slowly(*arguments):
         found = look(*arguments)
         add_ask(store)
         return found
 
-    store.pending = slowly
+    store.pending_of = slowly
     assert pending.look(ME) == []
     assert pending.known(ME) is None
 
@@ -114,6 +114,6 @@ def test_who_waits_with_nothing_known_to_do_is_woken(store, pending):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    waiting = notifier.until(ME, lambda: pending.look(ME), 20, known=lambda: pending.known(ME))
+    waiting = notifier.until(ME, lambda: pending.find(ME), 20, known=lambda: pending.known(ME))
     assert seqs(asyncio.run(waiting)) == [0]
     asking.join()

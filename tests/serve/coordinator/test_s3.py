@@ -26,7 +26,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"}
 KEYS["AWS_SECRET_ACCESS_KEY"] = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 DATA = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(DATA).hexdigest()
-SECONDS = 120
+SECONDS = 600
 
 
 def test_a_request_is_signed_as_amazon_documents_it():
@@ -77,7 +77,7 @@ def server():
         end = time.monotonic() + SECONDS
         while True:
             try:
-                httpx.put(f"{url}/cardio").raise_for_status()
+                httpx.put(f"{url}/cardio", timeout=60).raise_for_status()
                 break
             except httpx.TransportError:
                 assert running.poll() is None, "the S3 server did not start"
@@ -163,3 +163,47 @@ def test_a_coordinator_is_backed_up_from_one_bucket_and_restored_into_another(
     assert open_blobs(tmp_path / "restored", new).read(spec) == DATA
     with Store(database_of(tmp_path / "restored", None)) as store:
         assert store.job("job").spec == spec
+
+
+@pytest.mark.slow
+def test_a_federation_learns_with_its_blobs_in_a_bucket(server, tmp_path, monkeypatch):
+    """Replies in one request and in several; a coordinator that is killed finds all of them."""
+    import numpy as np
+    from network import Network, kill
+
+    import solera as so
+    from solera.core.component import describe_fitted
+    from solera.core.payload import encode
+    from solera.serve.connection import CHUNK
+    from solera.serve.wire import INLINE
+
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": server}.items():
+        monkeypatch.setenv(name, value)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(700, 540))
+    y = (X[:, :20].sum(axis=1) > 0).astype(int)
+    data = so.data.FederatedData(X, y, np.array([0, 60, 700]))
+    url = f"s3://cardio/{tmp_path.name}"
+    network = Network(tmp_path)
+    try:
+        network.start(bucket=url)
+        for k, name in enumerate(("north", "south")):
+            network.enrol(name)
+            network.give(name, data, k)
+            network.work(name)
+        model = so.FedHEONN().fit(network.connect("first", seed=3))
+        expected = so.FedHEONN().fit(so.simulate(data, seed=3))
+        np.testing.assert_allclose(model.predict_proba(X), expected.predict_proba(X), rtol=1e-6)
+        kill(network.coordinator)
+        for agent in network.agents.values():
+            kill(agent)
+        network.start(bucket=url)
+        again = so.FedHEONN().fit(network.connect("first", seed=3))
+        assert encode(describe_fitted(again)) == encode(describe_fitted(model))
+        replies = [*network.replies("first", 0), *network.replies("first", 1)]
+    finally:
+        network.close()
+    small, _, medium, large = (reply.size for reply in replies)
+    assert small <= INLINE < medium <= CHUNK < large
+    assert {reply.digest for reply in replies} <= set(Bucket(url).names())
+    assert not list((tmp_path / "coordinator" / "blobs").glob("[0-9a-f][0-9a-f]/*"))

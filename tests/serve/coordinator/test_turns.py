@@ -24,14 +24,15 @@ def app(tmp_path):
 
 
 def upload(app, send):
-    """A driver's request with a large body; what the service says goes to ``send``."""
+    """A piece of a driver's upload, which is read whole; what the service says goes to ``send``."""
     body = os.urandom(middleware._SMALL + 1)
     headers = [
         (b"authorization", f"Bearer {TOKEN}".encode()),
         (b"content-length", str(len(body)).encode()),
     ]
     scope = {
-        "type": "http", "method": "POST", "path": "/v1/blobs", "query_string": b"",
+        "type": "http", "method": "PUT", "path": f"/v1/uploads/{os.urandom(32).hex()}",
+        "query_string": b"offset=0",
         "headers": headers, "client": ("127.0.0.1", 1), "scheme": "https",
     }  # fmt: skip
     left = [{"type": "http.request", "body": body}]
@@ -58,28 +59,28 @@ def test_who_does_not_read_the_answer_keeps_no_turn(app):
         try:
             while len(told) < len(stuck):
                 await asyncio.sleep(0.01)
-            await asyncio.wait_for(upload(app, read), 30)
+            await asyncio.wait_for(upload(app, read), 60)
         finally:
             for task in stuck:
                 task.cancel()
             await asyncio.wait(stuck)
         return answers[0]["status"]
 
-    assert asyncio.run(asyncio.wait_for(run(), 60)) == 200
+    assert asyncio.run(asyncio.wait_for(run(), 120)) == 200
 
 
 def test_no_more_bodies_are_read_at_once_than_there_are_turns(app, monkeypatch):
     here, most = 0, 0
-    put = Blobs.put
+    append = Blobs.append
 
-    def slowly(self, data):
+    def slowly(self, *piece):
         nonlocal here, most
         here += 1
         most = max(most, here)
         entered.release()
         leave.acquire()
         here -= 1
-        return put(self, data)
+        return append(self, *piece)
 
     async def run():
         async def send(message):
@@ -91,9 +92,9 @@ def test_no_more_bodies_are_read_at_once_than_there_are_turns(app, monkeypatch):
         await asyncio.sleep(0.2)  # who has no turn would come in now
         for _ in uploads:
             leave.release()
-        await asyncio.wait_for(asyncio.gather(*uploads), 30)
+        await asyncio.wait_for(asyncio.gather(*uploads), 60)
 
     entered, leave = Semaphore(0), Semaphore(0)
-    monkeypatch.setattr(Blobs, "put", slowly)
-    asyncio.run(asyncio.wait_for(run(), 60))
+    monkeypatch.setattr(Blobs, "append", slowly)
+    asyncio.run(asyncio.wait_for(run(), 120))
     assert most == middleware._AT_ONCE

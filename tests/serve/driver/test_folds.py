@@ -87,7 +87,7 @@ def test_an_odd_reply_does_not_end_the_learner(network):
     odd = [None]
     with answering(network, lambda _: odd[0]):
         for odd[0] in ODD:
-            replies = fed.ask("data.describe", deadline=120)
+            replies = fed.ask("data.describe", deadline=600)
             assert replies.fold(SchemaAgreement())["schema"] == expected, odd
             (failure,) = replies.failures
             assert (failure.client, failure.kind) == (ROGUE, "invalid"), odd
@@ -100,7 +100,7 @@ def test_replies_that_do_not_fit_the_others_are_left_out(network):
     odd = [None]
     with answering(network, lambda _: odd[0]):
         for odd[0] in (5, {"gaps": []}, {"gaps": [], "empty": [1]}, [1.0], np.ones((2, 2))):
-            replies = fed.ask("data.flaws", deadline=120)
+            replies = fed.ask("data.flaws", deadline=600)
             assert encode(replies.fold(Sum())) == expected, odd
             assert [(f.client, f.kind) for f in replies.failures] == [(ROGUE, "invalid")], odd
 
@@ -147,6 +147,6 @@ def test_more_rows_than_agreed_do_not_replace_the_model(network, claimed):
 
 def test_what_is_asked_of_honest_clients_is_unchanged(network):
     fed = network.connect()
-    replies = fed.ask("linear.train", TRAIN, to=[0, 1, 2], deadline=120)
+    replies = fed.ask("linear.train", TRAIN, to=[0, 1, 2], deadline=600)
     assert set(replies.fold(Mean("rows"))) == {"coef", "intercept", "loss"}
     assert not replies.failures

@@ -273,7 +273,7 @@ def test_what_was_kept_of_a_job_must_be_what_its_hash_covers(agent, client, liar
 def test_nobody_decides_without_a_key(folder, agent, liar):
     hash = held(agent, liar)
     with browser(OwnerSite(folder)) as client:
-        assert "with the own key" in client.get("/waiting").text
+        assert "with your own key" in client.get("/waiting").text
         assert post(client, f"/decide/{hash}", verdict="approved").status_code == 400
     assert agent.approvals.approval(hash) is None
 

@@ -21,6 +21,8 @@ from solera.study.run.cells import Stored
 from solera.study.run.results import Result
 from solera.study.run.runner import run_study
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 TEXT = """\
 seeds = [0, 1]
 [data]

@@ -30,6 +30,8 @@ from solera.study.run.runner import StudyRun, run_study
 from solera.study.run.schemes import train
 from solera.study.run.search import rungs
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 SOURCE = str(Path(so.__file__).parents[1])
 SMALL = """\
 seeds = [0, 1]
@@ -323,6 +325,7 @@ def test_cells_interrupted_at_random(tmp_path: Path, seeds: int, steps: int, tur
         **os.environ, "PYTHONPATH": os.pathsep.join([SOURCE, os.environ.get("PYTHONPATH", "")])
     }  # fmt: skip
     stored: dict[str, int] = {}
+    interrupted = 0
     for turn in range(turns):
         workers = 2 if turn in (2, 3, 6) else 1
         command = [sys.executable, "-m", "solera.cli.app", "run", str(tmp_path / "study.toml")]
@@ -332,17 +335,17 @@ def test_cells_interrupted_at_random(tmp_path: Path, seeds: int, steps: int, tur
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
             patience = time.monotonic() + 600
-            while len(list(folder.glob("cells/*.json"))) < goal:
-                assert process.poll() is None, "ended before it was interrupted"
+            while process.poll() is None and len(list(folder.glob("cells/*.json"))) < goal:
                 assert time.monotonic() < patience
                 time.sleep(0.003)
             time.sleep(draw.random() * 0.05)
             process.send_signal(signal.SIGKILL if turn % 3 else signal.SIGINT)
-            process.wait(timeout=600)
+            interrupted += process.wait(timeout=600) != 0  # a busy machine may be too late
         for path in folder.glob("cells/*.json"):
             changed = path.stat().st_mtime_ns
             assert stored.setdefault(path.name, changed) == changed, "a finished cell was repeated"
-    assert turns <= len(stored) < cells
+    assert interrupted >= 2
+    assert len(stored) >= turns
     last = run_study(study, folder)
     assert last.started >= cells - len(list(folder.glob("cells/*.json")))
     assert len(last.finished) == cells

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from solera.core.release import Leaving, Release, release_numbers
 
 _DROPPED, _BITS, _MANTISSA = 32, 32, 20
 """Bits of a number below the last interval, those that are left, and of these the mantissa."""
+_MOST_KEPT = 1 << 22
+"""Rows of columns whose intervals are kept."""
 _ZERO = 1 << (_BITS - 1)
 """The place of the first interval above 0."""
 
@@ -125,8 +128,25 @@ class Intervals:
         return np.searchsorted(self.low, edges, side="left")
 
 
+_found: dict[bytes, Intervals] = {}
+"""Intervals by what they follow from, the last ones: quantiles ask for a column again and again."""
+
+
 def intervals(values: FloatArray, least: int, persons: Persons) -> Intervals:
     """The intervals of the values of a column."""
+    known = blake2b(repr([least, values.dtype.str, len(values)]).encode(), digest_size=16)
+    known.update(np.ascontiguousarray(values).data)
+    if persons.of is not None:
+        known.update(np.ascontiguousarray(persons.of).data)
+    key = known.digest()
+    if key not in _found:
+        if sum(len(table.own) for table in _found.values()) + len(values) > _MOST_KEPT:
+            _found.clear()
+        _found[key] = _intervals(values, least, persons)
+    return _found[key]
+
+
+def _intervals(values: FloatArray, least: int, persons: Persons) -> Intervals:
     own = np.full(len(values), -1, dtype=np.int64)
     known = np.flatnonzero(np.isfinite(values))
     order = known[np.argsort(values[known], kind="stable")]

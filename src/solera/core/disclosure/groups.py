@@ -2,9 +2,10 @@
 
 Trees ask the same rows again and again: every node, every round and every job sends them down other
 splits, and two answers that differ in one row tell this row. Judging every answer against all
-earlier ones would soon withhold everything. Instead the rows are grouped once, and tasks see a
-*table of groups* in their place. Whatever they answer, to however many asks, with whatever nodes,
-leaf values or trees the asker chose, follows from this table.
+earlier ones would soon withhold everything, but for plain counts (:mod:`.node_counts`). Instead the
+rows are grouped once, and tasks see a *table of groups* in their place. Whatever they answer, to
+however many asks, with whatever nodes, leaf values or trees the asker chose, follows from this
+table.
 
 A group has rows of one class that are near each other, cut at medians (Mondrian: LeFevre, DeWitt &
 Ramakrishnan 2006). Its part of the table are blocks of at least ``min_count`` equal rows, with the
@@ -57,6 +58,10 @@ class Trees(Release):
     kind = "tree"
     says = "trees, and sums along trees or around points, of rows in groups"
 
+    def sees_groups(self, unit: str | None) -> bool:
+        """Whether the task sees the table of groups, for an owner with that unit."""
+        return True
+
     def judge(self, leaving: Leaving) -> Any:
         if leaving.limits.trusted:
             return leaving.reply
@@ -78,8 +83,9 @@ def needs_groups(task: Task, limits: ReleaseLimits | None, payload: Any = None) 
     """
     if limits is None or limits.trusted or task.release is None:
         return False
-    grouped = [isinstance(getattr(r, "inside", r), Trees) for r in task.release]
-    return any(grouped) and not is_noised(payload, limits)
+    inside = [getattr(release, "inside", release) for release in task.release]
+    grouped = any(isinstance(r, Trees) and r.sees_groups(limits.unit) for r in inside)
+    return grouped and not is_noised(payload, limits)
 
 
 class GroupedSource:

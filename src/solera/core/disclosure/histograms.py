@@ -3,9 +3,10 @@
 The bins are put into intervals of an agreed grid that hold ``min_count`` rows each, as values are
 whose quantiles are asked (:mod:`solera.core.disclosure.cumulative`). A histogram is told by its
 cumulative counts: how many rows are in the first so many intervals. One of these leaves only where
-it differs from no row, from all rows, and from every count that left before in none or at least
-``min_count`` rows. Two models that differ in the score of one row therefore give the same counts,
-or counts far apart. Where a cumulative count may not leave, its interval is merged with the next.
+it, and what it has more than the one before it, differ from no row, from all rows, and from every
+count that left before in none or at least ``min_count`` rows. Two models that differ in the score
+of one row therefore give the same counts, or counts far apart. Where a cumulative count may not
+leave, its interval is merged with the next.
 """
 
 from __future__ import annotations
@@ -77,30 +78,49 @@ def _released(leaving: Leaving, own: IntArray, bins: int, part: Part) -> tuple[I
     before = np.concatenate([[-1], np.flatnonzero(told)[:-1]])
     joined = np.flatnonzero(told) - before > 1
     became[ends[told][joined]] = 2 + before[joined] + 1
-    sums = Sums(sums.right[:, told], part=part)
-    fresh = leaving.memory.keep(sums, sums.right.sum(axis=0)[:, None].astype(float))
+    up_to = sums.right[:, told]
+    fresh = [_keep(leaving, marks, part) for marks in (up_to, _steps(up_to))]
     values = max(1, len(own) * leaving.client.data.schema.width)
-    leaving.memory.spend(fresh, leaving.limits.numbers * values)
+    leaving.memory.spend(fresh[0], leaving.limits.numbers * values)  # the steps follow from these
     return counts, became
 
 
+def _keep(leaving: Leaving, marks: BoolArray, part: Part) -> int:
+    return leaving.memory.keep(Sums(marks, part=part), marks.sum(axis=0)[:, None].astype(float))
+
+
+def _steps(up_to: BoolArray) -> BoolArray:
+    """What every cumulative count has more than the one before it."""
+    return np.diff(up_to, axis=1, prepend=False)
+
+
 def _far_apart(leaving: Leaving, sums: Sums) -> BoolArray:
-    """Which cumulative counts may leave, the last one first and then from left to right."""
+    """Which cumulative counts may leave, from left to right; none if the last one may not."""
     now, persons, least = sums.right, leaving.persons(sums), leaving.limits.min_count
     earlier = leaving.memory.known(sums)[0]
     marks = earlier[:, ((earlier == 0) | (earlier == 1)).all(axis=0)].astype(bool)
     none = np.zeros((len(now), 1), dtype=bool)
-    known = np.concatenate([none, ~none, marks, now], axis=1)
-    sizes, first = known.sum(axis=0), 2 + marks.shape[1]
-    sound = np.arange(known.shape[1]) < first
-    order = [now.shape[1] - 1, *range(now.shape[1] - 1)]
-    for k in order:
-        candidates = sound.copy()
+    known = np.concatenate([none, ~none, marks], axis=1)
+    sizes = known.sum(axis=0)
+
+    def far(cell: BoolArray) -> bool:
+        near = np.ones(len(sizes), dtype=bool)
         if persons.of is None:  # counts of few different rows differ by as few
-            candidates &= np.abs(sizes - sizes[first + k]) < least
-        apart = _rows_apart(known[:, candidates], now[:, [k]], persons)
-        sound[first + k] = not ((apart > 0) & (apart < least)).any()
-    return np.asarray(sound[first:])
+            near = np.abs(sizes - cell.sum()) < least
+        apart = _rows_apart(known[:, near], cell[:, None], persons)
+        return not ((apart > 0) & (apart < least)).any()
+
+    last = now.shape[1] - 1
+    told: list[int] = []
+    if far(now[:, last]):
+        for k in range(last):
+            before = now[:, told[-1]] if told else none[:, 0]
+            if far(now[:, k]) and far(now[:, k] & ~before):
+                told.append(k)
+        while told and not far(now[:, last] & ~now[:, told[-1]]):
+            told.pop()
+        told.append(last)
+    return np.isin(np.arange(now.shape[1]), told)
 
 
 def _rows_apart(known: BoolArray, now: BoolArray, persons: Persons) -> FloatArray:

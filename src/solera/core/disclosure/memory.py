@@ -16,6 +16,7 @@ import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray, IntArray
 from solera.core.disclosure.evidence import Left, Persons, Sums
+from solera.core.disclosure.row_sets import RowSets
 from solera.core.errors import GateRefusal
 
 _WEIGHTS = 0x9E3779B97F4A7C15
@@ -25,8 +26,9 @@ class Memory:
     """What left one client's data set: over all jobs, and in one version of its rows.
 
     ``grouped``: whether anything left that follows from the table of groups
-    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole. ``events``: what left
-    with noise, in a simulation; an agent has a ledger.
+    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole. ``sets``: rows that
+    were counted at nodes of trees (:mod:`solera.core.disclosure.node_counts`). ``events``: what
+    left with noise, in a simulation; an agent has a ledger.
     """
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class Memory:
         self.grouped = False
         self.rows: IntArray | None = None
         self.families: dict[str, tuple[Array, FloatArray]] = {}
+        self.sets = RowSets()
         self.events: list[dict[str, Any]] = []
         self._digests: dict[str, list[bytes]] = {}
         self._left: tuple[Left, str] = None, left_digest(None)
@@ -52,6 +55,7 @@ class Memory:
                 raise GateRefusal(f"fewer than {least} rows have changed since the last answer")
             self.families.clear()
             self._digests.clear()
+            self.sets = RowSets()
             self.grouped = False
         self.rows = rows
 
@@ -144,6 +148,7 @@ class Memory:
             "rows": self.rows,
             "events": self.events,
             "families": {name: list(pair) for name, pair in self.families.items()},
+            "sets": [self.sets.rows, self.sets.ends],
         }
 
     @classmethod
@@ -153,6 +158,7 @@ class Memory:
             memory.numbers, memory.rows = payload["numbers"], payload["rows"]
             memory.grouped = payload["grouped"]
             memory.events = list(payload.get("events", ()))
+            memory.sets = RowSets(*payload.get("sets", ()))
             memory.families = {
                 name: (pair[0], pair[1]) for name, pair in payload["families"].items()
             }

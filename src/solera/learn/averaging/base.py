@@ -110,7 +110,7 @@ class Averaging(Predictor, abstract=True):
         return dict(mean)
 
     def apply_update(self, mean: Entries) -> None:
-        """Change the model by the folded replies of one round."""
+        """Change the model by the folded replies of one round; their arrays may be written to."""
         self.set_model(mean)
 
     def workload(self) -> tuple[int, float]:

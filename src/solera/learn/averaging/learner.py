@@ -223,7 +223,6 @@ class FedAvg(ScoreAveraging):
         return self.weights_ if self._hidden is None else self.weights_[~self._hidden]
 
     def apply_update(self, mean: Entries) -> None:
-        shared: Any = slice(None) if self._hidden is None else ~self._hidden
         change = mean["update"]
         if self.dp is not None and self.dp.sampling == "poisson":
             change = change * (
@@ -231,8 +230,14 @@ class FedAvg(ScoreAveraging):
             )  # a mean would tell who came
         if self.send == "weights":
             change = change - self._shared_weights
+        step = self.server_step(change).astype(self.weights_.dtype, copy=False)
+        if self._hidden is None:
+            # A mean is a new array that nobody else needs; fresh memory costs more than the sum.
+            own = step is mean["update"] and self.aggregate is None and step.flags.writeable
+            self.weights_ = np.add(self.weights_, step, out=step if own else None)
+            return
         moved = self.weights_.copy()
-        moved[shared] += self.server_step(change).astype(moved.dtype)
+        moved[~self._hidden] += step
         self.weights_ = moved
 
     def account(self, round: Round, mean: Entries) -> None:
@@ -278,7 +283,7 @@ class FedAvg(ScoreAveraging):
 
     def server_step(self, change: Array) -> Array:
         """What the mean change of a round does to the model."""
-        return np.asarray(self.server_lr * change)
+        return np.asarray(change if self.server_lr == 1 else self.server_lr * change)
 
     def _training(self, round: int) -> Entries:
         scale = 1.0 if self.schedule is None else self.schedule.scale(round, self.rounds)

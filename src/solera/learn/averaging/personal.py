@@ -33,13 +33,8 @@ from solera.learn.averaging.training.local_training import (
     training_task,
 )
 from solera.learn.count_metrics import rows_counted
-from solera.learn.evaluation import (
-    Evaluation,
-    count_rows,
-    counts_of_rows,
-    evaluation_of,
-    rows_behind,
-)
+from solera.learn.evaluation import Evaluation, evaluation_of
+from solera.learn.judging import count_rows, counts_of_rows, rows_behind
 
 _OWN = "own_model"
 

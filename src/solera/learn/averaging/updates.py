@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from itertools import pairwise
 from operator import add
 from typing import Any, ClassVar, Literal
 
@@ -27,6 +28,7 @@ from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rng import Bits, random_bits, uniform
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
+from solera.learn.averaging.training.tile_threads import in_threads
 from solera.privacy.dp.randomness import Randomness, protecting
 
 Parts = dict[str, Any]
@@ -348,6 +350,9 @@ class UpdateMean(Aggregation):
         if isinstance(replies, LazyUpdates) and replies.on_gpu:
             # Each sum that leaves the GPU costs more than all additions there.
             return [self.fold(batch), *[None] * (len(bounds) - 2)]
+        if isinstance(replies, LazyUpdates):
+            ends = pairwise(bounds)
+            return in_threads(lambda block: self.fold(batch.between(*block)), ends)
         return super().fold_blocks(batch, bounds)
 
     def finish(self, partial: Any) -> Any:

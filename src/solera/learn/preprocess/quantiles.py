@@ -82,13 +82,21 @@ def count(group: ClientGroup, ask: Any) -> Stacked:
     rows = np.stack([_by_owner(own, data.owners, len(group)) for own in known.T], axis=1)
     noised = "privacy" in ask  # every client adds its own noise
     added = not noised and group.adds("below")
-    sizes = group.block_sizes() if added else data.sizes
+    sizes = np.array([len(X)]) if added else data.sizes
     owners = np.repeat(np.arange(len(sizes)), sizes)
     below = np.empty((len(sizes), *edges.shape), dtype=np.int64)
     for j in range(X.shape[1]):
         flat = edges[j].ravel()
+        values = X[known[:, j], j]
+        if len(sizes) == 1 and (flat == flat[:1]).all():
+            below[0, j] = np.count_nonzero(values <= flat[:1])
+            continue
+        if len(sizes) == 1:
+            values.sort()
+            below[0, j] = values.searchsorted(flat, side="right").reshape(edges.shape[1:])
+            continue
         order = np.argsort(flat, kind="stable")
-        first = np.searchsorted(flat[order], X[known[:, j], j], side="left")
+        first = np.searchsorted(flat[order], values, side="left")
         cells = owners[known[:, j]] * (len(flat) + 1) + first
         counts = np.bincount(cells, minlength=len(sizes) * (len(flat) + 1))
         summed = counts.reshape(len(sizes), -1)[:, :-1].cumsum(axis=1)
@@ -99,7 +107,7 @@ def count(group: ClientGroup, ask: Any) -> Stacked:
         replies = zip(group, below, rows, strict=True)
         return Stacked.of([_noised_counts(*reply, ask["privacy"]) for reply in replies])
     if added:
-        return Stacked({"rows": rows}, sums={"below": below})
+        return Stacked({"rows": rows}, sums={"below": below[0]})
     return Stacked({"below": below, "rows": rows})
 
 
@@ -173,12 +181,14 @@ def quantiles(
     rounds: int = ROUNDS,
     first: Any = None,
     noise: NoisedSums | None = None,
+    only: BoolArray | None = None,
 ) -> FloatArray:
     """The quantiles ``q`` of every column over all clients: columns × len(q).
 
     ``q`` may have a row of its own for each column. Each of the ``rounds`` narrows the place of a
     quantile to a sixteenth. ``first`` are the :func:`first_counts`, where they were asked already.
-    ``noise``: None, or what counts are noised with.
+    ``noise``: None, or what counts are noised with. ``only``: the columns that are asked for; of
+    the others nothing more is learned, and what stands for their quantiles means nothing.
 
     The quantile q of n values is the ⌈q n⌉-th smallest, as in NumPy's ``inverted_cdf``. Columns
     without a known value give NaN.
@@ -191,6 +201,8 @@ def quantiles(
     cell = (first["below"][:, None, :] < rank[:, :, None]).sum(axis=2)
     low, high = _FIRST[cell], _FIRST[cell + 1]
     low, high = np.where(np.isinf(low), 2 * high, low), np.where(np.isinf(high), 2 * low, high)
+    if only is not None:
+        low[~only] = high[~only] = 0.0
     for round in range(1, rounds + 1):
         steps = np.arange(1, _CUTS) / _CUTS
         cuts = low[:, :, None] + (high - low)[:, :, None] * steps

@@ -11,241 +11,41 @@ are those of all rows in one place; so does DataSHIELD's ds.glm (Jones et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any
 
 import numpy as np
 
 from solera.core.aggregation import Sum
-from solera.core.clients import Array, BoolArray, Client, FloatArray
+from solera.core.clients import Array, FloatArray
 from solera.core.constraints import Count, Positive
 from solera.core.disclosure.declared import Shape
-from solera.core.disclosure.evidence import Sums, everyone
-from solera.core.disclosure.exact import Exact
-from solera.core.disclosure.gram import Gram, Member
-from solera.core.disclosure.noised import Noised
 from solera.core.errors import DataError, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn, planned
-from solera.core.release import Cells
-from solera.core.schema import Schema, class_codes
-from solera.core.task import task
-from solera.data.frames import check_columns
+from solera.core.schema import Schema
 from solera.learn.base import Predictor
-from solera.learn.rows import dense, refuse_empty
-from solera.learn.statistics.families import FAMILIES, Family, Name
+from solera.learn.rows import dense
+from solera.learn.statistics.families import FAMILIES, Name
+from solera.learn.statistics.glm_rows import (
+    LEAST,
+    design_columns,
+    likelihood_sums,
+    named_column,
+    step_sums,
+)
 from solera.learn.statistics.linear_terms import covariance, newton_step, unpacked
-from solera.learn.statistics.private_steps import bounded, check_noised, damped_step, noised_step
+from solera.learn.statistics.private_steps import damped_step
 from solera.learn.statistics.summary import Summary
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import (
-    SumNoise,
     after_ask,
-    clipped_rows,
     epsilon_so_far,
     planned_noise,
-    spent_by_sums,
     sum_noise,
 )
 
 CONVERGED = 1e-11
 """A step that moves the linear predictor by so small a share of itself is the last."""
-_LEAST = 1e-300
-
-# --- the client's side ---
-
-
-class Model(TypedDict):
-    """Which model it is, and where its coefficients stand."""
-
-    family: Name
-    offset: str | None
-    weights: str | None
-    coef: Annotated[FloatArray, Shape("terms")]
-
-
-class Step(Model):
-    """What ``glm.step`` takes; at the ``start`` responses are put through the link as they are."""
-
-    start: bool
-    privacy: NotRequired[SumNoise]
-    clip_residuals: NotRequired[Positive]
-
-
-class Likelihood(Model):
-    """What ``glm.likelihood`` takes."""
-
-    scale: Positive
-
-
-@dataclass(frozen=True)
-class Design:
-    """Rows as a model sees them: Z with ones first, responses, offsets and prior weights."""
-
-    Z: FloatArray
-    y: FloatArray
-    offset: FloatArray
-    weight: FloatArray
-
-    @classmethod
-    def of(cls, client: Client, ask: Any) -> Design:
-        rows, schema = client.data.part("train"), client.data.schema
-        refuse_empty(client.id, len(rows))
-        X = dense(rows.X).astype(np.float64)
-        used = design_columns(schema, ask["offset"], ask["weights"])
-        Z = np.column_stack([np.ones(len(X)), X[:, used]])
-        if Z.shape[1] != len(ask["coef"]):
-            raise DataError(f"there are {Z.shape[1]} terms here and {len(ask['coef'])} asked")
-        y = responses(rows.y, schema)
-        if not FAMILIES[ask["family"]].allowed(y).all():
-            responses_are = FAMILIES[ask["family"]].responses
-            raise DataError(f"a target here is none of a {ask['family']} model: {responses_are}")
-        weight = named_column(X, schema, ask["weights"], 1.0)
-        if not (weight > 0).all():
-            raise DataError(f"a weight in {ask['weights']!r} is not above 0")
-        return cls(Z, y, named_column(X, schema, ask["offset"], 0.0), weight)
-
-    def means(self, family: Family, coef: FloatArray) -> FloatArray:
-        with np.errstate(over="ignore"):  # what is not finite is reported
-            return family.mean(self.Z @ coef + self.offset)
-
-
-def design_columns(schema: Schema, *others: str | None) -> BoolArray:
-    """Marks the columns that have a coefficient; those named are an offset or weights."""
-    names = [feature.name for feature in schema.features]
-    check_columns([name for name in others if name is not None], names)
-    return np.array([name not in others for name in names], dtype=bool)
-
-
-def named_column(X: FloatArray, schema: Schema, name: str | None, otherwise: float) -> FloatArray:
-    """A column of X, or the same number for all rows."""
-    if name is None:
-        return np.full(len(X), otherwise)
-    return X[:, [feature.name for feature in schema.features].index(name)]
-
-
-def responses(y: Any, schema: Schema) -> FloatArray:
-    """Numbers as they are, the second of two classes as 1."""
-    if schema.target == "classes":
-        return class_codes(y, schema.classes).astype(np.float64)
-    return np.asarray(y, dtype=np.float64).reshape(len(y))
-
-
-def _working(design: Design, ask: Any) -> tuple[FloatArray, FloatArray]:
-    """w and w r of every row.
-
-    At the start w is the prior weight and r a response through the link: no row outweighs others
-    before there is a model.
-    """
-    family = FAMILIES[ask["family"]]
-    if ask["start"]:
-        weight = design.weight
-        residual = family.link(family.start(design.y)) - design.offset
-    else:
-        mu = design.means(family, ask["coef"])
-        weight = design.weight * family.weight(mu)
-        residual = family.residual(design.y, mu)
-    if "privacy" in ask:
-        return bounded(weight, weight * residual, ask)
-    if not (np.isfinite(weight).all() and np.isfinite(weight * residual).all()):
-        raise DataError(
-            "means of the model are not finite or at the edge of what they can be",
-            hint="columns of very different sizes are the usual reason: so.FedScaler() before it",
-        )
-    return weight, weight * residual
-
-
-def _members(client: Client, ask: Any) -> Iterator[Member]:
-    design = Design.of(client, ask)
-    w, moment = (column[:, None] for column in _working(design, ask))
-    yield Member(design.Z, np.ones(len(w)), w, moment, np.zeros_like(w), "outputs")
-
-
-def _behind_step(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """What rows gave, with which differences to earlier answers are judged.
-
-    Totals are compared whatever the other columns are.
-    """
-    design = Design.of(client, ask)
-    w, moment = (column[:, None] for column in _working(design, ask))
-    i, j = np.triu_indices(design.Z.shape[1])
-    return {
-        "shape.grams": Sums(w, design.Z[:, i] * design.Z[:, j], what="weighted products"),
-        "moments": Sums(moment, design.Z, what="working residuals"),
-        "totals": Sums(np.column_stack([w, moment]), what="weights"),
-        "rows": everyone(len(w)),
-    }
-
-
-@task(
-    "glm.step",
-    ask=Step,
-    release=[
-        Noised(
-            Exact(Gram("shape", "moments", "squares", "few", members=_members)),
-            spends=spent_by_sums,
-        ),
-        *(
-            Noised(release, spends=lambda client, ask: ())
-            for release in (
-                Exact(Cells("shape.grams", "moments", behind=_behind_step)),
-                Exact(Cells("totals", behind=_behind_step)),
-                Cells("rows", behind=_behind_step),
-            )
-        ),
-    ],
-)
-@np.errstate(divide="ignore", invalid="ignore", over="ignore")
-def _step(client: Client, ask: Any) -> dict[str, Any]:
-    """ZᵀWZ (its upper triangle), ZᵀWr, their first entries as totals, and the number of rows."""
-    design = Design.of(client, ask)
-    if "privacy" in ask:
-        check_noised(ask)
-        ones, X = design.Z[:, :1], clipped_rows(design.Z[:, 1:], ask["privacy"])
-        design = replace(design, Z=np.concatenate([ones, X], axis=1))
-    w, moment = _working(design, ask)
-    gram = design.Z.T @ (design.Z * w[:, None])
-    if "privacy" in ask:
-        return noised_step(client, gram, design.Z.T @ moment, len(w), ask)
-    return {
-        "shape": {"grams": gram[np.triu_indices(len(gram))][None, None]},
-        "moments": (design.Z.T @ moment)[None, :, None],
-        "squares": np.zeros((1, 1)),
-        "totals": np.array([w.sum(), moment.sum()]),
-        "few": int(len(w) < len(gram)),
-        "rows": len(w),
-    }
-
-
-def _by_row(client: Client, ask: Any) -> dict[str, FloatArray]:
-    design, family = Design.of(client, ask), FAMILIES[ask["family"]]
-    mu = design.means(family, ask["coef"])
-    return {
-        "deviance": design.weight * family.deviance(design.y, mu),
-        "pearson": design.weight * (design.y - mu) ** 2 / family.variance(mu),
-        "likelihood": family.likelihood(design.y, mu, design.weight, ask["scale"]),
-    }
-
-
-def _behind_likelihood(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    return {
-        name: Sums(given[:, None], what=name, beyond=True)
-        for name, given in _by_row(client, ask).items()
-    }
-
-
-@task(
-    "glm.likelihood",
-    ask=Likelihood,
-    release=[Exact(Cells("deviance", "pearson", "likelihood", behind=_behind_likelihood))],
-)
-def _likelihood(client: Client, ask: Any) -> dict[str, Any]:
-    """Deviance, Pearson's χ² and log-likelihood of this client's rows."""
-    return {name: float(given.sum()) for name, given in _by_row(client, ask).items()}
-
-
-# --- the coordinator's side ---
 
 
 class FedGLM(Predictor):
@@ -327,7 +127,7 @@ class FedGLM(Predictor):
             return
         for r in self.each_round(federation, rounds=self.rounds):
             payload = {**self._model(), "coef": self.params_, "start": r.index == 0}
-            total = r.ask(_step, payload, quorum=len(r.clients)).fold(Sum())
+            total = r.ask(step_sums, payload, quorum=len(r.clients)).fold(Sum())
             gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
             step = newton_step(gram, moment, names)
             self.params_ = self.params_ + step
@@ -348,7 +148,7 @@ class FedGLM(Predictor):
         noise, self.accounts_ = sum_noise(self, dp, self.rounds, len(federation), clip)
         for r in self.each_round(federation, rounds=self.rounds):
             ask = {**self._noised(noise), "coef": self.params_, "start": r.index == 0}
-            replies = r.ask(_step, ask)
+            replies = r.ask(step_sums, ask)
             total = replies.fold(Sum())
             gram, moment = total["shape"]["grams"][0, 0], total["moments"][0, :, 0]
             self.params_ = self.params_ + damped_step(gram, moment, ask)
@@ -362,7 +162,7 @@ class FedGLM(Predictor):
         Where the scale is known, no less than a standard error is taken for the whole of it.
         """
         information = unpacked(gram)
-        least = _LEAST if FAMILIES[self.family].dispersed else 1.0
+        least = LEAST if FAMILIES[self.family].dispersed else 1.0
         whole = float(self.params_ @ information @ self.params_)
         moved = float(step @ information @ step)
         return float(np.sqrt(max(moved, 0.0) / max(whole, least)))
@@ -374,11 +174,11 @@ class FedGLM(Predictor):
         self.scale_, scale = 1.0, 1.0
         for _ in range(self._likelihood_asks()):
             payload = {**self._model(), "coef": self.params_, "scale": scale}
-            total = federation.ask(_likelihood, payload, quorum=len(federation)).fold(Sum())
+            total = federation.ask(likelihood_sums, payload, quorum=len(federation)).fold(Sum())
             if FAMILIES[self.family].dispersed:
                 self.scale_ = float(total["pearson"]) / self.df_residual
                 by = self.rows_ if self.family == "gaussian" else self.df_residual
-                scale = max(float(total["pearson"]) / by, _LEAST)
+                scale = max(float(total["pearson"]) / by, LEAST)
         self.covariance_ = self.scale_ * self.covariance_
         self.deviance_ = float(total["deviance"])
         self.log_likelihood_ = float(total["likelihood"])
@@ -399,13 +199,13 @@ class FedGLM(Predictor):
         if self.dp is not None:
             privacy, open_ = planned_noise(self.dp, clip=True)
             noised = [{**self._noised(privacy), "start": start} for start in (True, False)]
-            steps = planned(_step, self.rounds, *noised, open=open_)
+            steps = planned(step_sums, self.rounds, *noised, open=open_)
             return in_turn([steps], self.loop_asks(self.rounds))
         payloads = ({**model, "start": True}, {**model, "start": False})
         return in_turn(
-            [planned(_step, self.rounds, *payloads)],
+            [planned(step_sums, self.rounds, *payloads)],
             self.loop_asks(self.rounds),
-            [planned(_likelihood, self._likelihood_asks(), model, open=["scale"])],
+            [planned(likelihood_sums, self._likelihood_asks(), model, open=["scale"])],
         )
 
     def _check_target(self) -> None:

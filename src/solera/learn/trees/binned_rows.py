@@ -6,7 +6,6 @@ call in a few passes over flat arrays.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,15 @@ def move(cells: Cells, at: IntArray, splits: IntArray, starts: IntArray) -> IntA
     goes left, whether missing values go left, and the left child, before the right one. Column j
     owns the cells from ``starts[j]`` on, its last one for missing values.
     """
+    steps = _steps(splits)
+    if not steps:
+        return at
     column, offset, following = _next_nodes(splits, starts)
+    if not at.any():  # all rows look at the same column
+        at = following.take(cells[:, column[0]] + offset[0])
+        steps -= 1
     flat, line = cells.reshape(-1), np.arange(0, cells.size, cells.shape[1])
-    for _ in range(_steps(splits)):
+    for _ in range(steps):
         place = column.take(at)
         place += line
         place = flat.take(place) + offset.take(at)
@@ -97,26 +102,24 @@ def add_up(
     kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64
     place: Array = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
     place[wanted] = np.arange(len(wanted)) * total
-    here = np.flatnonzero((place >= 0).take(at))
-    bounds = np.searchsorted(here, [0, *sizes.cumsum()]).tolist()
+    first = place.take(at)
+    here = np.flatnonzero(first >= 0)
     if len(here) < len(at):
-        at, cells, values = at.take(here), cells.take(here, axis=0), values.take(here, axis=0)
-    index = np.empty(cells.shape, dtype=kind)
-    if len(wanted) == 1:  # a number for all rows of a client: many times faster than one for each
-        for i, (a, b) in enumerate(pairwise(bounds)):
-            np.add(cells[a:b], kind(i * total), out=index[a:b])
-    else:
-        first = place.take(at)
+        first, cells, values = first.take(here), cells.take(here, axis=0), values.take(here, axis=0)
+    if len(sizes) > 1:
+        bounds = np.searchsorted(here, [0, *sizes.cumsum()])
         first += np.arange(0, height, height // len(sizes), dtype=kind).repeat(np.diff(bounds))
-        np.add(cells, first[:, None], out=index)
+    index: Array = cells.astype(kind, copy=False)
+    if height > total:
+        index = index + first[:, None]
     index = index.ravel()
     highest = index.view(f"u{index.itemsize}").max(initial=0)
     if highest >= height:  # the product does not look where it writes
         raise DataError(f"the ask knows {total:,} cells, these rows have others")
     ends = np.arange(0, index.size + 1, width, dtype=kind)
-    ones = _ones(index.size)
-    from scipy.sparse import csc_array
+    from scipy.sparse._sparsetools import csc_matvecs  # without a second look at every number
 
-    rows = csc_array((height, len(cells)))
-    rows.data, rows.indices, rows.indptr = ones, index, ends  # no second look at every number
-    return np.asarray(rows @ values).reshape(shape)
+    sums = np.zeros(height * shape[3])
+    carried = np.ascontiguousarray(values, dtype=np.float64).ravel()
+    csc_matvecs(height, len(cells), shape[3], ends, index, _ones(index.size), carried, sums)
+    return sums.reshape(shape)

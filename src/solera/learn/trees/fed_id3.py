@@ -10,7 +10,7 @@ from solera.core.aggregation import Sum
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, Positive
 from solera.core.disclosure.declared import LONGEST, Classes, Shape
-from solera.core.disclosure.groups import Trees
+from solera.core.disclosure.node_counts import NodeCells, NodeCounts
 from solera.core.disclosure.noised import Noised
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
@@ -48,12 +48,22 @@ class CountAtNodes(TypedDict):
     privacy: NotRequired[SumNoise]
 
 
+def _cells_of_rows(client: Client, ask: Any) -> NodeCells:
+    X, labels = rows_and_codes(client, client.data.part("train"), ask)
+    sizes = ask["sizes"]
+    starts = cell_starts(sizes)
+    tree = Tree.from_payload(ask["tree"], ask["width"], len(ask["classes"]))
+    place = np.full(len(tree), -1)
+    place[ask["nodes"]] = np.arange(len(ask["nodes"]))
+    return NodeCells(place[tree.apply(X)], labels, codes_of(X, sizes) + starts[:-1], starts)
+
+
 @task(
     "trees.count",
     version=2,
     like=_counts_like,
     ask=CountAtNodes,
-    release=[Noised(Trees("counts"), spends=spent_by_sums)],
+    release=[Noised(NodeCounts("counts", cells=_cells_of_rows), spends=spent_by_sums)],
 )
 def count_at_nodes(client: Client, ask: Any) -> dict[str, Any]:
     """Rows by open node, category of every column and class; noised here where the ask says so.

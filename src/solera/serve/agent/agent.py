@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from solera import __version__
 from solera.core.engine import Ask
 from solera.core.errors import (
     DataError,
@@ -90,7 +91,7 @@ class Agent:
         self.place = home.read_place(self.folder)
         self._memory()  # a damaged one is found out now
         self.audit = AuditLog(self.folder / home.LOG, self.identity)
-        self._lock = home.Lock(self.folder)
+        self._lock = home.lock(self.folder)
         self.head = self.audit.head()
         self.held = HeldJobs(self.folder / home.HELD)
         self.attempts = Attempts(self.folder / home.ATTEMPTS)
@@ -204,7 +205,7 @@ class Agent:
 
     def _beat(self) -> wire.Heartbeat:
         doing = self.doing or wire.held_words((job.job, job.since) for job in self._waiting)
-        return wire.Heartbeat(doing=doing[:200], head=self.head)
+        return wire.Heartbeat(doing=doing[:200], version=__version__[:50], head=self.head)
 
     def step(self, wait: float = 0.0) -> int:
         """Look for work once and do it; the number of asks answered."""

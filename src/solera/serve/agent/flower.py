@@ -155,7 +155,7 @@ class _Message(CarriedConnection):
             return wire.read(self._peers, wire.Peers)
         if isinstance(message, wire.NewReply):
             self.replied = {"reply": msgspec.json.encode(message)}
-            if message.digest is not None and message.frame is None:
+            if message.digest is not None:
                 self.replied[message.digest] = self.blobs[message.digest]
             return {}
         raise self.no_such(method, path)

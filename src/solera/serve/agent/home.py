@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import secrets
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ from solera.core.errors import UsageError
 from solera.core.private_files import read_private, write_file
 from solera.serve.connection import Connection
 from solera.serve.identity import Identity, sign_request
+from solera.serve.process_lock import ProcessLock, is_held
 
 PLACE = "place.json"
 MEMORY = "memory.sol"
@@ -93,33 +92,13 @@ def read_secret(folder: Path) -> bytes:
 
 def is_working(folder: Path) -> bool:
     """Whether an agent of another process works in a folder at this moment."""
-    try:
-        with open(folder / LOCK, "rb") as file:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
+    return is_held(folder / LOCK)
 
 
-class Lock:
-    """One agent at a time in a folder; the system lets go of it when the process ends, somehow."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = open(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a worker does not inherit it
-        except OSError:
-            who = self._file.read(20).strip() or "unknown"
-            self._file.close()
-            raise UsageError(
-                f"an agent works in {folder} already, process {who}",
-                hint="stop it first, or give each agent a --folder of its own",
-            ) from None
-        self._file.truncate()
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
-
-    def release(self) -> None:
-        self._file.close()
+def lock(folder: Path) -> ProcessLock:
+    """One agent at a time in a folder."""
+    return ProcessLock(
+        folder / LOCK,
+        f"an agent works in {folder} already",
+        hint="stop it first, or give each agent a --folder of its own",
+    )

@@ -88,7 +88,7 @@ def leave(folder: Path, *, log: bool) -> wire.Receipt | None:
     """
     receipt = None
     place = home.find_place(folder)
-    lock = home.Lock(folder)
+    lock = home.lock(folder)
     try:
         if place is not None:
             if not log:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from base64 import b64encode
 from typing import Any
 
 import numpy as np
@@ -51,10 +50,7 @@ class Sender:
 
     def send(self, pending: wire.PendingAsk, done: Memory) -> None:
         """Let it leave, signed for this ask."""
-        frame, answered, digest = done.frame, done.status == "ok", _digest(done)
-        small = len(frame) <= wire.INLINE
-        if answered and not small:
-            self.connection.upload(frame)
+        frame, digest = done.frame, _digest(done)
         message = reply_message(
             self.place.federation,
             pending.job,
@@ -69,12 +65,11 @@ class Sender:
             status=done.status,
             digest=digest or None,
             size=len(frame),
-            frame=b64encode(frame).decode() if answered and small else None,
             reason=done.reason,
             signature=self.identity.sign(message).hex(),
         )
         path = f"/v1/jobs/{pending.job}/asks/{pending.sequence}/reply"
-        self.connection.request("POST", path, json=reply)
+        self.connection.reply(path, reply, frame)
 
 
 def _digest(done: Memory) -> str:

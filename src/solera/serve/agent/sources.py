@@ -27,8 +27,9 @@ import numpy as np
 from solera.core.errors import DataError, UsageError
 from solera.core.schema import Schema, infer
 from solera.data.adapters import from_pandas
+from solera.data.arrays import check_rows
 from solera.data.dataset import Dataset
-from solera.data.federated import FederatedData, check_rows
+from solera.data.federated import FederatedData
 from solera.data.files import require_pandas
 from solera.data.own_tables import read_table
 from solera.data.vertical_data import fill_labels, identifier_texts

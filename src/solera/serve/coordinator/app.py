@@ -30,7 +30,7 @@ from solera.serve.coordinator.service import UPLOADS, Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.web.pages import pages_of
+from solera.serve.coordinator.web.pages import no_such_page, pages_of
 from solera.serve.identity import Identity, Unauthorised
 
 _CACHED_SECONDS = 0.5
@@ -96,6 +96,13 @@ def create_app(
     async def refused(request: Request, error: Refused | Unauthorised | TooMany) -> Response:
         return coordinator.refusal(error)
 
+    @app.exception_handler(404)
+    async def nowhere(request: Request, error: Exception) -> Response:
+        """A page for a browser, and for programs what they can read."""
+        if "text/html" in request.headers.get("accept", ""):
+            return no_such_page()
+        return JSONResponse({"detail": "Not Found"}, status_code=404)
+
     @app.exception_handler(RequestValidationError)
     async def unclear(request: Request, error: RequestValidationError) -> Response:
         """What is wrong and where; what was sent is not repeated, it may be anything."""
@@ -123,8 +130,8 @@ def create_app(
 
     routers = [
         work_of(coordinator),  # asked for most often, and found first
-        members(coordinator),
         blobs_of(coordinator),
+        members(coordinator),
         jobs_of(coordinator),
         asks_of(coordinator),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import socket
 import ssl
 import time
@@ -23,6 +22,7 @@ from solera.serve.coordinator.store.base import newest_revision, open_engine, re
 from solera.serve.coordinator.store.tables import events
 from solera.serve.findings import DAY, Finding, age, check_disk, check_log, look
 from solera.serve.identity import Identity
+from solera.serve.process_lock import is_held
 
 _EXPIRES_SOON = 30 * DAY
 _OLD_BACKUP = 7 * DAY
@@ -122,7 +122,7 @@ def _check_port(place: Place) -> Iterator[Finding]:
     """Whether the coordinator can be reached where it should, or could be started there."""
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place.host, place.host)
     address = f"port {place.port} of {place.host}"
-    running = _is_running(place.folder)
+    running = is_held(place.folder / LOCK)
     if not running:
         try:
             family = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0][0]
@@ -142,18 +142,6 @@ def _check_port(place: Place) -> Iterator[Finding]:
         yield Finding("port", "wrong", says, "start it again with this configuration")
         return
     yield Finding("port", "ok", f"it listens on {address}")
-
-
-def _is_running(folder: Path) -> bool:
-    """Whether a process holds the folder."""
-    try:
-        with open(folder / LOCK, "r+") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _check_backup(folder: Path) -> Iterator[Finding]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryFile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import Request
@@ -19,8 +18,10 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from solera.serve.coordinator import logs
+from solera.serve.coordinator.body import BODY
 from solera.serve.coordinator.metrics import Metrics
 from solera.serve.coordinator.service import Coordinator, Refused
+from solera.serve.coordinator.store.blobs import Received
 from solera.serve.identity import Unauthorised
 
 LARGEST_BODY = 8 << 20
@@ -47,8 +48,6 @@ class RequestMiddleware:
         self.app = app
         self.coordinator = coordinator
         self.metrics = metrics
-        self.folder: Path = coordinator.blobs.folder
-        """Where bodies wait."""
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,28 +81,25 @@ class RequestMiddleware:
             self._record(scope, exchange)
 
     async def _read_and_go_on(self, scope: Scope, exchange: _Exchange) -> None:
-        with TemporaryFile(dir=self.folder) as body:
-            more = True
-            while more:
-                message = await exchange.receive()
-                if message["type"] == "http.disconnect":
-                    return
-                body.write(message.get("body", b""))
-                more = message.get("more_body", False)
-            left = body.tell()
-            body.seek(0)
+        with self.coordinator.blobs.receive() as body:
+            if not await exchange.receive_all(body):
+                return
+            scope[BODY] = body
+            left = body.size
+            # The turn ends when the answer begins: whoever does not read theirs delays nobody.
+            turn: list[Callable[[], None]] = []
 
             async def again() -> Message:
                 nonlocal left
                 if not left:
                     return await exchange.receive()
-                piece = body.read(_PIECE)
+                if left == body.size:
+                    await self._turns.acquire()
+                    turn.append(self._turns.release)
+                    body.file.seek(0)
+                piece = body.file.read(_PIECE)
                 left -= len(piece)
                 return {"type": "http.request", "body": piece, "more_body": left > 0}
-
-            # The turn ends when the answer begins: whoever does not read theirs delays nobody.
-            await self._turns.acquire()
-            turn = [self._turns.release]
 
             async def send(message: Message) -> None:
                 while turn:
@@ -154,12 +150,29 @@ class _Exchange:
             self._due = asyncio.get_running_loop().time() + _BODY_SECONDS + size / _SLOWEST
 
     async def receive(self) -> Message:
+        async with self._in_time():
+            return self._count(await self._receive())
+
+    async def receive_all(self, body: Received) -> bool:
+        """Write the whole body down; False if whoever sends it has gone."""
+        async with self._in_time():
+            while self._unread:
+                message = self._count(await self._receive())
+                if message["type"] == "http.disconnect":
+                    return False
+                body.write(message.get("body", b""))
+        return True
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout_at(self._due):
-                message = await self._receive()
+                yield
         except TimeoutError:
             self._due = None
             raise _Slow from None
+
+    def _count(self, message: Message) -> Message:
         self.received += len(message.get("body", b""))
         if not message.get("more_body", False):
             self._due, self._unread = None, False

@@ -44,7 +44,11 @@ _REFUSALS = {
     "413": "The body is too large, or of unknown length.",
     "422": "The request is malformed.",
 }
-_OF_BYTES = (("/v1/blobs", {"POST"}), ("/v1/uploads/{digest}", {"PUT"}))
+_OF_BYTES = (
+    ("/v1/blobs", {"POST"}),
+    ("/v1/uploads/{digest}", {"PUT"}),
+    ("/v1/jobs/{job}/asks/{sequence}/reply", {"PUT"}),
+)
 _BYTES = {
     "required": True,
     "content": {

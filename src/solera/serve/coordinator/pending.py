@@ -7,11 +7,13 @@ no query and no thread, so that it is answered at once also while others keep th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from threading import Lock
 
 from msgspec.structs import replace
 
+from solera.serve.coordinator.batches import Batches
 from solera.serve.coordinator.store.store import Store
 from solera.serve.wire import PendingAsk
 
@@ -34,6 +36,8 @@ class PendingWork:
         self._store, self._inline = store, inline
         self._lock = Lock()
         self._found: OrderedDict[Whose, tuple[int, list[PendingAsk]]] = OrderedDict()
+        self.find = Batches(self.look_for)
+        """What waits for a client now, looked up together with what waits for others."""
 
     def known(self, client: Whose) -> list[PendingAsk] | None:
         """What was found last, if nothing has changed since; None if that has to be looked up."""
@@ -42,13 +46,26 @@ class PendingWork:
 
     def look(self, client: Whose) -> list[PendingAsk]:
         """What waits for this client now; a query."""
+        return self.look_for([client])[0]
+
+    def look_for(self, clients: Sequence[Whose]) -> list[list[PendingAsk]]:
+        """The same for several clients."""
         changes = self._store.changes  # before the query: what changes meanwhile is looked up again
-        pending = self._store.pending(*client, MOST_ASKS)
-        asks = [replace(ask, frame=self._inline(ask.payload)) for ask in pending]
+        inline = cache(self._inline)
+        found: dict[Whose, list[PendingAsk]] = {}
+        for federation in {federation for federation, _ in clients}:
+            its = {number for named, number in clients if named == federation}
+            pending = self._store.pending_of(federation, its, MOST_ASKS)
+            for number, asks in pending.items():
+                asks = [replace(ask, frame=inline(ask.payload)) for ask in asks]
+                found[federation, number] = asks
+                self._remember((federation, number), changes, asks)
+        return [found[client] for client in clients]
+
+    def _remember(self, client: Whose, changes: int, asks: list[PendingAsk]) -> None:
         if sum(len(ask.frame or "") + _REST for ask in asks) <= _SHORT:
             with self._lock:
                 self._found[client] = (changes, asks)
                 self._found.move_to_end(client)
                 if len(self._found) > _REMEMBERED:
                     self._found.popitem(last=False)
-        return asks

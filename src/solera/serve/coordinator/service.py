@@ -9,13 +9,14 @@ import shutil
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, cast
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import SoleraError, UsageError
+from solera.serve.coordinator.body import waiting_body
 from solera.serve.coordinator.clock import Clock
 from solera.serve.coordinator.connections import SCOPE
 from solera.serve.coordinator.news import CLIENTS, TOKENS, News
@@ -29,13 +30,14 @@ from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.tables import ClientRow, TokenRow
 from solera.serve.identity import (
     UNKNOWN_KEY,
+    Claim,
     Identity,
     NonceCache,
     Unauthorised,
     check_request,
-    claimed_key,
     new_start,
     new_token,
+    read_claim,
     token_hash,
 )
 from solera.serve.wire import INLINE, Job
@@ -182,6 +184,9 @@ class Coordinator:
 
     async def signed(self, request: Request, audience: str, seen: NonceCache | None) -> bytes:
         """The key that signed this request for a federation."""
+        waiting = waiting_body(request)
+        if waiting is not None:
+            return self._check_signature(request, audience, waiting.digest, seen)
         body = hashlib.sha256(await request.body()).hexdigest()
         return self._check_signature(request, audience, body, seen)
 
@@ -209,6 +214,7 @@ class Coordinator:
             return
         client = await self._claimed_client(request)
         self._check_signature(request, client.federation, None, None)
+        request.state.admitted = client.federation
 
     def _check_token(self, request: Request) -> None:
         token = token_hash(request.headers.get("Authorization", "").removeprefix("Bearer "))
@@ -246,12 +252,13 @@ class Coordinator:
         self, request: Request, audience: str, body: str | None, seen: NonceCache | None
     ) -> bytes:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        sent = (request.headers, audience, request.method, path, body)
-        return check_request(*sent, time.time(), seen, start=self.start)
+        sent = (_claim(request), audience, request.method, path, body)
+        admitted = getattr(request.state, "admitted", None) == audience
+        return check_request(*sent, time.time(), seen, start=self.start, verified=admitted)
 
     async def _claimed_client(self, request: Request) -> ClientRow:
         """The client whose key a request names. Strangers cost no query, but one a second."""
-        key = claimed_key(request.headers)
+        key = bytes.fromhex(_claim(request).key)
         client = self._clients.get(key)
         if client is None and key not in self._keys:
             async with self._looking:
@@ -326,6 +333,10 @@ class Coordinator:
         """
         if who is not None and not self.store.pending(who.federation, who.id, 1):
             raise Denied(f"client {who.id} of {who.federation!r} is asked nothing to send")
+        self.make_room(owner, digest, size, more)
+
+    def make_room(self, owner: str, digest: str, size: int, more: int) -> None:
+        """The same once it is known that the owner has something to send."""
         if shutil.disk_usage(self.blobs.folder).free < more + _SPARE:
             raise DiskFull("the coordinator's disk is full", hint="tell who runs it")
         self.uploads.add(owner, digest, size)
@@ -371,6 +382,13 @@ class Coordinator:
         if over or (late and self.clock.believed()):
             reason = f"no reply before the deadline of the {'job' if over else 'ask'}"
             self.store.fail_open(job, sequence, "late", reason, now)
+
+
+def _claim(request: Request) -> Claim:
+    """Who is said to have signed a request; its headers are read once."""
+    if not hasattr(request.state, "claim"):
+        request.state.claim = read_claim(request.headers)
+    return cast(Claim, request.state.claim)
 
 
 def uploader(who: ClientRow | None, request: Request | None = None) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sqlalchemy import Connection, create_engine, make_url, text
 
 from solera.core.errors import UsageError
+from solera.serve.process_lock import ProcessLock
 
 LOCK = "coordinator.lock"
 _WAIT_SECONDS = 5.0
@@ -26,7 +25,7 @@ class Sole:
     """
 
     def __init__(self, folder: Path, database: str) -> None:
-        self._files: list[IO[str]] = []
+        self._locks: list[ProcessLock] = []
         self._connection: Connection | None = None
         try:
             self._lock(folder / LOCK, f"a coordinator runs in {folder} already")
@@ -41,18 +40,8 @@ class Sole:
             raise
 
     def _lock(self, path: Path, problem: str) -> None:
-        file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115
-        self._files.append(file)
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a learner does not inherit it
-        except OSError:
-            who = file.read(20).strip() or "unknown"
-            raise UsageError(
-                f"{problem}, process {who}", hint="stop it first, or choose another folder"
-            ) from None
-        file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        hint = "stop it first, or choose another folder"
+        self._locks.append(ProcessLock(path, problem, hint=hint))
 
     def _lock_database(self, database: str) -> None:
         engine = create_engine(database, isolation_level="AUTOCOMMIT", hide_parameters=True)
@@ -69,8 +58,8 @@ class Sole:
             time.sleep(0.1)
 
     def close(self) -> None:
-        for file in self._files:
-            file.close()
+        for lock in self._locks:
+            lock.release()
         if self._connection is not None:
             self._connection.close()
             self._connection.engine.dispose()

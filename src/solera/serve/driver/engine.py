@@ -40,6 +40,7 @@ from solera.serve.description import Description, learner_table
 from solera.serve.driver.agreed_rows import AgreedRows
 from solera.serve.driver.published import fetch, publish
 from solera.serve.driver.signatures import Signatures
+from solera.serve.driver.told import Told
 from solera.serve.peers import KnownKeys
 from solera.serve.provenance import Provenance
 
@@ -76,6 +77,7 @@ class HttpEngine:
         self._federation = stored.federation
         self.replayed = False
         """Whether the last ask was made before, by a driver that ended since."""
+        self.told = Told()
         self.signatures = Signatures(connection, stored.federation, job, known or KnownKeys())
 
     @property
@@ -166,7 +168,7 @@ class HttpEngine:
         task = find_task(ask.task, ask.version)
         for positions in blocks(len(ask.clients)):
             clients = ask.clients[positions]
-            fetched.until_here([self.active[c] for c in clients.tolist()], positions.stop)
+            fetched.until_here([self.active[c] for c in clients.tolist()])
             for client in clients.tolist():
                 reply = fetched.replies.get(self.active[client])
                 if reply is not None and (reply.status == "ok" or reply.signature is not None):
@@ -176,7 +178,9 @@ class HttpEngine:
             failures += failed
             batch, failed = batch.without([f for f in misfits if f.client in batch.clients])
             failures += failed
-            yield validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
+            block = validate_and_fold(task, ask, batch, failures, 0.0, aggregation)
+            self.told.note(ask.task, batch, block.failures)
+            yield block
 
     def _post(self, ask: Ask) -> tuple[str, wire.NewAsk]:
         """Store the ask at the coordinator; the same one again is the same ask."""
@@ -237,17 +241,18 @@ class _Fetched:
     def __init__(self, connection: Connection, path: str, asked: Sequence[int]) -> None:
         self.replies: dict[int, wire.Reply] = {}
         self._connection, self._path, self._asked = connection, path, asked
-        self._complete = False
 
-    def until_here(self, clients: Sequence[int], count: int) -> None:
-        """Wait until all of these clients have answered or failed, ``count`` in all."""
-        enough = len(self._asked) if len(self._asked) <= _ALL_AT_ONCE else count
-        while not self._complete and any(client not in self.replies for client in clients):
-            known = max(len(self.replies), enough - 1)
-            query = f"{self._path}/replies?known={known}&wait={_WAIT}"
+    def until_here(self, clients: Sequence[int]) -> None:
+        """Wait until all of these clients have answered or failed."""
+        wanted = self._asked if len(self._asked) <= _ALL_AT_ONCE else clients
+        first, last = min(wanted), max(wanted)
+        known = sum(first <= client <= last for client in self._asked) - 1
+        query = f"{self._path}/replies?first={first}&last={last}&known={known}&wait={_WAIT}"
+        complete = all(client in self.replies for client in clients)
+        while not complete:
             so_far = self._connection.call("GET", query, wire.Replies)
-            self.replies = {reply.client: reply for reply in so_far.replies} or self.replies
-            self._complete = so_far.complete
+            self.replies |= {reply.client: reply for reply in so_far.replies}
+            complete = so_far.complete
 
 
 class DrivenEngine:

@@ -22,7 +22,10 @@ from solera.core.errors import SoleraError
 from solera.core.federation import Federation
 from solera.core.payload import decode
 from solera.core.rounds import Callback, Round
+from solera.green.energy import track_energy
+from solera.learn.averaging.base import Averaging
 from solera.learn.base import Additive, Learner, Predictor
+from solera.learn.scores import gives_scores
 from solera.serve import wire
 from solera.serve.connection import PIN, TOKEN, Connection, CoordinatorError
 from solera.serve.driver.engine import HttpEngine
@@ -40,14 +43,19 @@ def drive(connection: Connection, job: str) -> None:
     description = connection.download(_job(connection, job).spec)
     spec = parse_job(decode(description)["toml"], file=job, name=job)
     _wait_for_clients(connection, job, spec)
-    federation = Federation(HttpEngine(connection, job), seed=spec.seed, secure=spec.secure)
+    engine = HttpEngine(connection, job)
+    federation = Federation(engine, seed=spec.seed, secure=spec.secure)
     learner = spec.learner
     if isinstance(learner, Additive) and spec.standing:
         Standing(connection, job, learner, federation).run()
         return
-    learner.fit(federation, callbacks=[_Notes(connection, job)])
-    publish(connection, job, learner)
-    _evaluate(connection, job, learner, federation, spec)
+    with track_energy(federation, source="model") as tracked:
+        learner.fit(federation, callbacks=[_Notes(connection, engine)])
+        publish(connection, job, learner)
+        _evaluate(connection, job, learner, federation, spec)
+    traffic = federation.meter.total()
+    took = {"wh": tracked.use.wh, "bytes_down": traffic.down, "bytes_up": traffic.up}
+    _note(connection, job, wire.NewNote("cost", _numbers(took)))
     _move(connection, job, "finished")
 
 
@@ -76,8 +84,9 @@ def _evaluate(
 ) -> None:
     if not (spec.evaluates and isinstance(learner, Predictor)):
         return
-    metrics = learner.evaluate(federation, spec.evaluate, per_client=False).metrics
-    _note(connection, job, wire.NewNote("evaluated", _numbers(metrics)))
+    scores = spec.counts_scores and gives_scores(learner)
+    found = learner.evaluate(federation, spec.evaluate, per_client=False, scores=scores)
+    _note(connection, job, wire.NewNote("evaluated", _numbers(found.metrics)))
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -101,15 +110,20 @@ def _move(connection: Connection, job: str, state: wire.State, reason: str = "")
 class _Notes(Callback):
     """Writes what every round came to into the job's log, once also when a round is replayed."""
 
-    def __init__(self, connection: Connection, job: str) -> None:
-        self.connection, self.job = connection, job
-        path = f"/v1/jobs/{job}/events?event=round&newest=true"
+    def __init__(self, connection: Connection, engine: HttpEngine) -> None:
+        self.connection, self.engine = connection, engine
+        path = f"/v1/jobs/{engine.job}/events?event=round&newest=true"
         events = connection.call("GET", path, list[wire.Event])
         self.last = max(((event.facts or {})["round"] for event in events), default=-1)
 
     def on_round(self, learner: Any, round: Round) -> None:
+        told = {}
+        if isinstance(learner, Averaging):
+            told = self.engine.told.take(learner.update)
         if round.index > self.last:
-            _note(self.connection, self.job, wire.NewNote("round", _numbers(round.metrics)))
+            numbers = {self.engine.numbers[client]: loss for client, loss in told.items()}
+            note = wire.NewNote("round", _numbers(round.metrics), numbers)
+            _note(self.connection, self.engine.job, note)
 
 
 def main() -> None:

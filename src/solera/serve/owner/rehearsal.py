@@ -22,6 +22,7 @@ from solera.core.errors import PayloadError, SoleraError
 from solera.core.payload import decode, encode, encoded_size
 from solera.core.schema import Schema, numbered
 from solera.learn.base import Learner, Predictor
+from solera.learn.scores import count_scores
 from solera.serve.description import Description
 from solera.serve.job_spec import parse_job
 from solera.simulate.simulation import simulate
@@ -62,7 +63,7 @@ class _Recorder:
     schema = None
 
     def __init__(self, engine: Engine, wanted: set[str]) -> None:
-        self._engine, self._wanted = engine, wanted
+        self._engine, self.wanted = engine, wanted
         self.seen: dict[str, Example] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -72,7 +73,7 @@ class _Recorder:
         yield from self._engine.run(ask, aggregation)
         if ask.task not in self.seen:
             self._note(ask)
-        if self._wanted <= self.seen.keys():
+        if self.wanted <= self.seen.keys():
             raise _AllSeen
 
     def _note(self, ask: Ask) -> None:
@@ -137,7 +138,8 @@ def _try(job: Description, schema: Schema | None) -> dict[str, Example]:
     try:
         learner.fit(tried)
         if isinstance(learner, Predictor):
-            learner.evaluate(tried, "train", per_client=False)
+            scores = count_scores.name in recorder.wanted
+            learner.evaluate(tried, "train", per_client=False, scores=scores)
     except (_AllSeen, SoleraError, ArithmeticError, LookupError, TypeError, ValueError):
         pass  # what was seen until then is shown
     return recorder.seen

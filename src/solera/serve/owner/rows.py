@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from solera.core.errors import SoleraError
+from solera.core.gate import POLICIES
 from solera.core.schema import Schema
 from solera.serve.agent.dry_run import dry_run
 from solera.serve.agent.policy import Policy
@@ -15,9 +16,13 @@ from solera.serve.agent.started import Started
 
 @dataclass
 class Rows:
-    """What was read last: lines for people, and the schema; ``problem`` if it could not be read."""
+    """What was read last: lines for people, and the schema; ``problem`` if it could not be read.
+
+    ``policies`` say what each named policy would let out.
+    """
 
     lines: list[str] = field(default_factory=list)
+    policies: list[str] = field(default_factory=list)
     schema: Schema | None = None
     problem: str = ""
 
@@ -51,7 +56,8 @@ class RowReader:
         found = Rows()
         try:
             rows = self._started.rows(self._folder, policy)
-            found.lines = list(dry_run(lambda columns: rows(columns=columns), policy))
+            said = list(dry_run(lambda columns: rows(columns=columns), policy))
+            found.lines, found.policies = said[: -len(POLICIES)], said[-len(POLICIES) :]
             found.schema = rows().schema
         except SoleraError as error:
             found.problem = str(error)

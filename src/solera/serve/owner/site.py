@@ -142,7 +142,10 @@ class OwnerSite:
         return answer
 
     def _closed(self) -> Response:
-        said = "Open the link that `solera owner` printed. It works once, in one browser."
+        said = (
+            "This page is for whoever started it. Open the link that `solera owner` printed; it "
+            "works once, in one browser. For another browser, start `solera owner` again."
+        )
         return page("owner_problem.html", 403, known=False, title="Closed", problem=said, hint="")
 
     def _answered(self, view: View, given: dict[str, str]) -> Response:
@@ -152,7 +155,7 @@ class OwnerSite:
             return view(given)
         except SoleraError as error:
             said = {"problem": error.message, "hint": error.hint or ""}
-            return self._page("owner_problem.html", 400, title="That does not go", **said)
+            return self._page("owner_problem.html", 400, title="This cannot be done", **said)
 
     def _page(self, template: str, status: int = 200, **content: Any) -> Response:
         shown = {"known": True, "place": self.place, "csrf": csrf_field(self.access.csrf)}

@@ -37,7 +37,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"moment": moment, "ago": ago, "size": size, "short": short}
+    made.filters |= {"moment": moment, "ago": ago, "size": size, "short": short, "zip": zip}
     return made
 
 

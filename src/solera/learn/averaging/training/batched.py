@@ -23,11 +23,12 @@ from solera.learn.averaging.training.batched_models import (
 )
 from solera.learn.averaging.training.batches import Batches, TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
+from solera.learn.averaging.training.compiled import leave_out_wrong_compiler
 from solera.learn.averaging.training.devices import is_gpu, tensor_cores, torch
 from solera.learn.averaging.training.layers import Pass
 from solera.learn.averaging.training.losses import OUR_LOSSES
 from solera.learn.averaging.training.recorded import repeated
-from solera.learn.averaging.training.tile_threads import train_tiles
+from solera.learn.averaging.training.tile_threads import in_threads
 
 TILE = 1 << 21
 """Bytes of parameters, and of rows, that a step works on, on a CPU: what its caches hold."""
@@ -105,8 +106,8 @@ def train_batched(
         if not isinstance(chosen, slice):
             weights[chosen] = tile_weights
 
-    with t.no_grad(), tensor_cores(config.precision):
-        train_tiles(tiles(batches, size), train, weights.device.type)
+    with tensor_cores(config.precision):
+        in_threads(train, tiles(batches, size), weights.device.type)
     return losses.cpu().numpy() / batches.counts.sum(axis=1), batches.steps
 
 
@@ -185,6 +186,8 @@ def train_tile(
             real = np.arange(most) < count
             training.real = t.from_numpy(real).to(device, dtype)
             share = t.from_numpy(real / count).to(device, dtype)
+        if step == 0 and network.config.compile:
+            leave_out_wrong_compiler(network, x, target, share, training)
         losses = network.step(x, target, share, training)
         (total if clients == len(total) else total[:clients]).add_(losses)
     return total

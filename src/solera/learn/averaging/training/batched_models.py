@@ -9,7 +9,7 @@ module that ``torch.func`` can stack.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -249,15 +249,20 @@ class BatchedLayers(BatchedModel):
     """Our layers, batched over clients, differentiated by autograd.
 
     With plain gradient descent a GPU holds each parameter of all clients in memory of its own:
-    following a gradient is then one pass over neighbouring numbers.
+    following a gradient is then one pass over neighbouring numbers. In bfloat16 that pass also
+    writes the short copy that the next step multiplies with.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._held: Tensors | None = None
+        self._short: Tensors = {}
         if self.fused and is_gpu(self.weights.device):
             views = self.architecture.training_layout.views(self.weights)
             self._held = {name: view.contiguous() for name, view in views.items()}
+            if self.config.precision == "bfloat16":
+                short = _short_names(self.architecture)
+                self._short = {name: self._held[name].bfloat16() for name in short}
 
     def trained_weights(self) -> Any:
         if self._held is not None:
@@ -268,36 +273,79 @@ class BatchedLayers(BatchedModel):
     def step(self, x: Any, target: Any, share: Any, training: Pass) -> Any:
         if self._held is None:
             return super().step(x, target, share, training)
-        views, gradients, losses = self._gradients(x, target, share, training)
-        torch()._foreach_add_(views, gradients, alpha=-self.config.lr)
+        values = {name: value[: len(x)] for name, value in self._held.items()}
+        short = {name: value[: len(x)] for name, value in self._short.items()}
+        gradients, losses, moved = self._gradients({**values, **short}, x, target, share, training)
+        if self.config.compile:
+            rate = self.weights.new_full((), self.config.lr)  # a number would be translated anew
+            compiled_follow()(values, short, gradients, rate, moved)
+        else:
+            follow_gradients(values, short, gradients, self.config.lr, moved)
         return losses
 
     def gradient(self, x: Any, target: Any, share: Any, training: Pass) -> tuple[Any, Any]:
-        _, gradients, losses = self._gradients(x, target, share, training)
-        return torch().cat([g.reshape(len(x), -1) for g in gradients], dim=1), losses
+        values = self.architecture.training_layout.views(self.weights[: len(x)])
+        gradients, losses, moved = self._gradients(values, x, target, share, training)
+        for name, value in moved.items():
+            values[name].copy_(value)
+        return torch().cat([g.reshape(len(x), -1) for g in gradients.values()], dim=1), losses
 
     def _gradients(
-        self, x: Any, target: Any, share: Any, training: Pass
-    ) -> tuple[list[Any], Sequence[Any], Any]:
-        """Views of the trained parameters, their gradients, and the losses."""
+        self, values: Tensors, x: Any, target: Any, share: Any, training: Pass
+    ) -> tuple[Tensors, Any, Tensors]:
+        """The gradients of the trained parameters, the losses, and new running statistics."""
         t = torch()
-        if self._held is None:
-            views = self.architecture.training_layout.views(self.weights[: len(x)])
-        else:
-            views = {name: value[: len(x)] for name, value in self._held.items()}
         trained = [slot.name for slot in self.architecture.layout.trained_slots]
-        leaves = {name: views[name].detach().requires_grad_() for name in trained}
+        leaves = {name: values[name].detach().requires_grad_() for name in trained}
         objective = layered_objective
         if self.config.compile:
             objective = compiled_objective
             training = Pass(training.keys[:0], 0, training.real)  # alike in all steps
         minimised = objective(self.architecture, self.config.loss, self.config.precision)
         with t.enable_grad():
-            total, losses, moved = minimised({**views, **leaves}, x, target, share, training)
+            total, losses, moved = minimised({**values, **leaves}, x, target, share, training)
             gradients = t.autograd.grad(total, list(leaves.values()))
+        return dict(zip(trained, gradients, strict=True)), losses, moved
+
+
+def follow_gradients(
+    values: Tensors, short: Tensors, gradients: Tensors, rate: float, moved: Tensors
+) -> None:
+    """w ← w − η g for every parameter, in place, and so its ``short`` copy; statistics move on."""
+    t = torch()
+    weights = [values[name] for name in gradients]
+    t._foreach_add_(weights, [g.contiguous() for g in gradients.values()], alpha=-rate)
+    if short:
+        t._foreach_copy_(list(short.values()), [values[name] for name in short])
+    for name, value in moved.items():
+        values[name].copy_(value)
+
+
+@lru_cache(maxsize=1)
+def compiled_follow() -> Any:
+    """The same, translated by ``torch.compile`` into one pass over each parameter."""
+
+    def follow(
+        values: Tensors, short: Tensors, gradients: Tensors, rate: Any, moved: Tensors
+    ) -> None:
+        for name, gradient in gradients.items():
+            weight = values[name]
+            weight.sub_(gradient.to(weight.dtype) * rate)
+            if name in short:
+                short[name].copy_(weight)
         for name, value in moved.items():
-            views[name].copy_(value)
-        return [views[name] for name in trained], [g.contiguous() for g in gradients], losses
+            values[name].copy_(value)
+
+    return torch().compile(follow, dynamic=False)
+
+
+def _short_names(architecture: Architecture) -> list[str]:
+    """The trained parameters that :func:`forward` shortens in bfloat16."""
+    layers = architecture.layers or ()
+    trained = [slot.name for slot in architecture.layout.trained_slots]
+    return [
+        name for name in trained if not isinstance(layers[int(name.split(".")[0])], Normalisation)
+    ]
 
 
 Objective = Callable[[Tensors, Any, Any, Any, Pass], tuple[Any, Any, Tensors]]

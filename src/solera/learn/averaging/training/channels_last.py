@@ -12,9 +12,15 @@ from typing import Any
 
 import torch
 
+_ALIGNED = 8
+"""Tensor cores want rows that begin at multiples of 16 bytes: eight numbers of bfloat16."""
+
 
 def patches(x: Any, kernel: int, padding: int) -> Any:
-    """The neighbourhood of every place, (clients, rows · places, kernel · kernel · channels)."""
+    """The neighbourhood of every place, (clients, rows · places, kernel · kernel · channels).
+
+    Columns of zeros follow, up to a multiple of eight.
+    """
     if padding:
         x = torch.nn.functional.pad(x, (0, 0, padding, padding, padding, padding))
     clients, rows, height, width, channels = x.shape
@@ -24,7 +30,11 @@ def patches(x: Any, kernel: int, padding: int) -> Any:
         (clients, rows, *out, kernel, kernel, channels),
         (by_client, by_row, by_line, by_place, by_line, by_place, by_channel),
     )
-    return around.reshape(clients, rows * out[0] * out[1], kernel * kernel * channels)
+    columns = kernel * kernel * channels
+    around = around.reshape(clients, rows * out[0] * out[1], columns)
+    return (
+        torch.nn.functional.pad(around, (0, -columns % _ALIGNED)) if columns % _ALIGNED else around
+    )
 
 
 class Convolution(torch.autograd.Function):  # type: ignore[misc]
@@ -35,8 +45,9 @@ class Convolution(torch.autograd.Function):  # type: ignore[misc]
         clients, rows, height, width, _ = x.shape
         outputs, _, kernel, _ = weight.shape[1:]
         around = patches(x, kernel, padding)
-        columns = weight.permute(0, 3, 4, 2, 1).reshape(clients, -1, outputs)
-        y = torch.baddbmm(bias.unsqueeze(1), around, columns)
+        columns = _aligned(weight.permute(0, 3, 4, 2, 1).reshape(clients, -1, outputs))
+        # Not baddbmm, which first writes the bias to every place of y and then reads it again.
+        y = torch.bmm(around, columns).add_(bias.unsqueeze(1))
         ctx.save_for_backward(around, weight)
         ctx.padding = padding
         grown = 2 * padding - kernel + 1
@@ -47,11 +58,12 @@ class Convolution(torch.autograd.Function):  # type: ignore[misc]
         around, weight = ctx.saved_tensors
         clients, outputs, inputs, kernel, _ = weight.shape
         flat = error.reshape(clients, -1, outputs)
-        by_weight = torch.bmm(around.transpose(1, 2), flat)
+        by_weight = torch.bmm(around.transpose(1, 2), flat)[:, : kernel * kernel * inputs]
         by_weight = by_weight.view(clients, kernel, kernel, inputs, outputs)
         before = None
         if ctx.needs_input_grad[0]:
             flipped = weight.flip(3, 4).permute(0, 3, 4, 1, 2).reshape(clients, -1, inputs)
+            flipped = _aligned(flipped)
             spread = kernel - 1 - ctx.padding
             before = torch.bmm(patches(error, kernel, spread), flipped)
             rows, height, width = error.shape[1:4]
@@ -102,6 +114,12 @@ class Normalisation(torch.autograd.Function):  # type: ignore[misc]
             through_statistics = through_statistics * real[:, :, None, None, None]
         before = torch.addcmul(through_statistics, wide, _per_channel(scale)).to(x.dtype)
         return before, along, total, None, None
+
+
+def _aligned(weight: Any) -> Any:
+    """Weights (clients, inputs, outputs) with rows of zeros for the columns that patches add."""
+    missing = -weight.shape[1] % _ALIGNED
+    return torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
 def convolve(x: Any, weight: Any, bias: Any, padding: int) -> Any:

@@ -12,7 +12,10 @@ from solera.core.clients import Array, IntArray, Segments
 from solera.core.rng import Bits
 from solera.learn.averaging.training.devices import as_tensor, borrow, torch
 from solera.learn.averaging.training.losses import targets_of
+from solera.learn.averaging.training.tile_threads import in_threads
 
+_PIECE = 512
+"""Rows that one thread gathers at once."""
 _on_device: dict[tuple[int, str], Any] = {}
 
 
@@ -58,10 +61,24 @@ class ClientRows:
                 buffer = self._own.buffer = self.X.new_empty(len(places), self.width)
             keeps = borrow(len(places), self.width, self.X) if keep else buffer
             x = keeps[: len(places)]
-            t.index_select(self.X, 0, t.from_numpy(places).to(self.device), out=x)
+            self._gather(places, x, _PIECE if keep else len(places))
         own = (self.first_target[who][:, None] + index).reshape(-1)
         target = self.targets.index_select(0, t.from_numpy(own).to(self.device))
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
+
+    def _gather(self, places: IntArray, into: Any, piece: int) -> None:
+        """Write the rows at these places; on a CPU ``piece`` by piece, side by side."""
+        t = torch()
+
+        def gather(first: int) -> None:
+            some = slice(first, first + piece)
+            chosen = t.from_numpy(places[some]).to(self.device)
+            t.index_select(self.X, 0, chosen, out=into[some])
+
+        if len(places) <= piece:
+            gather(0)
+        else:
+            in_threads(gather, range(0, len(places), piece), self.device.type)
 
 
 def _moved(X: Array, device: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray
-from solera.learn.averaging.training.devices import torch
+from solera.learn.averaging.training.devices import is_gpu, torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,7 @@ class TrainingLayout:
         self._pytorch = layout
         transposed = any(slot.parameter.transposed for slot in self.slots)
         self._same = self.slots == layout.slots and not transposed
+        self._gathers: dict[Any, Any] = {}
 
     def views(self, matrix: Any, first: int = 0) -> Tensors:
         """Each parameter of (clients, size) as a view (clients, …) of its training shape.
@@ -152,6 +153,15 @@ class TrainingLayout:
     def _copied(self, vectors: Any, to_training: bool) -> Any:
         if self._same:
             return vectors
+        if not is_gpu(vectors.device):
+            return self._copied_in_parts(vectors, to_training)
+        key = (vectors.shape[-1], vectors.device, to_training)
+        if key not in self._gathers:  # one start for all parameters, not one for each
+            places = torch().arange(key[0])
+            self._gathers[key] = self._copied_in_parts(places, to_training).to(vectors.device)
+        return vectors.index_select(-1, self._gathers[key])
+
+    def _copied_in_parts(self, vectors: Any, to_training: bool) -> Any:
         *leading, size = vectors.shape
         copy = torch().empty((*leading, size), dtype=vectors.dtype, device=vectors.device)
         for theirs in self._pytorch.slots_of(size):

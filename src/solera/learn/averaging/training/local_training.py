@@ -43,6 +43,7 @@ from solera.learn.averaging.training.losses import targets_of
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
 from solera.learn.averaging.training.private_training import train_private
 from solera.learn.averaging.training.reference import train_reference
+from solera.learn.averaging.training.tile_threads import own_threads
 from solera.learn.averaging.updates import UpdateStep, pack_update
 from solera.learn.rows import check_shape
 from solera.privacy.dp.randomness import protecting
@@ -313,7 +314,8 @@ def training_task(
             if architecture.layers is None and not architecture.stacks:
                 device = find_device(ask["device"])
                 return [protocol(OneClientTraining(client, ask, device))[0] for client in group]
-            return protocol(GroupTraining(group, ask))
+            with own_threads():
+                return protocol(GroupTraining(group, ask))
 
         one.__doc__ = protocol.__doc__
         one.__module__ = many.__module__ = protocol.__module__

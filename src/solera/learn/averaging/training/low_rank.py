@@ -25,7 +25,7 @@ from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Dense, Pass
 from solera.learn.averaging.training.layout import Tensors
 from solera.learn.averaging.training.lazy_updates import LazyUpdates
-from solera.learn.averaging.training.tile_threads import train_tiles
+from solera.learn.averaging.training.tile_threads import in_threads
 
 _ROWS = 1 << 22
 """Bytes of rows that are trained on at once."""
@@ -166,9 +166,7 @@ def train_low_rank(
         errors[chosen] = network.errors
         changed[chosen] = tile_weights.sub_(others)
 
-    with t.no_grad():
-        cut = tiles(batches, max(1, _ROWS // (columns * rows.row_bytes)))
-        train_tiles(cut, train, start.device.type)
+    in_threads(train, tiles(batches, max(1, _ROWS // (columns * rows.row_bytes))))
     rest = {
         "loss": losses.numpy() / batches.counts.sum(axis=1),
         "rows": sizes.astype(np.float64),

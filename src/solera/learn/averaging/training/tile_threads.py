@@ -1,4 +1,4 @@
-"""Tiles of clients trained side by side, one thread each.
+"""Tiles of clients, and blocks of their updates, side by side: one thread each.
 
 A tile is trained by one thread from its first step to its last, and tiles are cut whatever the
 number of threads, so that this number changes no bit. Products of a few clients are too small for
@@ -8,35 +8,67 @@ PyTorch's own threads to share; whole tiles are not.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
+
+from threadpoolctl import ThreadpoolController
 
 from solera.learn.averaging.training.devices import torch
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_outside = threading.local()
 
 
-def train_tiles(tiles: Iterable[Any], train: Callable[[Any], None], device: str) -> None:
-    """Call ``train`` for every tile, on a CPU in as many threads as PyTorch may use.
+def in_threads(work: Callable[[Any], Any], items: Iterable[Any], device: str = "cpu") -> list[Any]:
+    """``work`` of every item, on a CPU in as many threads as PyTorch may use.
 
     These are the cores of the machine, unless ``torch.set_num_threads``, ``OMP_NUM_THREADS`` or
-    ``so.simulate(workers=…)`` says otherwise.
+    ``so.simulate(workers=…)`` says otherwise. Products inside are computed by one thread each.
     """
-    threads = torch().get_num_threads() if device == "cpu" else 1
-    if threads == 1:
-        with torch().no_grad():
-            for tile in tiles:
-                train(tile)
+    t = torch()
+    if device != "cpu":
+        with t.no_grad():
+            return [work(item) for item in items]
+
+    def alone(item: Any) -> Any:
+        t.set_num_threads(1)  # which holds for a thread, and so does the next
+        with t.no_grad():
+            return work(item)
+
+    with own_threads(), _libraries().limit(limits=1, user_api="blas"):
+        if _outside.threads == 1:
+            return [alone(item) for item in items]
+        return list(_pool(_outside.threads).map(alone, items))
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """PyTorch computes in this thread alone; :func:`in_threads` has all that it might use.
+
+    PyTorch's own threads wait for its next call by spinning, for milliseconds and on the cores that
+    ours need.
+    """
+    t = torch()
+    if hasattr(_outside, "threads"):
+        yield
         return
+    _outside.threads = t.get_num_threads()
+    t.set_num_threads(1)
+    try:
+        yield
+    finally:
+        t.set_num_threads(_outside.threads)
+        del _outside.threads
 
-    def alone(tile: Any) -> None:
-        torch().set_num_threads(1)  # which holds for a thread, and so does the next
-        with torch().no_grad():
-            train(tile)
 
-    for _ in _pool(threads).map(alone, tiles):
-        pass
+@cache
+def _libraries() -> ThreadpoolController:
+    """The libraries behind NumPy's products; to look for them takes milliseconds."""
+    return ThreadpoolController()
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:

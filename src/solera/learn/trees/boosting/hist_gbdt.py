@@ -199,12 +199,12 @@ class FedHistGBDT(Boosted):
             "initial": self.initial_,
             "values": [tree.value[:, 0] for tree in last],
         }
-        noised = "privacy" in order
+        noised, add = "privacy" in order, Sum()
         asks, bound, loss = self.progress_["asks"], 1.0, 0.0
         for level in range(self.max_depth):
             ask = {**order, "step": np.array([asks, level, *units]), "splits": splits}
             ask["wanted"] = [tree.wanted for tree in growing]
-            fold: Aggregation = Sum()
+            fold: Aggregation = add
             if level == 0:
                 ask |= start
                 if order["loss"] == "squared" and not noised:

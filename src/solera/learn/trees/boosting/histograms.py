@@ -80,9 +80,10 @@ class HistBins(Transformer):
     def train(self, federation: Federation) -> None:
         levels = np.arange(1, self.bins) / self.bins
         width = self.schema_.width
-        known = {"rounds": _PRECISION, "first": first_counts(federation, width)}
-        cuts = quantiles(federation, levels, width, **known)
         numeric = np.array([feature.kind != "categorical" for feature in self.schema_.features])
+        first = first_counts(federation, width)
+        known = {"rounds": _PRECISION, "first": first, "only": numeric}
+        cuts = quantiles(federation, levels, width, **known)
         repeats = np.array([len(np.unique(edges)) < len(edges) for edges in cuts])
         if (numeric & repeats).any():  # common values took several quantiles: use those elsewhere
             spare = np.stack([_between(edges, levels) for edges in cuts])
@@ -171,11 +172,18 @@ class Units(NamedTuple):
         packed = packed and not counted
         return cls(52 - bits - largest, 0 if counted else hessian, bits, packed, counted)
 
-    def unpacked(self, sums: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Σg, Σh and rows of the 2 or 3 sums that clients send."""
-        if self.packed:
+    def unpacked(self, sums: Array) -> tuple[Array, Array, Array]:
+        """Σg, Σh and rows of the 2 or 3 sums that clients send, whole numbers of either type."""
+        if not self.packed:
+            return sums[0], sums[1], sums[-1]
+        if sums.dtype.kind == "i":
             return sums[0], sums[1] >> self.rows, sums[1] & ((1 << self.rows) - 1)
-        return sums[0], sums[1], sums[-1]
+        unit = 2.0**self.rows
+        hessian = sums[1] * (1 / unit)
+        np.floor(hessian, out=hessian)
+        rows = hessian * -unit
+        rows += sums[1]
+        return sums[0], hessian, rows
 
 
 def rounded(g: FloatArray, h: FloatArray, units: Units) -> FloatArray:
@@ -294,10 +302,12 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
     sums: dict[str, Any] = {}
     for k, wanted in enumerate(ask["wanted"]):
         if len(wanted) and not noised:
-            added = group.adds(f"tree{k}")  # whole numbers: whoever adds them up
-            total, of = int(ask["starts"][-1]), group.block_sizes() if added else sizes
-            found = add_up(cells, at[k], of, wanted, summed[k], total)
-            (sums if added else reply)[f"tree{k}"] = found
+            name, total = f"tree{k}", int(ask["starts"][-1])
+            if group.adds(name):
+                everyone = np.array([len(rows)])
+                sums[name] = add_up(cells, at[k], everyone, wanted, summed[k], total)[0]
+            else:
+                reply[name] = add_up(cells, at[k], sizes, wanted, summed[k], total)
     for kept in (scores, at, summed):
         kept.flags.writeable = False  # and so are its parts
     own = list(pairwise(bounds.tolist()))

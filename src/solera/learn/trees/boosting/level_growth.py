@@ -61,7 +61,7 @@ class GrowingTree:
         if sums is None:
             self._splits = self._splits[:, :0]
             return
-        nodes, hist = self._all_histograms(sums.astype(np.int64))
+        nodes, hist = self._all_histograms(np.asarray(sums))
         totals = self._totals(hist)
         wholes = np.stack(self.units.unpacked(totals.T))
         if len(self.builder) == 1:
@@ -102,7 +102,7 @@ class GrowingTree:
         gains = self._gain(left, wholes)
         place, each = gains.argmax(axis=1), np.arange(len(hist))
         chosen = np.stack([part[each, place] for part in left])
-        gain = gains[each, place] - self._weight(*wholes[:2].astype(np.float64))
+        gain = gains[each, place] - self._weight(*np.asarray(wholes[:2], np.float64))
         cell = cell[place]
         column = self.column[cell]
         none_missing = (hist[each, self.starts[column + 1] - 1] == 0).all(axis=1)
@@ -120,7 +120,7 @@ class GrowingTree:
         cells, k = hist.shape[1:]
         missing = hist[:, self.starts[1:] - 1]
         again = np.flatnonzero(missing.any(axis=(0, 2)).take(self.column))
-        sums = np.empty((k, len(hist), cells + len(again)), dtype=np.int64)
+        sums = np.empty((k, len(hist), cells + len(again)), dtype=hist.dtype)
         firsts = self.starts[1:-1]
         hist[:, firsts] -= totals[:, None]  # every column begins again at nothing
         for part in range(k):
@@ -135,18 +135,23 @@ class GrowingTree:
         """What both sides of every split weigh, where both are large enough."""
         rows, all_g, all_h, all_rows = left[2], *totals[:, :, None]
         fewest, least = self.limits.min_rows, math.ceil(_LEAST_HESSIAN / self.h_unit)
-        good = (rows >= fewest) & (rows <= all_rows - fewest)
-        good &= (left[1] >= least) & (left[1] <= all_h - least)
-        g, h = left[0].astype(np.float64), left[1].astype(np.float64)
+        good = rows >= fewest
+        good &= rows <= all_rows - fewest
+        good &= left[1] >= least
+        good &= left[1] <= all_h - least
+        g, h = np.asarray(left[0], np.float64), np.asarray(left[1], np.float64)
         gain = self._weight(g, h)
         gain += self._weight(all_g - g, all_h - h)
-        return np.where(good, gain, -np.inf)
+        np.copyto(gain, -np.inf, where=~good)
+        return gain
 
     def _weight(self, g: FloatArray, h: FloatArray) -> FloatArray:
         """G²/(H + λ), in the units of the sums; no number where there are too few rows."""
         below = h + self.limits.l2 / self.h_unit if self.limits.l2 else h
+        weight = np.multiply(g, g)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(g * g / below)
+            np.divide(weight, below, out=weight)
+        return weight
 
     def _values(self, sums: IntArray) -> FloatArray:
         """What leaves of these sums add to a score: −η G/(H + λ)."""

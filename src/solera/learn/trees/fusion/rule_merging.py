@@ -33,6 +33,7 @@ def merge(a: RuleSet, b: RuleSet) -> RuleSet:
         *np.split(b.leaf_rows, b.leaf_starts[1:-1]),
     ]
     leaf_rows = [leaf_rows[t] for t in order]
+    leaf = np.concatenate([a.leaf[i], b.leaf[k]], axis=1)
     return a.replaced(
         lower=lower,
         upper=upper,
@@ -41,7 +42,7 @@ def merge(a: RuleSet, b: RuleSet) -> RuleSet:
         wide_lower=_least(a.wide_lower[i], b.wide_lower[k], np.int32(0), np.minimum),
         wide_upper=_least(a.wide_upper[i], b.wide_upper[k], unbounded, np.maximum),
         trees=np.concatenate([a.trees, b.trees])[order],
-        leaf=np.concatenate([a.leaf[i], b.leaf[k]], axis=1)[:, order],
+        leaf=leaf if (np.diff(order) > 0).all() else leaf[:, order],
         leaf_rows=np.concatenate(leaf_rows),
         leaf_starts=starts_of([len(rows) for rows in leaf_rows]),
     )
@@ -103,14 +104,14 @@ def _missing_alone(rules: RuleSet, j: int) -> bool:
 Weigh = Literal["rows", "rules"]
 
 
-def prune(rules: RuleSet, max_rules: int, weigh: Weigh = "rows") -> tuple[RuleSet, RuleSet, float]:
-    """The ``max_rules`` rules with the most expected rows, among equals the purest.
+def prune(rules: RuleSet, max_rules: int, weigh: Weigh = "rows") -> tuple[IntArray, float]:
+    """The places of the ``max_rules`` rules with the most expected rows, among equals the purest.
 
-    With ``weigh="rules"`` it is those of least entropy, whatever their rows. Beside them are the
-    rules that are dropped, and their share of the expected rows.
+    With ``weigh="rules"`` it is those of least entropy, whatever their rows. Beside them is what
+    the others have of the expected rows.
     """
     if len(rules) <= max_rules:
-        return rules, rules.take(slice(0, 0)), 0.0
+        return np.arange(len(rules)), 0.0
     expected = rules.expected_rows(sweeps=5)
     if weigh == "rules":
         order = np.argsort(entropy(rules.probabilities), kind="stable")
@@ -118,8 +119,7 @@ def prune(rules: RuleSet, max_rules: int, weigh: Weigh = "rows") -> tuple[RuleSe
         purity = rules.probabilities.max(axis=1)
         order = np.lexsort((-purity, -expected))
     kept, dropped = order[:max_rules], order[max_rules:]
-    share = float(expected[dropped].sum() / expected.sum())
-    return rules.take(np.sort(kept)), rules.take(np.sort(dropped)), share
+    return np.sort(kept), float(expected[dropped].sum() / expected.sum())
 
 
 class RuleFold(Aggregation):
@@ -147,11 +147,12 @@ class RuleFold(Aggregation):
         return self._within(merged, a["dropped"] + b["dropped"], 1 - kept)
 
     def _within(self, rules: RuleSet, dropped: int, share: float) -> Any:
+        kept = None
         if self.max_rules is not None:
-            rules, pruned, pruned_share = prune(rules, self.max_rules, self.weigh)
-            dropped += len(pruned)
+            kept, pruned_share = prune(rules, self.max_rules, self.weigh)
+            dropped += len(rules) - len(kept)
             share = 1 - (1 - share) * (1 - pruned_share)
-        arrays = rules.ordered().to_payload()
+        arrays = rules.ordered(kept).to_payload()
         return {"rules": arrays, "dropped": dropped, "dropped_share": share}
 
     def finish(self, partial: Any) -> dict[str, Any]:

@@ -127,12 +127,20 @@ class RuleSet(Arrays):
         mass = np.full(len(self), 1 / max(1, len(self)))
         total = np.add.reduceat(self.leaf_rows, self.leaf_starts[:-1])
         leaf_of = np.ascontiguousarray(self.leaf.T, dtype=np.intp)  # a tree's leaves side by side
+        shares_of = [
+            self.leaf_rows[first:last] / max(total[t], 1.0)
+            for t, (first, last) in enumerate(pairwise(self.leaf_starts.tolist()))
+        ]
+        factor = np.empty(len(self))
         for _ in range(sweeps):
-            for t, (first, last) in enumerate(pairwise(self.leaf_starts.tolist())):
-                here = np.bincount(leaf_of[t], weights=mass, minlength=last - first)
-                wanted = self.leaf_rows[first:last] / max(total[t], 1.0)
-                scale = np.divide(wanted, here, out=np.ones(last - first), where=here > 0)
-                mass *= scale.take(leaf_of[t])
+            for leaf, wanted in zip(leaf_of, shares_of, strict=True):
+                here = np.bincount(leaf, weights=mass, minlength=len(wanted))
+                if here.all():
+                    scale = wanted / here
+                else:
+                    scale = np.divide(wanted, here, out=np.ones(len(wanted)), where=here > 0)
+                scale.take(leaf, out=factor, mode="clip")  # which is faster, and none is outside
+                mass *= factor
         return np.asarray(mass * (total.mean() if len(total) else 0.0))
 
     def column_cuts(self, column: int) -> FloatArray:
@@ -169,9 +177,11 @@ class RuleSet(Arrays):
         return kept.on_cuts([self.column_cuts(j)[u] for j, u in enumerate(used)])
 
     def _used(self, column: int) -> IntArray:
-        ranks = np.unique(np.concatenate([getattr(self, name)[:, column] for name in _BOUNDS]))
-        finite = (ranks > 0) & (ranks <= len(self.column_cuts(column)))
-        return np.asarray(ranks[finite] - 1, np.int64)
+        """The cuts of a column that some rule uses, by number."""
+        used = np.zeros(len(self.column_cuts(column)) + 2, dtype=bool)
+        for name in _BOUNDS:
+            used[getattr(self, name)[:, column]] = True
+        return np.flatnonzero(used[1:-1])
 
     def on_cuts(self, columns: list[FloatArray]) -> Self:
         """The same rules over other cuts, among which are all that the rules use."""
@@ -190,10 +200,12 @@ class RuleSet(Arrays):
         lower, upper = self.lower[:, column], self.upper[:, column]
         return bool((lower > 0).any() or (upper < top).any() or not self.missing[:, column].all())
 
-    def ordered(self) -> Self:
-        """The rules in an order of their own, whatever order they came in."""
-        keys = np.concatenate([self.lower, self.upper, self.missing], axis=1).T[::-1]
-        return self.take(np.lexsort(keys))
+    def ordered(self, chosen: IntArray | None = None) -> Self:
+        """The rules, or those ``chosen``, in an order of their own, whatever order they came in."""
+        chosen = np.arange(len(self)) if chosen is None else chosen
+        keys = np.concatenate([self.lower, self.upper, self.missing], axis=1).T[::-1, chosen]
+        telling = keys[(keys != keys[:, :1]).any(axis=1)]
+        return self.take(chosen[np.lexsort(telling)] if len(telling) else chosen)
 
     def relaxed(self, expected: FloatArray) -> tuple[Self, FloatArray]:
         """Every rule with the least restrictive conditions it was merged from; equal ones joined.

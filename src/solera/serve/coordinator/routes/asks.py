@@ -20,6 +20,7 @@ from solera.serve.wire import (
 )
 
 _MOST_INLINE = 1 << 20
+_LAST_CLIENT = 2**31 - 1
 
 
 def asks_of(coordinator: Coordinator) -> APIRouter:
@@ -40,16 +41,26 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
         return {"job": job, "sequence": sequence, "new": stored.created == now}
 
     @routes.get("/v1/jobs/{job}/asks/{sequence}/replies", dependencies=driver)
-    async def replies(job: Name, sequence: int, known: int = 0, wait: float = 0) -> Replies:
-        """Replies so far; waits for more than ``known``."""
+    async def replies(
+        job: Name,
+        sequence: int,
+        known: int = 0,
+        wait: float = 0,
+        first: int = 0,
+        last: int = _LAST_CLIENT,
+    ) -> Replies:
+        """Replies so far; waits for more than ``known``, of clients ``first`` to ``last``."""
+        missing = 1
 
         def look() -> Replies | None:
+            nonlocal missing
             coordinator.close_late(job, sequence, time.time())
-            answered = store.answered(job, sequence)
+            answered = store.answered(job, sequence, first, last)
             complete = answered == asked
             if answered <= known and not complete:
+                missing = min(known + 1, asked) - answered
                 return None
-            rows = store.replies(job, sequence)
+            rows = store.replies(job, sequence, first, last)
             share = min(INLINE, _MOST_INLINE // max(1, len(rows)))
             return Replies(
                 complete,
@@ -57,11 +68,13 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
             )
 
         ask = await run_in_threadpool(store.ask, job, sequence)
-        asked = len(ask.clients)
+        asked = sum(first <= client <= last for client in ask.clients)
         stored_job = await run_in_threadpool(store.job, job)
         ends = [end - time.time() for end in (ask.deadline, stored_job.deadline) if end is not None]
         limit = min([wait, *(max(0.0, left) + 0.01 for left in ends)])
-        news: Replies | None = await coordinator.notifier.until(job, look, limit)
+        news: Replies | None = await coordinator.notifier.until(
+            job, lambda: run_in_threadpool(look), limit, missing=lambda: missing
+        )
         return news or Replies(False, [])
 
     @routes.put("/v1/jobs/{job}/checkpoint", dependencies=asker)

@@ -1,6 +1,5 @@
 """What asks and replies carry, in pieces that resume."""
 
-import hashlib
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -8,8 +7,10 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from solera.core.errors import PayloadError
+from solera.serve.coordinator.body import received_body
 from solera.serve.coordinator.routes.messages import Digest, MessageRoute
 from solera.serve.coordinator.service import Coordinator, Refused, uploader
+from solera.serve.coordinator.store.blobs import Received
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.wire import Upload
 
@@ -23,17 +24,16 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.post("/v1/blobs")
     async def put(request: Request, who: Anyone) -> dict[str, str]:
         """A small blob in one piece."""
-        data = await request.body()
 
-        def store_it() -> str:
-            size, digest = len(data), hashlib.sha256(data).hexdigest()
+        def store_it(received: Received) -> str:
             owner = uploader(who, request)
-            coordinator.upload(owner, who, digest, size, size)
-            blobs.put(data)
+            coordinator.upload(owner, who, received.digest, received.size, received.size)
+            digest = blobs.take(received)
             coordinator.uploads.finish(owner, digest)
             return digest
 
-        return {"digest": await run_in_threadpool(store_it)}
+        async with received_body(request, blobs) as received:
+            return {"digest": await run_in_threadpool(store_it, received)}
 
     @routes.get("/v1/uploads/{digest}")
     def received(digest: Digest, who: Anyone) -> Upload:
@@ -66,7 +66,7 @@ def blobs_of(coordinator: Coordinator) -> APIRouter:
         if who is not None and not store.may_read(who.federation, who.id, digest):
             raise Refused(f"client {who.name}", "a blob that is not addressed to it")
         first, last = _range(request.headers.get("Range", ""))
-        size, pieces = blobs.stream(digest, first, last)
+        size, pieces = blobs.serve(digest, first, last)
         length = max(0, min(last, size - 1) - first + 1)
         headers = {"Solera-Size": str(size), "Content-Length": str(length)}
         return StreamingResponse(pieces, headers=headers, media_type="application/octet-stream")

@@ -90,7 +90,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.post("/v1/jobs/{job}/notes", dependencies=[asker])
     def add_note(job: Name, new: NewNote) -> dict[str, int]:
         """What a learner has to say, for the job's log."""
-        return {"event": store.log(new.event, time.time(), of=store.job(job), facts=new.facts)}
+        return {"event": store.take_note(store.job(job), new, time.time())}
 
     @routes.post("/v1/jobs/{job}/state", dependencies=[driver])
     def set_state(job: Name, new: NewState) -> dict[str, str]:
@@ -114,8 +114,8 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     async def queue(job: Name, known: str = "", wait: float = 0) -> Queue:
         """Contributions so far: waits for another state than ``known``."""
 
-        def look() -> Queue | None:
-            contributions = store.queue(job)
+        async def look() -> Queue | None:
+            contributions = await run_in_threadpool(store.queue, job)
             is_new = contributions.state != known or not contributions.running
             return contributions if is_new else None
 
@@ -153,7 +153,9 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
         if identity is None:
             raise NotFound("this coordinator keeps no signed log")
         statement: Provenance | None = await coordinator.notifier.until(
-            job, lambda: store.provenance(job, coordinator.signed_event), wait
+            job,
+            lambda: run_in_threadpool(store.provenance, job, coordinator.signed_event),
+            wait,
         )
         if statement is None:
             raise Conflict(coordinator.log_problem or "the signed log does not hold the model yet")

@@ -80,7 +80,8 @@ def members(coordinator: Coordinator) -> APIRouter:
     @routes.post("/v1/heartbeat")
     def heartbeat(who: Client, beat: Heartbeat) -> dict[str, str]:
         """A client lives; what it is doing, and where its audit log ends."""
-        store.heartbeat(who.federation, who.id, time.time(), beat.doing, beat.head)
+        now = time.time()
+        store.heartbeat(who.federation, who.id, now, beat.doing, beat.head, beat.version)
         return {"status": "ok"}
 
     @routes.get("/v1/peers")

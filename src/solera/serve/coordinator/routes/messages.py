@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, HTTPException, Path, Request, Response
+from fastapi import Depends, HTTPException, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
@@ -17,6 +17,7 @@ from solera.serve import wire
 
 Name = Annotated[str, Path(pattern=wire.NAME)]
 Digest = Annotated[str, Path(pattern=wire.DIGEST)]
+Signature = Annotated[str, Query(pattern=wire.SIGNATURE)]
 
 
 class MessageRoute(APIRoute):

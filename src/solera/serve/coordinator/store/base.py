@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -31,7 +33,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DataError, StatementError
+from sqlalchemy.exc import ArgumentError, DataError, DisconnectionError, StatementError
 
 from solera.core.errors import SoleraError, UsageError
 from solera.serve.coordinator.news import NOTIFY, News, message
@@ -48,6 +50,8 @@ _POSTGRES_CONNECTIONS = 15
 """Of each process; a server allows 100 in all unless it is told otherwise."""
 _WATCHED = (asks, deliveries, jobs)
 _CHANGES = "solera_changes"
+_USED = "solera_used"
+_IDLE_SECONDS = 1.0
 _PRAGMAS = ("busy_timeout=30000", "synchronous=FULL", "foreign_keys=ON")
 
 
@@ -80,6 +84,12 @@ class Base:
         )
         self._counting = threading.Lock()
         self._writer = self._engine.execution_options(solera_writes=True)
+        # There each statement sees what is stored when it begins, in a transaction or not.
+        self._reader = (
+            self._engine
+            if self._sqlite
+            else self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        )
         event.listen(self._engine, "after_execute", _watch)
         self.changes = 0
         """How often asks, replies or jobs may have changed.
@@ -156,7 +166,7 @@ class Base:
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
-        with _usable_values(), self._engine.begin() as connection:
+        with _usable_values(), self._reader.begin() as connection:
             yield connection
 
     def _rows(
@@ -201,14 +211,16 @@ def open_engine(url: str) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     durable = {"options": "-c synchronous_commit=on"}
-    return create_engine(
+    engine = create_engine(
         url,
         pool_size=_POSTGRES_CONNECTIONS,
         max_overflow=0,  # a connection that is opened for one query costs more than the query
-        pool_pre_ping=True,
         connect_args=durable,
         hide_parameters=True,
     )
+    event.listen(engine, "checkin", _note_use)
+    event.listen(engine, "checkout", partial(_check_alive, engine))
+    return engine
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -312,6 +324,22 @@ def _watch(connection: Connection, statement: Any, *_: Any) -> None:
     """Remember whether a transaction changes what clients are asked."""
     if isinstance(statement, UpdateBase) and statement.table in _WATCHED:
         connection.info[_CHANGES].append(statement.table.name)
+
+
+def _note_use(_connection: Any, record: Any) -> None:
+    record.info[_USED] = time.monotonic()
+
+
+def _check_alive(engine: Engine, connection: Any, record: Any, _proxy: Any) -> None:
+    """A connection that was idle may be one of a database that has gone: another is made then.
+
+    One in use is not asked before each query, which would cost as much as the query.
+    """
+    if time.monotonic() - record.info.get(_USED, 0.0) > _IDLE_SECONDS:
+        try:
+            engine.dialect.do_ping(connection)
+        except Exception as error:
+            raise DisconnectionError(str(error)) from error
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

@@ -14,9 +14,10 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from solera.core.errors import PayloadError, PayloadTooLarge, UsageError
 from solera.core.private_files import sync_folder
@@ -28,6 +29,24 @@ PIECE = 1 << 17
 
 class NoBlob(PayloadError):
     """No blob of that digest is stored."""
+
+
+class Received:
+    """Bytes on their way to become a blob, with their SHA-256 so far."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path, self.file = path, file
+        self.size = 0
+        self._hash = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self.file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
 
 
 class Blobs:
@@ -50,16 +69,31 @@ class Blobs:
 
     def put(self, data: bytes) -> str:
         """Store the bytes; their digest. Storing them again keeps them from being collected."""
-        self._check_size(len(data))
-        digest = hashlib.sha256(data).hexdigest()
+        with self.receive() as received:
+            received.write(data)
+            return self.take(received)
+
+    @contextmanager
+    def receive(self) -> Iterator[Received]:
+        """A file for bytes that come a little at a time; it is gone afterwards unless taken."""
+        handle, name = tempfile.mkstemp(dir=self._parts)
+        try:
+            with open(handle, "w+b") as file:
+                yield Received(Path(name), file)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+
+    def take(self, received: Received) -> str:
+        """Make what was received a blob; its digest."""
+        self._check_size(received.size)
+        received.file.flush()
+        digest = received.digest
         with self._lock(digest):
-            if self.stored(digest) == len(data):
+            if self.stored(digest) == received.size:
                 self._renew(digest)
-                return digest
-            handle, name = tempfile.mkstemp(dir=self._parts)
-            with open(handle, "wb") as file:
-                file.write(data)
-            self._place(Path(name), digest)
+            else:
+                self._place(received.path, digest)
         return digest
 
     def path(self, digest: str) -> Path:
@@ -95,6 +129,8 @@ class Blobs:
         except FileNotFoundError:
             raise no_blob(digest) from None
         file.seek(first)
+        if hasattr(os, "posix_fadvise"):  # the disk begins now, not when a piece is wanted
+            os.posix_fadvise(file.fileno(), first, last - first + 1, os.POSIX_FADV_WILLNEED)
 
         def pieces(left: int) -> Iterator[bytes]:
             with file:
@@ -103,6 +139,13 @@ class Blobs:
                     yield piece
 
         return os.fstat(file.fileno()).st_size, pieces(last - first + 1)
+
+    def serve(
+        self, digest: str, first: int, last: int
+    ) -> tuple[int, Iterator[bytes] | AsyncIterator[bytes]]:
+        """The same for a response; what is read from the disk needs no thread for each piece."""
+        size, pieces = self.stream(digest, first, last)
+        return size, _without_threads(pieces)
 
     def read(self, digest: str) -> bytes:
         """The checked bytes of a blob."""
@@ -256,6 +299,11 @@ class Blobs:
         os.utime(path)
         sync_folder(path.parent)
         return path.stat().st_size
+
+
+async def _without_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
 def no_blob(digest: str) -> NoBlob:

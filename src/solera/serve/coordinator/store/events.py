@@ -11,13 +11,16 @@ from typing import Any
 from sqlalchemy import delete, select
 
 from solera.serve.coordinator.store.base import Base, note
-from solera.serve.coordinator.store.tables import events, signed_log
-from solera.serve.wire import Event
+from solera.serve.coordinator.store.tables import clients, events, jobs, signed_log
+from solera.serve.wire import Event, Job, NewNote
 
 ROUTINE = ("asked", "replied")
 _LOG = "coordinator"
 INVALID = "invalid"
 """The event of a reply that the driver could not use."""
+TOLD = "told"
+"""The losses that clients told in a round. For curves only: no log has them, and what a client told
+is deleted when it leaves."""
 
 
 class Events(Base):
@@ -31,6 +34,21 @@ class Events(Base):
         with self._write() as connection:
             return note(connection, event, now, **about)
 
+    def take_note(self, job: Job, new: NewNote, now: float) -> int:
+        """Write down what a learner says of itself; the number of the event.
+
+        Of clients that left meanwhile nothing is kept: whoever leaves holds the job, too.
+        """
+        with self._write() as connection:
+            if new.told:
+                connection.execute(select(jobs.c.id).filter_by(id=job.id).with_for_update())
+                members = select(clients.c.id).filter_by(federation=job.federation)
+                here = set(connection.scalars(members))
+                losses = {str(client): loss for client, loss in new.told.items() if client in here}
+                facts = {"round": new.facts.get("round", 0), "loss": losses}
+                note(connection, TOLD, now, of=job, facts=facts)
+            return note(connection, new.event, now, of=job, facts=new.facts)
+
     def events(
         self,
         *,
@@ -43,10 +61,13 @@ class Events(Base):
     ) -> list[Event]:
         """Events from the one after number ``after``, in order, or the ``newest`` first.
 
+        All but :data:`TOLD`.
+
         ``actor`` is who did it; ``wanted`` are values that their columns must have, None for any.
         """
         order = events.c.id.desc() if newest else events.c.id
-        chosen = select(events).where(events.c.id > after).order_by(order).limit(limit)
+        chosen = select(events).where(events.c.id > after, events.c.event != TOLD)
+        chosen = chosen.order_by(order).limit(limit)
         if before is not None:
             chosen = chosen.where(events.c.id < before)
         if actor is not None:

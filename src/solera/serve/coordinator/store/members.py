@@ -12,6 +12,7 @@ from sqlalchemy import (
     Connection,
     Table,
     and_,
+    bindparam,
     delete,
     exists,
     or_,
@@ -33,6 +34,7 @@ from solera.serve.coordinator.store.base import (
     note,
     plain,
 )
+from solera.serve.coordinator.store.events import TOLD
 from solera.serve.coordinator.store.tables import (
     OPEN,
     ClientRow,
@@ -156,14 +158,22 @@ class Members(Base):
         return set(self._scalars(select(clients.c.sign_key)))
 
     def heartbeat(
-        self, federation: str, id: int, now: float, doing: str, head: tuple[int, str]
+        self,
+        federation: str,
+        id: int,
+        now: float,
+        doing: str,
+        head: tuple[int, str],
+        version: str = "",
     ) -> None:
-        """The client says what it does and where its audit log ends.
+        """The client says what it does, where its audit log ends, and, at times, its version.
 
         A log only grows: one that goes back, or ends otherwise at the same line, is noted,
         some times a day, and the head that it had stays, to convict it.
         """
         values: dict[str, object] = {"seen": now, "doing": plain(doing), "head": list(head)}
+        if version:
+            values["version"] = plain(version)
         with self._write() as connection:
             known = find_client(connection, federation, id).head
             if known is not None and head[0] <= known[0] and list(head) != known:
@@ -181,9 +191,12 @@ class Members(Base):
 
     def seen_all(self, heard: Mapping[tuple[str, int], float]) -> None:
         """These clients were heard of, at these times; those that have left are no error."""
+        rows = [
+            {"its_federation": federation, "its_id": id, "now": now}
+            for (federation, id), now in sorted(heard.items())  # in one order at all workers
+        ]
         with self._write() as connection:
-            for (federation, id), now in heard.items():
-                connection.execute(update(clients).where(_is(federation, id)).values(seen=now))
+            connection.execute(_SEEN, rows)
 
     def revoke(self, federation: str, id: int, reason: str) -> ClientRow:
         """Shut a client out at once; what it still owes counts as failed."""
@@ -244,6 +257,7 @@ class Members(Base):
                     else delete(table).where(where)
                 )  # fmt: skip
                 gone[table.name] = connection.execute(change).rowcount
+            _forget_told(connection, federation, id)
             note(connection, "left", now, federation=federation, reason=f"client {id}")
             changed(connection, CLIENTS)
         self._empty_journal()
@@ -254,6 +268,13 @@ class Members(Base):
         if self._sqlite:
             with self._turn, closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+_SEEN = (
+    update(clients)
+    .where(clients.c.federation == bindparam("its_federation"), clients.c.id == bindparam("its_id"))
+    .values(seen=bindparam("now"))
+)
 
 
 def find_client(connection: Connection, federation: str, id: int) -> ClientRow:
@@ -278,6 +299,14 @@ def _holdings(federation: str, client: int) -> list[tuple[Table, ColumnElement[b
         (invites, and_(invites.c.federation == federation, invited)),
         (clients, _is(federation, client)),
     ]
+
+
+def _forget_told(connection: Connection, federation: str, client: int) -> None:
+    """Delete what a client told of itself in rounds of jobs; what others told stays."""
+    rounds = select(events.c.id, events.c.facts).filter_by(federation=federation, event=TOLD)
+    for number, facts in connection.execute(rounds.where(events.c.client.is_(None))).all():
+        if facts["loss"].pop(str(client), None) is not None:
+            connection.execute(update(events).filter_by(id=number).values(facts=facts))
 
 
 def _lock_jobs(connection: Connection, federation: str) -> None:

@@ -189,6 +189,8 @@ class BucketBlobs(Blobs):
         last = min(last, size - 1)
         return size, self.bucket.get(digest, first, last) if first <= last else iter(())
 
+    serve = stream  # from a network, which may block: in threads
+
     def _renew(self, digest: str) -> int:
         self.bucket.renew(digest)
         return self.size(digest)

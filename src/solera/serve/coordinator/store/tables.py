@@ -63,7 +63,7 @@ class ClientRow(Message):
     ``seal_signature`` is its own, over the federation's name and ``seal_key``.
 
     ``doing`` is the task it works on, ``head`` the line number and hash at the end of its audit
-    log, as it said last.
+    log, ``version`` that of the Solera it runs, as it said last.
     """
 
     federation: str
@@ -79,6 +79,7 @@ class ClientRow(Message):
     reason: str = ""
     doing: str | None = None
     head: list[Any] | None = None
+    version: str | None = None
 
 
 class AccountRow(Message):

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from solera.serve.coordinator.store.base import Base
+from solera.serve.coordinator.store.base import Base, count_rows
+from solera.serve.coordinator.store.events import TOLD
 from solera.serve.coordinator.store.tables import OPEN, asks, clients, deliveries, events, jobs
 
-ROUND, EVALUATED = "round", "evaluated"
+ROUND, EVALUATED, COST = "round", "evaluated", "cost"
 TROUBLE = ("refused", "failed", "late", "invalid")
 
 
@@ -53,14 +54,28 @@ class Watching(Base):
         chosen = select(events.c.facts).filter_by(job=job, event=ROUND).order_by(events.c.id)
         return self._scalars(chosen.offset(after))
 
+    def told(self, job: str, most: int, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
+        """Number and facts of rounds in which clients told their losses, since an event.
+
+        Of more than ``most`` rounds so many are left out between two that fewer remain.
+        """
+        from_last = func.row_number().over(order_by=events.c.id.desc()).label("place")
+        since = select(events.c.id, from_last).filter_by(job=job, event=TOLD)
+        every = since.where(events.c.id > after).subquery()
+        with self._read() as connection:
+            step = -(-count_rows(connection, every) // most) or 1
+            chosen = select(every.c.id).where((every.c.place - 1) % step == 0)
+            rows = select(events.c.id, events.c.facts).where(events.c.id.in_(chosen))
+            return [(id, facts) for id, facts in connection.execute(rows.order_by(events.c.id))]
+
     def pace(self, job: str, last: int) -> float | None:
         """Seconds from one of the last rounds to the next; None before there are two."""
         chosen = select(events.c.time).filter_by(job=job, event=ROUND).order_by(events.c.id.desc())
         times = self._scalars(chosen.limit(last + 1))
         return (times[0] - times[-1]) / (len(times) - 1) if len(times) > 1 else None
 
-    def kept_replies(self, federation: str, task: str) -> list[KeptReply]:
-        """The answers to the newest ask for a task that are still kept, by client."""
+    def kept_replies(self, federation: str, task: str, job: str | None = None) -> list[KeptReply]:
+        """The answers to the newest ask for a task, of one job or of any, that are still kept."""
         answered = (
             select(
                 asks.c.job, deliveries.c.client, asks.c.payload, deliveries.c.digest,
@@ -71,6 +86,8 @@ class Watching(Base):
             .where(jobs.c.federation == federation, asks.c.task == task)
             .where(deliveries.c.status == "ok", deliveries.c.digest.is_not(None))
         )  # fmt: skip
+        if job is not None:
+            answered = answered.where(asks.c.job == job)
         with self._read() as connection:
             order = asks.c.created.desc()
             newest = connection.execute(answered.order_by(order).limit(1)).first()
@@ -80,9 +97,9 @@ class Watching(Base):
             rows = connection.execute(same.order_by(deliveries.c.client))
             return [KeptReply(*row[:5]) for row in rows]
 
-    def judged(self, job: str) -> dict[str, float]:
-        """The metrics that clients found last."""
-        chosen = select(events.c.facts).filter_by(job=job, event=EVALUATED)
+    def noted(self, job: str, event: str) -> dict[str, float]:
+        """What the learner said last of its evaluation, or of what the job took."""
+        chosen = select(events.c.facts).filter_by(job=job, event=event)
         found = self._scalars(chosen.order_by(events.c.id.desc()).limit(1))
         return dict(found[0]) if found else {}
 

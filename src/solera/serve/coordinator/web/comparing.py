@@ -1,20 +1,25 @@
-"""Jobs side by side: what they were told, what came of them, and their curves."""
+"""Jobs side by side: what they were told, what came of them, whether chance explains it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import mean, stdev
-from typing import Any
+from statistics import stdev
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from solera.core.errors import SoleraError
 from solera.core.payload import decode
+from solera.core.statistics import friedman, t_interval, wilcoxon_holm
 from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.store.watching import EVALUATED
+from solera.serve.coordinator.web import words
 from solera.serve.wire import Job
 
-MOST = 8
+MOST = 24
 """Jobs that are compared at once."""
 _MOST_POINTS = 400
-_OWN = ("clients", "failures", "seconds", "round")
+_OWN = ("clients", "failures", "seconds", "round", "secure")
 
 
 def compare(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -22,7 +27,7 @@ def compare(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, Any]:
     store = coordinator.store
     tables = [_learner(coordinator, job) for job in jobs]
     rounds = [store.rounds(job.id) for job in jobs]
-    judged = [store.judged(job.id) for job in jobs]
+    judged = [store.noted(job.id, EVALUATED) for job in jobs]
     names = list(dict.fromkeys(name for table in tables for name in table))
     differ = [n for n in names if n != "kind" and len({repr(t.get(n)) for t in tables}) > 1]
     lines = [
@@ -33,39 +38,103 @@ def compare(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, Any]:
         ("Rounds", [f"{len(r):,}" for r in rounds]),
         ("Asks", [f"{store.progress(job.id).asks:,}" for job in jobs]),
         ("Time", [_time(job) for job in jobs]),
-        *((f"{m} (judged)", [_number(j.get(m)) for j in judged]) for m in _keys(judged)),
-        *((f"{m} (last round)", [_number(r[-1].get(m) if r else None) for r in rounds])
+        *((f"{_plain(m)} (judged)", [_number(j.get(m)) for j in judged]) for m in _keys(judged)),
+        *((f"{_plain(m)} (last round)", [_number(r[-1].get(m) if r else None) for r in rounds])
           for m in _keys([r[-1] if r else {} for r in rounds])),
     ]  # fmt: skip
-    return {"lines": lines, "repeats": _repeats(tables, judged), "curves": _curves(jobs, rounds)}
+    repeated = _repeated(jobs, tables, judged)
+    return {
+        "lines": lines,
+        "means": _means(repeated),
+        "differences": _differences(repeated),
+        "curves": _curves(jobs, rounds),
+    }
 
 
 def _learner(coordinator: Coordinator, job: Job) -> dict[str, Any]:
+    """The learner as ``kind``, and its parameters; of a pipeline with the name of their step."""
     try:
-        learner = decode(coordinator.blobs.read(job.spec)).get("learner") or {}
+        table = decode(coordinator.blobs.read(job.spec)).get("learner") or {}
     except (SoleraError, AttributeError):
         return {}
-    return learner if isinstance(learner, dict) else {"kind": str(learner)}
+    steps = words.steps_of(table)
+    alone = len(steps) == 1
+    given = {
+        name if alone else f"{kind}: {name}": v for kind, own in steps for name, v in own.items()
+    }
+    return {"kind": words.of_learner(table), **given}
 
 
 def _keys(tables: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(k for table in tables for k in table if k not in _OWN))
 
 
-def _repeats(tables: Sequence[Any], judged: Sequence[dict[str, float]]) -> list[Any]:
-    """Mean and standard deviation of metrics over jobs that differ in nothing but the seed."""
-    groups: dict[str, list[dict[str, float]]] = {}
-    for table, metrics in zip(tables, judged, strict=True):
+class _Repeated(NamedTuple):
+    """Jobs that differ in nothing but the seed: what sets them apart, and metrics by seed."""
+
+    name: str
+    seeds: dict[int, dict[str, float]]
+
+
+def _repeated(
+    jobs: Sequence[Job], tables: Sequence[dict[str, Any]], judged: Sequence[dict[str, float]]
+) -> list[_Repeated]:
+    groups: dict[str, _Repeated] = {}
+    for job, table, metrics in zip(jobs, tables, judged, strict=True):
         if metrics:
-            groups.setdefault(repr(sorted(table.items(), key=str)), []).append(metrics)
-    kinds = {repr(sorted(t.items(), key=str)): str(t.get("kind", "–")) for t in tables}
-    return [
-        (kinds[key], metric, len(group), mean(values), stdev(values))
-        for key, group in groups.items()
-        if len(group) > 1
-        for metric in _keys(group)
-        if len(values := [m[metric] for m in group if metric in m]) > 1
-    ]
+            key = repr(sorted(table.items(), key=str))
+            group = groups.setdefault(key, _Repeated(_name(table, tables), {}))
+            group.seeds[job.seed] = metrics
+    return [group for group in groups.values() if len(group.seeds) > 1]
+
+
+def _name(table: dict[str, Any], tables: Sequence[dict[str, Any]]) -> str:
+    """A learner, and the parameters in which another of the same kind differs."""
+    kind = table.get("kind", "–")
+    alike = [other for other in tables if other.get("kind") == kind]
+    differ = [n for n in table if len({repr(other.get(n)) for other in alike}) > 1]
+    return ", ".join([str(kind), *(f"{n} = {_short(table[n])}" for n in differ)])
+
+
+def _means(repeated: Sequence[_Repeated]) -> list[Any]:
+    """Mean, its 95 % interval and the standard deviation of metrics over seeds."""
+    found = []
+    for group in repeated:
+        for metric in _keys(list(group.seeds.values())):
+            values = [m[metric] for m in group.seeds.values() if metric in m]
+            if len(values) > 1:
+                interval = t_interval(values)
+                found.append((group.name, metric, len(values), interval, stdev(values)))
+    return found
+
+
+def _differences(repeated: Sequence[_Repeated]) -> list[dict[str, Any]]:
+    """For each metric, pairs of configurations over the seeds that all of them have.
+
+    The mean difference with its 95 % interval, and Wilcoxon's p with Holm's correction; of three or
+    more also Friedman's p.
+    """
+    shared = set.intersection(*(set(group.seeds) for group in repeated)) if repeated else set()
+    if len(repeated) < 2 or len(shared) < 2:
+        return []
+    found = []
+    for metric in _keys([repeated[0].seeds[seed] for seed in shared]):
+        rows = [[group.seeds[seed].get(metric) for group in repeated] for seed in sorted(shared)]
+        if any(value is None for row in rows for value in row):
+            continue
+        table = np.array(rows, dtype=float)
+        pairs = [
+            (
+                repeated[pair.a].name,
+                repeated[pair.b].name,
+                t_interval(table[:, pair.a] - table[:, pair.b]),
+                pair.p_holm,
+            )
+            for pair in wilcoxon_holm(table)
+        ]
+        test = friedman(table).p if len(repeated) > 2 else None
+        found.append({"metric": metric, "pairs": pairs, "friedman": test, "seeds": len(shared)})
+    return found
 
 
 def _curves(jobs: Sequence[Job], rounds: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -88,6 +157,10 @@ def _is_curve(name: str) -> bool:
 
 def _time(job: Job) -> str:
     return f"{job.changed - job.created:,.0f} s" if job.state == "finished" else "–"
+
+
+def _plain(metric: str) -> str:
+    return metric.replace("_", " ")
 
 
 def _number(value: Any) -> str:

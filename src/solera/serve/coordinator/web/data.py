@@ -26,7 +26,7 @@ _MOST_CATEGORIES = 20
 _MOST_COLUMNS = 500
 _MOST_BYTES = 1 << 18
 _FEW = f"< {SMALLEST_COUNT}"
-_STRANGE = (SoleraError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+STRANGE = (SoleraError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 """What reading an answer raises that is not what it should be: a client may send anything."""
 
 
@@ -60,7 +60,7 @@ def data(coordinator: Coordinator, federation: str) -> dict[str, Any]:
             (feature.name, feature.kind, ", ".join(map(str, categories)), misses)
         )
     shown["clients"] = [
-        (names.get(one.client, str(one.client)), _hidden(one.rows)) for one in described
+        (names.get(one.client, str(one.client)), hidden(one.rows)) for one in described
     ]
     shown["classes"] = [str(c) for c in schema.classes.tolist()]
     shown["balance"] = [(names.get(client, str(client)), row) for client, row in balance]
@@ -79,16 +79,17 @@ class _Told(NamedTuple):
 def _told(coordinator: Coordinator, reply: KeptReply) -> _Told | None:
     """An answer to ``data.describe``; None if it is something else."""
     try:
-        answer = _small(coordinator, reply.digest)
+        answer = read_answer(coordinator, reply.digest)
         lifted = SchemaAgreement().lift(Reply(reply.client, answer))
         gaps = frozenset(map(int, answer["gaps"]))
         return _Told(reply.client, int(answer["rows"] or 0), gaps, lifted)
-    except _STRANGE:
+    except STRANGE:
         return None
 
 
-def _small(coordinator: Coordinator, digest: str | None) -> Any:
-    frame = None if digest is None else coordinator.blobs.read_small(digest, _MOST_BYTES)
+def read_answer(coordinator: Coordinator, digest: str | None, most: int = _MOST_BYTES) -> Any:
+    """What a blob holds that is small enough to be read for a page."""
+    frame = None if digest is None else coordinator.blobs.read_small(digest, most)
     if frame is None:
         raise ValueError("too large to be shown")
     return decode(frame)
@@ -100,7 +101,7 @@ def _agreed(described: list[_Told]) -> tuple[Schema | None, str]:
     rule = SchemaAgreement()
     try:
         agreed = rule.finish(reduce(rule.merge, (one.lifted for one in described)))
-    except _STRANGE as error:
+    except STRANGE as error:
         return None, str(error)
     schema: Schema = agreed["schema"]
     return schema, ""
@@ -111,7 +112,7 @@ def _of_newest_model(coordinator: Coordinator, federation: str) -> tuple[Schema 
         try:
             content = coordinator.blobs.read(coordinator.store.model(job.id).digest)
             return from_bytes(content).schema_, job.id
-        except _STRANGE:
+        except STRANGE:
             continue
     return None, ""
 
@@ -123,16 +124,16 @@ def _counts(
     if not replies:
         return [], []
     try:
-        ask = _small(coordinator, replies[0].payload)
+        ask = read_answer(coordinator, replies[0].payload)
         first = np.flatnonzero(np.diff(column_of_cells(ask), prepend=-1)) + MISSING
-        answers = {r.client: _small(coordinator, r.digest) for r in replies}
+        answers = {r.client: read_answer(coordinator, r.digest) for r in replies}
         missing = np.sum([np.asarray(a["cells"])[first] for a in answers.values()], axis=0)
         classes = {c: np.asarray(a["classes"]).tolist() for c, a in answers.items()}
         if len(missing) != len(schema.features) or len(ask["classes"]) != len(schema.classes):
             return [], []
-        balance = [(client, [_hidden(n) for n in row]) for client, row in classes.items()]
-        return [_hidden(n) for n in missing.tolist()], balance
-    except _STRANGE:
+        balance = [(client, [hidden(n) for n in row]) for client, row in classes.items()]
+        return [hidden(n) for n in missing.tolist()], balance
+    except STRANGE:
         return [], []
 
 
@@ -140,5 +141,6 @@ def _gap_words(clients: int) -> str:
     return f"at {clients} client{'' if clients == 1 else 's'}" if clients else "–"
 
 
-def _hidden(count: Any) -> str:
+def hidden(count: Any) -> str:
+    """A number as pages show it: small ones are not told."""
     return f"{int(count):,}" if count >= SMALLEST_COUNT else _FEW

@@ -9,6 +9,7 @@ from solera.learn.base import from_bytes
 from solera.learn.evaluation import Evaluation
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict
+from solera.serve.coordinator.store.watching import EVALUATED
 from solera.serve.provenance import signed
 from solera.serve.web.requests import download
 from solera.serve.wire import Job
@@ -33,6 +34,6 @@ def provenance(coordinator: Coordinator, job: Job) -> Response:
 def card(coordinator: Coordinator, job: Job) -> Response:
     """The model card, with what clients judged."""
     made = from_bytes(coordinator.blobs.read(coordinator.store.model(job.id).digest))
-    found = coordinator.store.judged(job.id)
+    found = coordinator.store.noted(job.id, EVALUATED)
     text = made.card(Evaluation(found, {}, {}) if found else None)
     return download(text.encode(), f"{job.id}.sol.card.md", "text/markdown; charset=utf-8")

@@ -60,6 +60,7 @@ def job_file(
         f"owner = {json.dumps(owner, ensure_ascii=False)}",
         f"clients = {clients}",
         'evaluate = "test"',
+        "scores = true",
         "",
         "[learner]",
         f"kind = {json.dumps(kind)}",

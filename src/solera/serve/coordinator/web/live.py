@@ -17,8 +17,23 @@ from solera.serve.coordinator.web import words
 PAUSE = 1.0
 """Seconds between two looks, however many pages are open."""
 _SILENCE = 20.0
+_MOST_TOLD = 120
+"""Rounds of which is kept what clients told: a page that comes later has read the others."""
 MOST = 200
 """Pages that may be open at once; more are told to come back."""
+
+
+MOST_LINES = 24
+"""Of more clients the losses of a round are told by three of them, in words instead of names."""
+
+
+def spread(facts: dict[str, Any]) -> dict[str, Any]:
+    """What clients told in a round; of many the lowest, the middle and the highest loss."""
+    losses = sorted(facts["loss"].values())
+    if len(losses) <= MOST_LINES:
+        return facts
+    three = {"lowest": losses[0], "middle": losses[len(losses) // 2], "highest": losses[-1]}
+    return {"round": facts["round"], "loss": three}
 
 
 @dataclass
@@ -27,6 +42,7 @@ class _Seen:
 
     at: float
     rounds: list[dict[str, Any]]
+    told: list[tuple[int, dict[str, Any]]]
     words: str
     ended: bool
 
@@ -40,24 +56,29 @@ class Live:
         self._turns: dict[str, asyncio.Lock] = {}
         self.open = 0
 
-    async def news(self, job: str, known: int) -> AsyncIterator[bytes]:
-        """Server-sent events: rounds after the first ``known`` ones, and the state in words."""
+    async def news(self, job: str, known: int, told: int) -> AsyncIterator[bytes]:
+        """Server-sent events: rounds after the first ``known`` ones, and the state in words.
+
+        With rounds comes what clients told in them, after event number ``told``.
+        """
         self.open += 1
-        last, told = "", time.monotonic()
+        last, spoke = "", time.monotonic()
         try:
             while True:
                 seen = await self._look(job)
                 if len(seen.rounds) > known or seen.words != last or seen.ended:
                     rounds = seen.rounds[known:]
+                    clients = [facts for number, facts in seen.told if number > told]
+                    told = seen.told[-1][0] if seen.told else told
                     facts = {"words": seen.words, "rounds": rounds, "first": known,
-                             "ended": seen.ended}  # fmt: skip
+                             "told": clients, "ended": seen.ended}  # fmt: skip
                     yield b"event: job\ndata: " + msgspec.json.encode(facts) + b"\n\n"
-                    known, last, told = len(seen.rounds), seen.words, time.monotonic()
+                    known, last, spoke = len(seen.rounds), seen.words, time.monotonic()
                     if seen.ended:
                         return
-                elif time.monotonic() - told > _SILENCE:
+                elif time.monotonic() - spoke > _SILENCE:
                     yield b": still here\n\n"
-                    told = time.monotonic()
+                    spoke = time.monotonic()
                 await asyncio.sleep(PAUSE)
         finally:
             self.open -= 1
@@ -77,9 +98,12 @@ class Live:
         store = self._coordinator.store
         rounds = [] if before is None else before.rounds
         rounds = rounds + store.rounds(name, len(rounds))
+        told = [] if before is None else before.told
+        since = store.told(name, _MOST_TOLD, told[-1][0] if told else 0)
+        told = [*told, *((number, spread(facts)) for number, facts in since)][-_MOST_TOLD:]
         job = store.job(name)
         going_on = job.state in words.GOING_ON
         awaited = store.awaited(job.federation, name) if going_on else []
         names, doing = store.client_names(job.federation), store.doing(job.federation)
         said = words.of_job(job, awaited, names, doing)
-        return _Seen(time.monotonic(), rounds, said, not going_on)
+        return _Seen(time.monotonic(), rounds, told, said, not going_on)

@@ -27,6 +27,7 @@ from solera.serve.coordinator.web.comparing import compare
 from solera.serve.coordinator.web.data import data
 from solera.serve.coordinator.web.forms import about, job_file, learners, parameters
 from solera.serve.coordinator.web.health import Health
+from solera.serve.coordinator.web.judged import judged
 from solera.serve.coordinator.web.live import MOST, Live
 from solera.serve.coordinator.web.visitors import (
     COOKIE,
@@ -45,6 +46,10 @@ from solera.serve.wire import NAME, NewJob
 View = Callable[..., Response]
 Endpoint = Callable[[Request], Awaitable[Response]]
 _INVITE_SECONDS = 7 * 24 * 3600.0
+_STALE_FORM = (
+    "This form was not made for you by this site, or you have signed in anew since. Nothing was "
+    "changed. Go back, load the page again and send the form once more."
+)
 
 
 def pages_of(
@@ -170,10 +175,10 @@ class Site:
                 return RedirectResponse("/sign-in", 303, dict(HEADERS))
             form = await form_of(request)
             if not is_own_form(visitor, form.pop("csrf", "")) or not is_same_origin(request):
-                return _problem(visitor, 403, "Refused", "The form is not one of this site.")
+                return _problem(visitor, 403, "Refused", _STALE_FORM)
             allowed = visitor.may_start if role == "researcher" else visitor.is_administrator
             if not allowed:
-                return _problem(visitor, 403, "Refused", f"That takes the role {role!r}.")
+                return _problem(visitor, 403, "Refused", _takes(role, visitor))
             given = {**form, **request.path_params}
             return await run_in_threadpool(self._answered, do, visitor, given)
 
@@ -183,13 +188,13 @@ class Site:
         try:
             return view(visitor, given)
         except NotFound as error:
-            return _problem(visitor, 404, "Not here", error.message)
+            return _problem(visitor, 404, "Not found", error.message)
         except Denied as error:
             return _problem(visitor, 403, "Refused", error.message)
         except Conflict as error:
-            return _problem(visitor, 409, "That does not go", error.message)
+            return _problem(visitor, 409, "This cannot be done", error.message)
         except SoleraError as error:
-            return _problem(visitor, 400, "That does not go", error.message)
+            return _problem(visitor, 400, "This cannot be done", error.message)
 
     def _own_federation(self, visitor: Visitor, name: str) -> str:
         if not visitor.sees(name) or name not in self.store.federations():
@@ -199,7 +204,7 @@ class Site:
     def _own_job(self, visitor: Visitor, name: str) -> Any:
         job = self.store.job(name)
         if not visitor.sees(job.federation):
-            raise NotFound(f"no job {name!r}")
+            raise NotFound(f"There is no job {name!r}.")
         return job
 
     # --- pages ---
@@ -221,7 +226,9 @@ class Site:
     def job(self, visitor: Visitor, given: Any) -> Response:
         job = self._own_job(visitor, given["job"])
         described = decode(self.coordinator.blobs.read(job.spec))
-        return _page(visitor, "job.html", **views.job(self.store, job, described))
+        shown = views.job(self.store, job, described)
+        names = self.store.client_names(job.federation)
+        return _page(visitor, "job.html", **shown, **judged(self.coordinator, job, names))
 
     def data(self, visitor: Visitor, given: Any) -> Response:
         name = self._own_federation(visitor, given["federation"])
@@ -247,7 +254,7 @@ class Site:
     def new_job(self, visitor: Visitor, given: Any) -> Response:
         federation = self._own_federation(visitor, given["federation"])
         if not visitor.may_start:
-            raise Denied("Starting a job takes the role 'researcher'.")
+            raise Denied(_takes("researcher", visitor))
         kinds = learners()
         kind = given.get("kind", "")
         if kind and kind not in kinds:
@@ -281,18 +288,18 @@ class Site:
 
     def health(self, visitor: Visitor, given: Any) -> Response:
         if not visitor.is_administrator:
-            raise Denied("That takes the role 'administrator'.")
+            raise Denied(_takes("administrator", visitor))
         return _page(visitor, "health.html", facts=self._health.facts())
 
     def accounts(self, visitor: Visitor, given: Any, shown: Any = None) -> Response:
         if not visitor.is_administrator or visitor.federation is not None:
-            raise Denied("That takes the role 'administrator' of all federations.")
+            raise Denied(_takes("administrator", visitor, " of all federations"))
         return _page(
             visitor, "accounts.html", accounts=self.store.accounts(), tokens=self.store.tokens(),
             shown=shown,
         )  # fmt: skip
 
-    async def live(self, request: Request, job: str, known: int = 0) -> Response:
+    async def live(self, request: Request, job: str, known: int = 0, told: int = 0) -> Response:
         """Server-sent events of one job."""
         visitor = await self._visitor(request)
         stored = await run_in_threadpool(self.store.job, job)
@@ -300,7 +307,7 @@ class Site:
             raise NotFound(f"no job {job!r}")
         if self.news.open >= MOST:
             return Response(status_code=503, headers={**HEADERS, "Retry-After": "30"})
-        news = self.news.news(job, max(0, known))
+        news = self.news.news(job, max(0, known), max(0, told))
         return StreamingResponse(news, media_type="text/event-stream", headers=dict(HEADERS))
 
     # --- acts ---
@@ -314,13 +321,16 @@ class Site:
         token = f"{federation}/{client}/{new_token()}"
         self.store.add_invite(federation, client, token_hash(token), time.time() + _INVITE_SECONDS)
         self._acted(visitor, f"invited {client}", federation=federation)
+        file = f"{federation}-{client}.invitation"
         command = (
-            "# 1. install:  pip install 'solera[serve]'\n"
-            "# 2. put ca.pem, which you were given on another way, beside this file\n"
-            f"solera join COORDINATOR-ADDRESS --ca ca.pem --token {token} \\\n"
-            "  --data patients.csv --policy policy.toml\n"
+            "pip install 'solera[serve]'\n"
+            f"solera join COORDINATOR-ADDRESS --ca ca.pem --token-file {file} \\\n"
+            "  --data patients.csv --target ill --policy policy.toml\n"
         )
-        return _page(visitor, "invited.html", federation=federation, client=client, command=command)
+        return _page(
+            visitor, "invited.html", federation=federation, client=client, command=command,
+            token=token, file=file,
+        )  # fmt: skip
 
     def revoke(self, visitor: Visitor, given: Any) -> Response:
         federation = self._own_federation(visitor, given["federation"])
@@ -412,7 +422,19 @@ def _page(visitor: Visitor, template: str, status: int = 200, **content: Any) ->
 
 
 def _problem(visitor: Visitor, status: int, title: str, problem: str) -> Response:
-    return _page(visitor, "problem.html", status, title=title, problem=problem)
+    sentence = problem[:1].upper() + problem[1:]
+    return _page(visitor, "problem.html", status, title=title, problem=sentence)
+
+
+def no_such_page() -> Response:
+    """For a browser that asks for an address at which nothing is."""
+    problem = "There is no page at this address."
+    return page("problem.html", 404, visitor=None, title="Not found", problem=problem)
+
+
+def _takes(role: str, visitor: Visitor, where: str = "") -> str:
+    own = f" of {visitor.federation}" if visitor.federation else ""
+    return f"This takes the role {role}{where}; yours is {visitor.role}{own}."
 
 
 def _role(given: Any) -> Any:

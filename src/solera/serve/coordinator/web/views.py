@@ -8,18 +8,23 @@ import time
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from markupsafe import Markup
 
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import NotFound
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.store.watching import Taken
+from solera.serve.coordinator.store.watching import COST, EVALUATED, Taken
 from solera.serve.coordinator.web import words
+from solera.serve.coordinator.web.live import spread
 from solera.serve.coordinator.web.visitors import Visitor
+from solera.serve.web.rendering import size
 from solera.serve.wire import Job
 
 PRESENT_SECONDS = 60.0
 _LAST_ASKS = 6
+_MOST_TOLD = 120
+"""Rounds of which the curves of clients are made."""
 _PACE_ROUNDS = 20
 _FAR = 10 * 365 * 86400.0
 """Seconds: nobody waits for what ends so late."""
@@ -60,6 +65,7 @@ def federation(store: Store, name: str) -> dict[str, Any]:
             "key": row.sign_key.hex(),
             "seen": row.seen,
             "present": _is_present(row.seen),
+            "version": row.version or "–",
             "revoked": row.revoked,
             "reason": row.reason,
             "words": words.of_client(row.doing or "", by_client.get(row.id, [])),
@@ -90,13 +96,19 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
     rounds = store.rounds(stored.id)
     lines, chart = _bars(store.taken(stored.id, _LAST_ASKS), names)
     learner = described.get("learner") or {}
+    metrics = store.noted(stored.id, EVALUATED)
+    of_clients = told(store, stored, names)
     return {
         "job": stored,
         "words": words.of_job(stored, awaited, names, store.doing(stored.federation)),
-        "learner": learner.get("kind", "–") if isinstance(learner, dict) else str(learner),
+        "learner": words.of_learner(learner),
         "progress": store.progress(stored.id),
         "model": model,
-        "metrics": store.judged(stored.id),
+        "metrics": metrics,
+        "costs": costs(stored, rounds, store.noted(stored.id, COST)),
+        "told": of_clients,
+        "told_json": safe_json(of_clients),
+        "no_told": _why_untold(rounds, going_on),
         "rounds": rounds,
         "rounds_json": safe_json(rounds),
         "end": _estimated_end(store, stored, learner, len(rounds)) if going_on else None,
@@ -108,9 +120,60 @@ def job(store: Store, stored: Job, described: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def told(store: Store, job: Job, names: dict[int, str]) -> dict[str, Any]:
+    """The losses that clients told, in some of the rounds, and the clients' names."""
+    found = store.told(job.id, _MOST_TOLD)
+    return {
+        "known": found[-1][0] if found else 0,
+        "names": {c: names[c] for c in job.clients or names if c in names},
+        "rounds": [spread(facts) for _, facts in found],
+    }
+
+
+def _why_untold(rounds: list[dict[str, Any]], going_on: bool) -> str:
+    """Why there are no losses of clients, where there are none."""
+    if not rounds:
+        return "No round has ended yet." if going_on else "This job has told of no rounds."
+    if rounds[-1].get("secure"):
+        return (
+            "What clients send is added up in secret: nobody sees the loss of a single client, "
+            "the coordinator included."
+        )
+    return "The clients of this job tell no loss of their own, or their owners withhold it."
+
+
+def costs(job: Job, rounds: list[dict[str, Any]], noted: dict[str, float]) -> list[tuple[str, str]]:
+    """Bytes, energy and privacy budget, each with who counted it."""
+    driven = "counted by the program that drives the job"
+    later = "told when the job has ended" if job.state in words.GOING_ON else "not told"
+    down, up = ((_bytes(name, rounds, noted)) for name in ("bytes_down", "bytes_up"))
+    epsilon = next((r["epsilon"] for r in reversed(rounds) if "epsilon" in r), None)
+    energy = driven if job.kind == "driven" else later
+    if "wh" in noted:
+        energy = f"{noted['wh']:.3g} Wh at the coordinator, estimated from its processor time"
+        energy += " and memory; clients do not report theirs"
+    return [
+        ("Sent to clients", driven if down is None else size(down)),
+        ("Received from them", driven if up is None else size(up)),
+        ("Energy", energy),
+        (
+            "Privacy budget",
+            "this learner counts none; what clients spend is counted at their owners"
+            if epsilon is None
+            else f"ε = {epsilon:.4g} so far, as the learner counts it; owners count their own",
+        ),
+    ]
+
+
+def _bytes(name: str, rounds: list[dict[str, Any]], noted: dict[str, float]) -> float | None:
+    """Of the whole job where that is known, of its rounds otherwise."""
+    of_rounds = [facts[name] for facts in rounds if name in facts]
+    return noted.get(name, sum(of_rounds) if of_rounds else None)
+
+
 def _estimated_end(store: Store, job: Job, learner: Any, done: int) -> float | None:
     """When the rounds that the learner was told to make are over, at the pace of the last ones."""
-    rounds = learner.get("rounds") if isinstance(learner, dict) else None
+    rounds = next((own["rounds"] for _, own in words.steps_of(learner) if "rounds" in own), None)
     pace = store.pace(job.id, _PACE_ROUNDS)
     if not isinstance(rounds, int) or pace is None:
         return None
@@ -120,7 +183,7 @@ def _estimated_end(store: Store, job: Job, learner: Any, done: int) -> float | N
 
 def safe_json(content: Any) -> Any:
     """JSON for a data block of a page: nothing in it ends the block."""
-    text = json.dumps(content)
+    text = msgspec.json.encode(content).decode()
     for sign, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(sign, code)
     return Markup(text)
@@ -172,11 +235,17 @@ def way_out(reason: str) -> str:
 
 
 def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any]:
-    """The newest events that a visitor may see."""
+    """The newest events that a visitor may see; a client is searched by its name or number."""
+    store = coordinator.store
     text = {name: given.get(name, "").strip() for name in ("job", "event", "actor", "client")}
-    found = coordinator.store.events(
-        newest=True, limit=_MOST_EVENTS, federation=visitor.federation,
-        client=_number(text["client"]), before=_number(given.get("before", "")),
+    names = {f: store.client_names(f) for f in store.federations() if visitor.sees(f)}
+    federation, client = visitor.federation, _number(text["client"])
+    if text["client"] and client is None:
+        called = [(f, c) for f, known in names.items() for c in known if known[c] == text["client"]]
+        federation, client = called[0] if called else (federation, -1)
+    found = store.events(
+        newest=True, limit=_MOST_EVENTS, federation=federation,
+        client=client, before=_number(given.get("before", "")),
         job=text["job"] or None, event=text["event"] or None, actor=text["actor"] or None,
     )  # fmt: skip
     events = [
@@ -185,7 +254,9 @@ def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any
             "event": e.event,
             "federation": e.federation,
             "job": e.job,
-            "client": e.client,
+            "client": ""
+            if e.client is None
+            else names.get(e.federation, {}).get(e.client, e.client),
             "reason": e.reason,
             "details": ", ".join(f"{k} {v}" for k, v in (e.facts or {}).items())[:200],
         }
@@ -196,7 +267,7 @@ def log(coordinator: Coordinator, visitor: Visitor, given: Any) -> dict[str, Any
         "events": events,
         **text,
         "older": urlencode(older) if len(found) == _MOST_EVENTS else "",
-        "head": coordinator.store.signed_head(),
+        "head": store.signed_head(),
         "log_problem": coordinator.log_problem,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.watching import Awaited
@@ -47,6 +48,21 @@ def of_job(
     first = awaited[0]
     who = _some([names.get(a.client, f"client {a.client}") for a in awaited])
     return f"running, round {first.round}: waits for {who} ({first.task}) since {_at(first.since)}"
+
+
+def of_learner(table: Any) -> str:
+    """The learner of a job, such as ``FedScaler → FedLinear``."""
+    return " → ".join(kind for kind, _ in steps_of(table)) or "–"
+
+
+def steps_of(table: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The steps of a pipeline, or a learner alone: what each is, and its parameters."""
+    if not isinstance(table, dict):
+        return [(str(table), {})]
+    if isinstance(table.get("steps"), list):
+        return [step for each in table["steps"] for step in steps_of(each)]
+    parameters = {name: value for name, value in table.items() if name != "kind"}
+    return [(str(table["kind"]), parameters)] if "kind" in table else []
 
 
 def of_client(doing: str, awaited: Sequence[Awaited]) -> str:

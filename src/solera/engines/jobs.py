@@ -1,0 +1,92 @@
+"""What the workers of an engine are given: some blocks of an ask at a time.
+
+Blocks are the unit of folding. A worker gets several that follow one another, so that one ``many=``
+call trains whole tiles of clients and few messages travel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from solera.core.aggregation import Aggregation, blocks
+from solera.core.clients import IntArray
+from solera.core.engine import Ask, Block
+from solera.engines.asks import block_from_payload, block_to_payload
+from solera.engines.blocks import Runner, States
+
+_EACH = 2
+"""Jobs of an ask for each worker, so that none waits long for the slowest."""
+_MOST_BLOCKS = 16
+_MOST_BYTES = 32 << 20
+"""Partials of a job, each taken to be as large as what is asked."""
+
+
+@dataclass(slots=True)
+class Job:
+    """Blocks, one after the other, that a worker serves in one go; ``tries`` of it went wrong."""
+
+    numbers: list[int]
+    clients: list[IntArray]
+    tries: int = 0
+
+    def message(self, states: States) -> dict[str, Any]:
+        """The clients, and what they keep between tasks."""
+        asked = np.concatenate(self.clients).tolist()
+        kept = [[client, states[client]] for client in asked if client in states]
+        return {"clients": self.clients, "states": kept}
+
+    def blocks(
+        self, result: Mapping[str, Any], states: States, fold_here: Aggregation | None
+    ) -> dict[int, Block]:
+        """The blocks of a worker's answer by number; ``states`` is updated."""
+        for client in np.concatenate(self.clients).tolist():
+            states.pop(client, None)
+        found = {}
+        for number, part in zip(self.numbers, result["blocks"], strict=True):
+            states.update(dict(part["states"]))
+            found[number] = block_from_payload(part, fold_here)
+        return found
+
+    def singles(self) -> list[Job]:
+        """Its blocks on their own, after one more try went wrong."""
+        pairs = zip(self.numbers, self.clients, strict=True)
+        return [Job([number], [clients], self.tries + 1) for number, clients in pairs]
+
+
+def jobs_of(ask: Ask, workers: int) -> deque[Job]:
+    """The blocks of an ask as a few jobs for each worker."""
+    spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
+    fitting = max(1, _MOST_BYTES // max(1, ask.size))
+    each = min(_MOST_BLOCKS, fitting, max(1, -(-len(spans) // (_EACH * workers))))
+    return deque(
+        Job(list(range(i, min(i + each, len(spans)))), spans[i : i + each])
+        for i in range(0, len(spans), each)
+    )
+
+
+def most_blocks(jobs: Iterable[Job]) -> int:
+    """The blocks of the largest job."""
+    return max((len(job.numbers) for job in jobs), default=1)
+
+
+def serve(
+    runner: Runner, ask: Ask, aggregation: Aggregation | None, message: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a worker answers to :meth:`Job.message`."""
+    states: States = dict(message["states"])
+    spans = message["clients"]
+    found = [
+        block
+        for run in runner.group_spans(ask, spans)
+        for block in runner.blocks(ask, run, states, aggregation)
+    ]
+    parts = []
+    for clients, block in zip(spans, found, strict=True):
+        own = {client: states[client] for client in clients.tolist() if client in states}
+        parts.append(block_to_payload(block, own))
+    return {"blocks": parts}

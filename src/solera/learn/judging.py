@@ -1,0 +1,140 @@
+"""The client's side of evaluation: its rows are predicted where they are, and counted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+
+from solera.core.clients import (
+    Array,
+    Client,
+    ClientGroup,
+    IntArray,
+    Part,
+    Rows,
+    Segments,
+)
+from solera.core.component import build_fitted
+from solera.core.disclosure.declared import Fitted
+from solera.core.disclosure.evidence import Sums, cells, everyone
+from solera.core.errors import DataError
+from solera.core.release import Behind, Cells
+from solera.core.replies import Stacked
+from solera.core.schema import class_codes
+from solera.core.task import group_task
+from solera.learn.base import Predictor
+
+
+class Judge(TypedDict):
+    """What ``learner.evaluate`` takes: a fitted model, and the part of the rows."""
+
+    model: Annotated[dict[str, Any], Fitted(Predictor)]
+    part: Part
+
+
+_ALIKE = {"y": "numbers", "error": "numbers", "y2": "squares", "error2": "squares"}
+"""Sums that a model can make equal but for a few rows: where it predicts 0, the error is y."""
+
+
+def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """The rows of each cell of a confusion matrix, and what rows gave to the other sums."""
+    return rows_behind(build_fitted(ask["model"]), client, ask["part"])
+
+
+def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
+    """The rows behind each of the counts of :func:`count_rows`."""
+    rows = client.data.part(part)
+    behind = {"rows": everyone(len(rows), part=part)}
+    if model.schema_.target == "classes":
+        k = len(model.schema_.classes)
+        true, guessed = _codes(model, rows)
+        return {"confusion": cells(true * k + guessed, k * k, part=part), **behind}
+    for name, value in _given(model, rows).items():
+        given = value.reshape(len(rows), -1)
+        is_sum = name in _ALIKE
+        behind[name] = Sums(given, part=part, what=_ALIKE.get(name, ""), beyond=is_sum)
+    return behind
+
+
+def _no_sums(ask: Any, reply: Any) -> dict[str, Any]:
+    return {name: np.zeros_like(reply[name]) for name in _ALIKE}
+
+
+def _true_classes(ask: Any) -> IntArray:
+    """The true class of every cell of a confusion matrix: how many rows have it is known."""
+    k = len(build_fitted(ask["model"]).schema_.classes)
+    return np.repeat(np.arange(k), k)
+
+
+def counts_of_rows(behind: Behind) -> list[Cells]:
+    """The releases of a reply with the counts of :func:`count_rows`."""
+    return [
+        Cells("confusion", behind=behind, margins=_true_classes),
+        Cells("true_positive", "false_positive", "false_negative", behind=behind),
+        Cells("y", "y2", "error2", "error", behind=behind, neutral=_no_sums),
+        Cells("exact", "rows", behind=behind),
+    ]
+
+
+@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind))
+def judge_rows(group: ClientGroup, ask: Any) -> Stacked:
+    """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
+    return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
+
+
+def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
+    """Counts for each client, from one prediction of all their rows."""
+    joined = rows.joined()
+    if joined.y is None:
+        raise DataError("rows without a target cannot be evaluated")
+    owners = rows.owners
+    if model.schema_.target == "classes":
+        k = len(model.schema_.classes)
+        true, guessed = _codes(model, joined)
+        confused = (owners * k + true) * k + guessed
+        counts = np.bincount(confused, minlength=len(rows) * k * k)
+        return {"confusion": counts.reshape(len(rows), k, k), "rows": rows.sizes}
+    given = _given(model, joined)
+    sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
+    return {**sums, "rows": rows.sizes}
+
+
+def _predicted(model: Any, rows: Rows) -> Array:
+    predicted: Array = model.predict(rows.X) if len(rows) else rows.y
+    return predicted
+
+
+def _codes(model: Any, rows: Rows) -> tuple[IntArray, IntArray]:
+    """The true and the predicted class of every row, as codes."""
+    classes = model.schema_.classes
+    return class_codes(rows.y, classes), class_codes(_predicted(model, rows), classes)
+
+
+def _given(model: Any, rows: Rows) -> dict[str, Array]:
+    """What every row adds to each sum, for labels and numbers."""
+    truth, guess = _matrix(rows.y), _matrix(_predicted(model, rows))
+    if model.schema_.target == "labels":
+        truth, guess = truth.astype(bool), guess.astype(bool)
+        return {
+            "true_positive": truth & guess,
+            "false_positive": ~truth & guess,
+            "false_negative": truth & ~guess,
+            "exact": (truth == guess).all(axis=1),
+        }
+    error = truth - guess
+    return {"y": truth, "y2": truth**2, "error2": error**2, "error": np.abs(error)}
+
+
+def _matrix(y: Array) -> Array:
+    return np.asarray(y).reshape(len(y), -1)
+
+
+def _sums(values: Array, owners: IntArray, clients: int) -> Array:
+    """Sums over the rows of each client."""
+    kind = np.int64 if values.dtype == bool else float
+    total = np.zeros((clients, *values.shape[1:]), dtype=kind)
+    if len(owners):
+        first = np.flatnonzero(np.diff(owners, prepend=-1))
+        total[owners[first]] = np.add.reduceat(values, first, axis=0, dtype=kind)
+    return total

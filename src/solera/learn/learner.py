@@ -1,0 +1,438 @@
+"""What all learners share: parameters in the constructor, ``fit``, rounds, and save."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
+from solera.core.clients import Array, FloatArray
+from solera.core.component import describe
+from solera.core.constraints import names_checked
+from solera.core.engine import CheckpointStore
+from solera.core.errors import (
+    DataError,
+    NotFitted,
+    UsageError,
+)
+from solera.core.federation import Federation
+from solera.core.payload import is_finite
+from solera.core.plan import Plan, in_turn
+from solera.core.private_files import write_file
+from solera.core.rounds import Callback, Round, Rounds
+from solera.core.schema import Schema, numbered
+from solera.core.selection import Selector, Uniform
+from solera.core.state import is_state
+from solera.data.agreement import AGREEMENT, agree, check_labelled
+from solera.data.arrays import as_numbers
+from solera.data.dataset import Dataset
+from solera.data.frames import encode_frame, is_frame
+from solera.learn.any_rows import plan_for_any_rows
+from solera.learn.card import model_card, training_facts
+from solera.learn.forgetting import Forgetful
+from solera.learn.history import learner_html, plot_history
+from solera.learn.model_file import to_bytes
+from solera.learn.progress import RoundBar, is_wanted
+from solera.learn.rows import dense
+from solera.learn.sklearn_tags import tags_of
+from solera.learn.unlearning import (
+    GoOn,
+    KeepingRounds,
+    write_kept,
+)
+from solera.learn.warm_start import continued_schema
+from solera.simulate.simulation import simulate
+
+log = logging.getLogger("solera")
+
+
+class Learner(Forgetful, abstract=True):
+    """An estimator in the manner of scikit-learn whose ``fit`` takes a federation.
+
+    A subclass writes :meth:`train`, keeps what it learns in attributes that end in an underscore,
+    and replaces their values rather than changing them in place. It may loop over
+    :meth:`each_round`.
+    """
+
+    allows_missing: ClassVar[bool] = False
+    """Whether rows with missing values can be learned from."""
+    allows_sparse: ClassVar[bool] = True
+    """Whether sparse rows can be learned from."""
+    can_start: ClassVar[bool] = False
+    """Whether ``fit`` can start from a model."""
+
+    schema_: Schema
+    history_: list[dict[str, Any]]
+    _selector: Selector | None = None
+    _callbacks: Sequence[Callback] = ()
+    _checkpoint: Any = None
+    _loop: Generator[Round, None, None] | None = None
+    _start: Any = None
+    _trained_with: Mapping[str, Any] | None = None
+
+    @names_checked
+    def fit(
+        self,
+        federation: Any,
+        y: Any = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: str | os.PathLike[str] | GoOn | None = None,
+        start: Learner | None = None,
+        progress: bool | None = None,
+        keep: bool | str | os.PathLike[str] = False,
+    ) -> Self:
+        """Learn from the clients of a federation.
+
+        Rows of one's own (arrays or a frame with their target ``y``, or a :class:`Dataset`) are
+        taken for those of one client.
+
+        ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
+        round, and a run that was interrupted goes on where it stopped. Over a network the
+        coordinator keeps the state of named jobs by itself; with more ``rounds`` than before, a
+        finished run goes on as well. ``start`` is a fitted model to begin with instead of from
+        nothing: of the same columns, and for averaging of the same shape. ``progress`` shows a
+        bar of the rounds: by default in terminals and notebooks, once they take longer than a
+        second. ``keep`` keeps what :meth:`forget` needs, in memory or in the file that it names;
+        the model that :meth:`save` writes does not hold it.
+        """
+        self.check_params()
+        if not self.allows_sparse and hasattr(federation, "tocsr"):
+            raise DataError(f"{type(self).__name__} needs dense rows, X is sparse")
+        federation = as_federation(federation, y)
+        self.reset()
+        self.history_ = []
+        self._kept = None
+        keeping = self._keeping(federation) if keep else None
+        if keeping is not None:
+            federation = federation.over(keeping)
+        bar = [RoundBar()] if is_wanted(progress) else []
+        with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+            self.schema_ = self.agree_on_rows(federation)
+            if start is not None:
+                self._begin_with(start)
+            self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
+            try:
+                self.train(federation)
+            finally:
+                if self._loop is not None:
+                    self._loop.close()  # callbacks hear of the end before an error goes on
+                for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
+                    vars(self).pop(name, None)
+        self._trained_with = training_facts(federation, self, started=start is not None)
+        if keeping is not None:
+            self._kept = keeping.kept
+            self._kept["started"] = start is not None
+            if not isinstance(keep, bool):
+                write_kept(self._kept, keep)
+        return self
+
+    def agree_on_rows(self, federation: Federation) -> Schema:
+        """What the rows of all clients look like, before anything is learned from them."""
+        if self.predicts:
+            check_labelled(federation)
+        return agree(federation, allow_missing=self.allows_missing)
+
+    def _begin_with(self, start: Any) -> None:
+        """Make sure that learning can begin with this model."""
+        kind = type(self).__name__
+        if not self.can_start:
+            raise UsageError(
+                f"{kind} cannot start from a model",
+                hint="learners of many rounds can; FedHEONN.partial_fit adds to what is known",
+            )
+        if not isinstance(start, Learner):
+            raise UsageError(f"fit(start=…) needs a fitted learner, not {type(start).__name__}")
+        start.check_fitted()
+        self.schema_ = continued_schema(self.schema_, start.schema_)
+        self._start = start
+
+    @abstractmethod
+    def train(self, federation: Federation) -> None:
+        """Learn; ``schema_`` is known already."""
+
+    # --- what will be asked ---
+
+    def asks(self, schema: Schema | None, *, callbacks: Sequence[Callback] = ()) -> Plan:
+        """What :meth:`fit` asks clients with such rows: tasks, ranges, and the most asks of each.
+
+        Without a schema the plan holds for all rows that this learner can learn from; what depends
+        on them is left open.
+        """
+        self.check_params()
+        if schema is None:
+            return plan_for_any_rows(self, callbacks)
+        learner = self.clone()
+        learner.schema_, learner._callbacks = schema, callbacks
+        return in_turn(AGREEMENT, learner.training_asks())
+
+    def training_asks(self) -> Plan:
+        """What :meth:`train` asks; ``schema_`` is known already, and nothing else."""
+        raise UsageError(
+            f"{type(self).__name__} does not say what it asks",
+            hint="write its method training_asks, see docs/how-to/add-a-learner.md",
+        )
+
+    def loop_asks(
+        self, rounds: int, per_round: int | None = None, select: Selector | None = None
+    ) -> Plan:
+        """What :meth:`each_round` asks besides the learner: for its selector and callbacks."""
+        selection = () if select is None else select.asks(self, rounds, per_round)
+        return in_turn(selection, *(c.asks(self, rounds) for c in self._callbacks))
+
+    @property
+    def predicts(self) -> bool:
+        """Whether ``predict`` answers what the target asks, so that it can be judged by it."""
+        return False
+
+    def each_round(
+        self,
+        federation: Federation,
+        *,
+        rounds: int,
+        per_round: int | None = None,
+        select: Selector | None = None,
+    ) -> Iterator[Round]:
+        """The rounds of an iterative learner.
+
+        Selection, callbacks, early stopping and checkpoints happen around the body. What the
+        selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
+        """
+        selector = Uniform() if select is None else select
+        if not isinstance(selector, Selector):
+            raise UsageError.of(
+                self,
+                "select",
+                selector,
+                "must be a selector",
+                hint="for example so.selectors.Uniform()",
+            )
+        checkpoint: Any = None
+        store: CheckpointStore | None
+        if isinstance(self._checkpoint, GoOn):
+            store, checkpoint = None, self._checkpoint
+        elif self._checkpoint is None:
+            store = federation.engine.checkpoint_store()
+        else:
+            store = CheckpointFile(self._checkpoint)
+        if store is not None:
+            sizes = federation.engine.sizes("train")
+            seed, clients = federation.seed, len(federation)
+            run = fingerprint(_identity(self), seed, clients, self.schema_.to_payload(), sizes)
+            checkpoint = Checkpoint(store, run)
+        if isinstance(federation.engine, KeepingRounds):
+            federation.engine.checkpoint = checkpoint
+            checkpoint = federation.engine
+        self._selector = selector.clone()
+        self._loop = iter(
+            Rounds(
+                federation,
+                self,
+                rounds,
+                self._selector,
+                per_round,
+                self._callbacks,
+                checkpoint,
+                self.history_,
+            )
+        )
+        return self._loop
+
+    @property
+    def selector_(self) -> Selector:
+        """The selector as the rounds left it: what it came to know of the clients."""
+        if self._selector is None:
+            raise NotFitted.of(self)
+        return self._selector
+
+    def workload(self) -> tuple[int, float]:
+        """Bits of the model that travels, and passes of a client over its rows, in a round."""
+        arrays = [v for n, v in vars(self).items() if is_state(n) and isinstance(v, np.ndarray)]
+        return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
+
+    def losses(self, X: Any, y: Any) -> FloatArray:
+        """The loss of every row under the current model, for selectors that look at it."""
+        raise UsageError(f"{type(self).__name__} does not say the loss of a row")
+
+    def plot_history(self, *names: str) -> Any:
+        """A matplotlib figure of what was logged in every round, or of the metrics named."""
+        self.check_fitted()
+        return plot_history(self.history_, names)
+
+    def for_prediction(self) -> Self:
+        """The model without what only further training needs; this is what clients receive."""
+        return self
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """A learner of the same parameters that knows this and has no history."""
+        learner = self.clone()
+        learner.set_state(state)
+        learner.history_ = []
+        return learner
+
+    def apply_update(self, folded: Any) -> None:
+        """Change the model by the folded replies of one round, for selectors that try subsets."""
+        raise UsageError(f"{type(self).__name__} does not say what a round does to its model")
+
+    # --- what was learned ---
+
+    def get_state(self) -> dict[str, Any]:
+        """All that was learned, as a payload; the history is no part of it."""
+        state = super().get_state()
+        state.pop("history_", None)
+        return state
+
+    def check_fitted(self) -> None:
+        """Raise :class:`NotFitted` before ``fit``."""
+        if "schema_" not in vars(self):
+            raise NotFitted.of(self)
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns the learner was fitted on."""
+        self.check_fitted()
+        return self.schema_.width
+
+    @property
+    def feature_names_in_(self) -> Array:
+        """The names of the columns it was fitted on; arrays have none."""
+        self.check_fitted()
+        features = self.schema_.features
+        if features == numbered(len(features)):
+            raise AttributeError(f"{type(self).__name__} was fitted on columns without names")
+        return np.array([feature.name for feature in features], dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's tools ask of an estimator."""
+        return tags_of(self)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "schema_" in vars(self)
+
+    def check_rows(self, X: Any) -> Any:
+        """X as rows of the columns the learner was fitted on; a frame's by their names."""
+        self.check_fitted()
+        if is_frame(X):
+            X = encode_frame(X, self.schema_)
+        X = X.tocsr() if hasattr(X, "tocsr") else as_numbers(np.asarray(X))
+        if X.ndim < 2:
+            raise DataError(
+                f"X has {X.ndim} dimension, rows and columns are needed",
+                hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
+            )
+        self.check_width(int(np.prod(X.shape[1:])))
+        return self._check_complete(X)
+
+    def check_width(self, width: int) -> None:
+        """Raise :class:`DataError` for rows of more or fewer columns than it was fitted on."""
+        if width != self.schema_.width:
+            raise DataError(
+                f"X has {width} features, but {type(self).__name__} is expecting "
+                f"{self.schema_.width} features as input",
+                hint="give it the columns that it was fitted on",
+            )
+
+    def _check_complete(self, X: Any) -> Any:
+        """X, or an error that names the first column in which a value is missing."""
+        values = X.data if hasattr(X, "tocsr") else X
+        if self.allows_missing or values.dtype.kind != "f" or is_finite(values):
+            return X
+        finite = np.isfinite(dense(X)).all(axis=0)
+        names = [
+            f.name for f, whole in zip(self.schema_.features, finite, strict=True) if not whole
+        ]
+        raise DataError(
+            f"X has missing or infinite values in {', '.join(names[:5])}"
+            f"{' …' if len(names) > 5 else ''}, {type(self).__name__} needs them all",
+            hint="so.Pipeline(so.FedImputer(), …) learns to fill them",
+        )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: parameters and, once it is fitted, what it was fitted on."""
+        return learner_html(self)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write parameters and everything learned to a file; :func:`load` reads it.
+
+        No code is written: a model with a network of one's own warns what must be there to load it.
+        """
+        path = Path(path)
+        write_file(path, self.to_bytes(), 0o644, overwrite=True)
+        for need in self.needs_to_load():
+            log.warning("%s holds no code: %s", path.name, need)
+        return path
+
+    def to_bytes(self) -> bytes:
+        """Parameters and everything learned, as :meth:`save` writes it."""
+        self.check_fitted()
+        return to_bytes(self)
+
+    def needs_to_load(self) -> list[str]:
+        """What a process must do before it can load this model, in words; mostly nothing."""
+        return []
+
+    def card(self, evaluation: Any = None, *, energy: Any = None) -> str:
+        """A model card in Markdown: data, clients, rounds, metrics, privacy, versions, limits.
+
+        ``evaluation`` is what :meth:`Predictor.evaluate` returned, ``energy`` what
+        ``so.energy.track_energy`` measured; what nobody measured, the card says is not known.
+        """
+        return model_card(self, evaluation, energy)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write what ``predict`` and ``predict_proba`` compute as an ONNX file.
+
+        Its inputs and outputs are described in :mod:`solera.learn.export.model`; the file holds
+        the schema as metadata, too. A learner whose prediction is no graph says so.
+        """
+        from solera.learn.export import export
+
+        return export(self, path)
+
+    def onnx_inputs(self, X: Any) -> dict[str, Array]:
+        """These rows, a frame or an array, as the inputs that the exported graph takes."""
+        from solera.learn.export import onnx_inputs
+
+        return onnx_inputs(self, X)
+
+    def to_sklearn(self) -> Any:
+        """The fitted estimator of scikit-learn that predicts the same, where there is one.
+
+        It takes rows as numbers, categories as codes, as ``predict`` takes arrays.
+        """
+        from solera.learn.export import to_sklearn
+
+        return to_sklearn(self)
+
+
+def _identity(learner: Learner) -> Any:
+    """What a checkpoint belongs to: the learner, whatever the number of rounds.
+
+    A schedule counts the rounds to come, and so does the noise for an ε: with one of them the
+    number of rounds matters.
+    """
+    described = describe(learner)
+    if described["params"].get("schedule") is None and described["params"].get("dp") is None:
+        described["params"].pop("rounds", None)
+    return described
+
+
+def as_federation(given: Any, y: Any) -> Federation:
+    """The federation, or one client who has these rows."""
+    if isinstance(given, Federation):
+        if y is not None:
+            raise UsageError("fit(federation, y): the clients of a federation have their own y")
+        return given
+    if y is None and not isinstance(given, Dataset):
+        raise UsageError(
+            f"fit needs a federation, not {type(given).__name__}; of rows it requires y to be "
+            "passed, but the target y is None",
+            hint="for example so.simulate(X, y, clients=10)",
+        )
+    return simulate(given, y, clients=1)

@@ -1,0 +1,45 @@
+"""What a saved learner looks like, and reading one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from solera.core.component import build_fitted, describe_fitted
+from solera.core.errors import PayloadError
+from solera.core.payload import Limits, decode, encode
+
+_FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
+_FORMAT = 1
+"""What a saved learner looks like; 1 holds parameters of networks in PyTorch's order."""
+
+
+def to_bytes(learner: Any) -> bytes:
+    """Parameters and everything that a learner has learned."""
+    content = {"format": _FORMAT, **describe_fitted(learner), "history": learner.history_}
+    if learner._trained_with is not None:
+        content["training"] = learner._trained_with
+    return encode(content, _FILE_LIMITS)
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """A learner written by :meth:`Learner.save`."""
+    return from_bytes(Path(path).read_bytes(), str(path))
+
+
+def from_bytes(frame: bytes, path: str = "this") -> Any:
+    """A learner from what :meth:`Learner.to_bytes` gave; ``path`` is named in errors."""
+    try:
+        content = decode(frame, _FILE_LIMITS)
+        written = content.get("format")
+        if written != _FORMAT:
+            raise PayloadError(f"its format is {written}, this version reads {_FORMAT}")
+        learner = build_fitted(content)
+        learner.history_ = content["history"]
+        learner._trained_with = content.get("training")
+    except PayloadError as error:
+        raise PayloadError(f"{path} is not a saved learner: {error.message}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PayloadError(f"{path} is not a saved learner: {error!r}") from error
+    return learner
