@@ -229,6 +229,7 @@ def _scored_as_drawn(
     size = len(X) // case.clients
     parts = [(X[k * size : (k + 1) * size], y[k * size : (k + 1) * size])
              for k in range(case.clients)]  # fmt: skip
+    assert case.lam is not None
     scored = dict(spans)
     for group in range(1, case.clients + 1):
         drawn = AsDrawn(so.FedHEONN(lam=case.lam, **options), case.ensemble).fit(parts[:group])

@@ -263,7 +263,9 @@ def _scores(
 ) -> dict[str, FloatArray]:
     classes = len(data.schema.classes)
     found = {who: np.full((clients, len(METRICS)), np.nan) for who in trees}
-    for client, test in enumerate(data.segments(np.arange(clients), "test")):
+    tests = data.segments(np.arange(clients), "test")
+    for client in range(clients):
+        test = tests[client]
         if not len(test):
             continue
         X = with_missing(test.X if transform is None else transform(test.X))
