@@ -82,8 +82,8 @@ WARM = 3
 
 def solera(
     case: str, rounds: int, device: str, precision: str, compile: bool, profiler: Any = None
-) -> tuple[float, float]:
-    """Seconds per round of the learner as users call it, and of its first rounds together."""
+) -> tuple[float, float, float]:
+    """Seconds per round of the learner as users call it, of its first rounds, and its last loss."""
     model, clients, _, per_round, batch, _ = CASES[case]
     options = {"lr": 0.01, "batch_size": batch, "precision": precision, "compile": compile}
     learner = so.FedAvg(model, rounds=rounds + WARM, per_round=per_round, device=device, **options)
@@ -97,8 +97,10 @@ def random_rows(case: str) -> tuple[Any, Any]:
     return X, draw.permutation(np.arange(clients * rows) % 10)
 
 
-def timed(learner: Any, clients: int, X: Any, y: Any, profiler: Any = None) -> tuple[float, float]:
-    """Seconds per round of any learner, and of its first rounds together."""
+def timed(
+    learner: Any, clients: int, X: Any, y: Any, profiler: Any = None
+) -> tuple[float, float, float]:
+    """Seconds per round of any learner, of its first rounds together, and the loss of the last."""
     marks = [time.perf_counter()]
 
     class Clock(so.callbacks.Callback):
@@ -112,7 +114,8 @@ def timed(learner: Any, clients: int, X: Any, y: Any, profiler: Any = None) -> t
     learner.fit(fed, callbacks=[Clock()])
     if profiler is not None:
         profiler.stop()
-    return float(np.median(np.diff(marks[WARM:]))), marks[WARM] - marks[0]
+    loss = float(learner.history_[-1]["loss"])
+    return float(np.median(np.diff(marks[WARM:]))), marks[WARM] - marks[0], loss
 
 
 def loop(case: str, rounds: int, device: str) -> float:
@@ -318,12 +321,12 @@ def measure(case: str, options: argparse.Namespace, theirs: dict[str, float]) ->
         beside = {name: s for name, s in theirs.items() if name.endswith(PEER_PRECISION[precision])}
         for compile in options.compile.split(","):
             how = (options.device, precision, compile == "yes")
-            ours, first = solera(case, options.rounds, *how)
+            ours, first, loss = solera(case, options.rounds, *how)
             ratio = "".join(f"{s / ours:>9.1f}× {name.split()[0]}" for name, s in beside.items())
             print(
                 f"{case:<13}{precision:<10}{'compiled' if compile == 'yes' else '':<9}"
                 f"{ours * 1e3:>9.2f}{per_round / ours:>11,.0f}"
-                f"{work / ours / (options.peak * 1e12):>9.1%}{first:>9.1f}{ratio}",
+                f"{work / ours / (options.peak * 1e12):>9.1%}{first:>9.1f}{loss:>9.4f}{ratio}",
                 flush=True,
             )
             if options.host:
@@ -373,7 +376,8 @@ def main() -> None:
         return
     named = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
     print(f"{named}, PyTorch {torch.__version__}, median of {options.rounds} rounds")
-    print(f"{'':<32}{'ms/round':>9}{'clients/s':>11}{'of peak':>9}{'first s':>9}  others / ours")
+    columns = ("ms/round", "  clients/s", "of peak", "first s", "loss")
+    print(" " * 32 + "".join(f"{column:>9}" for column in columns) + "  others / ours")
     for case in options.only.split(","):
         measure(case, options, others(case, options))
         if options.accuracy:
@@ -382,14 +386,13 @@ def main() -> None:
         for compile in options.compile.split(",") if options.module else []:
             clients = CASES["ComplexCNN"][1]
             learner = module_learner(options.rounds, options.device, precision, compile == "yes")
-            ours, first = timed(learner, clients, *random_rows("ComplexCNN"))
-            print(
-                f"{'nn.Module':<13}{precision:<10}{compile:<9}{ours * 1e3:>9.2f}{first:>9.1f} first"
-            )
+            ours, first, loss = timed(learner, clients, *random_rows("ComplexCNN"))
+            how = f"{'nn.Module':<13}{precision:<10}{'compiled' if compile == 'yes' else '':<9}"
+            print(f"{how}{ours * 1e3:>9.2f}{first:>29.1f}{loss:>9.4f}")
         if options.lora:
             learner = lora_learner(options.rounds, options.device, precision)
-            ours, first = timed(learner, *lora_rows())
-            print(f"{'FedLoRA':<13}{precision:<19}{ours * 1e3:>9.2f}{first:>9.1f} first")
+            ours, first, loss = timed(learner, *lora_rows())
+            print(f"{'FedLoRA':<13}{precision:<19}{ours * 1e3:>9.2f}{first:>29.1f}{loss:>9.4f}")
     if options.accuracy:
         accuracy(options.device, options.precision.split(","))
 

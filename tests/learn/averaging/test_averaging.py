@@ -119,6 +119,19 @@ def test_the_network_is_described_once_per_fit(monkeypatch):
     assert len(calls) == 2 * few
 
 
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+def test_models_of_earlier_rounds_stay_as_they_were(server_lr):
+    seen = []
+
+    class Look(so.callbacks.Callback):
+        def on_round(self, learner, round):
+            seen.append((learner.weights_, learner.weights_.copy()))
+
+    so.FedAvg(NET, rounds=4, server_lr=server_lr).fit(clients(), callbacks=[Look()])
+    assert all(np.array_equal(kept, then) for kept, then in seen)
+    assert len({then.tobytes() for _, then in seen}) == 4
+
+
 def test_a_model_is_needed():
     with pytest.raises(UsageError, match="a model is needed"):
         so.FedAvg("resnet", rounds=1).fit(clients())

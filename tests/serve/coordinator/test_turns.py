@@ -59,14 +59,14 @@ def test_who_does_not_read_the_answer_keeps_no_turn(app):
         try:
             while len(told) < len(stuck):
                 await asyncio.sleep(0.01)
-            await asyncio.wait_for(upload(app, read), 300)
+            await asyncio.wait_for(upload(app, read), 60)
         finally:
             for task in stuck:
                 task.cancel()
             await asyncio.wait(stuck)
         return answers[0]["status"]
 
-    assert asyncio.run(asyncio.wait_for(run(), 600)) == 200
+    assert asyncio.run(asyncio.wait_for(run(), 120)) == 200
 
 
 def test_no_more_bodies_are_read_at_once_than_there_are_turns(app, monkeypatch):
@@ -92,9 +92,9 @@ def test_no_more_bodies_are_read_at_once_than_there_are_turns(app, monkeypatch):
         await asyncio.sleep(0.2)  # who has no turn would come in now
         for _ in uploads:
             leave.release()
-        await asyncio.wait_for(asyncio.gather(*uploads), 300)
+        await asyncio.wait_for(asyncio.gather(*uploads), 60)
 
     entered, leave = Semaphore(0), Semaphore(0)
     monkeypatch.setattr(Blobs, "append", slowly)
-    asyncio.run(asyncio.wait_for(run(), 600))
+    asyncio.run(asyncio.wait_for(run(), 120))
     assert most == middleware._AT_ONCE

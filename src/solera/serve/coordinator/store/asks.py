@@ -69,15 +69,17 @@ class Asked(NamedTuple):
     round: int
     seed: int
     status: str
+    state: str
 
     @property
     def digest(self) -> str:
         """By which a reply names what was asked."""
-        return ask_digest(*self[:-1])
+        return ask_digest(*self[:-2])
 
     @property
     def is_open(self) -> bool:
-        return self.status == OPEN
+        """Whether a reply is waited for."""
+        return self.status == OPEN and self.state == "running"
 
 
 class Asks(Base):
@@ -382,12 +384,11 @@ def _pending() -> Select[Any]:
     oldest = (asks.c.created, asks.c.job, asks.c.seq)
     place = func.row_number().over(partition_by=deliveries.c.client, order_by=oldest)
     mine = deliveries.c.client.in_(bindparam("clients", expanding=True))
-    client = deliveries.c.client.label("client")
-    chosen = _open_to(bindparam("federation"), mine, client, place.label("place"), *columns)
-    asked = chosen.subquery().c
-    return (
-        select(asked).where(asked.place <= bindparam("limit")).order_by(asked.client, asked.place)
-    )
+    own_place = (deliveries.c.client.label("client"), place.label("place"))
+    chosen = _open_to(bindparam("federation"), mine, *own_place, *columns)
+    numbered = chosen.subquery()
+    first = select(numbered).where(numbered.c.place <= bindparam("limit"))
+    return first.order_by(numbered.c.client, numbered.c.place)
 
 
 _OF_PENDING = [name for name in PendingAsk.__struct_fields__ if name != "frame"]
@@ -410,7 +411,8 @@ def _asked() -> Select[Any]:
 
 def _reply() -> Update:
     """The reply of a client that takes part, to an ask of its own that waits for it."""
-    federation, client = bindparam("its_federation"), bindparam("its_client")
+    federation: Any = bindparam("its_federation")
+    client: Any = bindparam("its_client")
     running = exists().where(
         jobs.c.id == deliveries.c.job, jobs.c.federation == federation, jobs.c.state == "running"
     )

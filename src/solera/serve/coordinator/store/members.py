@@ -12,6 +12,7 @@ from sqlalchemy import (
     Connection,
     Table,
     and_,
+    bindparam,
     delete,
     exists,
     or_,
@@ -190,9 +191,12 @@ class Members(Base):
 
     def seen_all(self, heard: Mapping[tuple[str, int], float]) -> None:
         """These clients were heard of, at these times; those that have left are no error."""
+        rows = [
+            {"its_federation": federation, "its_id": id, "now": now}
+            for (federation, id), now in sorted(heard.items())  # in one order at all workers
+        ]
         with self._write() as connection:
-            for (federation, id), now in heard.items():
-                connection.execute(update(clients).where(_is(federation, id)).values(seen=now))
+            connection.execute(_SEEN, rows)
 
     def revoke(self, federation: str, id: int, reason: str) -> ClientRow:
         """Shut a client out at once; what it still owes counts as failed."""
@@ -264,6 +268,13 @@ class Members(Base):
         if self._sqlite:
             with self._turn, closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+_SEEN = (
+    update(clients)
+    .where(clients.c.federation == bindparam("its_federation"), clients.c.id == bindparam("its_id"))
+    .values(seen=bindparam("now"))
+)
 
 
 def find_client(connection: Connection, federation: str, id: int) -> ClientRow:
