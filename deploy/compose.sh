@@ -27,11 +27,13 @@ chmod 644 compose/rows/*
 $COMPOSE -f compose.yaml up -d database coordinator
 inside() { $COMPOSE -f compose.yaml exec -T coordinator sh -c "$1"; }
 token='SOLERA_TOKEN=$(cat /var/lib/solera/coordinator/driver.token) SOLERA_URL=https://coordinator:8443'
-until inside 'test -s /var/lib/solera/coordinator/driver.token'; do sleep 1; done
+# podman-compose has words of its own to say, and ends well when a command inside did not: what counts
+# is the invitation itself, which the coordinator gives once it is up.
 for name in north south; do
-  [ -s compose/secrets/$name ] ||
-    inside "$token SOLERA_CA=/etc/solera/ca.pem solera invite $name --federation cardio" |
-      grep '^cardio/' > compose/secrets/$name  # podman-compose has words of its own to say
+  until [ -s compose/secrets/$name ]; do
+    inside "$token SOLERA_CA=/etc/solera/ca.pem solera invite $name --federation cardio" \
+      2> /dev/null | grep '^cardio/' > compose/secrets/$name || sleep 1
+  done
 done
 $COMPOSE -f compose.yaml up -d
 until inside "$token SOLERA_CA=/etc/solera/ca.pem solera clients --federation cardio" 2> /dev/null | grep south > /dev/null; do sleep 1; done
