@@ -218,7 +218,7 @@ def test_real_process() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX systems")
 def test_interrupt_and_go_on() -> None:
-    Path("long.toml").write_text(SPEC.replace("rounds = 3", "rounds = 300"))
+    Path("long.toml").write_text(SPEC.replace("rounds = 3", "rounds = 200"))
     checkpoints = Path("runs/long/checkpoints")
     with start("run", "long.toml") as process:
         patience = time.monotonic() + 300

@@ -107,7 +107,7 @@ class Town(Network):
         held = {n: Memory.read(self.folder / n / "memory.sol").states[PARTS] for n in NAMES}
         return {name: encode(parts) for name, parts in held.items()}
 
-    def until(self, job, condition, seconds=240):
+    def until(self, job, condition, seconds=1200):
         end = time.monotonic() + seconds
         while not condition(found := self.progress(job)):
             assert found.state in ("created", "waiting", "running"), found.reason
