@@ -13,7 +13,6 @@ Here are the names that most programs need. Others live in the namespace that gi
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from solera import (
@@ -34,6 +33,7 @@ from solera import (
 from solera.core import errors
 from solera.core.federation import Federation
 from solera.core.task import task
+from solera.core.version import __version__ as __version__
 from solera.data import datasets
 from solera.data.adapters import from_pandas
 from solera.data.client_files import from_files
@@ -47,11 +47,6 @@ from solera.selectors import ActiveSampling
 from solera.simulate.pool import pool
 from solera.simulate.simulation import simulate
 from solera.study import runs
-
-try:
-    __version__ = version("solera")
-except PackageNotFoundError:  # run from a source tree
-    __version__ = "0+source"
 
 _NAMESPACES = {
     "aggregations": aggregations,

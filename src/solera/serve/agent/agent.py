@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from solera import __version__
 from solera.core.engine import Ask
 from solera.core.errors import (
     DataError,
@@ -29,6 +28,7 @@ from solera.core.errors import (
     WorkerDied,
 )
 from solera.core.task import installed_tasks
+from solera.core.version import __version__
 from solera.learn.vertical.party import PARTS
 from solera.serve import wire
 from solera.serve.agent import home
