@@ -70,6 +70,15 @@ def test_children_count_while_they_run_and_when_they_have_ended() -> None:
     assert 0.005 < load().gigabytes < 50
 
 
+def test_numbers_of_rounds_may_lie_far_apart() -> None:
+    fed = federation()
+    with so.energy.track_energy(fed, source="model") as tracked:
+        for number in (0, 1, 1 << 40):  # predictions of vertical learners are numbered so
+            fed.ask("data.describe", {}, round=number).collect()
+    assert len(tracked.use.rounds) == 3
+    assert sum(tracked.use.rounds) == pytest.approx(tracked.use.kwh, rel=1e-9)
+
+
 def test_tasks_rounds_and_clients_add_up() -> None:
     fed = federation()
     with so.energy.track_energy(fed, country="ESP", source="model") as tracked:

@@ -76,8 +76,8 @@ class EnergyUse:
     """What some work took: kWh in all, and of each task, round and client.
 
     ``tasks`` add up to ``kwh``; ``coordinator`` among them is what happened between asks.
-    ``clients`` holds the clients' shares of the asks; ``rounds`` those of each round, where work
-    after an ask belongs to the round of that ask.
+    ``clients`` holds the clients' shares of the asks; ``rounds`` those of each round that asked,
+    in order, where work after an ask belongs to the round of that ask.
     """
 
     kwh: float
@@ -184,7 +184,7 @@ class Tracked:
             if kwh:
                 tasks[name] += kwh
             rounds[round] += kwh
-        per_round = [rounds[r] for r in range(max(rounds, default=-1) + 1)]
+        per_round = [rounds[r] for r in sorted(rounds)]  # numbers of predictions begin far above
         return dict(tasks), per_round, _shares(asks, each)
 
 
