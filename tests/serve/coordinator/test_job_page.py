@@ -29,6 +29,7 @@ from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.coordinator.store.tables import AccountRow, SessionRow  # noqa: E402
 from solera.serve.identity import token_hash  # noqa: E402
 from solera.serve.wire import NewNote  # noqa: E402
+from solera.study.run.metrics_table import lines_text  # noqa: E402
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -301,8 +302,59 @@ def test_pairs_of_learners_are_compared_over_the_seeds_that_both_have(site):
         f"{gap.estimate:+.4g}", f"{gap.low:+.4g} … {gap.high:+.4g}",
         f"{wilcoxon_holm(table)[0].p_holm:.3g}",
     ]  # fmt: skip
-    assert "over the 3 seeds" in text
+    assert "jobs: accuracy over 3 seeds" in text
     alone = {key: "on" for key in chosen if "linear" in key}
     text = client.get("/federations/cardio/compare", params=alone).text
     assert "It takes two learners" in text
     assert "0.7675</td>" in text, "the mean over four seeds"
+
+
+def study(folder, federation, name, scores):
+    """The table of a study, as studies write it: learner → accuracy by seed."""
+    lines = [
+        ({"cell": 0, "learner": learner, "scheme": "federated", "seed": seed}, line)
+        for learner, values in scores.items()
+        for seed, value in enumerate(values)
+        for line in (("clients", None, None, "accuracy", value), ("test", None, None, "f1", 0.123))
+    ]
+    (folder / federation / name).mkdir(parents=True)
+    (folder / federation / name / "metrics.csv").write_text(lines_text(lines))
+
+
+def test_studies_stand_beside_jobs(site, tmp_path):
+    client, store, blobs = site
+    client.app.state.coordinator.studies = folder = tmp_path / "studies"
+    scores = {"FedLinear": [0.7, 0.72, 0.75], f"tree {EVIL}": [0.6, 0.65, 0.61]}
+    study(folder, "cardio", "cohort", scores)
+    study(folder, "neuro", "secret", {"FedGLM": [0.5, 0.6]})
+    study(folder, "cardio", "once", {"FedKMeans": [0.25]})
+    (folder / "cardio" / "broken").mkdir()
+    (folder / "cardio" / "broken" / "metrics.csv").write_text("part,value\nclients,many\n")
+    for seed in range(2):
+        job = begin(store, blobs, f"real-{seed}", learner="FedHEONN", seed=seed)
+        store.take_note(job, NewNote("evaluated", {"accuracy": 0.8 + seed / 10}), NOW)
+
+    page = client.get("/federations/cardio/compare").text
+    assert "cohort" in page
+    assert "secret" not in page, "it is another federation's"
+    chosen = ["job.real-0", "job.real-1", "study.cohort", "study.once", "study.broken"]
+    tried = ["study.secret", "study.../neuro/secret", "study.nowhere"]
+    page = client.get(
+        "/federations/cardio/compare", params=dict.fromkeys(chosen + tried, "on")
+    ).text
+    number = r'<td class="number">(.*?)</td>'
+    line = r'<tr><td>(.*?)</td><th scope="row">(.*?)</th><td>(.*?)</td>'
+    rows = re.findall(line + 2 * number, page)
+    assert [(of, name[:9], metric, seeds, mean) for of, name, metric, seeds, mean in rows] == [
+        ("jobs", "FedHEONN", "accuracy", "2", "0.85"),
+        ("cohort", "FedLinear", "accuracy", "3", "0.7233"),
+        ("cohort", "tree &lt;", "accuracy", "3", "0.62"),
+        ("once", "FedKMeans", "accuracy", "1", "0.25"),
+    ]
+    table = np.array(list(scores.values())).T
+    gap = t_interval(table[:, 0] - table[:, 1])
+    assert f"{gap.low:+.4g} … {gap.high:+.4g}" in page
+    assert "cohort: accuracy over 3 seeds" in page
+    assert "broken cannot be read: its metrics.csv is not one of a study" in page
+    assert "FedGLM" not in page
+    assert EVIL not in page

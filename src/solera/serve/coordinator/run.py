@@ -87,6 +87,7 @@ def coordinator_app(
         managed_token=managed_token,
         one_of_many=worker is not None,
     )
+    app.state.coordinator.studies = folder / "studies"
     if certificate is not None:
         app.state.coordinator.certificate = certificate.certificate
     return app

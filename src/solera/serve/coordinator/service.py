@@ -9,6 +9,7 @@ import shutil
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any, cast
 
 from fastapi import Request
@@ -113,6 +114,8 @@ class Coordinator:
         self.log_problem = ""
         self.certificate: str | None = None
         """The file of the certificate that is shown, for people who look after it."""
+        self.studies: Path | None = None
+        """The folder with studies of its federations, to be compared with their jobs."""
         """Why nothing can be added to the signed log, if so: then no job begins."""
         self.heard: dict[tuple[str, int], float] = {}
         """When clients were heard of, until it is written down."""

@@ -1,19 +1,21 @@
-"""Jobs side by side: what they were told, what came of them, whether chance explains it."""
+"""Jobs and studies side by side: what came of them, and whether chance explains it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import stdev
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
-from solera.core.errors import SoleraError
+from solera.core.errors import DataError, SoleraError
 from solera.core.payload import decode
 from solera.core.statistics import friedman, t_interval, wilcoxon_holm
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.watching import EVALUATED
 from solera.serve.coordinator.web import words
+from solera.serve.coordinator.web.studies import Repeated, configurations
 from solera.serve.wire import Job
 
 MOST = 24
@@ -22,8 +24,26 @@ _MOST_POINTS = 400
 _OWN = ("clients", "failures", "seconds", "round", "secure")
 
 
-def compare(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, Any]:
-    """What differs between jobs of a federation."""
+def compare(
+    coordinator: Coordinator, jobs: Sequence[Job], tables: Mapping[str, Path]
+) -> dict[str, Any]:
+    """What differs between jobs of a federation, and what studies of these ``tables`` found."""
+    found = _side_by_side(coordinator, jobs) if jobs else {"lines": [], "curves": []}
+    repeated = {"": found.pop("repeated", [])}
+    unreadable = []
+    for name, table in tables.items():
+        try:
+            repeated[name] = configurations(table)
+        except (DataError, OSError) as error:
+            unreadable.append((name, str(error)))
+    return found | {
+        "means": [line for name, groups in repeated.items() for line in _means(name, groups)],
+        "differences": [d for name, groups in repeated.items() for d in _differences(name, groups)],
+        "unreadable": unreadable,
+    }
+
+
+def _side_by_side(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, Any]:
     store = coordinator.store
     tables = [_learner(coordinator, job) for job in jobs]
     rounds = [store.rounds(job.id) for job in jobs]
@@ -43,12 +63,7 @@ def compare(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, Any]:
           for m in _keys([r[-1] if r else {} for r in rounds])),
     ]  # fmt: skip
     repeated = _repeated(jobs, tables, judged)
-    return {
-        "lines": lines,
-        "means": _means(repeated),
-        "differences": _differences(repeated),
-        "curves": _curves(jobs, rounds),
-    }
+    return {"lines": lines, "repeated": repeated, "curves": _curves(jobs, rounds)}
 
 
 def _learner(coordinator: Coordinator, job: Job) -> dict[str, Any]:
@@ -69,21 +84,15 @@ def _keys(tables: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(k for table in tables for k in table if k not in _OWN))
 
 
-class _Repeated(NamedTuple):
-    """Jobs that differ in nothing but the seed: what sets them apart, and metrics by seed."""
-
-    name: str
-    seeds: dict[int, dict[str, float]]
-
-
 def _repeated(
     jobs: Sequence[Job], tables: Sequence[dict[str, Any]], judged: Sequence[dict[str, float]]
-) -> list[_Repeated]:
-    groups: dict[str, _Repeated] = {}
+) -> list[Repeated]:
+    """Jobs that were judged with two seeds or more, apart from the seed the same."""
+    groups: dict[str, Repeated] = {}
     for job, table, metrics in zip(jobs, tables, judged, strict=True):
         if metrics:
             key = repr(sorted(table.items(), key=str))
-            group = groups.setdefault(key, _Repeated(_name(table, tables), {}))
+            group = groups.setdefault(key, Repeated(_name(table, tables), {}))
             group.seeds[job.seed] = metrics
     return [group for group in groups.values() if len(group.seeds) > 1]
 
@@ -96,19 +105,18 @@ def _name(table: dict[str, Any], tables: Sequence[dict[str, Any]]) -> str:
     return ", ".join([str(kind), *(f"{n} = {_short(table[n])}" for n in differ)])
 
 
-def _means(repeated: Sequence[_Repeated]) -> list[Any]:
+def _means(study: str, repeated: Sequence[Repeated]) -> list[Any]:
     """Mean, its 95 % interval and the standard deviation of metrics over seeds."""
     found = []
     for group in repeated:
         for metric in _keys(list(group.seeds.values())):
             values = [m[metric] for m in group.seeds.values() if metric in m]
-            if len(values) > 1:
-                interval = t_interval(values)
-                found.append((group.name, metric, len(values), interval, stdev(values)))
+            spread = (t_interval(values), stdev(values)) if len(values) > 1 else (None, None)
+            found.append((study, group.name, metric, len(values), fmean(values), *spread))
     return found
 
 
-def _differences(repeated: Sequence[_Repeated]) -> list[dict[str, Any]]:
+def _differences(study: str, repeated: Sequence[Repeated]) -> list[dict[str, Any]]:
     """For each metric, pairs of configurations over the seeds that all of them have.
 
     The mean difference with its 95 % interval, and Wilcoxon's p with Holm's correction; of three or
@@ -133,7 +141,8 @@ def _differences(repeated: Sequence[_Repeated]) -> list[dict[str, Any]]:
             for pair in wilcoxon_holm(table)
         ]
         test = friedman(table).p if len(repeated) > 2 else None
-        found.append({"metric": metric, "pairs": pairs, "friedman": test, "seeds": len(shared)})
+        of = {"study": study, "metric": metric, "seeds": len(shared)}
+        found.append(of | {"pairs": pairs, "friedman": test})
     return found
 
 

@@ -29,6 +29,7 @@ from solera.serve.coordinator.web.forms import about, job_file, learners, parame
 from solera.serve.coordinator.web.health import Health
 from solera.serve.coordinator.web.judged import judged
 from solera.serve.coordinator.web.live import MOST, Live
+from solera.serve.coordinator.web.studies import studies
 from solera.serve.coordinator.web.visitors import (
     COOKIE,
     SECONDS,
@@ -240,10 +241,12 @@ class Site:
         chosen = [jobs[key[4:]] for key in given if key[:4] == "job." and key[4:] in jobs][
             :MOST_JOBS
         ]
-        found = compare(self.coordinator, chosen) if chosen else {"lines": [], "curves": []}
+        there = studies(self.coordinator.studies, name)
+        looked_at = {study: there[study] for study in there if f"study.{study}" in given}
+        found = compare(self.coordinator, chosen, looked_at)
         return _page(
             visitor, "compare.html", name=name, all=list(jobs.values()), most=MOST_JOBS,
-            chosen=[job.id for job in chosen],
+            chosen=[job.id for job in chosen], studies=list(there), looked_at=list(looked_at),
             curves_json=views.safe_json(found["curves"]), **found,
         )  # fmt: skip
 
