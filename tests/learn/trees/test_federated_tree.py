@@ -109,6 +109,15 @@ def test_a_budget_of_one_rule_and_a_report_of_the_rest():
     assert len(np.unique(model.predict(X))) == 1
 
 
+def test_rules_that_do_not_overlap_are_an_error_that_names_the_limit():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = np.digitize(X[:, 0] + X[:, 1] * X[:, 2], [-1, 0, 1])
+    fed = so.simulate(X, y, clients=4, partition=so.Dirichlet(0.6), seed=4)
+    with pytest.raises(so.errors.UsageError, match="max_rules = 1"):
+        so.FederatedTree(max_rules=1).fit(fed)
+
+
 def test_calibration_is_the_share_of_all_clients_rows():
     fed, X, y = numeric(clients=5)
     model = so.FederatedTree().fit(fed)

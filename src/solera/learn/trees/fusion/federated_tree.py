@@ -246,6 +246,11 @@ class FederatedTree(SingleTree):
                 partial = fold.merge(partial, fold.lift(Reply(client, {"tree": tree.to_payload()})))
         merged = fold.result(partial)
         rules: RuleSet = merged["rules"]
+        if not len(rules):
+            raise UsageError(
+                f"no rule is left: those of the trees do not overlap, as few as max_rules = "
+                f"{self.max_rules} kept while merging; keep more"
+            )
         expected = rules.expected_rows()
         if self.on_overlap == "relax":
             rules, expected = rules.relaxed(expected)
