@@ -65,7 +65,7 @@ def test_every_option_of_the_commands_can_be_written_in_the_file():
 
     for command, settings, but in (
         (serve, CoordinatorSettings, {"config"}),
-        (join, AgentSettings, {"config", "token", "dry_run", "once"}),
+        (join, AgentSettings, {"config", "context", "token", "dry_run", "once"}),
     ):
         options = set(inspect.signature(command).parameters) - but
         assert options == {field.name for field in fields(settings)}
