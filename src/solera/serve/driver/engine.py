@@ -38,6 +38,7 @@ from solera.serve import wire
 from solera.serve.connection import Connection
 from solera.serve.description import Description, learner_table
 from solera.serve.driver.agreed_rows import AgreedRows
+from solera.serve.driver.downloads import frames_of
 from solera.serve.driver.published import fetch, publish
 from solera.serve.driver.signatures import Signatures
 from solera.serve.driver.told import Told
@@ -212,16 +213,18 @@ class HttpEngine:
     ) -> tuple[Batch, list[Failure]]:
         answered, payloads, sizes = [], [], []
         failures: list[Failure] = []
-        for client in clients.tolist():
-            reply = replies.get(self.active[client])
+        theirs = [replies.get(self.active[client]) for client in clients.tolist()]
+        frames = frames_of(self.connection, theirs)
+        for client, reply, frame in zip(clients.tolist(), theirs, frames, strict=True):
             if reply is None:
                 failures.append(Failure(client, "late", "no reply before the ask was closed"))
-            elif reply.status != "ok" or reply.digest is None:
+            elif frame is None:
                 kind = _KINDS.get(reply.status, "failed")
                 failures.append(Failure(client, kind, reply.reason))
             else:
                 try:
-                    frame = self.connection.download(reply.digest, reply.frame)
+                    if isinstance(frame, PayloadError):
+                        raise frame
                     payloads.append(decode(frame))
                 except PayloadError as error:
                     failures.append(Failure(client, "corrupt", error.message))
