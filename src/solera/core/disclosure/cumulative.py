@@ -166,9 +166,7 @@ def _intervals(values: FloatArray, least: int, persons: Persons) -> Intervals:
         first, last, begin, bits, furthest = waiting.pop()
         many = _enough(of, first, last, 3 * least - 2)  # then `least` of them are inside
         if many:
-            beyond = furthest > begin + (1 << bits)
             begin, bits = _narrowest(place[first:last], begin, bits)
-            furthest = furthest if beyond else begin + (1 << bits)
         border = begin + (1 << bits >> 1)
         middle = first + int(np.searchsorted(place[first:last], border))
         left, right = _enough(of, first, middle, least), _enough(of, middle, last, least)
