@@ -102,6 +102,7 @@ class Noised(Release):
         self.kind = release.kind  # type: ignore[misc]
         self.says = release.says  # type: ignore[misc]
         self.about_rows = release.about_rows  # type: ignore[misc]
+        self.tells_rows = release.tells_rows
 
     def judge(self, leaving: Leaving) -> Any:
         limits = leaving.limits
