@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.gate.measure import REFUSED, Hostile, Owner, table
-from tests.gate.test_hostile_driver import rows_of
+from tests.gate.test_hostile_driver import attack, rows_of
 
 import solera as so
 from solera.core.component import describe_fitted
@@ -135,15 +135,6 @@ def test_whole_trees_and_gradients_leave_under_trusted_alone(learner):
     assert np.array_equal(trusted.outputs(X), plain.outputs(X))
 
 
-def test_boosting_with_noise_learns_under_a_budget():
-    rows, y, rows_test, y_test = so.datasets.adult()
-    dp = so.DP(epsilon=8.0, delta=1e-5, level="record")
-    limits = replace(find_limits("training"), budget=(20.0, 1e-5))  # a client alone has more noise
-    learner = so.FedHistGBDT(rounds=5, max_depth=3, bins=8, lr=0.5, l2=1.0, dp=dp)
-    fed = so.simulate(rows[:8000], y[:8000], clients=4, seed=0, policy=limits)
-    assert learner.fit(fed).score(rows_test, y_test) > 0.78
-
-
 def test_trees_do_not_leave_under_policies_of_statistics():
     for policy in ("statistics", "evaluation"):
         fed = so.simulate(X, Y, clients=1, policy=policy)
@@ -241,6 +232,43 @@ def test_more_counts_than_an_ask_may_have_are_refused(monkeypatch):
     assert "too many" in owner.why
 
 
+def of_persons(rows: Any, y: Any, persons: Any, schema: Schema) -> Owner:
+    """An owner who counts persons; ``persons`` says whose row each row is."""
+    data = table(rows, y, schema)
+    kept = data.segments(np.array([0]), "train")[0].X[:, 0]
+    whose = dict(zip(rows[:, 0].tolist(), persons.tolist(), strict=True))
+    data.persons = np.array([whose[value] for value in kept.tolist()])
+    return Owner(data, replace(find_limits("training"), unit="person"))
+
+
+def hostile_to_persons() -> Hostile:
+    """The driver of a table of 40 persons with two rows each, near each other."""
+    rows, y, schema = rows_of("classes", 1)
+    rows, y, persons = np.tile(rows, (2, 1)), np.tile(y, 2), np.tile(np.arange(len(rows)), 2)
+    rows[len(rows) // 2 :, 0] += 1e-3
+    hostile = Hostile(rows, y, "training", schema, rows=[])
+    hostile.whole = of_persons(rows, y, persons, schema)
+    hostile.without = [
+        of_persons(rows[persons != p], y[persons != p], persons[persons != p], schema)
+        for p in np.unique(persons)
+    ]
+    asks_at_nodes(hostile, rows[::2], 1, asks=4)
+    return hostile
+
+
+def test_counts_at_nodes_are_of_persons_where_the_owner_counts_these():
+    hostile = hostile_to_persons()
+    assert hostile.whole.gate.memory.sets.sizes.max() <= 40
+    assert hostile.leak().rows >= 5 - 1e-6
+
+
+def test_rows_of_persons_that_count_as_rows_tell_of_few_persons(monkeypatch):
+    monkeypatch.setattr(
+        "solera.core.disclosure.evidence.Persons.first_rows", lambda self, rows: np.ones(rows, bool)
+    )
+    assert hostile_to_persons().leak().rows < 5
+
+
 def histograms_before_and_after(hostile: Hostile) -> None:
     """Nodes that differ by a row, and a leaf of one row whose value changes its score alone."""
     booster = Booster()
@@ -256,6 +284,11 @@ def test_histograms_without_noise_do_not_leave(budget):
     hostile = Hostile(X, Y, replace(find_limits("training"), budget=budget), SCHEMA, rows=[])
     histograms_before_and_after(hostile)
     assert (hostile.asks, hostile.answers) == (7, [])
+
+
+def test_trees_that_nobody_judges_fail_the_hostile_driver(unjudged):
+    with pytest.raises(AssertionError, match="rows, ask"):
+        attack("trees.grow", "classes", ["training"], payloads=2, seed=0)
 
 
 def test_histograms_that_nobody_judges_tell_the_row(unjudged):

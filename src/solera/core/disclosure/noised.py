@@ -104,6 +104,10 @@ class Noised(Release):
         self.about_rows = release.about_rows  # type: ignore[misc]
         self.tells_rows = release.tells_rows
 
+    def can_leave(self, limits: ReleaseLimits) -> bool:
+        counted = self.kind in limits.allows and limits.budget is not None
+        return counted or self.inside.can_leave(limits)
+
     def judge(self, leaving: Leaving) -> Any:
         limits = leaving.limits
         if not wants_noise(leaving.ask):

@@ -325,7 +325,7 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
 
 
 def _state_of(ask: Mapping[str, Any]) -> str:
-    """Where a client keeps its rows: with noise they are its own, else perhaps those of groups."""
+    """Where a client keeps its rows: with noise gradients are kept as they are, else rounded."""
     return f"{STATE}.noised" if "privacy" in ask else STATE
 
 
