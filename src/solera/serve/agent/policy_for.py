@@ -23,6 +23,10 @@ from solera.serve.description import Description
 def policy_for(job: Description) -> str:
     """A policy, as TOML, that allows what this job asks and nothing else."""
     lines = [f"# Just enough for job {job.job!r} of {job.owner or 'nobody named'!r}."]
+    if any(map(_adds_noise, job.plan)):
+        lines.append(
+            "# It adds noise: name epsilon and delta under [privacy], the budget of the rows."
+        )
     lines.append(f"policy = {_toml(strictest_policy(job.plan))}")
     for entry in job.plan:
         lines += ["", "[[task]]", *_task_lines(entry)]
@@ -43,14 +47,17 @@ def strictest_policy(plan: Plan) -> str:
 
 def _kept_back(entry: PlannedTask, limits: ReleaseLimits) -> list[str]:
     """Why releases of a task do not leave under such limits, whatever the rows are."""
-    found = []
-    noised = any(name.partition(".")[0] == "privacy" for name in entry.where)
+    found, noised = [], _adds_noise(entry)
     for release in _releases(entry.task) or ():
         if release.kind not in limits.allows:
             found.append(f"releases {release.says}: this may not leave")
         elif release.tells_rows and not noised and not limits.trusted:
             found.append(f'releases {release.says}: without noise, this needs policy = "trusted"')
     return found
+
+
+def _adds_noise(entry: PlannedTask) -> bool:
+    return any(name.partition(".")[0] == "privacy" for name in entry.where)
 
 
 def _releases(task: str) -> Sequence[Release] | None:
@@ -89,6 +96,8 @@ def _toml(value: Any) -> str:
 def missing(policy: Policy, job: Description) -> list[str]:
     """Everything that the policy would refuse of what a job asks, in words."""
     found = []
+    if any(map(_adds_noise, job.plan)) and policy.limits.budget is None:
+        found.append("the job adds noise, and the policy has no budget for that: [privacy]")
     for entry in job.plan:
         releases = _releases(entry.task)
         if releases is None:
