@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.errors import DataError, Refusal
+from solera.learn.trees.compiled import compiled
+from solera.learn.trees.tree import starts_of
 
 Cells = NDArray[np.int32]
 _MOST = np.iinfo(np.int32).max
@@ -31,6 +33,12 @@ def move(cells: Cells, at: IntArray, splits: IntArray, starts: IntArray) -> IntA
     if not steps:
         return at
     column, offset, following = _next_nodes(splits, starts)
+    loops = compiled(cells.size)
+    if loops is not None:
+        reached = np.empty(len(at), dtype=np.int64)
+        if not loops.follow(cells, at, steps, column, offset, following, reached):
+            raise DataError("the splits of this ask are not those of these rows")
+        return reached
     if not at.any():  # all rows look at the same column
         at = following.take(cells[:, column[0]] + offset[0])
         steps -= 1
@@ -75,6 +83,10 @@ def _steps(splits: IntArray) -> int:
     return steps
 
 
+def _other_cells(total: int) -> DataError:
+    return DataError(f"the ask knows {total:,} cells, these rows have others")
+
+
 _longest = np.ones(0)
 
 
@@ -99,9 +111,16 @@ def add_up(
         raise Refusal(f"{len(wanted):,} nodes by {total:,} cells are too many for one ask")
     shape = (len(sizes), len(wanted), total, values.shape[1])
     height, width = shape[0] * shape[1] * total, cells.shape[1]
-    kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64
-    place: Array = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
+    place: Array = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1)
     place[wanted] = np.arange(len(wanted)) * total
+    loops = compiled(cells.size)
+    if loops is not None and values.shape[1] in (2, 3):
+        summed = np.zeros((height, values.shape[1]))
+        if not loops.add(cells, at, starts_of(sizes), place, total, values, summed):
+            raise _other_cells(total)
+        return summed.reshape(shape)
+    kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64
+    place = place.astype(kind, copy=False)
     first = place.take(at)
     here = np.flatnonzero(first >= 0)
     if len(here) < len(at):
@@ -115,7 +134,7 @@ def add_up(
     index = index.ravel()
     highest = index.view(f"u{index.itemsize}").max(initial=0)
     if highest >= height:  # the product does not look where it writes
-        raise DataError(f"the ask knows {total:,} cells, these rows have others")
+        raise _other_cells(total)
     ends = np.arange(0, index.size + 1, width, dtype=kind)
     from scipy.sparse import csc_array  # imported here: most programs sum no bins
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from solera.core.clients import FloatArray, IntArray
 from solera.learn.trees.boosting.histograms import HistBins, Units
+from solera.learn.trees.compiled import Loops, compiled
 from solera.learn.trees.tree import TreeBuilder
 
 _LEAST_HESSIAN = 1e-3
@@ -97,6 +98,9 @@ class GrowingTree:
         Splits are columns, cells and whether missing values go left: 3 × nodes. Of equal ones the
         first is that of the lower cell with missing values to the right.
         """
+        loops = compiled(len(self.starts) << self.units.rows)
+        if loops is not None and hist.dtype == np.float64:
+            return self._best_by(loops, hist, totals, wholes)
         cell, sums = self._candidates(hist, totals)
         left = self.units.unpacked(sums)
         gains = self._gain(left, wholes)
@@ -110,6 +114,22 @@ class GrowingTree:
         divided = np.flatnonzero(gain > 0)
         splits = np.stack([column, cell, missing_left])[:, divided]
         return divided, splits, chosen[:, divided]
+
+    def _best_by(
+        self, loops: Loops, hist: FloatArray, totals: FloatArray, wholes: FloatArray
+    ) -> tuple[IntArray, IntArray, FloatArray]:
+        """The same with a compiled loop."""
+        unit = 2.0**self.units.rows if self.units.packed else 0.0
+        l2, _, fewest = self.limits
+        splits, left = np.zeros((3, len(hist)), dtype=np.int64), np.zeros((3, len(hist)))
+        gains = np.empty(len(hist))
+        limits = (unit, fewest, self._least_hessian(), l2 / self.h_unit)
+        loops.best_splits(hist, self.starts, totals, wholes, *limits, splits, left, gains)
+        divided = np.flatnonzero(gains - self._weight(wholes[0], wholes[1]) > 0)
+        return divided, splits[:, divided], left[:, divided]
+
+    def _least_hessian(self) -> int:
+        return math.ceil(_LEAST_HESSIAN / self.h_unit)
 
     def _candidates(self, hist: IntArray, totals: IntArray) -> tuple[IntArray, IntArray]:
         """The last cell to the left of every split to choose from, and what goes left.
@@ -134,7 +154,7 @@ class GrowingTree:
     def _gain(self, left: Sequence[IntArray], totals: IntArray) -> FloatArray:
         """What both sides of every split weigh, where both are large enough."""
         rows, all_g, all_h, all_rows = left[2], *totals[:, :, None]
-        fewest, least = self.limits.min_rows, math.ceil(_LEAST_HESSIAN / self.h_unit)
+        fewest, least = self.limits.min_rows, self._least_hessian()
         good = rows >= fewest
         good &= rows <= all_rows - fewest
         good &= left[1] >= least
