@@ -22,23 +22,30 @@ MOST_SUMS = 1 << 28
 """The most sums by node and cell that a client makes for one ask."""
 
 
-def move(cells: Cells, at: IntArray, splits: IntArray, starts: IntArray) -> IntArray:
+def move(
+    cells: Cells, at: IntArray, splits: IntArray, starts: IntArray, out: IntArray | None = None
+) -> IntArray:
     """The nodes that rows at the nodes ``at`` reach down the splits of a tree.
 
     ``splits`` has a column for every node: the column to look at (−1 for none), the last cell that
     goes left, whether missing values go left, and the left child, before the right one. Column j
-    owns the cells from ``starts[j]`` on, its last one for missing values.
+    owns the cells from ``starts[j]`` on, its last one for missing values. They are written to
+    ``out`` where it is given.
     """
+    reached = np.empty_like(at) if out is None else out
+    loops = compiled(cells.size)
+    if loops is None:
+        reached[:] = _moved(cells, at, splits, starts)
+    elif not loops.follow(cells, at, splits, starts, reached):
+        raise DataError("the splits of this ask are not those of these rows")
+    return reached
+
+
+def _moved(cells: Cells, at: IntArray, splits: IntArray, starts: IntArray) -> IntArray:
     steps = _steps(splits)
     if not steps:
         return at
     column, offset, following = _next_nodes(splits, starts)
-    loops = compiled(cells.size)
-    if loops is not None:
-        reached = np.empty(len(at), dtype=np.int64)
-        if not loops.follow(cells, at, steps, column, offset, following, reached):
-            raise DataError("the splits of this ask are not those of these rows")
-        return reached
     if not at.any():  # all rows look at the same column
         at = following.take(cells[:, column[0]] + offset[0])
         steps -= 1
