@@ -1,7 +1,7 @@
 """The published studies at full size, in parts that many processes share and that outlive them.
 
-A part is one run of a study: a method on a set with a seed, a fold of a cell, a noise multiplier,
-or a whole short study. Its result is a file of the folder; what is there is not computed again, so
+A part is one run of a study: a method on a set with a seed, a cell, a repeat with a noise
+multiplier, or a whole short study. Its result is a file of the folder; what is there is not computed again, so
 that a run which was stopped, or ran on another machine, goes on.
 
     python full_sizes.py work FOLDER --gpu 6 --labels 6 --trees 4 --seconds 560
@@ -91,9 +91,8 @@ def selection_parts() -> Iterator[Part]:
 
 
 def tree_parts() -> Iterator[Part]:
-    for fold in range(trees.FOLDS):
-        for cell in trees.cells(full=True):
-            yield Part("trees", (*cell, fold))
+    for cell in trees.cells(full=True):
+        yield Part("trees", tuple(cell))
 
 
 def dp_parts() -> Iterator[Part]:
@@ -130,8 +129,7 @@ def compute(part: Part, folder: Path) -> Any:
         (setting,) = [each for each in selection_performance.SETTINGS if each.name == name]
         return selection_performance._one(setting, *rest, full=True)
     if part.study == "trees":
-        *cell, fold = part.key
-        return trees.one_fold(trees.Cell(*cell), fold, 0)
+        return trees.measure(trees.Cell(*part.key))
     if part.study == "dp":
         name, noise, seed = part.key
         return dp.one_fit(images(), name, noise, seed, 10)
@@ -150,7 +148,7 @@ LANES = ("gpu", "labels", "trees")
 
 
 def order(lane: str) -> list[Part]:
-    """What a process takes first: networks with images on a GPU; low seeds and folds first."""
+    """What a process takes first: networks with images on a GPU; low seeds first."""
     parts = everything()
     whole = {name: parts[name][0] for name in WHOLE}
     if lane == "gpu":
@@ -248,7 +246,7 @@ def report(folder: Path, study: str) -> None:
     replaced: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "multilabel": (multilabel, "one_method", lambda data, seed, method, *_:
                        kept(Part("multilabel", (names[data], seed, method)))),
-        "trees": (trees, "one_fold", lambda cell, fold, _: kept(Part("trees", (*cell, fold)))),
+        "trees": (trees, "measure", lambda cell, **_: kept(Part("trees", tuple(cell)))),
         "dp": (dp, "one_fit", lambda _, name, noise, seed, __:
                kept(Part("dp", (name, noise, seed)))),
         "selection-performance": (selection_performance, "_one", lambda setting, *rest:

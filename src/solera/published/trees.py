@@ -209,7 +209,11 @@ def summary(found: Row) -> str:
 
 def measure(cell: Cell, *, folds: int = FOLDS, seed: int = 0) -> Row:
     """One cell: the means over folds, then clients, of every kind of tree."""
-    by_fold = [one_fold(cell, fold, seed) for fold in range(folds)]
+    dataset = datasets.load(cell.data)
+    X, y = dataset.all
+    rule: Partition = IID() if cell.partition == "IID" else QuantitySkew(1.0, min_rows=5)
+    assignment = rule.assign(len(X), y, X=X, clients=cell.clients, seed=seed)
+    by_fold = [_one_fold(cell, dataset, assignment, fold, seed) for fold in range(folds)]
     found: Row = {"cell": cell, "folds": folds, "who": list(by_fold[0])}
     for who in by_fold[0]:
         scores = np.stack([scores[who] for scores in by_fold], axis=1)
@@ -219,12 +223,10 @@ def measure(cell: Cell, *, folds: int = FOLDS, seed: int = 0) -> Row:
     return found
 
 
-def one_fold(cell: Cell, fold: int, seed: int) -> dict[str, FloatArray]:
+def _one_fold(
+    cell: Cell, dataset: Dataset, assignment: Assignment, fold: int, seed: int
+) -> dict[str, FloatArray]:
     """Clients × metrics of every kind of tree on the clients' test rows; NaN without rows."""
-    dataset = datasets.load(cell.data)
-    X, y = dataset.all
-    rule: Partition = IID() if cell.partition == "IID" else QuantitySkew(1.0, min_rows=5)
-    assignment = rule.assign(len(X), y, X=X, clients=cell.clients, seed=seed)
     data = fold_data(dataset, assignment, fold)
     federation = simulate(data, seed=seed)
     bins = FedBins(BINS).fit(federation) if cell.kind == "id3" else None
