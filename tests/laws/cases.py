@@ -390,6 +390,11 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
             lambda: so.Pipeline(so.FedBins(3), so.FederatedTree("id3", filter=50.0)),
             ("classes",),
         ),
+        (
+            "counts",
+            lambda: so.Pipeline(so.FedBins(3), so.FederatedTree(max_depth=2, by_counts=True)),
+            ("classes",),
+        ),
     ],
     so.FedID3: [
         ("", lambda: so.Pipeline(so.FedBins(3), so.FedID3()), ("classes",)),
