@@ -1,8 +1,8 @@
 """The published studies at full size, in parts that many processes share and that outlive them.
 
 A part is one run of a study: a method on a set with a seed, a cell, a repeat with a noise
-multiplier, or a whole short study. Its result is a file of the folder; what is there is not computed again, so
-that a run which was stopped, or ran on another machine, goes on.
+multiplier, or a whole short study. Its result is a file of the folder; what is there is not
+computed again, so that a run which was stopped, or ran on another machine, goes on.
 
     python full_sizes.py work FOLDER --gpu 6 --labels 6 --trees 4 --seconds 560
     python full_sizes.py left FOLDER
