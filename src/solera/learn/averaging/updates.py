@@ -31,6 +31,8 @@ from solera.learn.averaging.training.lazy_updates import LazyUpdates
 from solera.learn.averaging.training.tile_threads import in_threads
 from solera.privacy.dp.randomness import Randomness, protecting
 
+_MANY = 1 << 22
+"""Numbers of updates that threads fold sooner than one alone: some milliseconds of it."""
 Parts = dict[str, Any]
 """The entries of an update: tensors at a client, arrays at the coordinator."""
 _RESIDUAL = "update_residual"
@@ -351,8 +353,9 @@ class UpdateMean(Aggregation):
             # Each sum that leaves the GPU costs more than all additions there.
             return [self.fold(batch), *[None] * (len(bounds) - 2)]
         if isinstance(replies, LazyUpdates):
+            small = len(batch) * replies.kind[0] < _MANY
             ends = pairwise(bounds)
-            return in_threads(lambda block: self.fold(batch.between(*block)), ends)
+            return in_threads(lambda block: self.fold(batch.between(*block)), ends, small=small)
         return super().fold_blocks(batch, bounds)
 
     def finish(self, partial: Any) -> Any:
