@@ -19,6 +19,7 @@ SHOWS = {
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
+    "full_sizes": r"leakage: 1 of 1 parts",
     "gate": r"no-op, 10 clients .* in the gate\n(.*\n)*no-op round of 2 real agents",
     "gpu": r"W3 logistic +float32 +\d",
     "growth": r"FedAvg +rows .* exponent",
@@ -53,6 +54,7 @@ NEEDS = {
     "cores": ("torch",),
     "files": ("pyarrow",),
     "flower": ("torch", "fastapi", "httpx"),
+    "full_sizes": ("torch", "cryptography"),
     "gate": ("torch", "fastapi", "httpx"),
     "pages": ("fastapi", "httpx", "argon2"),
     "gpu": ("torch",),
@@ -69,7 +71,7 @@ NEEDS = {
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
-SLOW = {"flower", "ray", ("coordinator", "looks"), ("coordinator", "workers")}
+SLOW = {"flower", "full_sizes", "ray", ("coordinator", "looks"), ("coordinator", "workers")}
 """What takes long to start."""
 
 
