@@ -32,6 +32,7 @@ from solera.core.release import Facts
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.base import Learner
+from solera.serve import connection
 from solera.serve.agent.agent import Agent
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.worker import Worker
@@ -185,6 +186,7 @@ def arm(step: Step, died: Callable[[], None]) -> None:
 
 def live(role: str, step: str | None, diary: Path, arguments: Sequence[Any]) -> None:
     """A process from its beginning to its end; what it says goes to a file beside the diary."""
+    connection.LONGEST_PAUSE = 0.1  # who is away comes back at once
     said = os.open(diary.with_name(f"{role}.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(said, 2)
     if step is not None:
