@@ -14,8 +14,8 @@ SECONDS = 900
 MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"}
 """Files that benchmarks import."""
 SHOWS = {
-    "before_after": r"W3 .*\d\.\d+ \[",
-    "energy": r"2 workers: tasks of \d+ cells",
+    "before_after": r"heonn .*\d\.\d+ \[",
+    "energy": r"1 workers: tasks of \d+ cells",
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",
     "files": r"processes +\d.* \d+\n",
