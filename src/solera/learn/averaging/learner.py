@@ -54,7 +54,8 @@ from solera.learn.averaging.training.devices import check_precision, find_device
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
-from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
+from solera.learn.averaging.update_mean import UpdateMean
+from solera.learn.averaging.updates import UpdateStep, check_steps
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import epsilon_so_far
 from solera.robust.rules import Rule
