@@ -39,6 +39,7 @@ from solera.serve.agent.worker import Worker
 from solera.serve.coordinator.run import serve
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.driver import engine as http
+from solera.serve.driver.driven import connect
 
 WIDTH = 150_000
 """Numbers in an ask and in a reply: more than 1 MB, two pieces of an upload."""
@@ -216,7 +217,7 @@ def work(folder: str, rows: str, policy: str) -> None:
 def drive(url: str, token: str, ca: str, job: str, rounds: int, often: bool, out: str) -> None:
     """Learn, and write the model's bytes to a file; ``often`` keeps the state after every round."""
     http.SAVE_SECONDS = 0.0 if often else 3600.0
-    federation = http.connect(url, federation="cardio", token=token, ca=ca, job=job, seed=3)
+    federation = connect(url, federation="cardio", token=token, ca=ca, job=job, seed=3)
     model = Walk(rounds=rounds).fit(federation)
     write_file(Path(out), encode(describe_fitted(model)), 0o600, overwrite=True)
 

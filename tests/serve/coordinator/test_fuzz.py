@@ -27,7 +27,7 @@ from solera.serve.connection import Connection  # noqa: E402
 from solera.serve.coordinator.app import create_app  # noqa: E402
 from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
-from solera.serve.driver.engine import connect  # noqa: E402
+from solera.serve.driver.driven import connect  # noqa: E402
 from solera.serve.identity import (  # noqa: E402
     Identity,
     ask_digest,
@@ -295,7 +295,7 @@ def _sound(payload):
 def test_odd_replies_never_reach_an_aggregate(tmp_path, monkeypatch):
     world = World(tmp_path)
     connection = Answered(world)
-    monkeypatch.setattr("solera.serve.driver.engine.Connection", lambda *_, **__: connection)
+    monkeypatch.setattr("solera.serve.driver.driven.Connection", lambda *_, **__: connection)
     federation = connect("http://127.0.0.1", federation="cardio", token=TOKEN, job="fuzz")
     connection.frames = {0: HONEST}
     alone = encode(federation.ask("linear.train", ASKED, to=[0]).fold(Mean("rows")))
