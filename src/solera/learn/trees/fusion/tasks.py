@@ -20,7 +20,7 @@ from solera.core.clients import (
 )
 from solera.core.constraints import Count
 from solera.core.disclosure.declared import LONGEST, Classes, Shape
-from solera.core.disclosure.groups import Trees
+from solera.core.disclosure.trees import Trees
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
 from solera.core.task import task
