@@ -22,6 +22,7 @@ from solera.learn.averaging.updates import Parts, UpdateStep, unpack_update
 _MANY = 1 << 22
 """Numbers of updates that threads fold sooner than one alone: some milliseconds of it."""
 
+
 class UpdateMean(Aggregation):
     """The weighted mean of updates, unpacked; the numbers ``entries`` but ``rows`` beside it.
 
