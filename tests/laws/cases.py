@@ -21,7 +21,7 @@ from solera.core.schema import Feature, Schema, infer_target
 from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
-from solera.learn.averaging.updates import UpdateMean
+from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
