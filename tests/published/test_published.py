@@ -179,7 +179,16 @@ def test_every_study_says_in_one_line_what_differs(study: ModuleType) -> None:
 def test_rows() -> None:
     cell = theses.table("001", "Table 6.1").cell("MNIST, AFL", "accuracy")
     whole = row("a", cell, 0.95, form=".2f")
-    assert tables.cells(whole) == ["a", "001 Table 6.1", AS_PUBLISHED, "0.95", "0.95", "+0.00", "", ""]
+    assert tables.cells(whole) == [
+        "a",
+        "001 Table 6.1",
+        AS_PUBLISHED,
+        "0.95",
+        "0.95",
+        "+0.00",
+        "",
+        "",
+    ]
     beyond = row("b", None, 2.0, protocol=OURS)
     assert tables.cells(beyond) == ["b", "–", OURS, "–", "2", "–", "", ""]
     assert tables.cells(row("c", cell, None, note="--full"))[4:] == ["–", "–", "", "--full"]
