@@ -77,15 +77,19 @@ class Scores:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Every metric: the middle of its range, but AUROC and ECE with rows of bins spread evenly.
+        """Every metric: the middle of its range, or that of rows spread evenly over merged bins.
 
-        The rows of a bin lie on either side of each other, as ties do, and amid it.
+        The AUROC counts rows of one bin as ties, and for the ECE they lie amid it.
         """
-        found = {name: (low + high) / 2 for name, (low, high) in self.ranges().items()}
+        ranges = self.ranges()
+        found = {name: (low + high) / 2 for name, (low, high) in ranges.items()}
         if "ece" in found:
             known = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
             spread = (self._spread(i) for i in known)
             found["auroc"] = float(np.mean([_pairs(rows, rows) for rows in spread]))
+            if (self.high != self.low).any():
+                areas = [self._average_precision(i) for i in known]
+                found["auprc"] = float(np.clip(np.mean(areas), *ranges["auprc"]))
             found["ece"] = float(np.mean([self._calibration_error(i)[0] for i in known]))
         return found
 
@@ -192,6 +196,10 @@ class Scores:
         true, false = np.cumsum(positives), np.cumsum(negatives)
         some = true + false > 0
         return true[some] / (true + false)[some], true[some] / true[-1]
+
+    def _average_precision(self, i: int) -> float:
+        precision, recall = self.precision_recall(i)
+        return float((precision * np.diff(recall, prepend=0.0)).sum())
 
     def calibration(self, i: int = 0, level: float = 0.95) -> dict[str, Any]:
         """Of ten equal bins: ``rows``, mean ``score``, ``share`` of positives and its band.

@@ -285,8 +285,9 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
     noised = "privacy" in ask
     scores, at, summed = _kept(group.states, sizes, number, ask)
     if ask["splits"]:
-        moved = zip(at, ask["splits"], strict=True)
-        at = np.stack([move(cells, nodes, splits, ask["starts"]) for nodes, splits in moved])
+        before, at = at, np.empty_like(at)
+        for nodes, splits, reached in zip(before, ask["splits"], at, strict=True):
+            move(cells, nodes, splits, ask["starts"], out=reached)
     reply: dict[str, Any] = {}
     bounds = starts_of(sizes)
     if level == 0:
@@ -376,7 +377,7 @@ def catch_up(client: Client, ask: Any) -> dict[str, Any]:
         for k in range(len(scores)):
             if values is not None:
                 scores[k] += values[k].take(at[k])
-            at[k] = move(rows.X, np.zeros_like(at[k]), splits[k], ask["starts"])
+            move(rows.X, np.zeros_like(at[k]), splits[k], ask["starts"], out=at[k])
     parts = {"scores": scores, "at": at, "summed": np.zeros((*scores.shape, 2))}
     client.state[_state_of(ask)] = {"ask": ask["after"], **parts}
     return {}
