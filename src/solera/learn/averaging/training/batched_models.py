@@ -388,7 +388,7 @@ def forward(
             own = {name: value.bfloat16() for name, value in own.items()}
             x = x if isinstance(layer, Embedding) else x.bfloat16()  # token numbers stay whole
         if training is not None:
-            training.moved = {}
+            training.moved, training.tensor_cores = {}, precision != "float32"
         x = layer.forward_on_gpu(x, own, training) if on_gpu else layer.forward(x, own, training)
         if training is not None and training.moved:
             moved.update({f"{i}.{name}": value for name, value in training.moved.items()})
