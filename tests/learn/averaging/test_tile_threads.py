@@ -207,7 +207,8 @@ def test_scripted_steps_are_the_plain_ones_to_the_bit(loss, activation):
         assert torch.equal(plain, scripted)
 
 
-def test_many_steps_are_one_call_where_clients_are_alike(monkeypatch):
+@pytest.mark.parametrize("hidden", [20, 64], ids=["narrow", "low rank"])
+def test_many_steps_are_one_call_where_clients_are_alike(hidden, monkeypatch):
     """And the model is that of one step after the other."""
     dense, calls = batched_models.BatchedDense, []
     real = dense.step
@@ -215,7 +216,7 @@ def test_many_steps_are_one_call_where_clients_are_alike(monkeypatch):
 
     def fit():
         fed = so.simulate(X, Y, clients=24, seed=1)
-        learner = so.FedAvg(so.nn.mlp(40, 20, 2), rounds=2, batch_size=7, epochs=2).fit(fed)
+        learner = so.FedAvg(so.nn.mlp(40, hidden, 2), rounds=2, batch_size=7, epochs=2).fit(fed)
         return learner.weights_.tobytes(), str(learner.history_)
 
     together = fit()
