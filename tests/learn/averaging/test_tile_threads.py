@@ -207,6 +207,15 @@ def test_scripted_steps_are_the_plain_ones_to_the_bit(loss, activation):
         assert torch.equal(plain, scripted)
 
 
+def test_without_torchscript_steps_run_as_they_stand(monkeypatch):
+    def gone(steps):
+        raise RuntimeError("not in this version")
+
+    assert dense_steps.train_scripted is not dense_steps.train
+    monkeypatch.setattr(torch.jit, "script", gone)
+    assert dense_steps._scripted(dense_steps.train) is dense_steps.train
+
+
 @pytest.mark.parametrize("hidden", [20, 64], ids=["narrow", "low rank"])
 def test_many_steps_are_one_call_where_clients_are_alike(hidden, monkeypatch):
     """And the model is that of one step after the other."""

@@ -4,7 +4,8 @@ PyTorch gives up Python's lock in every operation, also where it only looks at n
 way. Threads that train tiles side by side then put each other to sleep and wake each other five
 times a step, which took them a third of their time. TorchScript runs the same operations in the
 same order, to the same bits, and gives the lock up once for many steps. PyTorch deprecates it for
-compilers that keep the lock or need one of C++; where it is gone, steps run as they stand here.
+compilers that keep the lock or need one of C++; where it does not work, steps run as they stand
+here.
 """
 
 from __future__ import annotations
@@ -154,11 +155,12 @@ def train_low_rank(
 
 
 def _scripted(steps: Any) -> Any:
-    if not hasattr(torch, "jit"):
-        return steps
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(steps)
+        warnings.simplefilter("ignore")
+        try:
+            return torch.jit.script(steps)
+        except (AttributeError, OSError, RuntimeError):  # OSError: this file is not at hand
+            return steps
 
 
 train_scripted = _scripted(train)
