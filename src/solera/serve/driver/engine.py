@@ -7,9 +7,11 @@ things in the same order and gets the stored replies back.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -188,9 +190,11 @@ class HttpEngine:
         path = f"/v1/jobs/{self.job}/asks/{self._sequence}"
         self._sequence += 1
         prepare = [step.description for step in ask.prepare]
+        payload, frame = self._carried(ask)
         new = wire.NewAsk.of(
             ask,
-            payload=self._upload(ask),
+            payload=payload,
+            frame=frame,
             prepare=self.connection.upload(encode(prepare)) if prepare else None,
             clients=[self.active[c] for c in ask.clients.tolist()],
             seconds=ask.deadline,
@@ -199,14 +203,18 @@ class HttpEngine:
         self.replayed = not told.get("new", True)
         return path, new
 
-    def _upload(self, ask: Ask) -> str | dict[int, str]:
-        if not isinstance(ask.payload, PerClient):
-            return self.connection.upload(encode(wire.covered(ask.payload, ask.cover)))
-        payloads = ask.payload.payloads
-        return {
-            self.active[c]: self.connection.upload(encode(wire.covered(payloads[c], ask.cover)))
-            for c in ask.clients.tolist()
-        }
+    def _carried(self, ask: Ask) -> tuple[str | dict[int, str], str | None]:
+        """The blobs of the payload, and a small one itself: it travels with the ask."""
+        if isinstance(ask.payload, PerClient):
+            payloads = ask.payload.payloads
+            return {
+                self.active[c]: self.connection.upload(encode(wire.covered(payloads[c], ask.cover)))
+                for c in ask.clients.tolist()
+            }, None
+        frame = encode(wire.covered(ask.payload, ask.cover))
+        if len(frame) > wire.INLINE:
+            return self.connection.upload(frame), None
+        return hashlib.sha256(frame).hexdigest(), b64encode(frame).decode()
 
     def _read(
         self, clients: IntArray, replies: Mapping[int, wire.Reply]

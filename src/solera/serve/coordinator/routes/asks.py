@@ -2,11 +2,11 @@
 
 import time
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
-from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.service import Coordinator, uploader
 from solera.serve.coordinator.store.events import INVALID, problem
 from solera.serve.coordinator.store.tables import ReplyRow
 from solera.serve.wire import (
@@ -30,13 +30,18 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
     driver, asker = [Depends(coordinator.driver)], [Depends(coordinator.asker)]
 
     @routes.put("/v1/jobs/{job}/asks/{sequence}", dependencies=asker)
-    def add_ask(job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
+    def add_ask(request: Request, job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
         """Ask clients of a job; the same again changes nothing."""
         payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
+        federation = store.job(job).federation
+        if isinstance(new.payload, str) and new.frame is not None:
+            owner, size = uploader(None, request), len(new.frame)
+            coordinator.make_room(owner, new.payload, size, size)
+            coordinator.keep(new.payload, new.frame)
+            coordinator.uploads.finish(owner, new.payload)
         coordinator.check_uploaded(*payloads, new.prepare)
         now = time.time()
         stored = store.add_ask(job, sequence, new, now)
-        federation = store.job(job).federation
         coordinator.notifier.notify(*((federation, client) for client in new.clients))
         return {"job": job, "sequence": sequence, "new": stored.created == now}
 
