@@ -1,8 +1,8 @@
 """The published studies at full size, in parts that many processes share and that outlive them.
 
 A part is one run of a study: a method on a set with a seed, a cell, a repeat with a noise
-multiplier, or a whole short study. Its result is a file of the folder; what is there is not computed again, so
-that a run which was stopped, or ran on another machine, goes on.
+multiplier, or a whole short study. Its result is a file of the folder; what is there is not
+computed again, so that a run which was stopped, or ran on another machine, goes on.
 
     python full_sizes.py work FOLDER --gpu 6 --labels 6 --trees 4 --seconds 560
     python full_sizes.py left FOLDER
@@ -18,6 +18,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import solera as so
+from sizes import TINY
 from solera.published import dp, multilabel, selection_performance, tables, trees
 from solera.published.rows import AS_PUBLISHED, OURS, quiet
 
@@ -103,6 +105,8 @@ def dp_parts() -> Iterator[Part]:
 
 
 def everything() -> dict[str, list[Part]]:
+    if TINY:
+        return {"leakage": [Part("leakage", ())]}
     found = {
         "multilabel": list(label_parts()),
         "trees": list(tree_parts()),
@@ -133,7 +137,7 @@ def compute(part: Part, folder: Path) -> Any:
     if part.study == "dp":
         name, noise, seed = part.key
         return dp.one_fit(images(), name, noise, seed, 10)
-    return tables.run_named(part.study, folder / part.study, full=True)
+    return tables.run_named(part.study, folder / part.study, full=not TINY)
 
 
 @cache
@@ -150,6 +154,8 @@ LANES = ("gpu", "labels", "trees")
 def order(lane: str) -> list[Part]:
     """What a process takes first: networks with images on a GPU; low seeds first."""
     parts = everything()
+    if TINY:
+        return parts["leakage"]
     whole = {name: parts[name][0] for name in WHOLE}
     if lane == "gpu":
         selection = parts["selection-performance"]
@@ -201,12 +207,13 @@ def work(folder: Path, lanes: list[str], seconds: float) -> None:
         claim.unlink()
     until = time.time() + seconds
     processes = []
+    tiny = ["--tiny"] if TINY else []
     for number, lane in enumerate(lanes):
         hidden = {} if lane == "gpu" else {"CUDA_VISIBLE_DEVICES": ""}
         told = (folder / f"{lane}{number}.log").open("a")
         processes.append(
             subprocess.Popen(
-                [sys.executable, __file__, "serve", str(folder), lane, str(until)],
+                [sys.executable, __file__, "serve", str(folder), lane, str(until), *tiny],
                 env={**os.environ, "OMP_NUM_THREADS": "1", **hidden},
                 stdout=told,
                 stderr=subprocess.STDOUT,
@@ -261,6 +268,10 @@ def report(folder: Path, study: str) -> None:
 
 
 def main() -> None:
+    if TINY and len(sys.argv) == 1:
+        with tempfile.TemporaryDirectory() as folder:
+            work(Path(folder), ["gpu"], 600)
+        return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["work", "serve", "left", "report"])
     parser.add_argument("folder", type=Path)

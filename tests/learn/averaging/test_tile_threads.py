@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import solera as so  # noqa: E402
 from solera.core.aggregation import blocks  # noqa: E402
 from solera.engines.threads import limited_threads  # noqa: E402
-from solera.learn.averaging import updates as folding  # noqa: E402
+from solera.learn.averaging import update_mean as folding  # noqa: E402
 from solera.learn.averaging.training import (  # noqa: E402
     batched,
     batched_models,
