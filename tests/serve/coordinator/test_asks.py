@@ -35,9 +35,9 @@ def put(tmp_path):
         app = create_app(store, blobs, token_hash(TOKEN), uploads=INLINE)
         with TestClient(app) as http:
 
-            def send(frame, *, payload=PAYLOAD, token=TOKEN, job="j"):
+            def send(frames, *, token=TOKEN, job="j", **change):
                 new = {"task": "data.flaws", "version": 1, "round": 0, "clients": [0, 1]}
-                new |= {"payload": hashlib.sha256(payload).hexdigest(), "frame": frame}
+                new |= {"payload": sha(PAYLOAD), "frames": frames, **change}
                 headers = {"Authorization": f"Bearer {token}"}
                 answer = http.put(f"/v1/jobs/{job}/asks/0", json=new, headers=headers)
                 kept = [path.read_bytes() for path in blobs.folder.glob("[0-9a-f][0-9a-f]/*")]
@@ -46,26 +46,45 @@ def put(tmp_path):
             yield send
 
 
-def text(frame):
-    return b64encode(frame).decode()
+def sha(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def frames(*blobs):
+    return {sha(blob): b64encode(blob).decode() for blob in blobs}
 
 
 def test_an_ask_and_its_payload_come_in_one_request(put):
-    assert put(text(PAYLOAD)) == (200, [PAYLOAD])
-    assert put(text(PAYLOAD)) == (200, [PAYLOAD]), "the same again changes nothing"
+    assert put(frames(PAYLOAD)) == (200, [PAYLOAD])
+    assert put(frames(PAYLOAD)) == (200, [PAYLOAD]), "the same again changes nothing"
 
 
-@pytest.mark.parametrize("frame", [None, "not base64", text(b"something else")])
-def test_an_ask_without_its_payload_is_refused(put, frame):
-    assert put(frame) == (400, [])
-    assert put(text(PAYLOAD))[0] == 200, "and is not stored"
+def test_so_do_payloads_of_single_clients_and_what_prepares_the_rows(put):
+    blobs = [b"to north", b"to south", b"prepared so"]
+    payload = {"0": sha(blobs[0]), "1": sha(blobs[1])}
+    status, kept = put(frames(*blobs), payload=payload, prepare=sha(blobs[2]))
+    assert (status, sorted(kept)) == (200, sorted(blobs))
+
+
+WRONG = {
+    "missing": {},
+    "not base64": {sha(PAYLOAD): "?"},
+    "another": {sha(PAYLOAD): b64encode(b"something else").decode()},
+    "not named": frames(b"something else"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_ask_without_its_payload_is_refused(put, wrong):
+    assert put(WRONG[wrong]) == (400, [])
+    assert put(frames(PAYLOAD))[0] == 200, "and is not stored"
 
 
 def test_who_may_not_ask_stores_nothing(put):
-    assert put(text(PAYLOAD), token=new_token()) == (401, [])
-    assert put(text(PAYLOAD), job="other") == (404, [])
+    assert put(frames(PAYLOAD), token=new_token()) == (401, [])
+    assert put(frames(PAYLOAD), job="other") == (404, [])
 
 
 def test_a_payload_has_the_bounds_of_an_upload(put):
     large = bytes(INLINE)
-    assert put(text(large), payload=large) == (413, [])
+    assert put(frames(large), payload=sha(large)) == (413, [])

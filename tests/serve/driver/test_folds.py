@@ -11,6 +11,7 @@ import pytest
 import solera as so
 from solera.core.aggregation import Mean, Sum
 from solera.core.component import describe_fitted
+from solera.core.engine import PerClient
 from solera.core.payload import encode
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
@@ -163,7 +164,9 @@ def test_a_small_ask_is_one_message_and_one_wait_for_replies(network, monkeypatc
         return real(self, method, path, **body)
 
     monkeypatch.setattr(Connection, "request", watched)
-    fed.ask("linear.train", TRAIN, to=[0, 1, 2], deadline=600).fold(Mean("rows"))
-    asked, *waited = sent
-    assert asked == ("PUT", "1")
-    assert set(waited) == {("GET", "replies")}, "longer than 20 s they may take on a busy machine"
+    for number, asked in enumerate([TRAIN, PerClient(dict.fromkeys(range(3), TRAIN))], 1):
+        sent.clear()
+        fed.ask("linear.train", asked, to=[0, 1, 2], deadline=600).fold(Mean("rows"))
+        first, *waited = sent
+        assert first == ("PUT", str(number))
+        assert set(waited) == {("GET", "replies")}, "again if they take longer than 20 s"

@@ -38,6 +38,8 @@ from solera.serve.peers import KnownKeys
 _WAIT = 20
 _ALL_AT_ONCE = 64
 """Up to this many replies are fetched together; of more, a block as soon as it may be there."""
+_CARRIED = 1 << 20
+"""Bytes that may travel with an ask."""
 _LARGE = 64 << 20
 """Bytes of replies that are held until it is certain that they can be merged."""
 SAVE_SECONDS = 5.0
@@ -177,13 +179,13 @@ class HttpEngine:
         """Store the ask at the coordinator; the same one again is the same ask."""
         path = f"/v1/jobs/{self.job}/asks/{self._sequence}"
         self._sequence += 1
+        frames: dict[str, str] = {}
         prepare = [step.description for step in ask.prepare]
-        payload, frame = self._carried(ask)
         new = wire.NewAsk.of(
             ask,
-            payload=payload,
-            frame=frame,
-            prepare=self.connection.upload(encode(prepare)) if prepare else None,
+            payload=self._payload(ask, frames),
+            prepare=self._blob(prepare, frames) if prepare else None,
+            frames=frames,
             clients=[self.active[c] for c in ask.clients.tolist()],
             seconds=ask.deadline,
         )
@@ -191,18 +193,24 @@ class HttpEngine:
         self.replayed = not told.get("new", True)
         return path, new
 
-    def _carried(self, ask: Ask) -> tuple[str | dict[int, str], str | None]:
-        """The blobs of the payload, and a small one itself: it travels with the ask."""
-        if isinstance(ask.payload, PerClient):
-            payloads = ask.payload.payloads
-            return {
-                self.active[c]: self.connection.upload(encode(wire.covered(payloads[c], ask.cover)))
-                for c in ask.clients.tolist()
-            }, None
-        frame = encode(wire.covered(ask.payload, ask.cover))
-        if len(frame) > wire.INLINE:
-            return self.connection.upload(frame), None
-        return hashlib.sha256(frame).hexdigest(), b64encode(frame).decode()
+    def _payload(self, ask: Ask, frames: dict[str, str]) -> str | dict[int, str]:
+        if not isinstance(ask.payload, PerClient):
+            return self._blob(wire.covered(ask.payload, ask.cover), frames)
+        payloads = ask.payload.payloads
+        return {
+            self.active[c]: self._blob(wire.covered(payloads[c], ask.cover), frames)
+            for c in ask.clients.tolist()
+        }
+
+    def _blob(self, content: Any, frames: dict[str, str]) -> str:
+        """The name of a blob, which is uploaded or, if small, among the frames of the ask."""
+        frame = encode(content)
+        carried = sum(map(len, frames.values()))
+        if len(frame) > wire.INLINE or carried + len(frame) > _CARRIED:
+            return self.connection.upload(frame)
+        digest = hashlib.sha256(frame).hexdigest()
+        frames[digest] = b64encode(frame).decode()
+        return digest
 
     def _read(
         self, clients: IntArray, replies: Mapping[int, wire.Reply]

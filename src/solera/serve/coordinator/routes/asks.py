@@ -5,6 +5,7 @@ import time
 from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 
+from solera.core.errors import UsageError
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
 from solera.serve.coordinator.service import Coordinator, uploader
 from solera.serve.coordinator.store.events import INVALID, problem
@@ -34,11 +35,13 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
         """Ask clients of a job; the same again changes nothing."""
         payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
         federation = store.job(job).federation
-        if isinstance(new.payload, str) and new.frame is not None:
-            owner, size = uploader(None, request), len(new.frame)
-            coordinator.make_room(owner, new.payload, size, size)
-            coordinator.keep(new.payload, new.frame)
-            coordinator.uploads.finish(owner, new.payload)
+        owner = uploader(None, request)
+        for digest, frame in new.frames.items():
+            if digest not in {*payloads, new.prepare}:
+                raise UsageError(f"blob {digest[:12]}… is sent along and not named")
+            coordinator.make_room(owner, digest, len(frame), len(frame))
+            coordinator.keep(digest, frame)
+            coordinator.uploads.finish(owner, digest)
         coordinator.check_uploaded(*payloads, new.prepare)
         now = time.time()
         stored = store.add_ask(job, sequence, new, now)
