@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.disclosure.declared import LONGEST, Checked, Classes, Shape
-from solera.core.disclosure.groups import Trees
 from solera.core.disclosure.noised import Noised
+from solera.core.disclosure.trees import Trees
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn
@@ -326,7 +326,7 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
 
 
 def _state_of(ask: Mapping[str, Any]) -> str:
-    """Where a client keeps its rows: with noise they are its own, else perhaps those of groups."""
+    """Where a client keeps its rows: with noise gradients are kept as they are, else rounded."""
     return f"{STATE}.noised" if "privacy" in ask else STATE
 
 
