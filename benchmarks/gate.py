@@ -56,6 +56,10 @@ LEARNERS: dict[str, tuple[str | ReleaseLimits, Callable[[], Any]]] = {
         "training",
         lambda: so.Pipeline(so.FedImputer(), so.FedBins(8), so.FedID3(max_depth=4)),
     ),
+    "FederatedTree by counts": (
+        "training",
+        lambda: so.Pipeline(so.FedImputer(), so.FedBins(8), so.FederatedTree(by_counts=True)),
+    ),
     "FedHistGBDT": ("training", _boosting),
     "FedHistGBDT ε=8": (_budget(8.0), lambda: _noised(8.0)),
     "FedHistGBDT ε=1": (_budget(1.0), lambda: _noised(1.0)),

@@ -146,8 +146,7 @@ def left_out(study: ModuleType, full: bool) -> list[str]:
 def remarks(study: ModuleType, full: bool) -> Iterable[tuple[str, str]]:
     """What stands below a study's table, each with its heading."""
     yield "Scale", study.SCALE_DOWN
-    if study.DIFFERS:
-        yield "As published and ours differ", study.DIFFERS
+    yield "As published and ours differ", study.DIFFERS
     for line in left_out(study, full):
         yield "Left out", line
     for erratum in study.ERRATA:

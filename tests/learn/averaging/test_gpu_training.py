@@ -107,9 +107,9 @@ def test_channels_last_predicts_as_channels_first(network, monkeypatch):
     architecture = Architecture(network)
     X = np.random.default_rng(0).normal(size=(6, architecture.inputs))
     start = architecture.start(0, "float64")
-    wanted = so.learn.averaging.learner.outputs_of(architecture, start, X, "cpu")
+    wanted = so.learn.averaging.predicting.outputs_of(architecture, start, X, "cpu")
     as_on_gpu(monkeypatch)
-    got = so.learn.averaging.learner.outputs_of(architecture, start, X, "cpu")
+    got = so.learn.averaging.predicting.outputs_of(architecture, start, X, "cpu")
     assert np.abs(got - wanted).max() < 1e-12
 
 

@@ -37,7 +37,7 @@ HERE = threading.current_thread().name
 
 
 class Seen(list):
-    """Threads that were at work; this one waits until ``others`` have joined in."""
+    """Threads that were at work; each waits until this one and ``others`` have joined in."""
 
     def __init__(self):
         super().__init__()
@@ -50,8 +50,7 @@ class Seen(list):
         with self._joined:
             self.append((name, *what))
             self._joined.notify_all()
-            if name == HERE:
-                self._joined.wait_for(lambda: len(self.threads() - {HERE}) >= self.others, 60)
+            assert self._joined.wait_for(lambda: len(self.threads()) > self.others, 60)
 
     def threads(self):
         return {name for name, *_ in self}

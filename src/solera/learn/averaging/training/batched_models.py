@@ -195,7 +195,7 @@ class BatchedDense(BatchedModel):
             self._write(i, into[i], inputs[i], error, scale, training)
             if before is not None:
                 mask = masks[i - 1] if masks else None
-                kind = self.blocks[i - 1].activation
+                kind = self.blocks[i - 1].activation or ""
                 error = self.pieces.error_before(kind, inputs[i], before, mask)
         gradient = None if self.fused else self._gradient[:clients, : self.trained]
         return gradient, losses.sum(dim=1)
@@ -214,7 +214,8 @@ class BatchedDense(BatchedModel):
         return self.pieces.affine(x, W, b, self.blocks[i].wide)
 
     def _write(self, i: int, into: Any, x: Any, error: Any, scale: float, training: Pass) -> None:
-        self.pieces.write(*into, x, error, self.blocks[i].wide, self._keep, scale)
+        W, b = into
+        self.pieces.write(W, b, x, error, self.blocks[i].wide, self._keep, scale)
 
 
 @dataclass

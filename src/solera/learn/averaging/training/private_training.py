@@ -72,7 +72,7 @@ class PrivateDense(BatchedDense):
             W = views[i][0]
             before = torch().bmm(error, W.transpose(1, 2) if self.blocks[i].wide else W)
             mask = masks[i - 1] if masks else None
-            kind = self.blocks[i - 1].activation
+            kind = self.blocks[i - 1].activation or ""
             error = self.pieces.error_before(kind, inputs[i], before, mask)
             errors.insert(0, error)
         scale = _scale(_squared_norms(inputs, errors), clip, real)

@@ -108,5 +108,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     """The threads of this process; a forked one has none of its parent's."""
     key = (os.getpid(), threads)
     if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(threads, "solera-tile")
+        pool = _pools[key] = ThreadPoolExecutor(threads, "solera-tile")
+        all_there = threading.Barrier(threads)  # later it might take a busy thread for an idle one
+        list(pool.map(lambda _: all_there.wait(), range(threads)))
     return _pools[key]

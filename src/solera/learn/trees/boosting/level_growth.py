@@ -141,7 +141,9 @@ class GrowingTree:
         unit = 2.0**self.units.rows if self.units.packed else 0.0
         limits = (self.limits.min_rows, self._least_hessian(), self.limits.l2 / self.h_unit)
         found = (hist, wholes, splits, left, gains)
-        loops.divide(np.ascontiguousarray(asked), before, parents, alone, self.starts, unit, *limits, *found)
+        loops.divide(
+            np.ascontiguousarray(asked), before, parents, alone, self.starts, unit, *limits, *found
+        )
         divided = np.flatnonzero(gains > 0)
         return hist, wholes, divided, splits[:, divided], left[:, divided]
 
