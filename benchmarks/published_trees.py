@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from sizes import sized
+from solera.core.errors import DatasetUnavailable
 from solera.published import tree_program, tree_rules, trees
 
 DRAWS, CLIENTS = sized((4, trees.CLIENTS), tiny=(2, (2,)))
@@ -197,7 +198,11 @@ def main() -> None:
                 for draw in range(arguments.draws):
                     print(beside(arguments.program, cell, draw), flush=True)
         return
-    found = run(chosen, arguments.draws, arguments.runs)
+    try:
+        found = run(chosen, arguments.draws, arguments.runs)
+    except DatasetUnavailable as problem:
+        print(f"not at hand: {problem}")
+        return
     for cell in chosen:
         for who in cell.printed:
             print(line_of(cell, who, found))
