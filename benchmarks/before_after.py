@@ -208,7 +208,7 @@ def main() -> int:
     parser.add_argument("old", nargs="?", type=Path, default=here)
     parser.add_argument("new", nargs="?", type=Path, default=here)
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    every = sized(",".join(WORKLOADS), tiny="heonn,W3")
+    every = sized(",".join(WORKLOADS), tiny="heonn")
     parser.add_argument("--only", default=every)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -143,5 +143,5 @@ if __name__ == "__main__":
         begin_and_end(source)
         overhead(source)
     print("Whether parts add up")
-    sums(1)
-    sums(2)
+    for workers in sized((1, 2), tiny=(1,)):
+        sums(workers)

@@ -100,7 +100,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """``connect`` is looked up when it is used: it lies above everything that is imported here."""
     if name == "connect":
-        return import_module("solera.serve.driver.engine").connect
+        return import_module("solera.serve.driver.driven").connect
     homes = [home for home, module in _NAMESPACES.items() if name in module.__all__]
     where = f": it is so.{homes[0]}.{name}" if homes else ""
     raise AttributeError(f"module 'solera' has no attribute {name!r}{where}")

@@ -132,6 +132,11 @@ def test_tasks() -> None:
     assert "takes     lr: float > 0" in one
     assert "lets out  coef, intercept: parameters of a model after steps over the rows" in one
     assert "allowed   training" in one
+    allowed = {task["name"]: task["allowed"] for task in listed}
+    assert allowed["trees.count"] == "training"
+    assert allowed["trees.histograms"] == allowed["averaging.train"] == "training + noise"
+    assert allowed["trees.forest"] == "trusted"
+    assert allowed["psi.begin"] == "vertical"
     assert "did you mean 'linear.train'?" in solera_("tasks", "linear.trian", code=1).stderr
 
 

@@ -26,7 +26,7 @@ def cluster():
     """One Ray for all tests: starting it takes seconds."""
     ray.init(
         address="local",
-        num_cpus=6,  # two federations at a time, whatever the machine has
+        num_cpus=3,  # two federations at a time; as many processes start at once
         object_store_memory=80 << 20,
         include_dashboard=False,
         log_to_driver=False,
@@ -119,8 +119,8 @@ def test_same_bytes_as_processes(cluster):
     Xd, yd = Xd[:600, 10:30], yd[:600]
     learners = [so.FedLinear(rounds=2), so.FedHistGBDT(rounds=2), so.FedKMeans(3, rounds=2)]
     fitted = []
-    for engine in ("ray", "processes"):
-        with so.simulate(Xd, yd, clients=12, seed=1, engine=engine, workers=2) as federation:
+    for engine, workers in (("ray", 1), ("processes", 2)):
+        with so.simulate(Xd, yd, clients=12, seed=1, engine=engine, workers=workers) as federation:
             models = [learner.clone().fit(federation) for learner in learners]
         fitted.append([encode(describe_fitted(model)) for model in models])
     assert fitted[0] == fitted[1]

@@ -90,8 +90,7 @@ class Owner:
             for step in prepare:
                 check_state(step, schema)
                 schema = step.transform_schema(schema)
-            seen = self.gate.source(found, self.data)
-            source = seen.prepared(prepare) if prepare else seen
+            source = self.data.prepared(prepare) if prepare else self.data
             client = Client(0, source, Draws(0, task, round), before)
             self.gate.admit(found, client, payload)
             self.ungated = found.one(client, payload)
@@ -233,13 +232,6 @@ class Hostile:
                 if rows.min(initial=np.inf) < worst.rows:
                     worst = Leak(float(rows.min()), f"{where[a]} - {where[before[rows.argmin()]]}")
         return worst
-
-    def small_share(self, least: float) -> float:
-        """The share of numbers, of those that any row changes, with fewer effective rows."""
-        found = [effective(c.of_rows, np.abs(c.values)) for c in self._by_name()]
-        rows = np.concatenate([*found, [np.inf]])
-        changing = np.isfinite(rows)
-        return float((rows[changing] < least - 1e-6).mean()) if changing.any() else 0.0
 
     def _by_name(self) -> Iterator[Changes]:
         names = dict.fromkeys(name for answer in self.answers for name in answer)

@@ -15,8 +15,7 @@ from tests.gate.hostile_payloads import Payloads
 from tests.gate.measure import REFUSED, Hostile
 
 import solera as so
-from solera.core.disclosure.groups import needs_groups
-from solera.core.gate import POLICIES, find_limits
+from solera.core.gate import POLICIES
 from solera.core.schema import Feature, Schema
 from solera.core.task import installed_tasks
 
@@ -25,8 +24,6 @@ TASKS = sorted(
     name for name, task in installed_tasks().items() if task.one.__module__.startswith("solera.")
 )
 NAMED = [name for name in POLICIES if name not in ("trusted", "upload", "vertical")]
-OF_GROUPS = 0.1
-"""The most of the numbers of a task of trees that may rest on fewer rows, and change by blocks."""
 ASKED = {"asks": 0, "answers": 0}
 
 
@@ -109,9 +106,6 @@ def attack(name: str, target: str, policies: list[str], payloads: int, seed: int
             hostile.ask(name, payload, steps_of(schema, X, rng))
         ASKED["asks"] += hostile.asks
         ASKED["answers"] += len(hostile.answers)
-        if needs_groups(task, find_limits(policy)):  # see solera/core/disclosure/groups.py
-            assert hostile.small_share(5) <= OF_GROUPS
-            continue
         leak = hostile.leak()
         assert leak.rows >= 5 - 1e-6, f"{name} under {policy!r}: {leak.rows:.2f} rows, {leak.where}"
 

@@ -33,6 +33,8 @@ def test_a_set_near_to_an_earlier_one_has_its_number():
 def test_nearly_all_rows_are_all_rows():
     kept, numbers, new = RowSets().with_more(of(range(47), range(44)), 50, LEAST)
     assert (len(kept), numbers.tolist(), new.tolist()) == (1, [50, 44], [False, True])
+    kept, numbers, _ = RowSets().with_more(of(range(0, 94, 2), range(40)), 100, LEAST, everyone=50)
+    assert (len(kept), numbers.tolist()) == (1, [50, 40]), "of 100 rows 50 count"
 
 
 @pytest.mark.parametrize("most", [1, 1 << 24])

@@ -76,7 +76,7 @@ def intervals_of(values):
     """What the intervals of a column tell: their ends, and how many rows count in each."""
     table = intervals(values, 5, Persons())
     counts = np.bincount(table.own[table.own >= 0], minlength=len(table.high))
-    return table.low.tolist(), table.high.tolist(), counts.tolist()
+    return table.low.tolist(), table.high.tolist(), table.reach.tolist(), counts.tolist()
 
 
 @pytest.mark.parametrize("rows", [12, 23, 40, 75])
@@ -91,6 +91,16 @@ def test_rows_of_an_interval_change_all_intervals_alike(rows):
             assert len(members) >= 5
             first, *others = (intervals_of(np.delete(values, i)) for i in members)
             assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("rows", [5, 12, 23, 40, 300])
+def test_no_value_is_beyond_the_reach_of_its_interval(rows):
+    rng = np.random.default_rng(rows)
+    for values in (rng.normal(size=rows), np.exp(2 * rng.normal(size=rows)), rng.poisson(3, rows)):
+        table = intervals(values.astype(float), 5, Persons())
+        reach = np.concatenate([[-np.inf], table.reach])
+        assert (reach[table.own] < values).all()
+        assert (values <= reach[table.own + 1]).all()
 
 
 def test_persons_and_not_rows_fill_an_interval():

@@ -1,4 +1,4 @@
-"""Trees behind the gate: honest learners work, and trees that single out rows get groups."""
+"""Trees behind the gate: counts at nodes leave as counts of many rows, all else with noise."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.gate.measure import REFUSED, Hostile, Owner, table
-from tests.gate.test_hostile_driver import rows_of
+from tests.gate.test_hostile_driver import attack, rows_of
 
 import solera as so
 from solera.core.component import describe_fitted
 from solera.core.disclosure.declared import build_checked, check_payload, check_state
-from solera.core.disclosure.groups import needs_groups
 from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, Refusal
 from solera.core.gate import find_limits
 from solera.core.schema import Feature, Schema
 from solera.core.task import find_task, installed_tasks
 from solera.learn.trees.boosting.histograms import HistBins, Units
-from solera.learn.trees.fusion.tasks import LOCAL
 from solera.learn.trees.tree import Tree, TreeBuilder, starts_of
 
 ROWS = 80
@@ -109,11 +107,10 @@ class Booster:
 
 
 @pytest.fixture
-def ungrouped(monkeypatch):
-    """The mechanism taken out: tasks see rows, and nobody minds."""
-    monkeypatch.setattr("solera.core.gate.needs_groups", lambda *_: False)
+def unjudged(monkeypatch):
+    """The mechanism taken out: trees and sums along them leave as they are."""
     monkeypatch.setattr(
-        "solera.core.disclosure.groups.Trees.judge", lambda self, leaving: leaving.reply
+        "solera.core.disclosure.trees.Trees.judge", lambda self, leaving: leaving.reply
     )
 
 
@@ -121,25 +118,33 @@ def ungrouped(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("learner", "least"),
+    "learner",
     [
-        (so.FedHistGBDT(rounds=8, max_depth=3), 0.7),
-        (so.FedForest(trees=10), 0.85),
-        (so.FederatedTree("cart"), 0.55),
+        so.FedHistGBDT(rounds=2, max_depth=2),
+        so.FedForest(trees=3),
+        so.FederatedTree("cart"),
+        so.SimFL(rounds=2),
     ],
-    ids=["FedHistGBDT", "FedForest", "FederatedTree"],
+    ids=lambda learner: type(learner).__name__,
 )
-def test_learners_of_trees_learn_behind_the_gate(learner, least):
-    X, y, X_test, y_test = so.datasets.digits()
-    fed = so.simulate(X, y, clients=4, seed=0, policy="training")
-    assert learner.fit(fed).score(X_test, y_test) > least
+def test_whole_trees_and_gradients_leave_under_trusted_alone(learner):
+    with pytest.raises(NotEnoughReplies, match=r"dp=so\.DP.* or under the policy 'trusted'"):
+        learner.clone().fit(so.simulate(X, Y, clients=2, seed=0, policy="training"))
+    trusted = learner.clone().fit(so.simulate(X, Y, clients=2, seed=0, policy="trusted"))
+    plain = learner.clone().fit(so.simulate(X, Y, clients=2, seed=0))
+    assert np.array_equal(trusted.outputs(X), plain.outputs(X))
 
 
-def test_numbers_are_learned_behind_the_gate():
-    X, y, X_test, y_test = so.datasets.diabetes()
-    for learner in (so.FedHistGBDT(rounds=10, max_depth=3), so.FedForest(trees=10)):
-        fed = so.simulate(X, y, clients=2, seed=0, policy="training")
-        assert learner.fit(fed).score(X_test, y_test) > 0.2
+@pytest.mark.parametrize("kind", ["cart", "id3"])
+def test_trees_of_counts_are_merged_behind_the_gate(kind):
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(900, 4))
+    y = (rows[:, 0] > 0) + (rows[:, 1] > 0.5)
+    learner = so.Pipeline(so.FedBins(6), so.FederatedTree(kind, max_depth=3, by_counts=True))
+    gated = learner.clone().fit(so.simulate(rows, y, clients=3, policy="training"))
+    plain = learner.clone().fit(so.simulate(rows, y, clients=3))
+    assert (plain.predict(rows) == y).mean() > 0.85
+    assert (gated.predict(rows) == y).mean() > 0.8
 
 
 def test_trees_do_not_leave_under_policies_of_statistics():
@@ -149,24 +154,15 @@ def test_trees_do_not_leave_under_policies_of_statistics():
             so.FederatedTree().fit(fed)
 
 
-def test_every_task_of_trees_sees_groups():
+COUNTS = ("trees.count", "trees.judge", "trees.receive")
+"""Tasks that tell counts of rows along trees of others."""
+
+
+def test_every_task_of_trees_but_counts_needs_noise_or_trust():
     tasks = {name: task for name, task in installed_tasks().items() if name.startswith("trees.")}
     assert len(tasks) == 12
-    for task in tasks.values():
-        owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
-        source = owner.gate.source(task, owner.data)
-        assert (source is owner.data) == (task.name == "trees.count")  # which judges every count
-
-
-def test_a_client_keeps_the_tree_that_left_and_it_rests_on_groups():
-    owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
-    sent = owner.ask("trees.grow", GROW)["tree"]
-    assert all(np.array_equal(owner.state[LOCAL][name], sent[name]) for name in sent)
-    counts = sent["value"]
-    assert ((counts == 0) | (counts >= 5)).all()
-    inner = sent["feature"] >= 0
-    halves = sent["threshold"][inner] * 64
-    assert np.allclose(halves, np.round(halves), atol=1e-4), "between two values of the grid"
+    for name, task in tasks.items():
+        assert all(r.tells_rows for r in task.release) == (name not in COUNTS), name
 
 
 # --- asks that single out rows ---
@@ -177,8 +173,8 @@ def asks_along_a_column(hostile: Hostile) -> None:
     values = np.sort(X[:, 0])
     for place in (40, 41):
         cut = float(values[place : place + 2].mean())
-        hostile.ask("trees.count", count_ask(stump(cut)))
-        hostile.ask("trees.judge", judge_ask(stump(cut)))
+        assert hostile.ask("trees.count", count_ask(stump(cut))) != REFUSED
+        assert hostile.ask("trees.judge", judge_ask(stump(cut))) != REFUSED
 
 
 def test_trees_that_part_one_row_from_the_others_tell_nothing_of_it():
@@ -252,16 +248,41 @@ def test_more_counts_than_an_ask_may_have_are_refused(monkeypatch):
     assert "too many" in owner.why
 
 
-def test_an_owner_who_counts_persons_shows_groups_at_nodes():
-    limits = replace(find_limits("training"), unit="person")
-    assert needs_groups(find_task("trees.count"), limits)
-    assert not needs_groups(find_task("trees.count"), find_limits("training"))
+def of_persons(rows: Any, y: Any, persons: Any, schema: Schema) -> Owner:
+    """An owner who counts persons; ``persons`` says whose row each row is."""
+    data = table(rows, y, schema)
+    kept = data.segments(np.array([0]), "train")[0].X[:, 0]
+    whose = dict(zip(rows[:, 0].tolist(), persons.tolist(), strict=True))
+    data.persons = np.array([whose[value] for value in kept.tolist()])
+    return Owner(data, replace(find_limits("training"), unit="person"))
 
 
-def test_without_groups_they_tell_of_few_rows(ungrouped):
-    hostile = Hostile(X, Y, "training", SCHEMA)
-    asks_along_a_column(hostile)
-    assert hostile.leak().rows < 4
+def hostile_to_persons() -> Hostile:
+    """The driver of a table of 40 persons with two rows each, near each other."""
+    rows, y, schema = rows_of("classes", 1)
+    rows, y, persons = np.tile(rows, (2, 1)), np.tile(y, 2), np.tile(np.arange(len(rows)), 2)
+    rows[len(rows) // 2 :, 0] += 1e-3
+    hostile = Hostile(rows, y, "training", schema, rows=[])
+    hostile.whole = of_persons(rows, y, persons, schema)
+    hostile.without = [
+        of_persons(rows[persons != p], y[persons != p], persons[persons != p], schema)
+        for p in np.unique(persons)
+    ]
+    asks_at_nodes(hostile, rows[::2], 1, asks=4)
+    return hostile
+
+
+def test_counts_at_nodes_are_of_persons_where_the_owner_counts_these():
+    hostile = hostile_to_persons()
+    assert hostile.whole.gate.memory.sets.sizes.max() <= 40
+    assert hostile.leak().rows >= 5 - 1e-6
+
+
+def test_rows_of_persons_that_count_as_rows_tell_of_few_persons(monkeypatch):
+    monkeypatch.setattr(
+        "solera.core.disclosure.evidence.Persons.first_rows", lambda self, rows: np.ones(rows, bool)
+    )
+    assert hostile_to_persons().leak().rows < 5
 
 
 def histograms_before_and_after(hostile: Hostile) -> None:
@@ -271,63 +292,41 @@ def histograms_before_and_after(hostile: Hostile) -> None:
     asks += [booster.split(40), booster.root([0.0, 0.0, 0.0])]
     asks += [booster.split(78), booster.root([0.0, 0.0, 40.0])]
     for ask in asks:
-        assert not isinstance(hostile.ask("trees.histograms", ask, [booster.bins]), str)
+        hostile.ask("trees.histograms", ask, [booster.bins])
 
 
-def test_histograms_before_and_after_tell_no_row():
+@pytest.mark.parametrize("budget", [None, (1.0, 1e-5)], ids=["no budget", "a budget"])
+def test_histograms_without_noise_do_not_leave(budget):
+    hostile = Hostile(X, Y, replace(find_limits("training"), budget=budget), SCHEMA, rows=[])
+    histograms_before_and_after(hostile)
+    assert (hostile.asks, hostile.answers) == (7, [])
+
+
+def test_trees_that_nobody_judges_fail_the_hostile_driver(unjudged):
+    with pytest.raises(AssertionError, match="rows, ask"):
+        attack("trees.grow", "classes", ["training"], payloads=2, seed=0)
+
+
+def test_histograms_that_nobody_judges_tell_the_row(unjudged):
     hostile = Hostile(X, Y, "training", SCHEMA)
     histograms_before_and_after(hostile)
-    assert hostile.leak(same_place=True).rows >= 5 - 1e-6
-
-
-def test_without_groups_histograms_tell_the_row(ungrouped):
-    hostile = Hostile(X, Y, "training", SCHEMA)
-    histograms_before_and_after(hostile)
+    assert len(hostile.answers) == 7
     assert hostile.leak(same_place=True).rows < 1.5
-
-
-def test_a_label_does_not_follow_from_a_tree_that_isolates_its_row():
-    """A stump above all but one row: its accuracy tells that row's label, but not of a group."""
-    highest = int(np.argmax(X[:, 0]))
-    cut = float(np.sort(X[:, 0])[-2:].mean())
-    flipped = Y.copy()
-    flipped[highest] = 1 - Y[highest]
-    for tree in (stump(cut), stump(cut + 100)):  # with and without the row
-        here, there = (
-            Owner(table(X, y, SCHEMA), find_limits("training")).ask("trees.judge", judge_ask(tree))
-            for y in (Y, flipped)
-        )
-        rows = round(float(here["accuracy"][0]) * ROWS, 6)
-        assert rows == (Y == 0).sum(), "every group is on one side"
-        assert round(float(there["accuracy"][0]) * ROWS, 6) == (flipped == 0).sum()
 
 
 def test_what_a_task_answers_does_not_depend_on_how_often_it_was_asked():
     owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
-    first = owner.ask("trees.judge", judge_ask(stump(0.0)))
     counted = owner.ask("trees.count", count_ask(stump(0.0)))
     spent = owner.gate.memory.numbers
     for cut in np.linspace(-1, 1, 20):
-        owner.ask("trees.judge", judge_ask(stump(float(cut))))
-    assert owner.gate.memory.numbers == spent > 0, "the table is counted once"
-    for cut in np.linspace(-1, 1, 20):
         owner.ask("trees.count", count_ask(stump(float(cut))))
-    assert owner.gate.memory.numbers > spent, "counts of other rows are counted"
+    assert owner.gate.memory.numbers > spent > 0, "counts of other rows are counted"
     kept = Memory.from_payload(owner.gate.memory.to_payload())
     owner.gate.memory = kept
-    again = owner.ask("trees.judge", judge_ask(stump(0.0)))
-    assert np.array_equal(first["accuracy"], again["accuracy"])
     spent = kept.numbers
     again = owner.ask("trees.count", count_ask(stump(0.0)))
     assert np.array_equal(counted["counts"], again["counts"])
     assert kept.numbers == spent, "the same rows once more are not"
-
-
-def test_rows_that_are_not_in_groups_do_not_leave(monkeypatch):
-    monkeypatch.setattr("solera.core.gate.needs_groups", lambda *_: False)
-    owner = Owner(table(X, Y, SCHEMA), find_limits("training"))
-    assert owner.ask("trees.grow", GROW) == REFUSED
-    assert "not in groups" in owner.why
 
 
 # --- trees that are none ---

@@ -21,7 +21,7 @@ from solera.core.schema import Feature, Schema, infer_target
 from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
-from solera.learn.averaging.updates import UpdateMean
+from solera.learn.averaging.update_mean import UpdateMean
 from solera.learn.evaluation import Gather
 from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
@@ -388,6 +388,11 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         (
             "id3",
             lambda: so.Pipeline(so.FedBins(3), so.FederatedTree("id3", filter=50.0)),
+            ("classes",),
+        ),
+        (
+            "counts",
+            lambda: so.Pipeline(so.FedBins(3), so.FederatedTree(max_depth=2, by_counts=True)),
             ("classes",),
         ),
     ],

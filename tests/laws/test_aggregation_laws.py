@@ -56,7 +56,7 @@ def test_has_an_example_of_its_replies(cls):
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda c: c.__name__)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_is_a_commutative_monoid(cls, data):
     agg = example(cls, AGGREGATIONS)
     a, b, c = (agg.lift(r) for r in data.draw(partials(cls, 3))[:3])
@@ -69,7 +69,7 @@ def test_is_a_commutative_monoid(cls, data):
 
 @pytest.mark.parametrize("cls", ADDITIVE, ids=lambda c: c.__name__)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_terms_add_up_as_words_of_a_secure_sum(cls, data):
     """What a secure sum does between the masks gives the partial of the plain fold."""
     agg = example(cls, AGGREGATIONS)
@@ -91,7 +91,7 @@ def test_what_needs_every_reply_is_not_additive():
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda c: c.__name__)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_grouping_does_not_matter(cls, data):
     agg = example(cls, AGGREGATIONS)
     replies = data.draw(partials(cls, 4))
@@ -103,7 +103,7 @@ def test_grouping_does_not_matter(cls, data):
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda c: c.__name__)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_fast_fold_equals_slow_fold(cls, data):
     agg = example(cls, AGGREGATIONS)
     replies = sorted(data.draw(partials(cls, 1)), key=lambda r: r.client)
@@ -126,7 +126,7 @@ def _same(payloads):
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda c: c.__name__)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_partials_and_descriptions_travel(cls, data):
     agg = example(cls, AGGREGATIONS)
     a, b = (agg.lift(r) for r in data.draw(partials(cls, 2))[:2])

@@ -16,8 +16,18 @@ from solera.core.schema import Feature, Schema, infer_target
 from solera.learn.averaging.base import Averaging
 
 CASES = {name: (make, target) for name, make, target in learner_cases()}
-TRUSTED = {"FedKMeans-batches-labels"}
-"""Sums after several steps over rows, which need trust."""
+TRUSTED = [
+    *(
+        name
+        for name in CASES
+        if name.startswith(("FedForest", "FederatedTree", "SimFL")) and "counts" not in name
+    ),
+    "FedHistGBDT-classes",
+    "FedHistGBDT-numbers",
+    "FedKMeans-batches-labels",
+    "FedKMeans-local-classes",
+]
+"""Trees, gradients and sums after several steps over rows, which without noise need trust."""
 CLIENTS = 3
 
 

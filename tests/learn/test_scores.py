@@ -129,6 +129,24 @@ def test_bounds_hold_where_small_bins_are_merged(made, unit):
         assert 0 < found.bounds["auroc"] < (0.2 if unit is None else 0.5)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_curves_behind_a_gate_are_near_those_of_the_rows(seed):
+    """Scores are cut where the model says yes: the counts of evaluation do not stand in the way."""
+    X, y = make_classification(3000, 10, n_informative=4, flip_y=0.1, random_state=seed)
+    fed = so.simulate(X, y, clients=10, test=0.3, seed=0, policy="training")
+    model = so.Pipeline(so.FedScaler(), so.FedHEONN()).fit(fed, progress=False)
+    found = model.evaluate(fed, scores=True)
+    X_all, y_all = pooled(fed)
+    p = model.predict_proba(X_all)[:, 1]
+    assert found["auroc"] == pytest.approx(roc_auc_score(y_all, p), abs=0.05)
+    assert found["auprc"] == pytest.approx(average_precision_score(y_all, p), abs=0.09)
+    false, true = found.scores.roc()
+    assert np.trapezoid(true, false) == pytest.approx(found["auroc"])
+    assert (np.interp([0.1, 0.3, 0.5], false, true) > [0.1, 0.3, 0.5]).all()
+    share = found.scores.calibration()["share"]
+    assert (np.diff(share) > -0.15).all()
+
+
 def test_nothing_more_is_asked_than_wanted(made):
     X, y, model = made
     fed = so.simulate(X, y, clients=3, test=0.5, seed=0)

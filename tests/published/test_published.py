@@ -20,6 +20,7 @@ from solera.published import (
     heonn_ensemble,
     heonn_grid,
     multilabel,
+    selection_performance,
     tables,
     theses,
 )
@@ -139,6 +140,19 @@ def test_a_study_that_prints_other_cells_than_it_planned_is_found_out() -> None:
         tables.check_printed(heonn_grid, rows, full=False)
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_every_row_says_at_which_size_it_was_run(full: bool) -> None:
+    for study in STUDIES.values():
+        if study is selection_performance:  # its rows say their own
+            assert all(setting.size(full) for setting in study.SETTINGS)
+            continue
+        for told in ("", "a tenth"):
+            (line,) = tables.sized(study, [row("a", None, 1.0, size=told)], full)
+            assert line["size"] == (told or study.SIZES[full])
+            assert line["size"] in tables.cells(line)
+            assert line["size"]
+
+
 def test_every_study_says_what_it_is() -> None:
     for module in STUDIES.values():
         assert module.TITLE
@@ -165,10 +179,19 @@ def test_every_study_says_in_one_line_what_differs(study: ModuleType) -> None:
 def test_rows() -> None:
     cell = theses.table("001", "Table 6.1").cell("MNIST, AFL", "accuracy")
     whole = row("a", cell, 0.95, form=".2f")
-    assert tables.cells(whole) == ["a", "001 Table 6.1", AS_PUBLISHED, "0.95", "0.95", "+0.00", ""]
+    assert tables.cells(whole) == [
+        "a",
+        "001 Table 6.1",
+        AS_PUBLISHED,
+        "0.95",
+        "0.95",
+        "+0.00",
+        "",
+        "",
+    ]
     beyond = row("b", None, 2.0, protocol=OURS)
-    assert tables.cells(beyond) == ["b", "–", OURS, "–", "2", "–", ""]
-    assert tables.cells(row("c", cell, None, note="--full"))[4:] == ["–", "–", "--full"]
+    assert tables.cells(beyond) == ["b", "–", OURS, "–", "2", "–", "", ""]
+    assert tables.cells(row("c", cell, None, note="--full"))[4:] == ["–", "–", "", "--full"]
     assert row("d", cell, 3.0, compare=False)["difference"] is None
 
 

@@ -95,6 +95,7 @@ def test_a_small_run_fills_the_table(small_images, monkeypatch):
     assert plain["measured"] > 0.2
     greedy = by_label["mnist, nearly IID, GreedyFed, accuracy after 5 rounds", OURS]
     assert "in turn for 4 rounds, greedy for 1" in greedy["note"]
+    assert all(line["size"] for line in rows)
     assert by_label["mnist, two classes, Uniform, coverage", OURS]["measured"] <= 1
     assert ("mnist, two classes, Uniform, coverage", AS_PUBLISHED) not in by_label
 

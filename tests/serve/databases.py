@@ -50,7 +50,7 @@ def cluster() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     data = folder / "data"
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -k {folder}"
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -k {folder}"
     try:
         call(bin / "initdb", "-D", data, "-U", "solera", "-A", "trust", "-E", "UTF8", "-N")
         control = (bin / "pg_ctl", "-D", data, "-w", "-l", folder / "log")

@@ -32,12 +32,14 @@ from solera.core.release import Facts
 from solera.core.schema import Schema
 from solera.core.task import task
 from solera.learn.base import Learner
+from solera.serve import connection
 from solera.serve.agent.agent import Agent
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.worker import Worker
 from solera.serve.coordinator.run import serve
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.driver import engine as http
+from solera.serve.driver.driven import connect
 
 WIDTH = 150_000
 """Numbers in an ask and in a reply: more than 1 MB, two pieces of an upload."""
@@ -185,6 +187,7 @@ def arm(step: Step, died: Callable[[], None]) -> None:
 
 def live(role: str, step: str | None, diary: Path, arguments: Sequence[Any]) -> None:
     """A process from its beginning to its end; what it says goes to a file beside the diary."""
+    connection.LONGEST_PAUSE = 0.1  # who is away comes back at once
     said = os.open(diary.with_name(f"{role}.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(said, 2)
     if step is not None:
@@ -214,7 +217,7 @@ def work(folder: str, rows: str, policy: str) -> None:
 def drive(url: str, token: str, ca: str, job: str, rounds: int, often: bool, out: str) -> None:
     """Learn, and write the model's bytes to a file; ``often`` keeps the state after every round."""
     http.SAVE_SECONDS = 0.0 if often else 3600.0
-    federation = http.connect(url, federation="cardio", token=token, ca=ca, job=job, seed=3)
+    federation = connect(url, federation="cardio", token=token, ca=ca, job=job, seed=3)
     model = Walk(rounds=rounds).fit(federation)
     write_file(Path(out), encode(describe_fitted(model)), 0o600, overwrite=True)
 

@@ -31,7 +31,8 @@ from solera.serve import tls, wire
 from solera.serve.connection import Connection
 from solera.serve.coordinator.run import driver_token
 from solera.serve.description import Description
-from solera.serve.driver.engine import HttpEngine, connect
+from solera.serve.driver.driven import connect
+from solera.serve.driver.engine import HttpEngine
 
 FORKS = multiprocessing.get_context("forkserver")
 OURS = ("network", "solera.serve.coordinator.app", "solera.cli.app", "uvicorn", "httpx")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -115,31 +115,6 @@ def test_a_strangers_large_body_is_not_read(network):
     with closing(plain(network)) as pretender:
         pretender.sendall(head("POST", "/v1/blobs", 1 << 20, **{"Solera-Key": key}, **zeros))
         assert b"401" in pretender.recv(1 << 16).splitlines()[0]
-
-
-def test_those_who_do_not_read_their_answers_block_nobody(network):
-    """Four of them took all turns of large bodies, and kept them: strangers, too."""
-    hand = Hand(network, "north")
-    body = bytes(70_000)
-    path = "/v1/uploads/" + "ab" * 32 + "?offset=0"
-    slow = []
-    try:
-        for _ in range(8):
-            connection = plain(network)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-            slow.append(connection)
-            if len(slow) % 2:
-                connection.settimeout(0.5)
-                with suppress(OSError):  # until no more is taken, or it is closed
-                    for _ in range(150):
-                        connection.sendall(head("GET", "/openapi.json", len(body)) + body)
-            else:
-                signed = hand.headers("PUT", path, body)
-                connection.sendall(head("PUT", path, len(body), **signed) + body)
-        hand.connection.upload(np.random.default_rng(0).bytes(900_000))
-    finally:
-        for connection in slow:
-            connection.close()
 
 
 def test_a_body_that_does_not_come_ends_its_request(network):

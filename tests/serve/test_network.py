@@ -144,7 +144,7 @@ def test_a_held_job_runs_once_a_named_person_approves_it(network):
 
 
 def test_wrong_tokens_and_revoked_clients_are_refused(network):
-    from solera.serve.driver.engine import connect
+    from solera.serve.driver.driven import connect
 
     with pytest.raises(CoordinatorError, match="refused"):
         connect(network.url, federation="cardio", token="wrong", ca=network.ca)

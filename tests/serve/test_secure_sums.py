@@ -24,7 +24,7 @@ from solera.serve import wire  # noqa: E402
 from solera.serve.agent import secure_sums  # noqa: E402
 from solera.serve.agent.home import Place  # noqa: E402
 from solera.serve.agent.policy import JobFacts, Policy  # noqa: E402
-from solera.serve.driver.engine import connect  # noqa: E402
+from solera.serve.driver.driven import connect  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
 from solera.serve.job_spec import parse_job  # noqa: E402
 

@@ -696,7 +696,7 @@ def test_a_dead_client_cannot_hang_an_ask(lab):
 
 
 def test_a_job_ends_in_a_named_state_by_its_deadline(lab):
-    from solera.serve.driver.engine import connect
+    from solera.serve.driver.driven import connect
 
     fed = connect(lab.url, federation="lab", token=lab.token, ca=lab.ca, deadline=1.0)
     driver = lab.driver()

@@ -25,7 +25,7 @@ from test_security import Hand, federation, http, staff  # noqa: E402
 
 from solera.serve import wire  # noqa: E402
 from solera.serve.connection import Connection, CoordinatorError  # noqa: E402
-from solera.serve.driver.engine import connect  # noqa: E402
+from solera.serve.driver.driven import connect  # noqa: E402
 from solera.serve.driver.signatures import ForgedReply  # noqa: E402
 from solera.serve.identity import Identity, seal_key_message  # noqa: E402
 from solera.serve.peers import KnownKeys, WrongKey, find_peers  # noqa: E402
@@ -299,7 +299,7 @@ def _asked_otherwise(connection):
 
 @pytest.mark.parametrize("lie", [_other_bytes, _refused, _swapped, _unsigned, _asked_otherwise])
 def test_a_driver_checks_the_clients_signatures_itself(staffed, lie, monkeypatch):
-    monkeypatch.setattr("solera.serve.driver.engine.Connection", Tampered)
+    monkeypatch.setattr("solera.serve.driver.driven.Connection", Tampered)
     fed = staffed.connect()
     assert len(fed.ask("data.flaws", deadline=600).collect()) == 2
     fed.engine.connection.change = lie(fed.engine.connection)

@@ -247,7 +247,7 @@ class _Demo:
         return ("--url", self.url, "--ca", self.ca)
 
     def _connect(self, job: str) -> Any:
-        from solera.serve.driver.engine import connect
+        from solera.serve.driver.driven import connect
 
         return connect(
             self.url, federation=FEDERATION, token=self.token, ca=self.ca, job=job, owner="demo"

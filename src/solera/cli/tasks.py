@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -119,10 +120,14 @@ def _rule(rule: Any) -> str:
 
 
 def _allowed(task: Task) -> str:
-    """The strictest named policy under which the task runs."""
+    """The strictest named policy under which the task runs, or runs with noise that is counted."""
     from solera.core.gate import POLICIES
 
     if task.release is None:
         return "simulation"
-    kinds = {release.kind for release in task.release}
-    return next((name for name, limits in POLICIES.items() if kinds <= limits.allows), "none")
+    plain = {name: limits for name, limits in POLICIES.items() if not limits.trusted}
+    noised = {f"{name} + noise": replace(plain[name], budget=(1.0, 0.0)) for name in plain}
+    for name, limits in {**plain, **noised, **POLICIES}.items():
+        if all(release.can_leave(limits) for release in task.release):
+            return name
+    return "none"

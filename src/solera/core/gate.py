@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Client, Part, Source
+from solera.core.clients import Client, Part
 from solera.core.disclosure.declared import check_payload
 from solera.core.disclosure.evidence import Persons
-from solera.core.disclosure.groups import GroupedSource, needs_groups
 from solera.core.disclosure.memory import Memory
 from solera.core.disclosure.noised import Ledger, MemoryLedger, Noised, is_noised
 from solera.core.errors import GateRefusal, UsageError
@@ -133,14 +132,6 @@ class Gate:
         self.ledger: Ledger = MemoryLedger(self.memory) if ledger is None else ledger
         self.outcome: dict[str, Any] = {}
         self.merged: dict[str, Any] = {}
-
-    def source(self, task: Task, source: Source, payload: Any = None) -> Source:
-        """What a task sees of the rows: themselves, or in groups where it grows or follows trees.
-
-        Transformers come after: ``gate.source(task, source).prepared(steps)``.
-        """
-        grouped = needs_groups(task, self.limits, payload)
-        return GroupedSource(source, self.limits) if grouped else source
 
     def admit(self, task: Task, client: Client, payload: Any) -> None:
         """Refuse a task or payload that does not fit the rows, and too few rows."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +21,6 @@ from solera.core.clients import (
 from solera.core.component import build_fitted
 from solera.core.cover import build_cover
 from solera.core.disclosure.declared import check_state
-from solera.core.disclosure.groups import GroupedSource, needs_groups
 from solera.core.disclosure.noised import Ledger
 from solera.core.engine import Ask, Block, PerClient
 from solera.core.errors import PayloadError, Refusal, SoleraError, TaskError
@@ -241,31 +239,21 @@ class Runner:
         return reply if seals is None else seal_reply(task, reply, client, _SCOPE, seals)
 
     def _source_for(self, ask: Ask) -> Source:
-        """What the task of an ask sees of the rows, prepared as the ask says."""
-        source, kind = self.source, "rows"
-        if self.limits is not None:
-            task = find_task(ask.task, ask.version)
-            if needs_groups(task, self.limits, _any_payload(ask)):
-                source, kind = self._grouped, "groups"
+        """The rows as the task of an ask sees them, prepared as the ask says."""
         if not ask.prepare:
-            return source
-        key = "/".join([kind, *(step.digest for step in ask.prepare)])
+            return self.source
+        key = "/".join(step.digest for step in ask.prepare)
         if key not in self._prepared:
             steps = []
-            schema = source.schema
+            schema = self.source.schema
             for step in ask.prepare:
                 transformer = build_fitted(step.description)
                 if self.limits is not None:
                     check_state(transformer, schema)
                     schema = transformer.transform_schema(schema)
                 steps.append(transformer)
-            self._prepared[key] = source.prepared(steps)
+            self._prepared[key] = self.source.prepared(steps)
         return self._prepared[key]
-
-    @cached_property
-    def _grouped(self) -> Source:
-        assert self.limits is not None
-        return GroupedSource(self.source, self.limits)
 
     def _runs(self, costs: IntArray) -> Iterator[slice]:
         """Positions, one after the other, whose costs fit the memory together; at least one."""
@@ -362,13 +350,6 @@ class Simulated:
 
     def checkpoint_store(self) -> None:
         """Simulations are kept only where their user says."""
-
-
-def _any_payload(ask: Ask) -> Any:
-    """The payload, or that of some client: noise is for all of an ask or for none."""
-    if isinstance(ask.payload, PerClient):
-        return next(iter(ask.payload.payloads.values()), None)
-    return ask.payload
 
 
 def _draws(ask: Ask) -> Draws:

@@ -20,8 +20,6 @@ from solera.core.engine import Ask, Block
 from solera.engines.asks import block_from_payload, block_to_payload
 from solera.engines.blocks import Runner, States
 
-_EACH = 2
-"""Jobs of an ask for each worker, so that none waits long for the slowest."""
 _MOST_BLOCKS = 16
 _MOST_BYTES = 32 << 20
 """Partials of a job, each taken to be as large as what is asked."""
@@ -59,14 +57,17 @@ class Job:
         return [Job([number], [clients], self.tries + 1) for number, clients in pairs]
 
 
-def jobs_of(ask: Ask, workers: int) -> deque[Job]:
-    """The blocks of an ask as a few jobs for each worker."""
+def jobs_of(ask: Ask, workers: int, each: int) -> deque[Job]:
+    """The blocks of an ask as about ``each`` jobs for every worker, more where they are many.
+
+    With several none waits long for the slowest; with one the fewest messages travel.
+    """
     spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
     fitting = max(1, _MOST_BYTES // max(1, ask.size))
-    each = min(_MOST_BLOCKS, fitting, max(1, -(-len(spans) // (_EACH * workers))))
+    size = min(_MOST_BLOCKS, fitting, max(1, -(-len(spans) // (each * workers))))
     return deque(
-        Job(list(range(i, min(i + each, len(spans)))), spans[i : i + each])
-        for i in range(0, len(spans), each)
+        Job(list(range(i, min(i + size, len(spans)))), spans[i : i + size])
+        for i in range(0, len(spans), size)
     )
 
 

@@ -80,7 +80,7 @@ class ProcessEngine(Simulated):
         self._start_workers()
         order, fold_here = order_for(ask, aggregation)
         place = self._asks.write(order)
-        waiting = jobs_of(ask, self.workers)
+        waiting = jobs_of(ask, self.workers, each=2)
         ahead = 4 * self.workers * most_blocks(waiting)
         done: dict[int, Block] = {}
         following = 0

@@ -88,7 +88,7 @@ class RayEngine(Simulated):
         order, fold_here = order_for(ask, aggregation)
         self._asked += 1
         place = self._ray.put(_frame(order))
-        waiting = jobs_of(ask, len(self._actors))
+        waiting = jobs_of(ask, len(self._actors), each=1)  # a message takes Ray a millisecond
         ahead = _AHEAD * len(self._actors) * most_blocks(waiting)
         done: dict[int, Block] = {}
         following = 0

@@ -1,8 +1,9 @@
 """AUROC, AUPRC, calibration and the like from counts of scores by bin.
 
-Where in its bin a score lies is not known, so a metric is known to lie between two numbers. The
-middle of them is given, and how far the metric of the rows themselves can be from it, its *bound*.
-Behind a gate bins are merged, and the bounds grow with them.
+Where in its bin a score lies is not known, so a metric is known to lie between two numbers. One
+between them is given, and how far the metric of the rows themselves can be from it, its *bound*.
+Behind a gate bins are merged, and the bounds grow with them; curves, their area and the calibration
+are drawn as if the rows of merged bins were spread evenly over these.
 """
 
 from __future__ import annotations
@@ -76,10 +77,19 @@ class Scores:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Every metric: the middle of its range, and the ECE as if scores were amid their bins."""
-        found = {name: (low + high) / 2 for name, (low, high) in self.ranges().items()}
+        """Every metric: the middle of its range, or that of rows spread evenly over merged bins.
+
+        The AUROC counts rows of one bin as ties, and for the ECE they lie amid it.
+        """
+        ranges = self.ranges()
+        found = {name: (low + high) / 2 for name, (low, high) in ranges.items()}
         if "ece" in found:
             known = np.flatnonzero(self.high.sum(axis=2).all(axis=1)).tolist()
+            spread = (self._spread(i) for i in known)
+            found["auroc"] = float(np.mean([_pairs(rows, rows) for rows in spread]))
+            if (self.high != self.low).any():
+                areas = [self._average_precision(i) for i in known]
+                found["auprc"] = float(np.clip(np.mean(areas), *ranges["auprc"]))
             found["ece"] = float(np.mean([self._calibration_error(i)[0] for i in known]))
         return found
 
@@ -110,15 +120,8 @@ class Scores:
         }
 
     def _auroc(self, i: int) -> tuple[float, float]:
-        """Pairs of a positive and a negative in the right order, ties as none or as all.
-
-        P(positive above negative) as in Mann & Whitney; the middle counts a tie as a half.
-        """
-        (low_n, low_p), (high_n, high_p) = self.low[i], self.high[i]
-        pairs = float(low_p.sum()) * float(low_n.sum())
-        right = (low_p * (np.cumsum(high_n) - high_n)).sum() / pairs
-        not_wrong = (high_p * np.cumsum(low_n)).sum() / pairs
-        return float(right), float(not_wrong)
+        """The area at the least and at the most, wherever in their bins the rows are."""
+        return _pairs(self.low[i], self.high[i])
 
     def _auprc(self, i: int) -> tuple[float, float]:
         """Average precision, the mean of the precision at the score of every positive.
@@ -167,22 +170,36 @@ class Scores:
 
     # --- curves ---
 
+    @property
+    def _ends(self) -> FloatArray:
+        return np.concatenate([[0.0], self.edges, [1.0]])
+
+    def _spread(self, i: int) -> FloatArray:
+        """Negatives and positives by bin, those of merged bins spread evenly over their scores."""
+        width = np.diff(self._ends)
+        rows = np.zeros(self.high[i].shape)
+        for c in (0, 1):
+            for a, b, n in _spans(self.low[i, c], self.high[i, c]):
+                span = width[a : b + 1]
+                rows[c, a : b + 1] += n * (span / span.sum())
+        return rows
+
     def roc(self, i: int = 0) -> tuple[FloatArray, FloatArray]:
         """False and true positive rates at the edges of the bins, from (0, 0) to (1, 1)."""
-        negatives, positives = (
-            (h + w)[::-1] for h, w in zip(self.high[i], self.low[i], strict=True)
-        )
+        negatives, positives = self._spread(i)[:, ::-1]
         rates = [np.concatenate([[0.0], np.cumsum(n) / n.sum()]) for n in (negatives, positives)]
         return rates[0], rates[1]
 
     def precision_recall(self, i: int = 0) -> tuple[FloatArray, FloatArray]:
         """Precision and recall at the edges of the bins, from the highest score down."""
-        negatives, positives = (
-            (h + w)[::-1] for h, w in zip(self.high[i], self.low[i], strict=True)
-        )
+        negatives, positives = self._spread(i)[:, ::-1]
         true, false = np.cumsum(positives), np.cumsum(negatives)
         some = true + false > 0
         return true[some] / (true + false)[some], true[some] / true[-1]
+
+    def _average_precision(self, i: int) -> float:
+        precision, recall = self.precision_recall(i)
+        return float((precision * np.diff(recall, prepend=0.0)).sum())
 
     def calibration(self, i: int = 0, level: float = 0.95) -> dict[str, Any]:
         """Of ten equal bins: ``rows``, mean ``score``, ``share`` of positives and its band.
@@ -190,19 +207,18 @@ class Scores:
         ``low`` and ``high`` are Wilson's interval of the share. ``off`` is how far the scores are
         known, in the mean, and ``elsewhere`` how many rows may be of another of the ten bins.
         """
-        ends = np.concatenate([[0.0], self.edges, [1.0]])
+        ends = self._ends
+        middles = (ends[:-1] + ends[1:]) / 2
+        tenths = _tenth(middles)
         rows, positives, scores = (np.zeros(CALIBRATION_BINS) for _ in range(3))
         off = elsewhere = 0.0
-        for c in (0, 1):
+        for c, counts in enumerate(self._spread(i)):
+            np.add.at(rows, tenths, counts)
+            np.add.at(positives, tenths, counts * c)
+            np.add.at(scores, tenths, counts * middles)
             for a, b, n in _spans(self.low[i, c], self.high[i, c]):
-                middle, half = (ends[a] + ends[b + 1]) / 2, (ends[b + 1] - ends[a]) / 2
-                first, last = (_tenth(x) for x in (np.nextafter(ends[a], 1), ends[b + 1]))
-                tenth = _tenth(middle)
-                rows[tenth] += n
-                positives[tenth] += n * c
-                scores[tenth] += n * middle
-                off += n * half
-                elsewhere += n * (first != last)
+                off += n * (ends[b + 1] - ends[a]) / 2  # of rows at an end, in the mean
+                elsewhere += n * bool(tenths[a] != tenths[b])
         some = rows > 0
         share, score = positives[some] / rows[some], scores[some] / rows[some]
         low, high = wilson(share, rows[some], quantile(level))
@@ -280,9 +296,22 @@ def _from_above(counts: IntArray) -> IntArray:
     return np.asarray(np.cumsum(counts[::-1])[::-1])
 
 
-def _tenth(score: float) -> int:
-    """Which of ten bins (low, high] a score is in; 0 is in the first."""
-    return int(np.searchsorted(CALIBRATION_EDGES[1:-1], score, side="left"))
+def _pairs(low: FloatArray, high: FloatArray) -> tuple[float, float]:
+    """Pairs of a positive and a negative in the right order, those of one bin as none or as all.
+
+    P(positive above negative) as in Mann & Whitney; the mean of the two counts a tie as a half.
+    ``low`` and ``high`` are negatives and positives by the lowest and highest bin they can be in.
+    """
+    (low_n, low_p), (high_n, high_p) = low, high
+    pairs = float(low_p.sum()) * float(low_n.sum())
+    right = (low_p * (np.cumsum(high_n) - high_n)).sum() / pairs
+    not_wrong = (high_p * np.cumsum(low_n)).sum() / pairs
+    return float(right), float(not_wrong)
+
+
+def _tenth(scores: FloatArray) -> IntArray:
+    """Which of ten bins (low, high] scores are in; 0 is in the first."""
+    return np.searchsorted(CALIBRATION_EDGES[1:-1], scores, side="left")
 
 
 def _spans(low: IntArray, high: IntArray) -> list[tuple[int, int, int]]:

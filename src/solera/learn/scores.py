@@ -80,6 +80,11 @@ class ScoreGrid:
         edges = np.unique(np.concatenate([small, even, 1 - small, [self.threshold]]))
         return edges[(edges > 0) & (edges < 1)]
 
+    @property
+    def middle(self) -> int:
+        """The last bin of scores up to a half, of which a model of two classes says no."""
+        return int(np.searchsorted(self.edges, 0.5))
+
 
 class ScoreAsk(TypedDict):
     """What ``learner.score_counts`` takes: a fitted model, the part of the rows, and the grid.
@@ -130,7 +135,7 @@ def _no_pinball(ask: Any, reply: Any) -> dict[str, Any]:
     "learner.score_counts",
     ask=ScoreAsk,
     release=[
-        Histograms("counts", "merged", bins=_bins_behind),
+        Histograms("counts", "merged", bins=_bins_behind, middle=lambda ask: _grid_of(ask).middle),
         Cells("loss", "brier", "rows", behind=_sums_behind, neutral=_no_rows),
         Cells("pinball", behind=_sums_behind, neutral=_no_pinball),
     ],

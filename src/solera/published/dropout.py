@@ -55,6 +55,10 @@ DIFFERS = (
     "as published: FedAvg with the thesis's network (Adam, lr 0.001, batches of 64); ours: "
     "FedHEONN over random features, or logistic regression"
 )
+SIZES = {
+    False: "16,412 of 225,642 enrolments or those of the set named, 1 of 50 runs",
+    True: "10 of 50 runs",
+}
 LEFT_OUT = {
     "Table 4.1; *; students": "the shares stand for the counts, of another population",
 }

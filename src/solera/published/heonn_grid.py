@@ -14,7 +14,7 @@ from solera.published.heonn_protocol import (
     STALE,
     cross_validated,
 )
-from solera.published.rows import Rows, quiet, row
+from solera.published.rows import ORIGINAL, Rows, quiet, row
 from solera.published.theses import Cell, Table, table
 from solera.study.run.progress import SILENT, Progress
 
@@ -36,6 +36,7 @@ ERRATA = (
     "The program rounds numbers of features down: of Skin's three columns 0.7, 0.8 and 0.9 are "
     "all two. Of the five of Carbon Nanotubes 0.1 is none (8.43e-2 is the bias alone); ours: one.",
 )
+SIZES = {False: ORIGINAL, True: ORIGINAL}
 LEFT_OUT = {"Table 4.[56]; *": "MiniBooNE is not at hand"}
 _ROW = re.compile(
     r"(?P<place>\d+): λ = (?P<lam>[\d.]+), T = (?P<T>\d+), "

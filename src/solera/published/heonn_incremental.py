@@ -11,7 +11,7 @@ import solera as so
 from solera.core.federation import Federation
 from solera.published import heonn_protocol
 from solera.published.heonn_protocol import DATA, DERIVATIVE, PROTOCOLS, score_of, split
-from solera.published.rows import Rows, quiet, row
+from solera.published.rows import ORIGINAL, Rows, quiet, row
 from solera.published.theses import Cell, table
 from solera.study.run.progress import SILENT, Progress
 
@@ -24,6 +24,7 @@ SCALE_DOWN = (
 )
 DIFFERS = heonn_protocol.DIFFERS
 ERRATA = (DERIVATIVE, "MNIST-test of the thesis is scikit-learn's digits (1,797 rows), λ = 10.")
+SIZES = {False: ORIGINAL, True: ORIGINAL}
 LEFT_OUT: dict[str, str] = {}
 
 

@@ -17,7 +17,7 @@ from solera.core.aggregation import Collect
 from solera.data.agreement import agree
 from solera.published.heonn_energy import can_encrypt, key_pairs
 from solera.published.heonn_protocol import split
-from solera.published.rows import AS_PUBLISHED, OURS, Rows, quiet, row
+from solera.published.rows import AS_PUBLISHED, ORIGINAL, OURS, Rows, quiet, row
 from solera.published.theses import Cell, table
 from solera.study.run.progress import SILENT, Progress
 
@@ -33,6 +33,7 @@ ERRATA = (
     "Seconds are of two machines; compare the columns, and the shares of the tasks.",
     "Members of all rows and features, drawn without replacement, are 50 times one network.",
 )
+SIZES = {False: ORIGINAL, True: ORIGINAL}
 LEFT_OUT = {
     "Table 3.11; *: preprocessing; *": "nothing is written out again before the parallel part here",
     "Table 3.11; *; parallel": "only the clients work in parallel here: see 'clients: sum'",
@@ -63,9 +64,9 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
         seconds = _tasks(X, y, finish, members)
         for name, took in seconds.items():
             cell = TABLE.cell(name, "serial")
-            label, note = f"{name}, serial", f"T = {members}"
+            label, size = f"{name}, serial", f"T = {members}" + ("" if members == 50 else " of 50")
             rows.append(
-                row(label, cell, took, protocol=protocol, form=".3g", note=note, compare=False)
+                row(label, cell, took, protocol=protocol, form=".3g", size=size, compare=False)
             )
         progress.stage(f"{protocol}, parallel")
         fed = so.simulate(X, y, clients=_CLIENTS, seed=0, engine="processes", workers=2)
@@ -73,7 +74,7 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
             took = _fit(_network(fed, finish, members), fed, range(_CLIENTS))[0]
         cell = TABLE.cell(FIT, "parallel")
         rows.append(
-            row(f"{FIT}, parallel", cell, took, protocol=protocol, form=".3g", note=note,
+            row(f"{FIT}, parallel", cell, took, protocol=protocol, form=".3g", size=size,
                 compare=False)
         )  # fmt: skip
     return rows

@@ -24,6 +24,10 @@ SCALE_DOWN = (
 )
 DIFFERS = "every row is ours: no thesis has such a table"
 ERRATA = ()
+SIZES = {
+    False: "16 of 64 shadow models, 400 of 2,000 trials",
+    True: "64 shadow models, 2,000 trials",
+}
 LEFT_OUT: dict[str, str] = {}
 _A = so.audit
 

@@ -22,7 +22,7 @@ from solera.learn.averaging.training.layers import (
     Layer,
     Pooling,
 )
-from solera.published.rows import OURS, Rows, row
+from solera.published.rows import ORIGINAL, OURS, Rows, row
 from solera.published.theses import Cell, table
 from solera.study.run.progress import SILENT, Progress
 
@@ -47,6 +47,7 @@ ERRATA = (
     "with the first model.",
     "Section 3.2 writes its accuracies as 0.98 % and 0.99 %.",
 )
+SIZES = {False: "4,000 of 60,000 images, 4 rounds", True: ORIGINAL}
 LEFT_OUT = {
     "Table 1.3; *, seconds; *": "seconds of another machine",
     "Table 1.3; *; FATE": "FATE's loss and clients are its own; a framework, not a protocol",
@@ -86,7 +87,6 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     X, y, X_test, y_test = so.datasets.mnist()
     if not full:
         X, y = X[:4000], y[:4000]
-    scale = "" if full else f"{len(y):,} images, 4 rounds"
     adam: dict[str, Any] = {"lr": 1e-3, "optimiser": "adam", "batch_size": 32}
     together = so.simulate(X, y, clients=10, seed=0)
     one = so.simulate(X, y, clients=1, seed=0)
@@ -100,7 +100,7 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
             accuracy = learner.score(X_test, y_test)
         label = f"10 IID clients, {name}" if fed is together else name
         cell = ANALYTICS.cell(name, "accuracy")
-        rows.append(row(label, cell, accuracy, form=".4f", note=scale))
+        rows.append(row(label, cell, accuracy, form=".4f"))
 
     rounds = 10 if full else 4
     for name, net in _networks().items():
@@ -115,7 +115,7 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
             )  # fmt: skip
             for figure, value in zip(FIGURES, measured, strict=True):
                 cell = CASES.cell(f"{name}, {figure}", by)
-                rows.append(row(f"{name}, {by}, {figure}", cell, value, form=".3f", note=scale))
+                rows.append(row(f"{name}, {by}, {figure}", cell, value, form=".3f"))
     return rows + _unlike(X, y, X_test, y_test, full, progress)
 
 
@@ -137,5 +137,6 @@ def _unlike(X: Any, y: Any, X_test: Any, y_test: Any, full: bool, progress: Prog
         progress.stage(name)
         accuracy = method.fit(fed).score(X_test, y_test)
         label = f"100 clients, two classes each: {name}"
-        rows.append(row(label, None, accuracy, protocol=OURS, form=".4f"))
+        size = "" if full else "4,000 of 60,000 images, 10 of 100 rounds"
+        rows.append(row(label, None, accuracy, protocol=OURS, form=".4f", size=size))
     return rows

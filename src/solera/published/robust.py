@@ -27,6 +27,7 @@ ERRATA = (
     "At 20 % of 20 clients the z of Baruch et al. is 0.16: the mean moves by a thirtieth of the "
     "clients' spread, which costs it next to nothing. Rows with z = 10 show the attack at work.",
 )
+SIZES = {False: "digits instead of MNIST", True: "10,000 of 60,000 images"}
 LEFT_OUT: dict[str, str] = {}
 _R = so.robust
 

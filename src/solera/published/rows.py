@@ -15,6 +15,8 @@ Rows = list[Row]
 AS_PUBLISHED, OURS = "as published", "ours"
 """Whose protocol a row follows: the thesis's own (its program where text and program disagree), or
 the one that we recommend."""
+ORIGINAL = "as in the thesis"
+"""The size of a row that is not scaled down."""
 
 
 def row(
@@ -25,13 +27,15 @@ def row(
     protocol: str = AS_PUBLISHED,
     form: str = ".4g",
     note: str = "",
+    size: str = "",
     compare: bool = True,
 ) -> Row:
     """A number measured here beside the one a thesis prints.
 
     ``cell`` is None where no thesis has such a number, ``measured`` where it was left out.
-    ``form`` is how its numbers are written, ``note`` what a reader should know. ``compare`` is
-    False where a difference would say nothing: seconds and energies of two machines.
+    ``form`` is how its numbers are written, ``note`` what a reader should know, ``size`` how the
+    run differs in size from the original where that is not what the study's ``SIZES`` say.
+    ``compare`` is False where a difference would say nothing: seconds and energies of two machines.
     """
     thesis = None if cell is None else cell.value
     known = thesis is not None and measured is not None and compare
@@ -45,6 +49,7 @@ def row(
         "measured": measured,
         "difference": difference,
         "form": form,
+        "size": size,
         "note": note,
     }
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from solera.core.selection import Selector, Uniform
 from solera.learn.evaluation import Evaluate
-from solera.published.rows import AS_PUBLISHED, OURS, Row, Rows, quiet, row
+from solera.published.rows import AS_PUBLISHED, ORIGINAL, OURS, Row, Rows, quiet, row
 from solera.published.selection_protocol import (
     MLP,
     NEARLY_IID,
@@ -84,6 +84,17 @@ class Setting:
 
     def cell(self, method: str, column: str) -> Cell:
         return TABLE.cell(f"{self.name}, {method}", column)
+
+    def size(self, full: bool) -> str:
+        """How its runs differ in size from the thesis's."""
+        if full:
+            return ORIGINAL if self.data == "mnist" else "10,000 of 50,000 rows"
+        clients, rounds, rows = self.small
+        given = 60_000 if self.data == "mnist" else 50_000
+        return (
+            f"{clients} of {self.clients} clients, {rounds} of {self.rounds} rounds, "
+            f"{rows:,} of {given:,} rows"
+        )
 
 
 SETTINGS = (
@@ -192,10 +203,11 @@ def _rows(
         "coverage": ("coverage", ".2f"),
         "gini": ("Gini index of participation", ".2f"),
     }
-    scale = "" if full else f"; {clients} clients and {rounds} rounds"
+    size = setting.size(full)
+    turns_note = ""
     if method == "GreedyFed":
         turns = ceil(clients / setting.per_round)
-        scale += f"; in turn for {turns} rounds, greedy for {max(0, rounds - turns)}"
+        turns_note = f"; in turn for {turns} rounds, greedy for {max(0, rounds - turns)}"
     lines = []
     for key, (what, form) in words.items():
         values = [entry[key] for entry in by_seed]
@@ -204,7 +216,7 @@ def _rows(
         lines.append(
             row(
                 label, cell, mean(values), protocol=protocol, form=form,
-                note=spread(values) + (scale if key == "accuracy" else ""),
+                note=spread(values) + (turns_note if key == "accuracy" else ""), size=size,
                 compare=key != "s/round",
             )
         )  # fmt: skip

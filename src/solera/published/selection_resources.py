@@ -11,7 +11,7 @@ from solera.core.federation import Federation
 from solera.core.rounds import StopAt
 from solera.core.selection import Selector, Uniform
 from solera.learn.base import Learner
-from solera.published.rows import AS_PUBLISHED, OURS, Rows, quiet, row
+from solera.published.rows import AS_PUBLISHED, ORIGINAL, OURS, Rows, quiet, row
 from solera.published.selection_protocol import (
     COMPLEX,
     MLP,
@@ -61,6 +61,7 @@ ERRATA = (
     "running mean of the future work is run as well.",
     "In the programs a round's time is the clock's: clients sleep for what their resources say.",
 )
+SIZES = {False: ORIGINAL, True: ORIGINAL}
 LEFT_OUT = {
     "Table 6.2; *; ToA ?": "the duration of one round, not a time of arrival (see the errata)",
 }
@@ -159,9 +160,11 @@ def _accuracies(setting: Setting, minutes: int, progress: Progress) -> Rows:
                 selector = selector.clone().set_params(resend=False)
             value = _accuracy(images, kind, protocol, selector, 0, minutes)
             cell = setting.cell(method, "accuracy") if kind == "nearly IID" else None
-            note = "" if minutes == MINUTES else f"the thesis's after {MINUTES} minutes"
+            size = "" if minutes == MINUTES else f"{minutes} of {MINUTES} minutes"
+            if setting.data == "cifar10":
+                size = "10,000 of 50,000 rows"
             label = f"{setting.data}, {kind}, {METHODS[method]}, accuracy after {minutes} minutes"
-            lines.append(row(label, cell, value, protocol=protocol, form=".3f", note=note))
+            lines.append(row(label, cell, value, protocol=protocol, form=".3f", size=size))
     return lines
 
 

@@ -21,7 +21,7 @@ from solera.study.run.folder import Events, environment, write_json, write_text
 from solera.study.run.metrics_table import Line, lines_text
 from solera.study.run.progress import SILENT, Progress
 
-HEADER = ("cell", "source", "protocol", "thesis", "measured", "difference", "note")
+HEADER = ("cell", "source", "protocol", "thesis", "measured", "difference", "size", "note")
 NUMBERS = HEADER[3:6]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -49,7 +49,7 @@ def run_named(name: str, folder: Path, *, full: bool = False, progress: Progress
     folder.mkdir(parents=True, exist_ok=True)
     events = Events(folder)
     events.add("started", study=name, full=full)
-    rows: Rows = study.run(full=full, progress=progress)
+    rows: Rows = sized(study, study.run(full=full, progress=progress), full)
     check_printed(study, rows, full)
     write_json(folder / "environment.json", environment())
     numbers = [line for row in rows for line in _numbers(name, row)]
@@ -86,6 +86,11 @@ def run_all(folder: Path, *, full: bool = False, progress: Progress = SILENT) ->
     return found
 
 
+def sized(study: ModuleType, rows: Rows, full: bool) -> Rows:
+    """Rows that all say at which size they were run."""
+    return [{**row, "size": row["size"] or study.SIZES[full]} for row in rows]
+
+
 def cells(row: Mapping[str, Any]) -> list[str]:
     """A row as text, in the order of the header."""
     form = row["form"]
@@ -93,7 +98,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         "–" if row[key] is None else format(row[key], sign + form)
         for key, sign in zip(NUMBERS, ("", "", "+"), strict=True)
     ]
-    return [row["label"], row["source"] or "–", row["protocol"], *numbers, row["note"]]
+    return [row["label"], row["source"] or "–", row["protocol"], *numbers, row["size"], row["note"]]
 
 
 # --- what a study owes its tables ---

@@ -42,6 +42,7 @@ ERRATA = (
     "least ln 2, so 3.4 % of them cost .024.",
     "Numbers of clients, rounds and rows of a batch are not printed.",
 )
+SIZES = {False: "1,800 of 16,000 tweets, 5 of 40 rounds", True: "18,000 tweets"}
 LEFT_OUT = {
     "Table 1.4; seconds; *": "seconds of another machine",
 }
@@ -110,7 +111,6 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
         texts, y = texts[:2000], y[:2000]
     order = generator(0, "text").permutation(len(y))
     test, train = order[: len(y) // 10], order[len(y) // 10 :]
-    scale = "" if full else f"{len(train):,} tweets, {rounds} rounds"
     adam: dict[str, Any] = {"rounds": rounds, "lr": 3e-3, "optimiser": "adam", "batch_size": 32}
     rows = []
 
@@ -124,9 +124,7 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
             for figure, value in (("loss", losses.mean()), ("accuracy", accuracy)):
                 found = None if cell is None else TABLE.cell(f"{part} {figure}", cell)
                 label = f"{by}, {part} {figure}"
-                rows.append(
-                    row(label, found, float(value), protocol=protocol, form=".3f", note=scale)
-                )
+                rows.append(row(label, found, float(value), protocol=protocol, form=".3f"))
 
     if has_encoder():
         progress.stage("pre-trained encoder")

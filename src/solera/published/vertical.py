@@ -26,6 +26,7 @@ TABLES = ()
 SCALE_DOWN = "By default heart and German credit; --full: credit2 and Adult as well."
 DIFFERS = "every row is ours: the chapter prints no number"
 ERRATA = ("The chapter reports that no tool could be made to run; it has no numbers to compare.",)
+SIZES = {False: "whole sets", True: "whole sets"}
 LEFT_OUT: dict[str, str] = {}
 TEST = 0.25
 

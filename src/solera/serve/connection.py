@@ -22,6 +22,8 @@ T = TypeVar("T")
 CHUNK = (1 << 20) + (1 << 16)
 """Bytes of a piece: an update of 1 MB with what is around it goes in one."""
 _PATIENCE = 60.0
+LONGEST_PAUSE = 2.0
+"""Seconds between two tries to reach a coordinator that is away."""
 _LARGEST_ANSWER = 64 << 20
 """Bytes: far more than the replies of ten thousand clients with what travels inside them."""
 _ANSWER_SECONDS = 300.0
@@ -110,7 +112,7 @@ class Connection:
                     hint="is the coordinator running, and is the address right?",
                 )
             time.sleep(pause)
-            pause = min(2 * pause, 2.0)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _exchange(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> Any:
         """One request and its whole answer, as it came: never unpacked, and not too long.

@@ -13,8 +13,6 @@ An acknowledgement that nobody reads is a plain dictionary of the route that giv
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -32,7 +30,6 @@ NO_START = "0" * 32
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = r"^[0-9a-f]{64}$"
 SIGNATURE = r"^[0-9a-f]{128}$"
-_HELD = "waits for approval of "
 _SHOWN = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
@@ -392,28 +389,6 @@ class Heartbeat(Message, kw_only=True):
     head: Annotated[
         tuple[Annotated[int, Meta(ge=0, lt=2**53)], Digest], Meta(examples=[[17, _SHOWN]])
     ]
-
-
-def held_words(jobs: Iterable[tuple[str, str]]) -> str:
-    """What a client does whose people have yet to approve jobs, each with the time since when."""
-    said = [f"{job} since {_clock(datetime.fromisoformat(since))}" for job, since in jobs]
-    return f"{_HELD}{', '.join(said)}" if said else ""
-
-
-def held_since(doing: str, job: str) -> str | None:
-    """Since when a client that does this holds a job back; None if it does not."""
-    if not doing.startswith(_HELD):
-        return None
-    for part in doing[len(_HELD) :].split(", "):
-        name, _, since = part.partition(" since ")
-        if name == job and since:
-            return since
-    return None
-
-
-def _clock(moment: datetime) -> str:
-    moment, now = moment.astimezone(UTC), datetime.now(UTC)
-    return moment.strftime("%H:%M UTC" if moment.date() == now.date() else "%Y-%m-%d %H:%M UTC")
 
 
 class Member(Message):

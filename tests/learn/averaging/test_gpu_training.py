@@ -13,6 +13,7 @@ from solera.learn.averaging import models, nn
 from solera.learn.averaging.training import (
     batched,
     batched_models,
+    channels_last,
     compiled,
     devices,
     layout,
@@ -38,6 +39,35 @@ def as_on_gpu(monkeypatch):
     monkeypatch.setattr(batched, "is_gpu", lambda device: True)
     monkeypatch.setattr(batched, "tile_size", lambda *_: 100)
     monkeypatch.setattr(recorded, "_known", recorded.OrderedDict())
+
+
+class MadeTwice(torch.overrides.TorchFunctionMode):
+    """Counts how many operations gave each tensor: two, if the second gave back its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.given = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.given += [result] if isinstance(result, torch.Tensor) else []
+        return result
+
+    def count(self, tensor):
+        return sum(given is tensor for given in self.given)
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["float32", "bfloat16"])
+def test_what_our_functions_give_is_made_once(short):
+    """PyTorch 2.11 loses all gradients of y.to(float32) for a y of float32 when it traces them."""
+    x, channels = torch.rand(2, 3, 6, 5, 4), torch.rand(2, 4)
+    weight = torch.rand(2, 4, 4, 3, 3)
+    kind = torch.bfloat16 if short else torch.float32
+    with MadeTwice() as made:
+        y, *_ = channels_last.normalise(x.to(kind), channels, channels, None, 1e-5)
+        z = channels_last.convolve(x.to(kind), weight.to(kind), channels.to(kind), 1)
+    assert y.dtype == z.dtype == kind
+    assert made.count(y) == made.count(z) == 1
 
 
 def trained(model, sizes, config, dtype="float64", seed=0, start=True):
@@ -77,9 +107,9 @@ def test_channels_last_predicts_as_channels_first(network, monkeypatch):
     architecture = Architecture(network)
     X = np.random.default_rng(0).normal(size=(6, architecture.inputs))
     start = architecture.start(0, "float64")
-    wanted = so.learn.averaging.learner.outputs_of(architecture, start, X, "cpu")
+    wanted = so.learn.averaging.predicting.outputs_of(architecture, start, X, "cpu")
     as_on_gpu(monkeypatch)
-    got = so.learn.averaging.learner.outputs_of(architecture, start, X, "cpu")
+    got = so.learn.averaging.predicting.outputs_of(architecture, start, X, "cpu")
     assert np.abs(got - wanted).max() < 1e-12
 
 

@@ -13,7 +13,15 @@ torch = pytest.importorskip("torch")
 import solera as so  # noqa: E402
 from solera.core.aggregation import blocks  # noqa: E402
 from solera.engines.threads import limited_threads  # noqa: E402
-from solera.learn.averaging.training import batched, lazy_updates, low_rank  # noqa: E402
+from solera.learn.averaging import updates as folding  # noqa: E402
+from solera.learn.averaging.training import (  # noqa: E402
+    batched,
+    batched_models,
+    dense_steps,
+    lazy_updates,
+    low_rank,
+    tile_threads,
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(360, 40)).astype(np.float32)
@@ -25,14 +33,37 @@ LEARNERS = {
 }
 
 
+HERE = threading.current_thread().name
+
+
+class Seen(list):
+    """Threads that were at work; each waits until this one and ``others`` have joined in."""
+
+    def __init__(self):
+        super().__init__()
+        self.others = 0
+        self._joined = threading.Condition()
+
+    def add(self, *what):
+        name = threading.current_thread().name
+        assert name == HERE or name.startswith("solera-tile")
+        with self._joined:
+            self.append((name, *what))
+            self._joined.notify_all()
+            assert self._joined.wait_for(lambda: len(self.threads()) > self.others, 60)
+
+    def threads(self):
+        return {name for name, *_ in self}
+
+
 @pytest.fixture
 def at_work(monkeypatch):
     """Small tiles, and the threads that train them."""
-    seen = []
+    seen = Seen()
     real = batched.train_tile
 
     def watched(*args):
-        seen.append((threading.current_thread().name, torch.get_num_threads()))
+        seen.add(torch.get_num_threads())
         return real(*args)
 
     for module in (batched, low_rank):
@@ -52,14 +83,11 @@ def test_threads_change_no_bit(name, at_work):
     learned = {}
     for workers in (1, 3):
         at_work.clear()
+        at_work.others = workers - 1
         fed = so.simulate(X, Y, clients=24, seed=1, workers=workers)
         learned[workers] = make().fit(fed).weights_
-        threads = {thread for thread, _ in at_work}
-        if workers == 1:
-            assert threads == {threading.current_thread().name}
-        else:
-            assert all(thread.startswith("solera-tile") for thread in threads)
-            assert all(own == 1 for _, own in at_work)  # a tile is one thread's alone
+        assert len(at_work.threads()) == workers
+        assert all(own == 1 for _, own in at_work)  # a tile is one thread's alone
     assert learned[1].tobytes() == learned[3].tobytes()
 
 
@@ -67,22 +95,26 @@ def test_threads_change_no_bit(name, at_work):
     ("name", "updates"),
     [("low rank", low_rank.LowRankUpdates), ("uneven", lazy_updates.StackedUpdates)],
 )
-def test_blocks_are_folded_side_by_side(name, updates, monkeypatch):
+@pytest.mark.parametrize("others", [0, 2], ids=["small", "large"])
+def test_large_blocks_are_folded_side_by_side(name, updates, others, monkeypatch):
     """Each by one thread, also of NumPy's library: a worker process gets the same bytes."""
-    seen = []
+    seen = Seen()
+    seen.others = others
     real = updates.weighted_sum
 
     def watched(self, weights):
         blas = {library["num_threads"] for library in threadpool_info("blas")}
-        seen.append((threading.current_thread().name, torch.get_num_threads(), blas))
+        seen.add(torch.get_num_threads(), blas)
         return real(self, weights)
 
     monkeypatch.setattr(updates, "weighted_sum", watched)
+    if others:
+        monkeypatch.setattr(folding, "_MANY", 0)
     before = torch.get_num_threads(), threadpool_info("blas")
     LEARNERS[name]().fit(so.simulate(X, Y, clients=24, seed=1, workers=3))
     assert len(seen) == 2 * len(list(blocks(24)))
-    for thread, own, blas in seen:
-        assert thread.startswith("solera-tile")
+    assert len(seen.threads()) == 1 + others
+    for _, own, blas in seen:
         assert own == 1
         assert blas <= {1}
     assert (torch.get_num_threads(), threadpool_info("blas")) == before
@@ -111,6 +143,86 @@ def test_a_tile_that_fails_is_an_error_here(at_work, monkeypatch):
     fed = so.simulate(X, Y, clients=24, seed=1, workers=2)
     with pytest.raises(so.errors.SoleraError, match="out of order"):
         LEARNERS["low rank"]().fit(fed)
+
+
+def test_nobody_waits_for_a_thread_that_has_not_begun():
+    pool, free = tile_threads._pool(1), threading.Event()
+    blocked = pool.submit(free.wait, 60)
+    try:
+        with limited_threads(2):
+            names = tile_threads.in_threads(lambda _: threading.current_thread().name, range(5))
+        assert names == [HERE] * 5
+        assert not blocked.done()
+    finally:
+        free.set()
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["here", "elsewhere"])
+def test_an_error_in_any_thread_ends_the_work(fails):
+    """All others have ended theirs when it arrives."""
+    joined, running = threading.Barrier(2), []
+
+    def work(i):
+        running.append(i)
+        if i < 2:
+            joined.wait(60)
+        here = threading.current_thread().name == HERE
+        running.remove(i)
+        if here is fails:
+            raise ValueError("out of order")
+        return i
+
+    with limited_threads(2), pytest.raises(ValueError, match="out of order"):
+        tile_threads.in_threads(work, range(1000))
+    assert running == []
+
+
+def test_results_keep_their_order():
+    with limited_threads(3):
+        assert tile_threads.in_threads(lambda i: i * i, range(50)) == [i * i for i in range(50)]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "binary", "squared"])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+def test_scripted_steps_are_the_plain_ones_to_the_bit(loss, activation):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(3, 18, 9, generator=draw)
+    target = torch.rand(3, 18, 4, generator=draw).round()
+    if loss == "softmax":
+        target = torch.randint(0, 4, (3, 18), generator=draw)
+    shapes = [((3, 9, 40), (3, 1, 40), True, activation), ((3, 4, 40), (3, 1, 4), False, "")]
+    layers = [(torch.rand(W, generator=draw), torch.rand(b, generator=draw), *rest)
+              for W, b, *rest in shapes]  # fmt: skip
+    found = []
+    for train in (dense_steps.train, dense_steps.train_scripted):
+        own = [(W.clone(), b.clone(), *rest) for W, b, *rest in layers]
+        total = torch.zeros(3, dtype=torch.float64)
+        for _ in range(3):  # the second run is the optimised one
+            train(total, x, target, own, loss, [7, 7, 4], 7, 0.1)
+        assert not any(
+            torch.equal(W, before[0]) for (W, *_), before in zip(own, layers, strict=True)
+        )
+        found.append([total, *(part for W, b, *_ in own for part in (W, b))])
+    for plain, scripted in zip(*found, strict=True):
+        assert torch.equal(plain, scripted)
+
+
+def test_many_steps_are_one_call_where_clients_are_alike(monkeypatch):
+    """And the model is that of one step after the other."""
+    dense, calls = batched_models.BatchedDense, []
+    real = dense.step
+    monkeypatch.setattr(dense, "step", lambda *args: calls.append(1) or real(*args))
+
+    def fit():
+        fed = so.simulate(X, Y, clients=24, seed=1)
+        learner = so.FedAvg(so.nn.mlp(40, 20, 2), rounds=2, batch_size=7, epochs=2).fit(fed)
+        return learner.weights_.tobytes(), str(learner.history_)
+
+    together = fit()
+    assert not calls
+    monkeypatch.setattr(dense, "train_alike", lambda *_: False)
+    assert fit() == together
+    assert calls
 
 
 def test_the_limit_ends_with_the_ask():

@@ -21,7 +21,7 @@ from solera.learn.averaging.training.devices import borrow
 from solera.learn.averaging.training.lazy_updates import StackedUpdates
 from solera.learn.averaging.training.low_rank import low_rank_pays, train_low_rank
 from solera.learn.averaging.training.reference import train_reference
-from solera.learn.averaging.updates import UpdateMean
+from solera.learn.averaging.update_mean import UpdateMean
 
 SIZES = np.array([30, 8, 17, 1, 30])
 rng = np.random.default_rng(0)

@@ -244,3 +244,44 @@ def test_relaxed_rules_are_no_narrower():
     narrow = so.FederatedTree(filter=None).fit(fed)
     wide = so.FederatedTree(filter=None, on_overlap="relax").fit(fed)
     assert wide.rule_set_.matches(X).sum() > narrow.rule_set_.matches(X).sum() == len(X)
+
+
+# --- trees grown from counts ---
+
+
+def test_counts_give_the_trees_that_clients_grow():
+    fed, X, _ = categorical(rows=400)
+    grown = so.FederatedTree("id3").fit(fed)
+    counted = so.FederatedTree("id3", by_counts=True).fit(fed)
+    for own, other in zip(grown.local_trees_, counted.local_trees_, strict=True):
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(vars(own).values(), vars(other).values(), strict=True)
+        )
+    assert np.array_equal(grown.predict_proba(X), counted.predict_proba(X))
+    asked = [record.task for record in fed.meter.records]
+    assert asked.count("trees.grow") == 1
+    assert asked.count("trees.count") == 3  # two levels of splits, and the leaves
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cart_of_counts_is_that_of_scikit_learn(seed):
+    from sklearn.tree import DecisionTreeClassifier
+
+    draw = np.random.default_rng(seed)
+    X = draw.integers(0, 5, (500, 3)).astype(float)
+    y = (X @ [1.0, 2.1, 0.3] + draw.normal(size=500) > 6).astype(int)
+    features = [so.data.Feature(name, "categorical", tuple("pqrst")) for name in "abc"]
+    fed = so.simulate(X, y, clients=1, features=features)
+    tree = so.FederatedTree(max_depth=4, min_rows=7, by_counts=True).fit(fed).local_tree(0)
+    grower = DecisionTreeClassifier(max_depth=4, min_samples_leaf=7, random_state=0).fit(X, y)
+    np.testing.assert_allclose(tree.predict_proba(X), grower.predict_proba(X), atol=1e-12)
+    assert len(tree) == grower.tree_.node_count
+
+
+def test_trees_of_counts_need_categories_and_no_c45():
+    fed, _, _ = numeric()
+    with pytest.raises(DataError, match="categorical columns"):
+        so.FederatedTree(by_counts=True).fit(fed)
+    with pytest.raises(UsageError, match="by_counts"):
+        so.FederatedTree("c45", by_counts=True)

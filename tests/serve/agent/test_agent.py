@@ -33,6 +33,7 @@ from network import AGENT, Network, kill  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402
+from solera.serve.agent import heartbeat  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
 from solera.serve.agent.approvals import Approver  # noqa: E402
 from solera.serve.agent.held_jobs import HeldJobs, describe  # noqa: E402
@@ -144,7 +145,9 @@ def test_the_coordinator_hears_what_a_client_does_and_where_its_log_ends(network
     assert time.time() - told(network)["seen"] < 600
 
 
-def test_a_log_cut_together_with_its_head_is_found_out(network, tmp_path):
+def test_a_log_cut_together_with_its_head_is_found_out(network, tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "_LOOK_SECONDS", 0.1)
     with working(hire(network)) as agent:
         answer(network, "data.flaws")
         home = agent.folder

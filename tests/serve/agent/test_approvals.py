@@ -23,13 +23,13 @@ for library in ("httpx", "cryptography"):
 import agent_tasks  # noqa: E402, F401
 from liar import Liar, digest  # noqa: E402
 
-from solera.serve import wire  # noqa: E402
 from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
 from solera.serve.agent.approvals import Approvals, Approver  # noqa: E402
 from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
 from solera.serve.description import job_hash  # noqa: E402
+from solera.serve.held_words import held_since  # noqa: E402
 from solera.serve.identity import Identity  # noqa: E402
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -306,10 +306,10 @@ def test_a_rejected_job_is_answered_with_the_reason(agent, liar, ana):
     assert answer(agent, liar, spec=spec) == "held"
     beat = agent._beat().doing
     assert re.fullmatch(r"waits for approval of job since ([\d-]+ )?\d\d:\d\d UTC", beat)
-    assert wire.held_since(beat, "job") == beat.rpartition(" since ")[2]
-    assert wire.held_since(beat, "jo") is None
+    assert held_since(beat, "job") == beat.rpartition(" since ")[2]
+    assert held_since(beat, "jo") is None
     for said in ("waits for approval of job", "waits for approval of a b, job", "job since 18:30"):
-        assert wire.held_since(said, "job") is None
+        assert held_since(said, "job") is None
     hash = job_hash("cardio", "job", spec)
     agent.approvals.decide(hash, "rejected", ana, datetime.now(UTC), reason="no contract")
     assert agent.step() == 1

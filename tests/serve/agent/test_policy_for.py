@@ -105,6 +105,23 @@ def test_the_strictest_named_policy_that_will_do() -> None:
     assert "does not declare what leaves" in why
 
 
+def test_boosting_needs_trust_or_noise_and_a_budget() -> None:
+    schema = so.simulate(np.eye(8, 2), np.arange(8) % 2, clients=1).schema
+    said = {"job": "j", "federation": "f", "kind": "driven", "owner": "", "seed": 0}
+    plain = Description(**said, plan=so.FedHistGBDT().asks(schema))
+    assert strictest_policy(plain.plan) == "trusted"
+    wanting = missing(Policy.parse('policy = "training"'), plain)
+    assert any("trees.histograms" in why and "without noise" in why for why in wanting)
+    dp = so.DP(epsilon=1.0, delta=1e-5, level="record")
+    noised = Description(**said, plan=so.FedHistGBDT(dp=dp).asks(schema))
+    assert 'policy = "training"' in policy_for(noised)
+    assert "[privacy]" in policy_for(noised)
+    (why,) = missing(Policy.parse(policy_for(noised)), noised)
+    assert "no budget" in why
+    budget = "\n[privacy]\nepsilon = 1.0\ndelta = 1e-5\n"
+    assert missing(Policy.parse(policy_for(noised) + budget), noised) == []
+
+
 def test_a_description_says_what_a_job_asks() -> None:
     job = described()
     assert (job.job, job.federation, job.owner, job.seconds) == (

@@ -191,53 +191,44 @@ def test_an_error_of_a_batch_is_everybodys_and_the_next_goes_on():
     assert two == 2
 
 
-def test_who_waits_for_many_looks_when_they_are_there():
-    """And not each time that one of them comes."""
-    stored = 0
+def waited(come):
+    """Who waits for fifty replies: what it sees at each look while they come, and what it says."""
+    stored, looks = [0], []
+
+    async def look():
+        looks.append(stored[0])
+        return stored[0] == 50
 
     async def wait():
-        nonlocal stored
-        looks = []
-
-        async def look():
-            looks.append(stored)
-            return stored == 50
-
         notifier = Notifier()
         waiting = asyncio.ensure_future(
-            notifier.until("job", look, 30, missing=lambda: 50 - stored)
+            notifier.until("job", look, 30, missing=lambda: 50 - stored[0])
         )
         while not notifier.waiting:
             await asyncio.sleep(0)
-        for _ in range(50):
-            stored += 1
-            notifier.notify("job")
-        await waiting
-        return looks
+        come(stored, notifier)
+        return await asyncio.wait_for(waiting, 25)
 
-    looks = asyncio.run(wait())
+    return looks, asyncio.run(wait())
+
+
+def test_who_waits_for_many_looks_when_they_are_there():
+    """And not each time that one of them comes."""
+
+    def one_by_one(stored, notifier):
+        for _ in range(50):
+            stored[0] += 1
+            notifier.notify("job")
+
+    looks, _ = waited(one_by_one)
     assert looks[0] == 0
     assert looks[-1] == 50
     assert len(looks) < 10
 
 
 def test_news_that_is_not_told_one_by_one_is_found_too():
-    stored = 0
-
-    async def wait():
-        nonlocal stored
-
-        async def look():
-            return stored == 50
-
-        notifier = Notifier()
-        waiting = asyncio.ensure_future(
-            notifier.until("job", look, 30, missing=lambda: 50 - stored)
-        )
-        while not notifier.waiting:
-            await asyncio.sleep(0)
-        stored = 50
+    def at_once(stored, notifier):
+        stored[0] = 50
         notifier.notify("job")
-        return await asyncio.wait_for(waiting, 25)
 
-    assert asyncio.run(wait()) is True
+    assert waited(at_once)[1] is True

@@ -82,11 +82,16 @@ class Cumulative(Release):
 
 @dataclass(frozen=True)
 class Intervals:
-    """Which interval (low, high] every value is in, −1 for an unknown one."""
+    """Which interval (low, high] every value is in, −1 for an unknown one.
+
+    A few of the values that count in an interval may be higher, up to its ``reach``, or lower, down
+    to the reach of the interval before it.
+    """
 
     own: IntArray
     low: FloatArray
     high: FloatArray
+    reach: FloatArray
 
     def needed(self, edges: FloatArray) -> IntArray:
         """How many intervals are below an edge, and with that it is in, for all edges."""
@@ -154,9 +159,11 @@ def _intervals(values: FloatArray, least: int, persons: Persons) -> Intervals:
     of = None if persons.of is None else persons.of[order]
     low: list[int] = []
     high: list[int] = []
-    waiting = [(0, len(order), 0, _BITS)] if _enough(of, 0, len(order), least) else []
+    reach: list[int] = []
+    whole = (0, len(order), 0, _BITS, 1 << _BITS)
+    waiting = [whole] if _enough(of, 0, len(order), least) else []
     while waiting:
-        first, last, begin, bits = waiting.pop()
+        first, last, begin, bits, furthest = waiting.pop()
         many = _enough(of, first, last, 3 * least - 2)  # then `least` of them are inside
         if many:
             begin, bits = _narrowest(place[first:last], begin, bits)
@@ -164,15 +171,17 @@ def _intervals(values: FloatArray, least: int, persons: Persons) -> Intervals:
         middle = first + int(np.searchsorted(place[first:last], border))
         left, right = _enough(of, first, middle, least), _enough(of, middle, last, least)
         if bits and left and right:
-            waiting.append((middle, last, border, bits - 1))
-            waiting.append((first, middle, begin, bits - 1))
+            waiting.append((middle, last, border, bits - 1, furthest))
+            waiting.append((first, middle, begin, bits - 1, border))
         elif bits and many:
-            waiting.append((first, last, begin if left else border, bits - 1))
+            waiting.append((first, last, begin if left else border, bits - 1, furthest))
         else:
             own[order[first:last]] = len(high)
             low.append(begin)
             high.append(begin + (1 << bits))
-    return Intervals(own, *_bounded(np.array(low, np.int64), np.array(high, np.int64)))
+            reach.append(furthest)
+    ends = _bounded(np.array(low, np.int64), np.array(high, np.int64))
+    return Intervals(own, *ends, _values(np.array(reach, np.int64)))
 
 
 def _bounded(low: IntArray, high: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -210,7 +219,8 @@ def _places(values: FloatArray) -> IntArray:
 
 
 def _values(places: IntArray) -> FloatArray:
-    """The lower ends of the intervals at these places."""
+    """The lower ends of the intervals at these places, and infinity for the end of the last one."""
     ordered = (places - _ZERO) << _DROPPED
     bits = np.where(ordered < 0, np.int64(-(2**63)) - ordered, ordered)
-    return np.ascontiguousarray(bits).view(np.float64)
+    values = np.ascontiguousarray(bits).view(np.float64)
+    return np.where(places == 1 << _BITS, np.inf, values)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.clients import Array, FloatArray, IntArray, Part
+from solera.core.clients import Array, BoolArray, FloatArray, IntArray, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,13 @@ class Persons:
         if self.of is None:
             return np.asarray(chosen.sum(axis=0), dtype=np.int64)
         return np.array([len(np.unique(self.of[c])) for c in chosen.T], dtype=np.int64)
+
+    def first_rows(self, rows: int) -> BoolArray:
+        """Marks the first row of every person, of so many rows."""
+        first = np.full(rows, self.of is None)
+        if self.of is not None:
+            first[np.unique(self.of, return_index=True)[1]] = True
+        return first
 
 
 Left = Array | None

@@ -25,21 +25,29 @@ from solera.core.release import Leaving, Release
 class Histograms(Release):
     """Histograms whose bins are told in intervals; the entry ``merged`` says that.
 
-    What is told of a bin were rows of it and of the empty ones before it, but for a few at either
-    end. A histogram of too few rows is empty.
+    What is told of a bin were rows of it and of the empty ones before it. A histogram of too few
+    rows is empty.
 
     ``bins``: (client, ask) → the bin of every row in each histogram, rows × histograms and −1 for
-    none, and the part of the rows.
+    none, and the part of the rows. ``middle``: ask → the bin after which bins are first cut in
+    two. Rows up to it are often counted elsewhere, as those that a model says no of: where the
+    intervals were cut near it, the difference of the two counts would be of a few rows.
     """
 
     kind = "cells"
     says = "histograms whose bins hold at least min_count rows"
 
     def __init__(
-        self, entry: str, merged: str, *, bins: Callable[[Client, Any], tuple[IntArray, Part]]
+        self,
+        entry: str,
+        merged: str,
+        *,
+        bins: Callable[[Client, Any], tuple[IntArray, Part]],
+        middle: Callable[[Any], int],
     ) -> None:
         super().__init__(entry, merged)
         self.bins = bins
+        self.middle = middle
 
     def judge(self, leaving: Leaving) -> Any:
         entry, merged = self.entries
@@ -47,8 +55,8 @@ class Histograms(Release):
             return leaving.reply
         value = leaving.get(entry)
         index, part = self.bins(leaving.client, leaving.ask)
-        numbers = value.reshape(index.shape[1], -1)
-        released = [_released(leaving, own, numbers.shape[1], part) for own in index.T]
+        bins, middle = value.shape[-1], self.middle(leaving.ask)
+        released = [_released(leaving, own, bins, middle, part) for own in index.T]
         leaves = np.stack([counts for counts, _ in released]).astype(value.dtype)
         leaving.outcome[entry] = np.stack([became for _, became in released])
         leaving.put(entry, leaves.reshape(value.shape))
@@ -56,7 +64,9 @@ class Histograms(Release):
         return leaving.reply
 
 
-def _released(leaving: Leaving, own: IntArray, bins: int, part: Part) -> tuple[IntArray, IntArray]:
+def _released(
+    leaving: Leaving, own: IntArray, bins: int, middle: int, part: Part
+) -> tuple[IntArray, IntArray]:
     """The histogram as it leaves, and what became of its bins; ``own`` is the bin of every row.
 
     The rows of an interval are told at its last bin. Bins told with those of other intervals are
@@ -64,9 +74,9 @@ def _released(leaving: Leaving, own: IntArray, bins: int, part: Part) -> tuple[I
     """
     counts, became = np.zeros(bins, dtype=np.int64), np.zeros(bins, dtype=np.int64)
     least = leaving.limits.min_count
-    places = np.where(own >= 0, own + 1.0, np.nan)
+    places = np.where(own >= 0, own - float(middle), np.nan)
     table = intervals(places, least, leaving.gate.persons(leaving.client, part))
-    ends = np.minimum(table.high.astype(np.int64) - 1, bins - 1)
+    ends = np.minimum(np.floor(table.reach) + middle, bins - 1).astype(np.int64)
     if not len(ends):
         return counts, became
     sums = Sums(table.below(np.arange(1, len(ends) + 1)), part=part)

@@ -25,15 +25,12 @@ _WEIGHTS = 0x9E3779B97F4A7C15
 class Memory:
     """What left one client's data set: over all jobs, and in one version of its rows.
 
-    ``grouped``: whether anything left that follows from the table of groups
-    (:mod:`solera.core.disclosure.groups`), which is counted once, as a whole. ``sets``: rows that
-    were counted at nodes of trees (:mod:`solera.core.disclosure.node_counts`). ``events``: what
-    left with noise, in a simulation; an agent has a ledger.
+    ``sets``: rows that were counted at nodes of trees (:mod:`solera.core.disclosure.node_counts`).
+    ``events``: what left with noise, in a simulation; an agent has a ledger.
     """
 
     def __init__(self) -> None:
         self.numbers = 0
-        self.grouped = False
         self.rows: IntArray | None = None
         self.families: dict[str, tuple[Array, FloatArray]] = {}
         self.sets = RowSets()
@@ -56,7 +53,6 @@ class Memory:
             self.families.clear()
             self._digests.clear()
             self.sets = RowSets()
-            self.grouped = False
         self.rows = rows
 
     # --- what left ---
@@ -144,7 +140,6 @@ class Memory:
         """The memory as plain data."""
         return {
             "numbers": self.numbers,
-            "grouped": self.grouped,
             "rows": self.rows,
             "events": self.events,
             "sets": [self.sets.rows, self.sets.ends],
@@ -156,7 +151,6 @@ class Memory:
         memory = cls()
         if payload is not None:
             memory.numbers, memory.rows = payload["numbers"], payload["rows"]
-            memory.grouped = payload["grouped"]
             memory.events = list(payload.get("events", ()))
             memory.sets = RowSets(*payload.get("sets", ()))
             memory.families = {

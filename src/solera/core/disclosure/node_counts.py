@@ -12,7 +12,7 @@ The rows of an interval are compared with those of all intervals that left befor
 node, job and ask: where the two differ in fewer than ``min_count`` rows, the earlier number is sent
 again (:class:`RowSets`). So no count, and no difference of two, rests on fewer rows.
 
-Where the owner counts persons, the task sees the table of groups as all others of trees do.
+Where the owner counts persons, one row of each counts, the first.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from solera.core.clients import BoolArray, Client, IntArray
-from solera.core.disclosure.groups import GroupedSource, Trees
 from solera.core.disclosure.row_sets import RowSets
-from solera.core.release import Leaving
+from solera.core.release import Leaving, Release
 
 _MOST = 1 << 25
 """The most counts of an ask."""
@@ -45,21 +44,17 @@ class NodeCells(NamedTuple):
     starts: IntArray
 
 
-class NodeCounts(Trees):
+class NodeCounts(Release):
     """An entry nodes × cells × classes; ``cells``: (client, ask) → :class:`NodeCells`."""
 
+    kind = "tree"
     says = "counts of rows by node, column and class, in intervals of at least min_count rows"
 
     def __init__(self, entry: str, *, cells: Callable[[Client, Any], NodeCells]) -> None:
         super().__init__(entry)
         self.cells = cells
 
-    def sees_groups(self, unit: str | None) -> bool:
-        return unit is not None
-
     def judge(self, leaving: Leaving) -> Any:
-        if isinstance(leaving.client.data._source, GroupedSource):
-            return super().judge(leaving)
         (entry,) = self.entries
         value = leaving.get(entry)
         nodes, _, classes = value.shape
@@ -67,14 +62,15 @@ class NodeCounts(Trees):
             raise leaving.refuse(f"{value.size:,} counts are too many for one ask")
         least = leaving.limits.min_count
         cells = self.cells(leaving.client, leaving.ask)
-        line = np.where(cells.node >= 0, cells.node * classes + cells.label, -1)
+        once = leaving.gate.persons(leaving.client, "train").first_rows(len(cells.node))
+        line = np.where((cells.node >= 0) & once, cells.node * classes + cells.label, -1)
         columns = [
             _Column(line, cells.cell[:, j] - first, nodes * classes, after - first, least)
             for j, (first, after) in enumerate(pairwise(cells.starts.tolist()))
         ]
         offsets = np.cumsum([0, *(column.intervals for column in columns)])
         own = np.stack([c.of_rows(at) for c, at in zip(columns, offsets, strict=False)], axis=1)
-        sizes, numbers, new = _told(leaving, own, int(offsets[-1]))
+        sizes, numbers, new = _told(leaving, own, int(offsets[-1]), int(once.sum()))
 
         def by_cell(intervals: IntArray, otherwise: int, spread: bool) -> Any:
             found = [
@@ -89,17 +85,20 @@ class NodeCounts(Trees):
         return leaving.reply
 
 
-def _told(leaving: Leaving, own: IntArray, intervals: int) -> tuple[IntArray, IntArray, BoolArray]:
+def _told(
+    leaving: Leaving, own: IntArray, intervals: int, everyone: int
+) -> tuple[IntArray, IntArray, BoolArray]:
     """How many rows every interval has, the number that is told of it, and whether it is new.
 
-    ``own``: in which interval of every column a row is, −1 for none.
+    ``own``: in which interval of every column a row is, −1 for none. ``everyone``: the rows that
+    count.
     """
     row, column = np.nonzero(own >= 0)
     of = own[row, column]
     sizes = np.bincount(of, minlength=intervals)
     now = RowSets(row[np.argsort(of, kind="stable")].astype(np.int32), np.cumsum(sizes))
     memory, limits = leaving.memory, leaving.limits
-    kept, numbers, new = memory.sets.with_more(now, len(own), limits.min_count)
+    kept, numbers, new = memory.sets.with_more(now, len(own), limits.min_count, everyone)
     values = len(own) * leaving.client.data.schema.width
     memory.spend(len(kept) - len(memory.sets), limits.numbers * max(1, values))
     memory.sets = kept

@@ -102,6 +102,11 @@ class Noised(Release):
         self.kind = release.kind  # type: ignore[misc]
         self.says = release.says  # type: ignore[misc]
         self.about_rows = release.about_rows  # type: ignore[misc]
+        self.tells_rows = release.tells_rows
+
+    def can_leave(self, limits: ReleaseLimits) -> bool:
+        counted = self.kind in limits.allows and limits.budget is not None
+        return counted or self.inside.can_leave(limits)
 
     def judge(self, leaving: Leaving) -> Any:
         limits = leaving.limits

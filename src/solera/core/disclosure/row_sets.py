@@ -31,19 +31,22 @@ class RowSets:
     def sizes(self) -> IntArray:
         return np.diff(self.ends, prepend=0)
 
-    def with_more(self, now: RowSets, rows: int, least: int) -> tuple[RowSets, IntArray, BoolArray]:
+    def with_more(
+        self, now: RowSets, rows: int, least: int, everyone: int | None = None
+    ) -> tuple[RowSets, IntArray, BoolArray]:
         """These sets with the new ones of ``now``; of each of ``now`` a number, and if it is new.
 
         The number is the size of the set. One that differs in fewer than ``least`` rows from an
-        earlier set, or from all ``rows``, has the size of that one, the first of several, and is
-        not taken up.
+        earlier set, or from all ``rows`` (``everyone``, where fewer count), has the size of that
+        one, the first of several, and is not taken up.
         """
+        everyone = rows if everyone is None else everyone
         both = self._and(now)
         sizes, known = both.sizes, len(self)
         numbers, kept = sizes.copy(), np.ones(len(both), dtype=bool)
-        nearly_all = rows - sizes < least
+        nearly_all = everyone - sizes < least
         nearly_all[:known] = False
-        numbers[nearly_all], kept[nearly_all] = rows, False
+        numbers[nearly_all], kept[nearly_all] = everyone, False
         for new, other in both._near(known, rows, least):
             if kept[new] and kept[other]:
                 numbers[new], kept[new] = sizes[other], False

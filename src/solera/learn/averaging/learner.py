@@ -34,6 +34,7 @@ from solera.learn.averaging.models import (
     described_loss,
     registration_needed,
 )
+from solera.learn.averaging.predicting import outputs_of
 from solera.learn.averaging.private_rounds import (
     Accounts,
     after_round,
@@ -49,18 +50,15 @@ from solera.learn.averaging.training.asked import (
     TrainPrivately,
     noised_update,
 )
-from solera.learn.averaging.training.batched_models import forward
 from solera.learn.averaging.training.devices import check_precision, find_device, torch
 from solera.learn.averaging.training.local_training import LocalTraining, training_task
 from solera.learn.averaging.training.losses import row_losses, targets_of
 from solera.learn.averaging.training.validation import mean_losses
-from solera.learn.averaging.updates import UpdateMean, UpdateStep, check_steps
+from solera.learn.averaging.update_mean import UpdateMean
+from solera.learn.averaging.updates import UpdateStep, check_steps
 from solera.privacy.dp.mechanism import DP, whose_noise
 from solera.privacy.dp.sums import epsilon_so_far
 from solera.robust.rules import Rule
-
-_PREDICTED = 1 << 27
-"""Bytes of rows that are predicted at once."""
 
 
 @training_task("averaging.train", ask=TrainPrivately, release=noised_update())
@@ -439,25 +437,3 @@ class FedAvg(ScoreAveraging):
         default = self.loss_of_target()
         two = default == "softmax" and len(self.schema_.classes) == 2
         return "binary" if two and self._architecture.outputs == 1 else default
-
-
-def outputs_of(architecture: Architecture, weights: Array, X: Any, device: str | None) -> Array:
-    """The network's outputs for all rows, some thousands at a time."""
-    t = torch()
-    place = find_device(device)
-    flat = architecture.training_layout.arrange(t.tensor(weights).to(place))
-    module = (
-        None if architecture.layers is not None else architecture.load(weights).eval().to(place)
-    )
-    width = int(np.prod(X.shape[1:]))
-    at_once = max(1, _PREDICTED // (width * flat.element_size()))
-    outputs = []
-    with t.no_grad():
-        views = architecture.training_layout.views(flat[None])
-        for first in range(0, max(1, X.shape[0]), at_once):
-            rows = X[first : first + at_once]
-            rows = rows.toarray() if hasattr(rows, "toarray") else np.ascontiguousarray(rows)
-            x = t.from_numpy(rows.reshape(len(rows), -1)).to(place, flat.dtype)
-            z = forward(architecture, views, x[None], None)[0][0] if module is None else module(x)
-            outputs.append(z.cpu().numpy())
-    return np.concatenate(outputs)

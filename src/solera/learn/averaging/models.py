@@ -34,6 +34,8 @@ _factories: dict[str, Callable[..., Any]] = new_registry()
 _given: dict[str, type] = {}
 """The class of every ``nn.Module`` that was given as it is."""
 _losses: dict[str, Callable[[Any, Any], Any]] = new_registry()
+given_bases: dict[str, Any] = new_registry()
+"""Language models that were given as they are, by the names under which tasks ask for them."""
 
 
 class Model(Component, abstract=True):

@@ -33,8 +33,9 @@ from solera.learn.averaging.label_metrics import (
     score_changes,
     tune_thresholds,
 )
-from solera.learn.averaging.learner import FedAvg, outputs_of
+from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, register_loss
+from solera.learn.averaging.predicting import outputs_of
 from solera.learn.averaging.training.asked import Train
 from solera.learn.averaging.training.devices import torch
 from solera.learn.averaging.training.layers import Activation, Dense, Layer

@@ -10,25 +10,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from itertools import pairwise
-from operator import add
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solera.core.aggregation import Aggregation, length
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import NonNegative, Positive, PositiveFraction
-from solera.core.errors import PayloadError, SoleraError, UsageError
-from solera.core.payload import is_finite
-from solera.core.replies import Batch, Reply, Stacked, map_leaves
+from solera.core.errors import PayloadError, UsageError
 from solera.core.rng import Bits, random_bits, uniform
 from solera.learn.averaging.training.devices import torch
-from solera.learn.averaging.training.lazy_updates import LazyUpdates
-from solera.learn.averaging.training.tile_threads import in_threads
 from solera.privacy.dp.randomness import Randomness, protecting
 
 Parts = dict[str, Any]
@@ -300,147 +293,3 @@ def unpack_update(parts: Parts, steps: Sequence[UpdateStep], size: int) -> Array
 
 def _numpy(parts: Parts) -> Parts:
     return {n: v if isinstance(v, np.ndarray) else v.cpu().numpy() for n, v in parts.items()}
-
-
-class UpdateMean(Aggregation):
-    """The weighted mean of updates, unpacked; the numbers ``entries`` but ``rows`` beside it.
-
-    ``weight`` names the entry to weigh by, or is None, or a function from a reply (a dict) to its
-    weight. ``plain`` are vectors that are averaged with equal weights, and their lengths. ``count``
-    is how many there were. A reply with other entries is none, and an update longer than
-    ``largest`` does not count.
-    """
-
-    additive = True
-
-    def __init__(
-        self,
-        size: int = 1,
-        *,
-        steps: Sequence[UpdateStep] = (),
-        weight: Any = "rows",
-        entries: Sequence[str] = ("rows", "loss"),
-        plain: Mapping[str, int] | None = None,
-        largest: Positive | None = None,
-    ) -> None:
-        self.size = size
-        self.steps = steps
-        self.weight = weight
-        self.entries = entries
-        self.plain = plain
-        self.largest = largest
-
-    def lift(self, reply: Reply) -> Any:
-        return self._sum_stacked(_stack_of_one(reply.payload))
-
-    def combine(self, a: Any, b: Any) -> Any:
-        return map_leaves(add, a, b)
-
-    def fold(self, batch: Batch) -> Any:
-        replies = batch.payloads
-        if isinstance(replies, LazyUpdates) and len(batch):
-            self._check(replies.rest)
-            return self._sum(replies.rest, len(batch), replies.weighted_sum)
-        if isinstance(replies, Stacked) and len(batch):
-            return self._sum_stacked(replies.fields)
-        return self.fold_one_by_one(batch)
-
-    def fold_blocks(self, batch: Batch, bounds: Sequence[int]) -> list[Any]:
-        replies = batch.payloads
-        if isinstance(replies, LazyUpdates) and replies.on_gpu:
-            # Each sum that leaves the GPU costs more than all additions there.
-            return [self.fold(batch), *[None] * (len(bounds) - 2)]
-        if isinstance(replies, LazyUpdates):
-            ends = pairwise(bounds)
-            return in_threads(lambda block: self.fold(batch.between(*block)), ends)
-        return super().fold_blocks(batch, bounds)
-
-    def finish(self, partial: Any) -> Any:
-        total = partial["weight"]
-        if not total > 0:
-            raise SoleraError(
-                f"the weights of all replies add up to {total}",
-                hint="at least one client must have a positive weight",
-            )
-        count = partial["count"]
-        means = {name: value / total for name, value in partial["sums"].items()}
-        means.update({name: value / count for name, value in partial["plain"].items()})
-        return {**means, "count": count}
-
-    def sound(self, partial: Any) -> bool:
-        if partial is None or self.largest is None:
-            return is_finite(partial)
-        sums = {name: np.atleast_1d(v) for name, v in partial["sums"].items() if name != "loss"}
-        return (
-            is_finite(partial)
-            and length(sums) <= self.largest * partial["weight"]
-            and length(partial["plain"]) <= self.largest * partial["count"]
-        )
-
-    def alone(self, reply: Reply) -> tuple[float, Parts]:
-        """The weight of a reply and the values that it weighs, its update unpacked."""
-        fields = _stack_of_one(reply.payload)
-        values, rest = self._unpack(fields)
-        parts = {name: value[0] for name, value in rest.items() if name != "rows"}
-        return float(self._weights(rest, 1)[0]), {"update": values[0], **parts}
-
-    def _unpack(self, fields: Mapping[str, Any]) -> tuple[Array, Parts]:
-        if "update" not in fields:
-            raise PayloadError("the reply has no entry 'update'")
-        rest = {n: v for n, v in fields.items() if n != "update"}
-        self._check(rest)
-        return unpack_update(fields["update"], self.steps, self.size), rest
-
-    def _check(self, fields: Mapping[str, Any]) -> None:
-        """Raise an error for entries beside the update that are not those of every reply."""
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(self.entries, ())
-        shapes |= {name: (size,) for name, size in (self.plain or {}).items()}
-        for name in shapes.keys() | fields.keys():
-            if name not in fields or name not in shapes:
-                which = "has no" if name in shapes else "has an unknown"
-                raise PayloadError(f"the reply {which} entry {name!r}")
-            found = np.shape(fields[name])[1:]
-            if found != shapes[name] or np.asarray(fields[name]).dtype.kind not in "iuf":
-                raise PayloadError(f"the entry {name!r} has shape {found}, not {shapes[name]}")
-
-    def _sum_stacked(self, fields: Mapping[str, Any]) -> Any:
-        values, rest = self._unpack(fields)
-        return self._sum(rest, len(values), lambda weights: weights.astype(values.dtype) @ values)
-
-    def _sum(
-        self,
-        fields: Mapping[str, Any],
-        count: int,
-        weighted_sum: Callable[[FloatArray], Array],
-    ) -> Any:
-        weights = self._weights(fields, count)
-        rest = {n: v for n, v in fields.items() if n in self.entries and n != "rows"}
-        weighted = {"update": weighted_sum(weights)}
-        weighted.update({name: weights @ value for name, value in rest.items()})
-        return {
-            "weight": float(weights.sum()),
-            "count": count,
-            "sums": weighted,
-            "plain": {name: fields[name].sum(axis=0) for name in self.plain or ()},
-        }
-
-    def _weights(self, fields: Mapping[str, Any], count: int) -> FloatArray:
-        if self.weight is None:
-            return np.ones(count)
-        if callable(self.weight):
-            each = [self.weight({n: v[i] for n, v in fields.items()}) for i in range(count)]
-            weights = np.asarray(each, dtype=np.float64)
-        else:
-            weights = np.asarray(fields[self.weight], dtype=np.float64)
-        if not (np.isfinite(weights).all() and (weights >= 0).all()):
-            raise PayloadError(f"weights must be finite and not negative, not {weights}")
-        return weights
-
-
-def _stack_of_one(payload: Any) -> Any:
-    if not isinstance(payload, Mapping):
-        raise PayloadError("the reply is no update")
-    return {
-        name: _stack_of_one(value) if isinstance(value, Mapping) else np.asarray(value)[None]
-        for name, value in payload.items()
-    }

@@ -18,10 +18,9 @@ from solera.core.aggregation import Collect, Sum
 from solera.core.clients import Client, ClientGroup, FloatArray, IntArray
 from solera.core.constraints import NonNegative
 from solera.core.disclosure.evidence import Sums, cells
-from solera.core.disclosure.groups import Trees
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
-from solera.core.release import Cells
+from solera.core.release import Cells, Update
 from solera.core.task import task
 from solera.data.agreement import SMALLEST_COUNT
 from solera.learn.cluster.assignment import cell_sums, nearest
@@ -139,11 +138,11 @@ def _at_first_centroid(ask: Any, reply: Any) -> dict[str, Any]:
     return {"sums": reply["rows"][:, None] * ask["centroids"][0]}
 
 
-@task("kmeans.local_seeds", ask=LocalSeeds, release=[Trees("rows", "sums")])
+@task("kmeans.local_seeds", ask=LocalSeeds, release=[Update("rows", "sums")])
 def local_seeds(client: Client, ask: Any) -> dict[str, Any]:
     """k-means++ over this client's rows: sum and number of the rows around each choice.
 
-    Which rows are chosen depends on every single one; behind a gate rows are seen in groups.
+    Which rows are chosen depends on every single one: behind a gate this needs ``trusted``.
     """
     return _sums_around(client.data.X, _local_centres(client, ask), 0)
 

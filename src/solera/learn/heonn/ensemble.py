@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from solera.core.clients import IntArray
+from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count, PositiveFraction
+from solera.core.schema import Schema
+from solera.learn.heonn.activations import HIGH
 
 
 class RandomPatches(Component):
@@ -45,3 +49,17 @@ class RandomPatches(Component):
             for _ in range(self.estimators)
         ]
         return np.stack(drawn).astype(np.int64)
+
+
+def decide(y: FloatArray, schema: Schema, vote: str, rule: str) -> Any:
+    """The prediction from the outputs of every member: members × rows × outputs."""
+    if schema.target == "numbers":
+        mean = y.mean(axis=0)
+        return mean[:, 0] if schema.outputs == 1 else mean
+    if vote == "mean":
+        y = y.mean(axis=0, keepdims=True)
+    if schema.target == "labels":
+        return ((y > 0.5).mean(axis=0) > 0.5).astype(np.uint8)
+    best = y.argmax(axis=2) if rule == "argmax" else np.abs(y - HIGH).argmin(axis=2)
+    votes = (best[:, :, None] == np.arange(schema.outputs)).sum(axis=0)
+    return np.asarray(schema.classes[votes.argmax(axis=1)])

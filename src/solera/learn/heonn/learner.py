@@ -31,10 +31,10 @@ from solera.learn.heonn.algebra import (
     solve,
     solve_factor,
     solve_path,
-    squared_error,
 )
+from solera.learn.heonn.choosing import choose_lam
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
-from solera.learn.heonn.ensemble import RandomPatches
+from solera.learn.heonn.ensemble import RandomPatches, decide
 from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.key_holder import decrypt
 from solera.learn.heonn.plan import MOST_HIDDEN
@@ -203,7 +203,9 @@ class FedHEONN(Additive):
             asked = np.unique(federation.clients if clients is None else clients)
             folds = min(len(asked), MOST_FOLDS)
             parts = self._ask(federation, clients, ByFold(aggregation, folds, asked.tolist()))
-            self.lam_, self.lam_errors_ = self._choose_lam(list(parts.values()))
+            self.lam_, self.lam_errors_ = choose_lam(
+                np.asarray(self.lam, dtype=float), list(parts.values()), self._grams
+            )
             self.conclude(reduce(aggregation.merge, parts.values()))
         else:
             self.conclude(self._ask(federation, clients, aggregation))
@@ -375,26 +377,6 @@ class FedHEONN(Additive):
         weights = solve_path(G, self.statistics_["moments"], np.asarray(lams, dtype=float))
         return weights if self.ensemble is not None else weights[:, 0]
 
-    def _choose_lam(self, parts: list[Any]) -> tuple[float, dict[str, float]]:
-        """Leave every part out in turn, solve on the others, and add up the errors on it."""
-        if len(parts) < 2:
-            raise UsageError(
-                "FedHEONN(lam=[…]) chooses λ on clients left out and needs at least two of them"
-            )
-        lams = np.asarray(self.lam, dtype=float)
-        grams = [self._grams(part["shape"]) for part in parts]
-        moments = [part["moments"] for part in parts]
-        G, m = sum(grams), sum(moments)
-        errors = np.zeros(len(lams))
-        for gram, moment, part in zip(grams, moments, parts, strict=True):
-            for i, w in enumerate(solve_path(G - gram, m - moment, lams)):
-                errors[i] += squared_error(w, gram, moment, part["squares"])
-        rows = sum(part["rows"] for part in parts)
-        best = float(lams[int(np.argmin(errors))])
-        return best, {
-            repr(float(lam)): float(e / rows) for lam, e in zip(lams, errors, strict=True)
-        }
-
     # --- predicting ---
 
     @property
@@ -428,7 +410,7 @@ class FedHEONN(Additive):
         return with_ones(hidden(self.check_rows(X), vars(self).get("hidden_")))
 
     def predict(self, X: Any) -> Any:
-        return self._decide(self.outputs(X))
+        return decide(self.outputs(X), self.schema_, self.vote, self.rule)
 
     def predict_through(self, federation: Federation, X: Any, *, holder: int = 0) -> Any:
         """Predict where the weights cannot be read: client ``holder`` decrypts z of every row.
@@ -453,20 +435,8 @@ class FedHEONN(Additive):
             self, lambda: (planned(decrypt, 1, {"key": key}, open=["sealed"]),)
         ):
             z = self.encrypt.outputs(self.statistics_, self._problem(), self.agreed_, Z, opened)
-        return self._decide(activation(self.activation).value(z))
-
-    def _decide(self, y: FloatArray) -> Any:
-        """The prediction from the outputs of every member."""
-        if self.schema_.target == "numbers":
-            mean = y.mean(axis=0)
-            return mean[:, 0] if self.schema_.outputs == 1 else mean
-        if self.vote == "mean":
-            y = y.mean(axis=0, keepdims=True)
-        if self.schema_.target == "labels":
-            return ((y > 0.5).mean(axis=0) > 0.5).astype(np.uint8)
-        best = y.argmax(axis=2) if self.rule == "argmax" else np.abs(y - HIGH).argmin(axis=2)
-        votes = (best[:, :, None] == np.arange(self.schema_.outputs)).sum(axis=0)
-        return np.asarray(self.schema_.classes[votes.argmax(axis=1)])
+        y = activation(self.activation).value(z)
+        return decide(y, self.schema_, self.vote, self.rule)
 
     def predict_proba(self, X: Any) -> Any:
         """Mean output of the members, scaled to add up to 1 for classes."""

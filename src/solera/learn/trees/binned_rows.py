@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Array, FloatArray, IntArray
 from solera.core.errors import DataError, Refusal
+from solera.learn.trees.compiled import compiled
+from solera.learn.trees.tree import starts_of
 
 Cells = NDArray[np.int32]
 _MOST = np.iinfo(np.int32).max
@@ -20,13 +22,26 @@ MOST_SUMS = 1 << 28
 """The most sums by node and cell that a client makes for one ask."""
 
 
-def move(cells: Cells, at: IntArray, splits: IntArray, starts: IntArray) -> IntArray:
+def move(
+    cells: Cells, at: IntArray, splits: IntArray, starts: IntArray, out: IntArray | None = None
+) -> IntArray:
     """The nodes that rows at the nodes ``at`` reach down the splits of a tree.
 
     ``splits`` has a column for every node: the column to look at (−1 for none), the last cell that
     goes left, whether missing values go left, and the left child, before the right one. Column j
-    owns the cells from ``starts[j]`` on, its last one for missing values.
+    owns the cells from ``starts[j]`` on, its last one for missing values. They are written to
+    ``out`` where it is given.
     """
+    reached = np.empty_like(at) if out is None else out
+    loops = compiled(cells.size)
+    if loops is None:
+        reached[:] = _moved(cells, at, splits, starts)
+    elif not loops.follow(cells, at, splits, starts, reached):
+        raise DataError("the splits of this ask are not those of these rows")
+    return reached
+
+
+def _moved(cells: Cells, at: IntArray, splits: IntArray, starts: IntArray) -> IntArray:
     steps = _steps(splits)
     if not steps:
         return at
@@ -75,6 +90,10 @@ def _steps(splits: IntArray) -> int:
     return steps
 
 
+def _other_cells(total: int) -> DataError:
+    return DataError(f"the ask knows {total:,} cells, these rows have others")
+
+
 _longest = np.ones(0)
 
 
@@ -99,9 +118,16 @@ def add_up(
         raise Refusal(f"{len(wanted):,} nodes by {total:,} cells are too many for one ask")
     shape = (len(sizes), len(wanted), total, values.shape[1])
     height, width = shape[0] * shape[1] * total, cells.shape[1]
-    kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64
-    place: Array = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1, dtype=kind)
+    place: Array = np.full(int(max(at.max(initial=0), wanted.max())) + 1, -1)
     place[wanted] = np.arange(len(wanted)) * total
+    loops = compiled(cells.size)
+    if loops is not None and values.shape[1] in (2, 3):
+        summed = np.zeros((height, values.shape[1]))
+        if not loops.add(cells, at, starts_of(sizes), place, total, values, summed):
+            raise _other_cells(total)
+        return summed.reshape(shape)
+    kind: Any = np.int32 if max(height, cells.size) <= _MOST else np.int64
+    place = place.astype(kind, copy=False)
     first = place.take(at)
     here = np.flatnonzero(first >= 0)
     if len(here) < len(at):
@@ -115,7 +141,7 @@ def add_up(
     index = index.ravel()
     highest = index.view(f"u{index.itemsize}").max(initial=0)
     if highest >= height:  # the product does not look where it writes
-        raise DataError(f"the ask knows {total:,} cells, these rows have others")
+        raise _other_cells(total)
     ends = np.arange(0, index.size + 1, width, dtype=kind)
     from scipy.sparse import csc_array  # imported here: most programs sum no bins
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count
 from solera.core.disclosure.declared import Classes, Shape
-from solera.core.disclosure.groups import Trees
+from solera.core.disclosure.trees import Trees
 from solera.core.errors import Refusal, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned

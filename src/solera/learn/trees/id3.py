@@ -11,7 +11,7 @@ counts summed over clients, the tree of the whole federation (Truex et al. 2019)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ from solera.learn.trees.tree import Tree, TreeBuilder, starts_of
 RowCounts = Callable[[Tree, IntArray], FloatArray]
 """Counts of rows at these nodes of a tree: nodes × (all categories of all columns) × classes."""
 
+Growing = Generator[tuple[Tree, IntArray], FloatArray, Tree]
+"""A tree that grows: it asks for the counts at some of its nodes until it is grown."""
+
 _LEAST_GAIN = 1e-12
 
 
@@ -33,7 +36,7 @@ def category_sizes(schema: Schema) -> IntArray:
     for feature in schema.features:
         if feature.kind != "categorical":
             raise DataError(
-                f"ID3 needs categorical columns, {feature.name} is numeric",
+                f"trees of counts need categorical columns, {feature.name} is numeric",
                 hint="so.Pipeline(so.FedBins(8), …) cuts it into bins",
             )
     return np.array([len(feature.categories) for feature in schema.features], dtype=np.int64)
@@ -65,14 +68,24 @@ def count_rows(
 
 def grow(count: RowCounts, sizes: IntArray, classes: int, max_depth: int) -> Tree:
     """The ID3 tree whose counts ``count`` tells, one call per level."""
+    growing = growing_id3(sizes, classes, max_depth)
+    asked = next(growing)
+    while True:
+        try:
+            asked = growing.send(count(*asked))
+        except StopIteration as grown:
+            return grown.value  # type: ignore[no-any-return]
+
+
+def growing_id3(sizes: IntArray, classes: int, max_depth: int) -> Growing:
+    """An ID3 tree that asks for counts, one level at a time."""
     starts = cell_starts(sizes)
     builder = TreeBuilder(classes)
     builder.add(np.zeros(classes), 0.0)
     open_nodes = [0]
     used: dict[int, frozenset[int]] = {0: frozenset()}
     for depth in range(max_depth + 1):
-        tree = builder.build()
-        counts = count(tree, np.array(open_nodes))
+        counts = yield builder.build(), np.array(open_nodes)
         following: list[int] = []
         for node, by_cell in zip(open_nodes, counts, strict=True):
             total = by_cell[starts[0] : starts[1]].sum(axis=0)

@@ -297,36 +297,42 @@ def shares(weights: FloatArray) -> FloatArray:
     return np.asarray(np.divide(weights, total, out=even, where=total > 0))
 
 
-@dataclass
-class _Node:
-    value: Any
-    support: float
-    feature: int = LEAF
-    threshold: float = 0.0
-    categorical: bool = False
-    missing_left: bool = False
-    branches: Sequence[int] = ()
+_LEAVES: dict[str, Any] = {
+    "feature": LEAF,
+    "threshold": 0.0,
+    "categorical": False,
+    "missing_left": False,
+    "branches": (),
+}
+"""What the arrays say of a leaf, besides its value and support."""
 
 
 class TreeBuilder:
     """Grows the arrays of a tree, node by node."""
 
     def __init__(self, outputs: int) -> None:
-        self._nodes: list[_Node] = []
         self._outputs = outputs
+        self._nodes: dict[str, list[Any]] = {name: [] for name in (*_DTYPES, "branches")}
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._nodes["value"])
 
     def add(self, value: Any, support: float) -> int:
         """A leaf; its number."""
-        self._nodes.append(_Node(value, support))
+        self.add_all([value], [support])
         return len(self) - 1
+
+    def add_all(self, values: Sequence[Any], supports: Sequence[float]) -> None:
+        """Several leaves."""
+        self._nodes["value"] += values
+        self._nodes["support"] += supports
+        for name, default in _LEAVES.items():
+            self._nodes[name] += [default] * len(values)
 
     def set_value(self, node: int, value: Any, support: float) -> None:
         """Give a node a value that became known later."""
-        self._nodes[node].value = value
-        self._nodes[node].support = support
+        self._nodes["value"][node] = value
+        self._nodes["support"][node] = support
 
     def split(
         self,
@@ -338,35 +344,30 @@ class TreeBuilder:
         missing_left: bool = True,
     ) -> None:
         """Turn a leaf into a split, categorical unless there is a threshold."""
-        leaf = self._nodes[node]
-        leaf.feature = feature
-        leaf.branches = branches
+        nodes = self._nodes
+        nodes["feature"][node] = feature
+        nodes["branches"][node] = branches
         if threshold is None:
-            leaf.categorical = True
+            nodes["categorical"][node] = True
         else:
-            leaf.threshold = threshold
-            leaf.missing_left = missing_left
+            nodes["threshold"][node] = threshold
+            nodes["missing_left"][node] = missing_left
 
     @classmethod
     def of(cls, tree: Tree) -> TreeBuilder:
         """A builder that goes on with a tree."""
         builder = cls(tree.value.shape[1])
-        for i in range(len(tree)):
-            first = tree.start[i]
-            branches = tree.branches[first : first + tree.arity[i]].tolist()
-            found = {name: getattr(tree, name)[i].item() for name in _DTYPES if name != "value"}
-            value = tree.value[i] if builder._outputs > 1 else float(tree.value[i, 0])
-            builder._nodes.append(_Node(value=value, branches=branches, **found))
+        ends = (tree.start + tree.arity).tolist()
+        places = zip(tree.start.tolist(), ends, strict=True)
+        builder._nodes = {name: getattr(tree, name).tolist() for name in _DTYPES}
+        builder._nodes["value"] = list(tree.value if builder._outputs > 1 else tree.value[:, 0])
+        builder._nodes["branches"] = [tree.branches[a:b].tolist() for a, b in places]
         return builder
 
     def build(self) -> Tree:
-        nodes = self._nodes
-        arity = np.array([len(node.branches) for node in nodes], dtype=np.int64)
-        flat = [child for node in nodes for child in node.branches]
-        arrays = {
-            name: np.array([getattr(node, name) for node in nodes], dtype=dtype)
-            for name, dtype in _DTYPES.items()
-        }
+        branches = self._nodes["branches"]
+        arity = np.array([len(each) for each in branches], dtype=np.int64)
+        flat = np.array([child for each in branches for child in each], dtype=np.int64)
+        arrays = {name: np.array(self._nodes[name], dtype=dtype) for name, dtype in _DTYPES.items()}
         arrays["value"] = arrays["value"].reshape(len(self), self._outputs)
-        branches = np.array(flat, dtype=np.int64)
-        return Tree(start=np.cumsum(arity) - arity, arity=arity, branches=branches, **arrays)
+        return Tree(start=np.cumsum(arity) - arity, arity=arity, branches=flat, **arrays)

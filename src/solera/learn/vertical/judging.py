@@ -147,7 +147,12 @@ def _asked_grid(ask: Any) -> ScoreGrid:
         Cells("true_positive", "false_positive", "false_negative", behind=_behind),
         Cells("y", "y2", "error2", "error", behind=_behind),
         Cells("exact", "rows", behind=_behind),
-        Histograms("scores.counts", "scores.merged", bins=_bins_behind),
+        Histograms(
+            "scores.counts",
+            "scores.merged",
+            bins=_bins_behind,
+            middle=lambda ask: _asked_grid(ask).middle,
+        ),
         Cells("scores.loss", "scores.brier", "scores.rows", behind=_losses_behind),
     ],
 )

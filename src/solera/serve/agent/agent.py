@@ -51,6 +51,7 @@ from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import Connection, CoordinatorError
+from solera.serve.held_words import held_words
 from solera.serve.identity import Identity, seal_key_message
 
 log = logging.getLogger("solera.agent")
@@ -204,7 +205,7 @@ class Agent:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _beat(self) -> wire.Heartbeat:
-        doing = self.doing or wire.held_words((job.job, job.since) for job in self._waiting)
+        doing = self.doing or held_words((job.job, job.since) for job in self._waiting)
         return wire.Heartbeat(doing=doing[:200], version=__version__[:50], head=self.head)
 
     def step(self, wait: float = 0.0) -> int:

@@ -88,4 +88,6 @@ def _named(name: str, policy: Policy) -> str:
 
 
 def _tasks(policy: Policy) -> Iterator[str]:
-    return (task for task in sorted(installed_tasks()) if policy.rules_for(task))
+    for name, task in sorted(installed_tasks().items()):
+        if policy.rules_for(name) and all(r.can_leave(policy.limits) for r in task.release or ()):
+            yield name

@@ -11,7 +11,7 @@ from solera.core.errors import UsageError
 from solera.core.gate import POLICIES, ReleaseLimits
 from solera.core.plan import PREPARE, Plan, PlannedTask
 from solera.core.ranges import OPEN
-from solera.core.release import Release, Update
+from solera.core.release import Release
 from solera.core.task import installed_tasks
 from solera.serve.agent.policy import Policy
 from solera.serve.agent.policy_rules import TaskRule
@@ -23,6 +23,10 @@ from solera.serve.description import Description
 def policy_for(job: Description) -> str:
     """A policy, as TOML, that allows what this job asks and nothing else."""
     lines = [f"# Just enough for job {job.job!r} of {job.owner or 'nobody named'!r}."]
+    if any(map(_adds_noise, job.plan)):
+        lines.append(
+            "# It adds noise: name epsilon and delta under [privacy], the budget of the rows."
+        )
     lines.append(f"policy = {_toml(strictest_policy(job.plan))}")
     for entry in job.plan:
         lines += ["", "[[task]]", *_task_lines(entry)]
@@ -31,24 +35,29 @@ def policy_for(job: Description) -> str:
 
 def strictest_policy(plan: Plan) -> str:
     """The named policy that lets out what these tasks release, and the least besides."""
-    releases = [release for entry in plan for release in _releases(entry.task) or ()]
 
     def strictness(name: str) -> tuple[bool, int, str]:
         return POLICIES[name].trusted, len(POLICIES[name].allows), name
 
     for name in sorted(POLICIES, key=strictness):
-        if not any(_kept_back(release, POLICIES[name]) for release in releases):
+        if not any(_kept_back(entry, POLICIES[name]) for entry in plan):
             return name
     raise UsageError("no named policy lets out all that this job asks", hint="make it two jobs")
 
 
-def _kept_back(release: Release, limits: ReleaseLimits) -> str | None:
-    """Why a release does not leave under such limits, whatever the rows are, or None."""
-    if release.kind not in limits.allows:
-        return f"releases {release.says}: this may not leave"
-    if isinstance(release, Update) and release.behind is None and not limits.trusted:
-        return 'releases an update that tells rows: it needs policy = "trusted"'
-    return None
+def _kept_back(entry: PlannedTask, limits: ReleaseLimits) -> list[str]:
+    """Why releases of a task do not leave under such limits, whatever the rows are."""
+    found, noised = [], _adds_noise(entry)
+    for release in _releases(entry.task) or ():
+        if release.kind not in limits.allows:
+            found.append(f"releases {release.says}: this may not leave")
+        elif release.tells_rows and not noised and not limits.trusted:
+            found.append(f'releases {release.says}: without noise, this needs policy = "trusted"')
+    return found
+
+
+def _adds_noise(entry: PlannedTask) -> bool:
+    return any(name.partition(".")[0] == "privacy" for name in entry.where)
 
 
 def _releases(task: str) -> Sequence[Release] | None:
@@ -87,11 +96,13 @@ def _toml(value: Any) -> str:
 def missing(policy: Policy, job: Description) -> list[str]:
     """Everything that the policy would refuse of what a job asks, in words."""
     found = []
+    if any(map(_adds_noise, job.plan)) and policy.limits.budget is None:
+        found.append("the job adds noise, and the policy has no budget for that: [privacy]")
     for entry in job.plan:
         releases = _releases(entry.task)
         if releases is None:
             found.append(f"task {entry.task!r} does not declare what leaves, so no client runs it")
-        kept = [why for release in releases or () if (why := _kept_back(release, policy.limits))]
+        kept = _kept_back(entry, policy.limits)
         if kept:
             found += [f"task {entry.task!r} {why}" for why in kept]
             continue

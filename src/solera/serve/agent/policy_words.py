@@ -51,8 +51,10 @@ _LEAVES: dict[Kind, str] = {
     "column, in every class and patch.",
     "update": "Linear models leave after training on at least {min_rows} {rows}, with at most "
     "{parameters:.0%} as many parameters as distinct {rows}, and weights that no single row "
-    "saturates. Neural networks and anything larger do not leave.",
-    "tree": "Trees leave with thresholds of an agreed grid and at least {least} {rows} in a leaf.",
+    "saturates. Neural networks and anything larger do not leave but with noise.",
+    "tree": "Counts at the nodes of a tree (FedID3) leave in intervals of at least {least} {rows}, "
+    "compared with all that left before. Whole trees (FederatedTree, FedForest, SimFL) do not "
+    "leave, nor do sums of gradients (FedHistGBDT) but with noise, as far as [privacy] allows.",
     "cipher": "Ciphertexts and masked shares leave when what is inside would be allowed to.",
     "rows": "ROWS LEAVE, or numbers from which they can be computed.",
 }

@@ -30,7 +30,8 @@ from solera.serve.coordinator.service import UPLOADS, Coordinator, Refused
 from solera.serve.coordinator.store.base import Conflict, Denied, NotFound
 from solera.serve.coordinator.store.blobs import Blobs
 from solera.serve.coordinator.store.store import Store
-from solera.serve.coordinator.web.pages import no_such_page, pages_of
+from solera.serve.coordinator.web.pages import pages_of
+from solera.serve.coordinator.web.visible import no_such_page
 from solera.serve.identity import Identity, Unauthorised
 
 _CACHED_SECONDS = 0.5

@@ -369,17 +369,16 @@ class Coordinator:
 
     # --- time ---
 
-    def expire(self, job: str, now: float) -> Job:
-        """The job, ended if its time is up."""
-        stored = self.store.job(job)
-        over = stored.deadline is not None and now > stored.deadline
-        if over and stored.state == "running" and self.clock.believed():
-            return self.store.set_job_state(job, "expired", "its deadline has passed", now)
-        return stored
+    def expire(self, job: Job, now: float) -> Job:
+        """The job as it was read, or ended if its time is up."""
+        over = job.deadline is not None and now > job.deadline
+        if over and job.state == "running" and self.clock.believed():
+            return self.store.set_job_state(job.id, "expired", "its deadline has passed", now)
+        return job
 
     def close_late(self, job: str, sequence: int, now: float) -> None:
         """End an ask whose time is up, or whose job's is; say in the log who was late."""
-        of, ask = self.expire(job, now), self.store.ask(job, sequence)
+        of, ask = self.expire(self.store.job(job), now), self.store.ask(job, sequence)
         over = of.state == "expired"
         late = ask.deadline is not None and now > ask.deadline
         if over or (late and self.clock.believed()):

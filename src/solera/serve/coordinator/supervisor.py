@@ -103,7 +103,7 @@ class Supervisor:
         self.coordinator.write_refusals(now)
         going_on = self.coordinator.store.jobs(ended=False)
         for job in going_on:
-            changed |= self.coordinator.expire(job.id, now).state != job.state
+            changed |= self.coordinator.expire(job, now).state != job.state
             if job.kind != "driven":
                 self._see_to(job)
         for federation in {job.federation for job in going_on if job.kind == "standing"}:

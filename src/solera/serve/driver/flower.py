@@ -25,7 +25,8 @@ from solera.privacy.secure_sum.tasks import give_shares
 from solera.serve import wire
 from solera.serve.carried import CarriedConnection, Parts
 from solera.serve.description import Description, job_hash
-from solera.serve.driver.engine import DrivenEngine, HttpEngine
+from solera.serve.driver.driven import DrivenEngine
+from solera.serve.driver.engine import HttpEngine
 from solera.serve.peers import KnownKeys
 
 log = logging.getLogger("solera")

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from solera.core.errors import DataError, MissingExtra, UsageError
+from solera.learn.averaging.models import given_bases
 
 try:
     import transformers
@@ -38,8 +39,6 @@ _FAMILIES = (
     ("q", "v"),
 )
 """What models call the layers that make queries and values of attention."""
-_given: dict[str, Any] = {}
-"""Networks that were given as they are, by the name they are known under here."""
 _adapting = threading.Lock()
 
 
@@ -173,7 +172,7 @@ def read_base(base: str) -> tuple[Any, str]:
 
     Nothing is downloaded, no code of a model's author runs, and no pickle is read.
     """
-    network = _given.get(base)
+    network = given_bases.get(base)
     if network is None:
         try:
             network = transformers.AutoModel.from_pretrained(
@@ -206,6 +205,6 @@ def keep_given(model: Any) -> str:
     from copy import deepcopy
 
     name = f"given/{base_digest(model.base_model)}"
-    if name not in _given:
-        _given[name] = deepcopy(model.base_model).cpu()
+    if name not in given_bases:
+        given_bases[name] = deepcopy(model.base_model).cpu()
     return name

@@ -169,25 +169,27 @@ def train_tile(
     at_work = (counts > 0).sum(axis=0)
     alike = ((counts == counts[0]).sum(axis=0) >= at_work).tolist()
     active, longest = at_work.tolist(), counts.max(axis=0).tolist()
-    for step in range(counts.shape[1]):
-        within = step % at_once
-        clients, most = active[step], longest[step]
-        if within == 0:
-            x, target = take(clients, slice(step * batch, (step + at_once) * batch))
-            network.prepare(x)
-            pieces = list(zip(x.split(batch, dim=1), target.split(batch, dim=1), strict=True))
-        x, target = pieces[within]
-        if x.shape[:2] != (clients, most):
-            x, target = x[:clients, :most], target[:clients, :most]
-        share: Any = 1.0 / most
-        training = Pass(keys[:clients], step)
-        if not alike[step]:
-            count = counts[:clients, step, None]
-            real = np.arange(most) < count
-            training.real = t.from_numpy(real).to(device, dtype)
-            share = t.from_numpy(real / count).to(device, dtype)
-        if step == 0 and network.config.compile:
-            leave_out_wrong_compiler(network, x, target, share, training)
-        losses = network.step(x, target, share, training)
-        (total if clients == len(total) else total[:clients]).add_(losses)
+    for first in range(0, counts.shape[1], at_once):
+        steps = slice(first, first + at_once)
+        x, target = take(active[first], slice(first * batch, (first + at_once) * batch))
+        network.prepare(x)
+        together = min(active[steps]) == len(total) and all(alike[steps])
+        if together and network.train_alike(total, x, target, longest[steps], batch):
+            continue
+        pieces = zip(x.split(batch, dim=1), target.split(batch, dim=1), strict=True)
+        for step, (x, target) in zip(range(counts.shape[1])[steps], pieces, strict=False):
+            clients, most = active[step], longest[step]
+            if x.shape[:2] != (clients, most):
+                x, target = x[:clients, :most], target[:clients, :most]
+            share: Any = 1.0 / most
+            training = Pass(keys[:clients], step)
+            if not alike[step]:
+                count = counts[:clients, step, None]
+                real = np.arange(most) < count
+                training.real = t.from_numpy(real).to(device, dtype)
+                share = t.from_numpy(real / count).to(device, dtype)
+            if step == 0 and network.config.compile:
+                leave_out_wrong_compiler(network, x, target, share, training)
+            losses = network.step(x, target, share, training)
+            (total if clients == len(total) else total[:clients]).add_(losses)
     return total

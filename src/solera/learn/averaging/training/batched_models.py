@@ -26,7 +26,7 @@ from solera.learn.averaging.training.layers import (
     Pass,
 )
 from solera.learn.averaging.training.layout import Tensors
-from solera.learn.averaging.training.losses import output_error, row_losses
+from solera.learn.averaging.training.losses import OUR_LOSSES, output_error, row_losses
 from solera.learn.averaging.training.recurrent import Embedding
 
 
@@ -85,6 +85,13 @@ class BatchedModel(ABC):
             self._follow(gradient, training.step + 1)
         return losses
 
+    def train_alike(self, total: Any, x: Any, target: Any, counts: list[int], batch: int) -> bool:
+        """Train all clients on ``counts`` rows of some batches each, if that can be one call.
+
+        The sums of their losses are added to ``total``.
+        """
+        return False
+
     def trained_weights(self) -> Any:
         """The weights after the last step."""
         return self.weights
@@ -131,8 +138,11 @@ class BatchedDense(BatchedModel):
     """Dense layers, activations and dropout."""
 
     def __post_init__(self) -> None:
+        from solera.learn.averaging.training import dense_steps
+
         super().__post_init__()
         assert self.architecture.layers is not None
+        self.pieces = dense_steps
         self.blocks = _blocks(self.architecture.layers)
         self._views = self._read(self.weights)
         self._into, self._keep, self._scale = self._views, 1.0, -self.config.lr
@@ -163,7 +173,7 @@ class BatchedDense(BatchedModel):
         for i, block in enumerate(self.blocks):
             z = self._affine(i, z, *views[i], training)
             if block.activation is not None:
-                z = activate(block.activation, z)
+                z = self.pieces.activate(block.activation, z)
                 if block.dropout is not None:
                     masks.append(block.dropout.mask(training, tuple(z.shape), z))
                     inputs.append(z * masks[-1])
@@ -185,27 +195,27 @@ class BatchedDense(BatchedModel):
             self._write(i, into[i], inputs[i], error, scale, training)
             if before is not None:
                 mask = masks[i - 1] if masks else None
-                error = error_before(self.blocks[i - 1].activation, inputs[i], before, mask)
+                kind = self.blocks[i - 1].activation or ""
+                error = self.pieces.error_before(kind, inputs[i], before, mask)
         gradient = None if self.fused else self._gradient[:clients, : self.trained]
         return gradient, losses.sum(dim=1)
 
+    def train_alike(self, total: Any, x: Any, target: Any, counts: list[int], batch: int) -> bool:
+        config, blocks = self.config, self.blocks
+        plain = self.fused and not any(block.dropout for block in blocks)
+        if is_gpu(x.device) or config.loss not in OUR_LOSSES or not plain:
+            return False
+        pairs = zip(self._views, blocks, strict=True)
+        layers = [(*views, block.wide, block.activation or "") for views, block in pairs]
+        self.pieces.train_scripted(total, x, target, layers, config.loss, counts, batch, config.lr)
+        return True
+
     def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
-        """x W + b, (clients, rows, outputs); few outputs lie column by column."""
-        if self.blocks[i].wide:
-            return torch().baddbmm(b, x, W)
-        return torch().baddbmm(b.transpose(1, 2), W, x.transpose(1, 2)).transpose(1, 2)
+        return self.pieces.affine(x, W, b, self.blocks[i].wide)
 
     def _write(self, i: int, into: Any, x: Any, error: Any, scale: float, training: Pass) -> None:
         W, b = into
-        if self.blocks[i].wide:
-            W.baddbmm_(x.transpose(1, 2), error, beta=self._keep, alpha=scale)
-        else:
-            W.baddbmm_(error.transpose(1, 2), x, beta=self._keep, alpha=scale)
-        total = error.sum(dim=1, keepdim=True)
-        if self.fused:
-            b.add_(total, alpha=scale)
-        else:
-            torch().mul(total, scale, out=b)
+        self.pieces.write(W, b, x, error, self.blocks[i].wide, self._keep, scale)
 
 
 @dataclass
@@ -228,21 +238,6 @@ def _blocks(layers: list[Layer]) -> list[Block]:
         elif isinstance(layer, Dropout):
             blocks[-1].dropout = layer
     return blocks
-
-
-def activate(kind: str, z: Any) -> Any:
-    """The activation of z, in its place."""
-    return {"relu": z.relu_, "tanh": z.tanh_, "sigmoid": z.sigmoid_}[kind]()
-
-
-def error_before(kind: str | None, h: Any, error: Any, mask: Any) -> Any:
-    """The error before the activation whose (dropped-out) result is h."""
-    if mask is not None:
-        error = error.mul_(mask)
-        h = h / mask.clamp(min=1)
-    if kind == "relu":
-        return torch().ops.aten.threshold_backward(error, h, 0)
-    return error.mul_(1 - h * h if kind == "tanh" else h * (1 - h))
 
 
 class BatchedLayers(BatchedModel):

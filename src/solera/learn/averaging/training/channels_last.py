@@ -91,7 +91,9 @@ class Normalisation(torch.autograd.Function):  # type: ignore[misc]
         inverse = (variance + epsilon).rsqrt()
         scale = weight * inverse
         shift = torch.addcmul(bias, mean, scale, value=-1)
-        y = torch.addcmul(_per_channel(shift), wide, _per_channel(scale)).to(x.dtype)
+        y = torch.addcmul(_per_channel(shift), wide, _per_channel(scale))
+        # A result that is y itself, as y.to(float32) is, has no gradient where PyTorch 2.11 traces.
+        y = y if y.dtype == x.dtype else y.to(x.dtype)
         ctx.save_for_backward(x, weight, mean, inverse, real, count)
         ctx.mark_non_differentiable(mean, variance)
         return y, mean, variance

@@ -14,8 +14,8 @@ from solera.learn.averaging.training.devices import as_tensor, borrow, torch
 from solera.learn.averaging.training.losses import targets_of
 from solera.learn.averaging.training.tile_threads import in_threads
 
-_PIECE = 512
-"""Rows that one thread gathers at once."""
+_PIECE = 3 << 19
+"""Bytes of rows that one thread gathers at once."""
 _on_device: dict[tuple[int, str], Any] = {}
 
 
@@ -61,7 +61,7 @@ class ClientRows:
                 buffer = self._own.buffer = self.X.new_empty(len(places), self.width)
             keeps = borrow(len(places), self.width, self.X) if keep else buffer
             x = keeps[: len(places)]
-            self._gather(places, x, _PIECE if keep else len(places))
+            self._gather(places, x, max(1, _PIECE // self.row_bytes) if keep else len(places))
         own = (self.first_target[who][:, None] + index).reshape(-1)
         target = self.targets.index_select(0, t.from_numpy(own).to(self.device))
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])

@@ -81,6 +81,9 @@ class LowRankDense(BatchedDense):
         self._x = x
         self.errors = x.new_zeros(self._products.shape)
 
+    def train_alike(self, total: Any, x: Any, target: Any, counts: list[int], batch: int) -> bool:
+        return False
+
     def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
         if i:
             return super()._affine(i, x, W, b, training)

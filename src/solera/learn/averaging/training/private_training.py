@@ -28,9 +28,7 @@ from solera.learn.averaging.training.batched_models import (
     BatchedDense,
     BatchedModel,
     Correction,
-    activate,
     batched_model_for,
-    error_before,
 )
 from solera.learn.averaging.training.batches import TrainingConfig
 from solera.learn.averaging.training.client_rows import ClientRows
@@ -63,7 +61,7 @@ class PrivateDense(BatchedDense):
         for i, block in enumerate(self.blocks):
             z = self._affine(i, z, *views[i], training)
             if block.activation is not None:
-                z = activate(block.activation, z)
+                z = self.pieces.activate(block.activation, z)
                 if block.dropout is not None:
                     masks.append(block.dropout.mask(training, tuple(z.shape), z))
                     z = z * masks[-1]
@@ -74,7 +72,8 @@ class PrivateDense(BatchedDense):
             W = views[i][0]
             before = torch().bmm(error, W.transpose(1, 2) if self.blocks[i].wide else W)
             mask = masks[i - 1] if masks else None
-            error = error_before(self.blocks[i - 1].activation, inputs[i], before, mask)
+            kind = self.blocks[i - 1].activation or ""
+            error = self.pieces.error_before(kind, inputs[i], before, mask)
             errors.insert(0, error)
         scale = _scale(_squared_norms(inputs, errors), clip, real)
         for i, error in enumerate(errors):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -23,11 +24,14 @@ _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 _outside = threading.local()
 
 
-def in_threads(work: Callable[[Any], Any], items: Iterable[Any], device: str = "cpu") -> list[Any]:
+def in_threads(
+    work: Callable[[Any], Any], items: Iterable[Any], device: str = "cpu", *, small: bool = False
+) -> list[Any]:
     """``work`` of every item, on a CPU in as many threads as PyTorch may use.
 
     These are the cores of the machine, unless ``torch.set_num_threads``, ``OMP_NUM_THREADS`` or
-    ``so.simulate(workers=…)`` says otherwise. Products inside are computed by one thread each.
+    ``so.simulate(workers=…)`` says otherwise. Products inside are computed by one thread each. What
+    is ``small`` is done by this thread: to wake another takes longer than a tenth of a millisecond.
     """
     t = torch()
     if device != "cpu":
@@ -40,9 +44,38 @@ def in_threads(work: Callable[[Any], Any], items: Iterable[Any], device: str = "
             return work(item)
 
     with own_threads(), _libraries().limit(limits=1, user_api="blas"):
-        if _outside.threads == 1:
+        if small or _outside.threads == 1:
             return [alone(item) for item in items]
-        return list(_pool(_outside.threads).map(alone, items))
+        return _shared(alone, list(items), _outside.threads - 1)
+
+
+def _shared(work: Callable[[Any], Any], items: list[Any], helpers: int) -> list[Any]:
+    """``work`` of every item, by this thread and by helpers as soon as they are awake."""
+    results: list[Any] = [None] * len(items)
+    left = deque(enumerate(items))
+
+    def some() -> None:
+        while left:
+            try:
+                place, item = left.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                results[place] = work(item)
+            except BaseException:
+                left.clear()
+                raise
+
+    pool = _pool(helpers)
+    others = [pool.submit(some) for _ in range(min(helpers, len(items) - 1))]
+    try:
+        some()
+    finally:
+        late = [other for other in others if not other.cancel()]
+        wait(late)
+    for other in late:
+        other.result()
+    return results
 
 
 @contextmanager
@@ -75,5 +108,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     """The threads of this process; a forked one has none of its parent's."""
     key = (os.getpid(), threads)
     if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(threads, "solera-tile")
+        pool = _pools[key] = ThreadPoolExecutor(threads, "solera-tile")
+        all_there = threading.Barrier(threads)  # later it might take a busy thread for an idle one
+        list(pool.map(lambda _: all_there.wait(), range(threads)))
     return _pools[key]

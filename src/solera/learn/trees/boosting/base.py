@@ -11,8 +11,8 @@ from msgspec import Meta
 from solera.core.aggregation import Extremes, Fields, Sum
 from solera.core.clients import Array, Client, FloatArray
 from solera.core.disclosure.declared import Classes, Shape
-from solera.core.disclosure.groups import Trees
 from solera.core.disclosure.noised import Noised
+from solera.core.disclosure.trees import Trees
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned

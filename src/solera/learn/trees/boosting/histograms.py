@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from solera.core.clients import Array, Client, ClientGroup, FloatArray, IntArray
 from solera.core.disclosure.declared import LONGEST, Checked, Classes, Shape
-from solera.core.disclosure.groups import Trees
 from solera.core.disclosure.noised import Noised
+from solera.core.disclosure.trees import Trees
 from solera.core.errors import DataError, Refusal
 from solera.core.federation import Federation
 from solera.core.plan import Plan, in_turn
@@ -285,8 +285,9 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
     noised = "privacy" in ask
     scores, at, summed = _kept(group.states, sizes, number, ask)
     if ask["splits"]:
-        moved = zip(at, ask["splits"], strict=True)
-        at = np.stack([move(cells, nodes, splits, ask["starts"]) for nodes, splits in moved])
+        before, at = at, np.empty_like(at)
+        for nodes, splits, reached in zip(before, ask["splits"], at, strict=True):
+            move(cells, nodes, splits, ask["starts"], out=reached)
     reply: dict[str, Any] = {}
     bounds = starts_of(sizes)
     if level == 0:
@@ -325,7 +326,7 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
 
 
 def _state_of(ask: Mapping[str, Any]) -> str:
-    """Where a client keeps its rows: with noise they are its own, else perhaps those of groups."""
+    """Where a client keeps its rows: with noise gradients are kept as they are, else rounded."""
     return f"{STATE}.noised" if "privacy" in ask else STATE
 
 
@@ -376,7 +377,7 @@ def catch_up(client: Client, ask: Any) -> dict[str, Any]:
         for k in range(len(scores)):
             if values is not None:
                 scores[k] += values[k].take(at[k])
-            at[k] = move(rows.X, np.zeros_like(at[k]), splits[k], ask["starts"])
+            move(rows.X, np.zeros_like(at[k]), splits[k], ask["starts"], out=at[k])
     parts = {"scores": scores, "at": at, "summed": np.zeros((*scores.shape, 2))}
     client.state[_state_of(ask)] = {"ask": ask["after"], **parts}
     return {}

@@ -10,6 +10,7 @@ import numpy as np
 
 from solera.core.clients import FloatArray, IntArray
 from solera.learn.trees.boosting.histograms import HistBins, Units
+from solera.learn.trees.compiled import Loops, compiled
 from solera.learn.trees.tree import TreeBuilder
 
 _LEAST_HESSIAN = 1e-3
@@ -42,6 +43,7 @@ class GrowingTree:
         self.starts = bins.starts_
         self.column = np.repeat(np.arange(len(bins.edges_)), np.diff(self.starts))
         self._begin(units, limits)
+        self._loops = compiled(len(bins.edges_) << units.rows)
 
     def _begin(self, units: Units, limits: Limits) -> None:
         self.limits = limits
@@ -55,18 +57,24 @@ class GrowingTree:
         self._hist: IntArray | None = None
         self._parents = np.array([-1])
         self._splits = np.empty((5, 0), dtype=np.int64)
+        self._loops: Loops | None = None
 
     def grow(self, sums: Any) -> None:
         """Split the open nodes, given the histograms of the wanted ones."""
         if sums is None:
             self._splits = self._splits[:, :0]
             return
-        nodes, hist = self._all_histograms(np.asarray(sums))
-        totals = self._totals(hist)
-        wholes = np.stack(self.units.unpacked(totals.T))
+        asked = np.asarray(sums)
+        if self._loops is not None and asked.dtype == np.float64 and self._fits(asked):
+            hist, wholes, divided, splits, left = self._best_by(self._loops, asked)
+        else:
+            hist = self._all_histograms(asked)
+            totals = self._totals(hist)
+            wholes = np.stack(self.units.unpacked(totals.T))
+            divided, splits, left = self._best(hist, totals, wholes)
         if len(self.builder) == 1:
             self.builder.set_value(0, float(self._values(wholes)[0]), float(wholes[2, 0]))
-        divided, splits, left = self._best(hist, totals, wholes)
+        nodes = self._open_nodes()
         sides = np.stack([left, wholes[:, divided] - left], axis=2)
         self._divide(nodes[divided], splits, sides.reshape(3, -1))
         rows = sides[2].T
@@ -80,14 +88,17 @@ class GrowingTree:
         """Sums over all rows of every node: nodes × k."""
         return np.asarray(hist[:, : self.starts[1]].sum(axis=1))
 
-    def _all_histograms(self, asked: IntArray) -> tuple[IntArray, IntArray]:
-        """Open nodes and their sums by cell, nodes × cells × k, as clients send them."""
+    def _open_nodes(self) -> IntArray:
+        """Of the asked nodes those that may be split, and the siblings of all."""
         if self._hist is None:
-            return self.wanted, asked
-        return (
-            np.concatenate([self.wanted[~self._small], self._siblings]),
-            np.concatenate([asked[~self._small], self._hist[self._parents] - asked]),
-        )
+            return self.wanted
+        return np.concatenate([self.wanted[~self._small], self._siblings])
+
+    def _all_histograms(self, asked: IntArray) -> IntArray:
+        """Sums by cell of the open nodes, nodes × cells × k, as clients send them."""
+        if self._hist is None:
+            return asked
+        return np.concatenate([asked[~self._small], self._hist[self._parents] - asked])
 
     def _best(
         self, hist: IntArray, totals: IntArray, wholes: IntArray
@@ -110,6 +121,34 @@ class GrowingTree:
         divided = np.flatnonzero(gain > 0)
         splits = np.stack([column, cell, missing_left])[:, divided]
         return divided, splits, chosen[:, divided]
+
+    def _fits(self, asked: FloatArray) -> bool:
+        k = 2 if self.units.packed or self.units.counted else 3
+        return asked.shape == (len(self.wanted), self.starts[-1], k)
+
+    def _best_by(
+        self, loops: Loops, asked: FloatArray
+    ) -> tuple[FloatArray, FloatArray, IntArray, IntArray, FloatArray]:
+        """Sums by cell and over all rows of the open nodes, and :meth:`_best`, by one loop."""
+        first = self._hist is None
+        before = asked[:0] if self._hist is None else self._hist
+        parents = self._parents[:0] if first else self._parents
+        alone = np.arange(len(asked)) if first else np.flatnonzero(~self._small)
+        count = len(alone) + len(parents)
+        hist = np.empty((count, *asked.shape[1:]))
+        wholes, left, gains = np.empty((3, count)), np.empty((3, count)), np.empty(count)
+        splits = np.empty((3, count), dtype=np.int64)
+        unit = 2.0**self.units.rows if self.units.packed else 0.0
+        limits = (self.limits.min_rows, self._least_hessian(), self.limits.l2 / self.h_unit)
+        found = (hist, wholes, splits, left, gains)
+        loops.divide(
+            np.ascontiguousarray(asked), before, parents, alone, self.starts, unit, *limits, *found
+        )
+        divided = np.flatnonzero(gains > 0)
+        return hist, wholes, divided, splits[:, divided], left[:, divided]
+
+    def _least_hessian(self) -> int:
+        return math.ceil(_LEAST_HESSIAN / self.h_unit)
 
     def _candidates(self, hist: IntArray, totals: IntArray) -> tuple[IntArray, IntArray]:
         """The last cell to the left of every split to choose from, and what goes left.
@@ -134,7 +173,7 @@ class GrowingTree:
     def _gain(self, left: Sequence[IntArray], totals: IntArray) -> FloatArray:
         """What both sides of every split weigh, where both are large enough."""
         rows, all_g, all_h, all_rows = left[2], *totals[:, :, None]
-        fewest, least = self.limits.min_rows, math.ceil(_LEAST_HESSIAN / self.h_unit)
+        fewest, least = self.limits.min_rows, self._least_hessian()
         good = rows >= fewest
         good &= rows <= all_rows - fewest
         good &= left[1] >= least
@@ -161,8 +200,7 @@ class GrowingTree:
     def _divide(self, nodes: IntArray, splits: IntArray, children: IntArray) -> None:
         """Split nodes; ``children`` are Σg, Σh and rows of the left and the right one of each."""
         first = len(self.builder) + 2 * np.arange(len(nodes))
-        for value, rows in zip(self._values(children).tolist(), children[2].tolist(), strict=True):
-            self.builder.add(value, float(rows))
+        self.builder.add_all(self._values(children).tolist(), children[2].tolist())
         self._splits = np.stack([nodes, *splits, first])
         for node, column, cell, missing_left, child in self._splits.T.tolist():
             threshold = self._threshold(column, cell)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from solera.core.clients import Array, Client, FloatArray, IntArray
 from solera.core.constraints import Count, NonNegative, NonNegativeInt, Positive
 from solera.core.disclosure.declared import Checked, Classes, Shape
-from solera.core.disclosure.groups import Trees
+from solera.core.disclosure.trees import Trees
 from solera.core.errors import Refusal
 from solera.core.rng import generator
 from solera.core.schema import Schema

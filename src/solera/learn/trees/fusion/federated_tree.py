@@ -16,20 +16,21 @@ from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
-from solera.learn.count_metrics import metrics_of
+from solera.learn.count_metrics import class_metrics, metrics_of
 from solera.learn.trees.c45 import sizes_of
 from solera.learn.trees.client_trees import CollectTrees
+from solera.learn.trees.counted import grow_trees, growing_cart
+from solera.learn.trees.fed_id3 import count_at_nodes
 from solera.learn.trees.fusion.rule_merging import RuleFold
 from solera.learn.trees.fusion.rule_tree import tree_of_rules
 from solera.learn.trees.fusion.rules import Overlap, RuleSet, rule_table
 from solera.learn.trees.fusion.tasks import (
-    METRICS,
     TreeKind,
     grow_tree,
     judge_trees,
     receive_tree,
 )
-from solera.learn.trees.id3 import category_sizes
+from solera.learn.trees.id3 import Growing, category_sizes, growing_id3
 from solera.learn.trees.single_tree import SingleTree
 from solera.learn.trees.tree import Tree, shares
 
@@ -37,6 +38,7 @@ log = logging.getLogger("solera")
 
 Percentile = Annotated[float, Meta(ge=0, le=100)]
 Filter = Literal["mean", "median", "mode"] | Percentile | Callable[[FloatArray], float] | None
+METRICS = ("accuracy", "macro_f1")
 _ROUNDING = 1e-12
 SHOWN_RULES = 50
 """Rules in the table of a report."""
@@ -59,7 +61,7 @@ class FederatedTree(SingleTree):
     """Many clients' trees merged into one by their rules, in one round of four messages.
 
     1. Every client grows a tree on its own rows and sends it.
-    2. Every client judges the trees of the others and answers with accuracy and macro-F1.
+    2. Every client judges the trees of the others and answers with their confusion matrices.
     3. The coordinator drops trees below the filter, turns the others into rules, merges the rules
        (:mod:`.rules`) and builds one tree of them (:mod:`.rule_tree`).
     4. Clients receive tree and rules, and count how the global and their own tree do.
@@ -88,6 +90,10 @@ class FederatedTree(SingleTree):
     calibrate: replace the class probabilities of leaves by the class counts of all clients' rows
         there, which the fourth message sums; False keeps the mean of the rules, as in the thesis.
     min_rows: fewest rows of a leaf of a client's CART tree, or of two branches of a C4.5 split.
+    by_counts: clients tell counts of rows, from which the coordinator grows the tree of each; no
+        client sends a tree. That takes an ask per level in place of the first message, passes an
+        owner's gate without noise, and needs CART or ID3 and categories (:class:`FedBins` before
+        it); see :mod:`solera.learn.trees.counted`.
 
     Attributes
     ----------
@@ -123,6 +129,7 @@ class FederatedTree(SingleTree):
         weigh: Literal["rows", "rules"] = "rows",
         calibrate: bool = True,
         min_rows: Count = 1,
+        by_counts: bool = False,
     ) -> None:
         self.kind = kind
         self.max_depth = max_depth
@@ -134,21 +141,47 @@ class FederatedTree(SingleTree):
         self.weigh = weigh
         self.calibrate = calibrate
         self.min_rows = min_rows
+        self.by_counts = by_counts
+
+    def check_params(self) -> None:
+        super().check_params()
+        if self.by_counts and self.kind == "c45":
+            raise UsageError("C4.5 looks for thresholds among rows: by_counts is for cart and id3")
 
     # --- learning ---
 
     def train(self, federation: Federation) -> None:
         self.check_target()
         ask = self._ask()
-        fold = CollectTrees(self.schema_.width, len(self.schema_.classes))
-        grown = federation.ask(grow_tree, ask).fold(fold)
+        grown = self._grown(federation, ask)
         self.clients_ = np.array(list(grown), dtype=np.int64)
-        self.local_trees_ = [trees[0] for trees in grown.values()]
+        self.local_trees_ = list(grown.values())
         self._check_splits()
         self._judge(federation, ask)
         self._filter()
         self._merge(ask["sizes"])
         self._hand_out(federation, ask)
+
+    def _grown(self, federation: Federation, ask: dict[str, Any]) -> dict[int, Tree]:
+        """The first message: the tree of every client."""
+        if self.by_counts:
+            return grow_trees(federation, self._count_ask(), self._growing)
+        fold = CollectTrees(self.schema_.width, len(self.schema_.classes))
+        found = federation.ask(grow_tree, ask).fold(fold)
+        return {client: trees[0] for client, trees in found.items()}
+
+    def _growing(self) -> Growing:
+        sizes, classes = category_sizes(self.schema_), len(self.schema_.classes)
+        if self.kind == "id3":
+            return growing_id3(sizes, classes, self._local_depth)
+        return growing_cart(sizes, classes, self._local_depth, self.min_rows)
+
+    def _count_ask(self) -> dict[str, Any]:
+        return {
+            "sizes": category_sizes(self.schema_),
+            "width": self.schema_.width,
+            "classes": self.schema_.classes,
+        }
 
     def _check_splits(self) -> None:
         """Say so when no client could tell the classes apart, since then nobody can."""
@@ -182,8 +215,11 @@ class FederatedTree(SingleTree):
     def training_asks(self) -> Plan:
         self.check_target()
         ask = self._ask()
+        grown = planned(grow_tree, 1, ask)
+        if self.by_counts:
+            grown = planned(count_at_nodes, self._local_depth + 1, self._count_ask())
         return (
-            planned(grow_tree, 1, ask),
+            grown,
             planned(judge_trees, 1, ask, optional=True),  # one tree is not compared
             planned(receive_tree, 1, ask),
         )
@@ -202,10 +238,13 @@ class FederatedTree(SingleTree):
         trees = [tree.to_payload() for tree in self.local_trees_]
         ask = {**ask, "owners": self.clients_, "trees": trees}
         replies = federation.ask(judge_trees, ask).fold(Collect())
-        others = np.array(list(replies))[:, None] != self.clients_
-        for name in METRICS:
-            total = np.where(others, [reply[name] for reply in replies.values()], 0.0).sum(axis=0)
-            self.scores_[name] = total / np.maximum(others.sum(axis=0), 1)
+        confusion = np.concatenate([reply["confusion"] for reply in replies.values()])
+        shape = len(replies), len(self.clients_)
+        told = confusion.any(axis=(1, 2)).reshape(shape)  # all zeros for the own tree
+        for name, values in class_metrics(confusion).items():
+            if name in METRICS:
+                total = values.reshape(shape).sum(axis=0)
+                self.scores_[name] = total / np.maximum(told.sum(axis=0), 1)
 
     def _filter(self) -> None:
         score = self.scores_[self.metric]

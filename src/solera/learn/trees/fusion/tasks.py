@@ -16,15 +16,17 @@ from solera.core.clients import (
     ClientGroup,
     FloatArray,
     IntArray,
+    Part,
     Segments,
 )
 from solera.core.constraints import Count
 from solera.core.disclosure.declared import LONGEST, Classes, Shape
-from solera.core.disclosure.groups import Trees
+from solera.core.disclosure.evidence import Sums, cells
+from solera.core.disclosure.trees import Trees
+from solera.core.release import Cells
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
 from solera.core.task import task
-from solera.learn.count_metrics import class_metrics, metrics_of
 from solera.learn.rows import check_shape
 from solera.learn.trees.c45 import grow_c45
 from solera.learn.trees.client_trees import rows_and_codes, with_missing
@@ -33,7 +35,6 @@ from solera.learn.trees.tree import ClassTree, Tree
 
 TreeKind = Literal["cart", "id3", "c45"]
 LOCAL, GLOBAL = "trees.local", "trees.global"
-METRICS = ("accuracy", "macro_f1")
 _MOST = 10_000_000
 """The most cuts of columns, and leaves of merged trees, that a client keeps."""
 
@@ -110,8 +111,31 @@ def grow_cart(X: FloatArray, labels: IntArray, ask: Mapping[str, Any], *, seed: 
     return from_sklearn(grower.fit(X, labels), classes=classes, rows=X)
 
 
-def _metrics_like(ask: Any) -> dict[str, Any]:
-    return {name: np.zeros(len(ask["trees"])) for name in METRICS}
+def _confusion_like(ask: Any) -> dict[str, Any]:
+    shape = len(ask["trees"]), len(ask["classes"]), len(ask["classes"])
+    return {"confusion": np.zeros(shape, dtype=np.int64)}
+
+
+def _true_classes(ask: Any) -> IntArray:
+    """Of every cell the tree and the true class: how many rows have it is known."""
+    k = len(ask["classes"])
+    return np.repeat(np.arange(len(ask["trees"]) * k), k)
+
+
+def _confused(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """The rows in every cell of the confusion matrices."""
+    X, labels = rows_and_codes(client, client.data.part("train"), ask)
+    k = len(ask["classes"])
+    marks = np.zeros((len(labels), len(ask["trees"]), k * k), dtype=bool)
+    for i in _others_trees(client, ask):
+        tree = Tree.from_payload(ask["trees"][i], ask["width"], k)
+        cell = labels * k + tree.values(X).argmax(axis=1)
+        marks[np.arange(len(labels)), i, cell] = True
+    return {"confusion": Sums(marks.reshape(len(labels), -1))}
+
+
+def _others_trees(client: Client, ask: Any) -> list[int]:
+    return np.flatnonzero(ask["owners"] != client.id).tolist()
 
 
 def _judge_many(group: ClientGroup, ask: Any) -> Stacked:
@@ -119,15 +143,14 @@ def _judge_many(group: ClientGroup, ask: Any) -> Stacked:
     data, classes = group.data, len(ask["classes"])
     X, labels = _rows_and_codes_of_all(group, data, ask)
     true = data.owners * classes + labels
-    scores = np.zeros((len(METRICS), len(group), len(ask["trees"])))
+    confusion = np.zeros((len(group), len(ask["trees"]), classes, classes), dtype=np.int64)
     for i, payload in enumerate(ask["trees"]):
         tree = Tree.from_payload(payload, ask["width"], classes)
         predicted = tree.value.argmax(axis=1)[tree.apply(X)]
         counts = _count_pairs(true, predicted, (len(group) * classes, classes))
-        metrics = class_metrics(counts.reshape(len(group), classes, classes))
-        scores[:, :, i] = [metrics[name] for name in METRICS]
-    scores[:, group.ids[:, None] == ask["owners"]] = 0.0
-    return Stacked(dict(zip(METRICS, scores, strict=True)))
+        confusion[:, i] = counts.reshape(len(group), classes, classes)
+    confusion[group.ids[:, None] == ask["owners"]] = 0
+    return Stacked({"confusion": confusion})
 
 
 def _rows_and_codes_of_all(
@@ -138,18 +161,22 @@ def _rows_and_codes_of_all(
     return with_missing(rows.X), class_codes(rows.y, ask["classes"])
 
 
-@task("trees.judge", many=_judge_many, like=_metrics_like, ask=Judge, release=[Trees(*METRICS)])
+@task(
+    "trees.judge",
+    version=2,
+    many=_judge_many,
+    like=_confusion_like,
+    ask=Judge,
+    release=[Cells("confusion", behind=_confused, margins=_true_classes)],
+)
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
-    """Accuracy and macro-F1 of every tree on this client's rows; 0 for its own."""
+    """The confusion matrix of every tree on this client's rows; zeros for its own."""
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
-    scores = np.zeros((len(ask["trees"]), len(METRICS)))
-    for i, (owner, payload) in enumerate(zip(ask["owners"].tolist(), ask["trees"], strict=True)):
-        if owner != client.id:
-            tree = Tree.from_payload(payload, ask["width"], len(ask["classes"]))
-            counts = confusion(tree, X, labels, len(ask["classes"]))
-            metrics = metrics_of({"confusion": counts})
-            scores[i] = [metrics[name] for name in METRICS]
-    return {name: scores[:, i] for i, name in enumerate(METRICS)}
+    matrices = _confusion_like(ask)["confusion"]
+    for i in _others_trees(client, ask):
+        tree = Tree.from_payload(ask["trees"][i], ask["width"], len(ask["classes"]))
+        matrices[i] = confusion(tree, X, labels, len(ask["classes"]))
+    return {"confusion": matrices}
 
 
 def confusion(tree: Tree, X: FloatArray, labels: IntArray, classes: int) -> IntArray:
@@ -183,12 +210,36 @@ def _receive_many(group: ClientGroup, ask: Any) -> Stacked:
     return Stacked({"seen": seen, "judged": seen, "local": local})
 
 
+def _received(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
+    """The rows at every node by class, and in every cell of the own tree's confusion matrix."""
+    classes = len(ask["classes"])
+    tree = Tree.from_payload(ask["tree"], ask["width"], classes)
+    part = _judged_part(client)
+
+    def by_node(part: Part) -> Sums:
+        X, labels = rows_and_codes(client, client.data.part(part), ask)
+        return cells(tree.apply(X) * classes + labels, len(tree) * classes, part=part)
+
+    X, labels = rows_and_codes(client, client.data.part(part), ask)
+    own = np.full(len(labels), -1)
+    if LOCAL in client.state:
+        local = Tree.from_payload(client.state[LOCAL], ask["width"], classes)
+        own = labels * classes + local.values(X).argmax(axis=1)
+    confused = cells(own, classes * classes, part=part)
+    return {"seen": by_node("train"), "judged": by_node(part), "local": confused}
+
+
+def _judged_part(client: Client) -> Part:
+    """Rows that the own tree did not see, where some are kept."""
+    return "test" if len(client.data.part("test")) else "train"
+
+
 @task(
     "trees.receive",
     many=_receive_many,
     like=_received_like,
     ask=Receive,
-    release=[Trees("seen", "judged", "local")],
+    release=[Cells("seen", "judged", behind=_received), Cells("local", behind=_received)],
 )
 def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     """Keep the global tree and its rules, and count how it and the own tree do here.
@@ -202,9 +253,7 @@ def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     client.state[GLOBAL] = {"tree": ask["tree"], "rules": ask["rules"]}
     by_node = (len(tree), classes)
     seen = _count_pairs(tree.apply(X), labels, by_node)
-    test = client.data.part("test")
-    if len(test):
-        X, labels = rows_and_codes(client, test, ask)
+    X, labels = rows_and_codes(client, client.data.part(_judged_part(client)), ask)
     local = np.zeros((classes, classes), dtype=np.int64)
     if LOCAL in client.state:
         own = Tree.from_payload(client.state[LOCAL], ask["width"], classes)

@@ -44,7 +44,7 @@ class CandidateTree(GrowingTree):
 
     def best(self, sums: IntArray) -> dict[int, IntArray]:
         """For every open node that gains by a split, the candidates that gain most."""
-        nodes, hist = self._all_histograms(sums)
+        nodes, hist = self._open_nodes(), self._all_histograms(sums)
         wholes = np.stack(self.units.unpacked(self._totals(hist).T))
         _, gains = self._gains(hist, wholes)
         most = gains.max(axis=1, initial=-np.inf)
@@ -79,11 +79,6 @@ class CandidateTree(GrowingTree):
         unused = np.zeros_like(candidate)
         splits = np.stack([candidate, unused, unused])
         return divided, splits, sides
-
-    def _open_nodes(self) -> IntArray:
-        if self._hist is None:
-            return self.wanted
-        return np.concatenate([self.wanted[~self._small], self._siblings])
 
     def _threshold(self, column: int, cell: int) -> float:
         return 0.0

@@ -59,7 +59,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.get("/v1/federations/{federation}/jobs", dependencies=[driver])
     def list_jobs(federation: Name) -> list[JobInWords]:
         """The jobs of a federation, oldest first."""
-        listed = [coordinator.expire(job.id, time.time()) for job in store.jobs(federation)]
+        listed = [coordinator.expire(job, time.time()) for job in store.jobs(federation)]
         said = words.of_jobs(store, federation, listed)
         return [JobInWords.of(job, words=said[job.id]) for job in listed]
 
@@ -71,7 +71,7 @@ def jobs_of(coordinator: Coordinator) -> APIRouter:
     @routes.get("/v1/jobs/{job}", dependencies=[driver])
     def show_job(job: Name) -> JobProgress:
         """One job, and how far it is."""
-        stored = coordinator.expire(job, time.time())
+        stored = coordinator.expire(store.job(job), time.time())
         try:
             model = store.model(job)
         except NotFound:

@@ -8,7 +8,8 @@ from typing import Any
 
 from solera.serve.coordinator.store.store import Store
 from solera.serve.coordinator.store.watching import Awaited
-from solera.serve.wire import Job, held_since
+from solera.serve.held_words import held_since
+from solera.serve.wire import Job
 
 GOING_ON = ("created", "waiting", "running")
 _SHOWN = 4
