@@ -106,7 +106,7 @@ def test_the_driver_dies_at_every_step(network, calm, often):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
-@pytest.mark.parametrize("kills", [12, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [25, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_anything_dies_at_any_time(database, kills, request, tmp_path):
     """Coordinator, agents, workers, learners and drivers: the same bytes, no orphan, whole logs."""

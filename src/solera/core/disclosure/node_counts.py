@@ -85,6 +85,46 @@ class NodeCounts(Release):
         return leaving.reply
 
 
+class SetCounts(Release):
+    """An entry of counts, each over a set of training rows that the asker chose.
+
+    Those of at least ``min_count`` rows leave, the others are 0; they are compared with each other
+    and with all that left before, as counts at nodes are.
+
+    ``cells``: (client, ask) → rows × any number of columns, the places in the entry at which a row
+    counts, −1 for none.
+    """
+
+    kind = "tree"
+    says = "counts of rows along trees, of at least min_count rows"
+
+    def __init__(self, entry: str, *, cells: Callable[[Client, Any], IntArray]) -> None:
+        super().__init__(entry)
+        self.cells = cells
+
+    def judge(self, leaving: Leaving) -> Any:
+        (entry,) = self.entries
+        value = leaving.get(entry)
+        own = self.cells(leaving.client, leaving.ask)
+        once = leaving.gate.persons(leaving.client, "train").first_rows(len(own))
+        own = np.where(once[:, None], own, -1)
+        rows = np.bincount(own[own >= 0], minlength=value.size)
+        many = rows >= leaving.limits.min_count
+        place = np.where(many, np.cumsum(many) - 1, -1)
+        kept = np.where(own >= 0, place[own], -1)
+        sizes, numbers, new = _told(leaving, kept, int(many.sum()), int(once.sum()))
+
+        def by_cell(found: Any, otherwise: Any) -> Any:
+            out = np.zeros(value.size, dtype=np.int64) + otherwise
+            out[many] = found
+            return out.reshape(value.shape)
+
+        leaving.outcome[entry] = by_cell(np.where(new, 0, 2), np.where(rows > 0, 1, 2))
+        leaving.merged[entry] = by_cell(sizes, 0)
+        leaving.put(entry, by_cell(numbers, 0).astype(value.dtype))
+        return leaving.reply
+
+
 def _told(
     leaving: Leaving, own: IntArray, intervals: int, everyone: int
 ) -> tuple[IntArray, IntArray, BoolArray]:

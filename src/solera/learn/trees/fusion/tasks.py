@@ -22,7 +22,9 @@ from solera.core.clients import (
 from solera.core.constraints import Count
 from solera.core.disclosure.declared import LONGEST, Classes, Shape
 from solera.core.disclosure.evidence import Sums, cells
+from solera.core.disclosure.node_counts import SetCounts
 from solera.core.disclosure.trees import Trees
+from solera.core.errors import Refusal
 from solera.core.release import Cells, Facts
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
@@ -116,25 +118,20 @@ def _confusion_like(ask: Any) -> dict[str, Any]:
     return {"confusion": np.zeros(shape, dtype=np.int64)}
 
 
-def _true_classes(ask: Any) -> IntArray:
-    """Of every cell the tree and the true class: how many rows have it is known."""
-    k = len(ask["classes"])
-    return np.repeat(np.arange(len(ask["trees"]) * k), k)
-
-
-def _confused(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """The rows in every cell of the confusion matrices."""
+def _confused(client: Client, ask: Any) -> IntArray:
+    """Of every row its cell in the confusion matrix of each tree, −1 for the own one."""
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
     k = len(ask["classes"])
-    marks = np.zeros((len(labels), len(ask["trees"]), k * k), dtype=bool)
+    found = np.full((len(labels), len(ask["trees"])), -1)
     for i in _others_trees(client, ask):
         tree = Tree.from_payload(ask["trees"][i], ask["width"], k)
-        cell = labels * k + tree.values(X).argmax(axis=1)
-        marks[np.arange(len(labels)), i, cell] = True
-    return {"confusion": Sums(marks.reshape(len(labels), -1))}
+        found[:, i] = (i * k + labels) * k + tree.values(X).argmax(axis=1)
+    return found
 
 
 def _others_trees(client: Client, ask: Any) -> list[int]:
+    if len(ask["owners"]) != len(ask["trees"]):
+        raise Refusal(f"{len(ask['trees'])} trees of {len(ask['owners'])} owners")
     return np.flatnonzero(ask["owners"] != client.id).tolist()
 
 
@@ -167,7 +164,7 @@ def _rows_and_codes_of_all(
     many=_judge_many,
     like=_confusion_like,
     ask=Judge,
-    release=[Cells("confusion", behind=_confused, margins=_true_classes)],
+    release=[SetCounts("confusion", cells=_confused)],
 )
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     """The confusion matrix of every tree on this client's rows; zeros for its own."""
@@ -217,6 +214,11 @@ def _cells_of(client: Client, ask: Any, tree: Tree, part: Part) -> IntArray:
     return tree.apply(X) * len(ask["classes"]) + labels
 
 
+def _seen_cells(client: Client, ask: Any) -> IntArray:
+    tree = Tree.from_payload(ask["tree"], ask["width"], len(ask["classes"]))
+    return _cells_of(client, ask, tree, "train")[:, None]
+
+
 def _judged_cells(client: Client, ask: Any, tree: Tree) -> IntArray:
     """The same of the test rows; −1 for the training rows where no others are kept."""
     if _judged_part(client) == "test":
@@ -240,7 +242,6 @@ def _received(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     number, part = len(tree) * classes, _judged_part(client)
     own = _confused_by_own(client, ask)
     return {
-        "seen": cells(_cells_of(client, ask, tree, "train"), number),
         "judged": cells(_judged_cells(client, ask, tree), number, part=part),
         "local": cells(own, classes * classes, part=part),
     }
@@ -257,7 +258,7 @@ def _judged_part(client: Client) -> Part:
     like=_received_like,
     ask=Receive,
     release=[
-        Cells("seen", behind=_received),
+        SetCounts("seen", cells=_seen_cells),
         Cells("judged", behind=_received),
         Cells("local", behind=_received),
         Facts("tested"),
