@@ -14,7 +14,11 @@ from solera.core.constraints import declared_types, violation
 
 def _components() -> dict[str, type[Component]]:
     for module in pkgutil.walk_packages(solera.__path__, "solera."):
-        importlib.import_module(module.name)
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            if error.name != "triton":  # comes with PyTorch for graphics cards alone
+                raise
     ours = Component.registry.items()
     return {name: cls for name, cls in ours if cls.__module__.startswith("solera.")}
 
