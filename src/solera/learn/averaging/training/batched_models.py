@@ -207,8 +207,11 @@ class BatchedDense(BatchedModel):
             return False
         pairs = zip(self._views, blocks, strict=True)
         layers = [(*views, block.wide, block.activation or "") for views, block in pairs]
-        self.pieces.train_scripted(total, x, target, layers, config.loss, counts, batch, config.lr)
+        self._train_plain(total, x, target, layers, config.loss, counts, batch, config.lr)
         return True
+
+    def _train_plain(self, *steps: Any) -> None:
+        self.pieces.train_scripted(*steps)
 
     def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
         return self.pieces.affine(x, W, b, self.blocks[i].wide)
