@@ -305,8 +305,8 @@ def test_compiled_steps_trace_without_a_break(precision, monkeypatch):
 def test_compiled_steps_are_as_near_to_float64_as_others(monkeypatch):
     """Eight steps through all of the compiler, as it is for a CPU.
 
-    Batch normalisation of three rows makes much of rounding: without the compiler .037 is seen, with
-    it .052, and a step that learns nothing is 1 away.
+    Batch normalisation of three rows makes much of rounding: without the compiler .037 is seen,
+    with it .052, and a step that learns nothing is 1 away.
     """
     as_on_gpu(monkeypatch)
     monkeypatch.setattr(compiled, "_alike", {})
