@@ -122,6 +122,10 @@ def _true_classes(ask: Any) -> IntArray:
     return np.repeat(np.arange(len(ask["trees"]) * k), k)
 
 
+def _of_one_tree(ask: Any) -> int:
+    return len(ask["classes"]) ** 2
+
+
 def _confused(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """The rows in every cell of the confusion matrices."""
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
@@ -167,7 +171,7 @@ def _rows_and_codes_of_all(
     many=_judge_many,
     like=_confusion_like,
     ask=Judge,
-    release=[Cells("confusion", behind=_confused, margins=_true_classes)],
+    release=[Cells("confusion", behind=_confused, margins=_true_classes, turn=_of_one_tree)],
 )
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     """The confusion matrix of every tree on this client's rows; zeros for its own."""
