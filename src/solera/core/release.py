@@ -144,8 +144,6 @@ class Cells(Release):
         as they leave. It stands for a number that is too near to an earlier one, too, and for all
         numbers of a cell of which another entry could not leave as it is: a mean is a sum over a
         count of the same rows.
-    turn: (ask) → how many cells are told at a time, where those of one turn share rows with those
-        of the next: these are compared with what left of the turns before, not with what did not.
     whole: a cell of which one number is withheld is withheld in all its entries: a variance
         without its mean would be another one.
     read, write: (ask, entry, value) → numbers, cells first; and (ask, entry, numbers, value) back;
@@ -161,7 +159,6 @@ class Cells(Release):
         behind: Behind,
         margins: Callable[[Any], IntArray] | None = None,
         neutral: Callable[[Any, Any], Mapping[str, Any]] | None = None,
-        turn: Callable[[Any], int] | None = None,
         whole: bool = False,
         read: Callable[[Any, str, Any], Array] | None = None,
         write: Callable[[Any, str, Array, Any], Any] | None = None,
@@ -170,7 +167,6 @@ class Cells(Release):
         self.behind = behind
         self.margins = margins
         self.neutral = neutral
-        self.turn = turn
         self.whole = whole
         self.read = read
         self.write = write
@@ -202,7 +198,7 @@ class Cells(Release):
             if stands:
                 instead = (np.reshape(neutral[entry], sums.shape) - sums.base) / sums.scale
                 withheld[entry] |= changed[:, None]
-            leaves = self._in_turns(
+            leaves = release_numbers(
                 leaving, entry, sums, numbers[entry], withheld[entry], instead, stands=stands
             )
             if not stands and len(leaves) == len(changed):
@@ -218,22 +214,6 @@ class Cells(Release):
             self._write(leaving, entry, told)
         leaving.outcome |= outcomes
         return leaving.reply
-
-    def _in_turns(
-        self, leaving: Leaving, entry: str, sums: Sums, *cells: Any, stands: bool
-    ) -> FloatArray:
-        """The numbers that leave, those of one turn after the other."""
-        most = sums.shape[0]
-        size = most if self.turn is None else self.turn(leaving.ask)
-        leaves, outcomes = [], []
-        for first in range(0, max(most, 1), max(size, 1)):
-            now = slice(first, first + size)
-            part = replace(sums, right=sums.right[:, now])
-            told = [array[now] for array in cells]
-            leaves.append(release_numbers(leaving, entry, part, *told, stands=stands))
-            outcomes.append(leaving.outcome[entry])
-        leaving.outcome[entry] = np.concatenate(outcomes)
-        return np.concatenate(leaves)
 
     def _read(self, leaving: Leaving, entry: str, sums: Sums) -> FloatArray:
         value = leaving.get(entry)

@@ -89,18 +89,26 @@ class SetCounts(Release):
     """An entry of counts, each over a set of training rows that the asker chose.
 
     Those of at least ``min_count`` rows leave, the others are 0; they are compared with each other
-    and with all that left before, as counts at nodes are.
+    and with all that left before, as counts at nodes are. Within a margin, whose total others know,
+    no or at least ``min_count`` rows are withheld.
 
     ``cells``: (client, ask) → rows × any number of columns, the places in the entry at which a row
-    counts, −1 for none.
+    counts, −1 for none. ``margins``: (ask) → the margin of every place.
     """
 
     kind = "tree"
     says = "counts of rows along trees, of at least min_count rows"
 
-    def __init__(self, entry: str, *, cells: Callable[[Client, Any], IntArray]) -> None:
+    def __init__(
+        self,
+        entry: str,
+        *,
+        cells: Callable[[Client, Any], IntArray],
+        margins: Callable[[Any], IntArray],
+    ) -> None:
         super().__init__(entry)
         self.cells = cells
+        self.margins = margins
 
     def judge(self, leaving: Leaving) -> Any:
         (entry,) = self.entries
@@ -109,7 +117,7 @@ class SetCounts(Release):
         once = leaving.gate.persons(leaving.client, "train").first_rows(len(own))
         own = np.where(once[:, None], own, -1)
         rows = np.bincount(own[own >= 0], minlength=value.size)
-        many = rows >= leaving.limits.min_count
+        many = _without_remainders(rows, self.margins(leaving.ask), leaving.limits.min_count)
         place = np.where(many, np.cumsum(many) - 1, -1)
         kept = np.where(own >= 0, place[own], -1)
         sizes, numbers, new = _told(leaving, kept, int(many.sum()), int(once.sum()))
@@ -123,6 +131,16 @@ class SetCounts(Release):
         leaving.merged[entry] = by_cell(sizes, 0)
         leaving.put(entry, by_cell(numbers, 0).astype(value.dtype))
         return leaving.reply
+
+
+def _without_remainders(rows: IntArray, margins: IntArray, least: int) -> BoolArray:
+    """Which counts are large, less the smallest of a margin where the others are too few rows."""
+    many = rows >= least
+    rest = np.bincount(margins, weights=np.where(many, 0, rows))
+    for margin in np.flatnonzero((rest > 0) & (rest < least)).tolist():
+        there = np.flatnonzero((margins == margin) & many)
+        many[there[rows[there].argsort(kind="stable")][:1]] = False
+    return many
 
 
 def _told(

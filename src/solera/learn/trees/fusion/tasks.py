@@ -118,6 +118,12 @@ def _confusion_like(ask: Any) -> dict[str, Any]:
     return {"confusion": np.zeros(shape, dtype=np.int64)}
 
 
+def _true_classes(ask: Any) -> IntArray:
+    """Of every cell the tree and the true class: how many rows have it is known."""
+    k = len(ask["classes"])
+    return np.repeat(np.arange(len(ask["trees"]) * k), k)
+
+
 def _confused(client: Client, ask: Any) -> IntArray:
     """Of every row its cell in the confusion matrix of each tree, −1 for the own one."""
     X, labels = rows_and_codes(client, client.data.part("train"), ask)
@@ -164,7 +170,7 @@ def _rows_and_codes_of_all(
     many=_judge_many,
     like=_confusion_like,
     ask=Judge,
-    release=[SetCounts("confusion", cells=_confused)],
+    release=[SetCounts("confusion", cells=_confused, margins=_true_classes)],
 )
 def judge_trees(client: Client, ask: Any) -> dict[str, Any]:
     """The confusion matrix of every tree on this client's rows; zeros for its own."""
@@ -219,6 +225,10 @@ def _seen_cells(client: Client, ask: Any) -> IntArray:
     return _cells_of(client, ask, tree, "train")[:, None]
 
 
+def _seen_classes(ask: Any) -> IntArray:
+    return np.tile(np.arange(len(ask["classes"])), len(ask["tree"]["feature"]))
+
+
 def _judged_cells(client: Client, ask: Any, tree: Tree) -> IntArray:
     """The same of the test rows; −1 for the training rows where no others are kept."""
     if _judged_part(client) == "test":
@@ -258,7 +268,7 @@ def _judged_part(client: Client) -> Part:
     like=_received_like,
     ask=Receive,
     release=[
-        SetCounts("seen", cells=_seen_cells),
+        SetCounts("seen", cells=_seen_cells, margins=_seen_classes),
         Cells("judged", behind=_received),
         Cells("local", behind=_received),
         Facts("tested"),
