@@ -16,6 +16,7 @@ import solera as so
 from solera.cli.app import app
 from solera.core.errors import UsageError
 from solera.published import (
+    dp,
     heonn_energy,
     heonn_ensemble,
     heonn_grid,
@@ -153,6 +154,21 @@ def test_every_row_says_at_which_size_it_was_run(full: bool) -> None:
             assert line["size"]
 
 
+def test_a_row_of_differential_privacy_tells_the_spread_of_its_own_figure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fit(data: Any, name: str, noise: float, seed: int, rounds: int) -> tuple[float, ...]:
+        return 0.5 + seed / 10, 1.0 + seed, 2.0 if noise else np.inf
+
+    monkeypatch.setattr(so.datasets, "mnist", so.datasets.digits)
+    monkeypatch.setattr(dp, "one_fit", fit)
+    notes = {line["label"]: line["note"] for line in dp.run()}
+    assert notes["IID, σ = 0.5, accuracy"] == "± 0.0500"
+    assert notes["IID, σ = 0.5, loss"] == "± 0.5000"
+    assert notes["IID, σ = 0.5, ε"] == "at δ = 0.001"
+    assert notes["IID, σ = 0, accuracy"] == "± 0.0500; neither noise nor clipping"
+
+
 def test_every_study_says_what_it_is() -> None:
     for module in STUDIES.values():
         assert module.TITLE
@@ -179,7 +195,16 @@ def test_every_study_says_in_one_line_what_differs(study: ModuleType) -> None:
 def test_rows() -> None:
     cell = theses.table("001", "Table 6.1").cell("MNIST, AFL", "accuracy")
     whole = row("a", cell, 0.95, form=".2f")
-    assert tables.cells(whole) == ["a", "001 Table 6.1", AS_PUBLISHED, "0.95", "0.95", "+0.00", "", ""]
+    assert tables.cells(whole) == [
+        "a",
+        "001 Table 6.1",
+        AS_PUBLISHED,
+        "0.95",
+        "0.95",
+        "+0.00",
+        "",
+        "",
+    ]
     beyond = row("b", None, 2.0, protocol=OURS)
     assert tables.cells(beyond) == ["b", "–", OURS, "–", "2", "–", "", ""]
     assert tables.cells(row("c", cell, None, note="--full"))[4:] == ["–", "–", "", "--full"]
