@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, cached_property
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import FloatArray, IntArray
 
+Loop = TypeVar("Loop", bound=Callable[..., Any])
 WORTHWHILE = 1 << 17
 """From so many numbers to look at on the compiled loops are used."""
 
@@ -83,14 +84,15 @@ def _floats(axes: int) -> Any:
     return _read("float64", axes)
 
 
-def _compile(loop: Callable[..., Any], *types: Any) -> Any:
+def _compile(loop: Loop, *types: Any) -> Loop:
     from numba import njit
 
     how: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
-        return njit(types, cache=True, **how)(loop)
+        made: Loop = njit(types, cache=True, **how)(loop)
     except RuntimeError:  # no folder to keep it in
-        return njit(types, **how)(loop)
+        made = njit(types, **how)(loop)
+    return made
 
 
 def _follow(

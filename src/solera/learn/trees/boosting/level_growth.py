@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from solera.core.clients import FloatArray, IntArray
+from solera.core.clients import Array, FloatArray, IntArray
 from solera.learn.trees.boosting.histograms import HistBins, Units
 from solera.learn.trees.compiled import Loops, compiled
 from solera.learn.trees.tree import TreeBuilder
@@ -42,10 +42,9 @@ class GrowingTree:
         self.bins = bins
         self.starts = bins.starts_
         self.column = np.repeat(np.arange(len(bins.edges_)), np.diff(self.starts))
-        self._begin(units, limits)
-        self._loops = compiled(len(bins.edges_) << units.rows)
+        self._begin(units, limits, compiled(len(bins.edges_) << units.rows))
 
-    def _begin(self, units: Units, limits: Limits) -> None:
+    def _begin(self, units: Units, limits: Limits, loops: Loops | None = None) -> None:
         self.limits = limits
         self.units = units
         self.g_unit, self.h_unit = 2.0**-units.gradient, 2.0**-units.hessian
@@ -57,7 +56,7 @@ class GrowingTree:
         self._hist: IntArray | None = None
         self._parents = np.array([-1])
         self._splits = np.empty((5, 0), dtype=np.int64)
-        self._loops: Loops | None = None
+        self._loops = loops
 
     def grow(self, sums: Any) -> None:
         """Split the open nodes, given the histograms of the wanted ones."""
@@ -65,7 +64,7 @@ class GrowingTree:
             self._splits = self._splits[:, :0]
             return
         asked = np.asarray(sums)
-        if self._loops is not None and asked.dtype == np.float64 and self._fits(asked):
+        if self._loops is not None and self._fits(asked):
             hist, wholes, divided, splits, left = self._best_by(self._loops, asked)
         else:
             hist = self._all_histograms(asked)
@@ -122,18 +121,21 @@ class GrowingTree:
         splits = np.stack([column, cell, missing_left])[:, divided]
         return divided, splits, chosen[:, divided]
 
-    def _fits(self, asked: FloatArray) -> bool:
+    def _fits(self, asked: Array) -> bool:
+        """Whether these sums are such as the loop was compiled for, which does not look."""
         k = 2 if self.units.packed or self.units.counted else 3
-        return asked.shape == (len(self.wanted), self.starts[-1], k)
+        expected = asked.shape == (len(self.wanted), self.starts[-1], k)
+        return expected and all(a is None or a.dtype == np.float64 for a in (asked, self._hist))
 
     def _best_by(
-        self, loops: Loops, asked: FloatArray
-    ) -> tuple[FloatArray, FloatArray, IntArray, IntArray, FloatArray]:
+        self, loops: Loops, asked: Array
+    ) -> tuple[Array, Array, IntArray, IntArray, Array]:
         """Sums by cell and over all rows of the open nodes, and :meth:`_best`, by one loop."""
-        first = self._hist is None
-        before = asked[:0] if self._hist is None else self._hist
-        parents = self._parents[:0] if first else self._parents
-        alone = np.arange(len(asked)) if first else np.flatnonzero(~self._small)
+        asked = np.ascontiguousarray(asked)
+        if self._hist is None:
+            before, parents, alone = asked, self._parents[:0], np.arange(len(asked))
+        else:
+            before, parents, alone = self._hist, self._parents, np.flatnonzero(~self._small)
         count = len(alone) + len(parents)
         hist = np.empty((count, *asked.shape[1:]))
         wholes, left, gains = np.empty((3, count)), np.empty((3, count)), np.empty(count)
@@ -141,9 +143,7 @@ class GrowingTree:
         unit = 2.0**self.units.rows if self.units.packed else 0.0
         limits = (self.limits.min_rows, self._least_hessian(), self.limits.l2 / self.h_unit)
         found = (hist, wholes, splits, left, gains)
-        loops.divide(
-            np.ascontiguousarray(asked), before, parents, alone, self.starts, unit, *limits, *found
-        )
+        loops.divide(asked, before, parents, alone, self.starts, unit, *limits, *found)
         divided = np.flatnonzero(gains > 0)
         return hist, wholes, divided, splits[:, divided], left[:, divided]
 
