@@ -16,6 +16,7 @@ import solera as so
 from solera.cli.app import app
 from solera.core.errors import UsageError
 from solera.published import (
+    dp,
     heonn_energy,
     heonn_ensemble,
     heonn_grid,
@@ -151,6 +152,21 @@ def test_every_row_says_at_which_size_it_was_run(full: bool) -> None:
             assert line["size"] == (told or study.SIZES[full])
             assert line["size"] in tables.cells(line)
             assert line["size"]
+
+
+def test_a_row_of_differential_privacy_tells_the_spread_of_its_own_figure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fit(data: Any, name: str, noise: float, seed: int, rounds: int) -> tuple[float, ...]:
+        return 0.5 + seed / 10, 1.0 + seed, 2.0 if noise else np.inf
+
+    monkeypatch.setattr(so.datasets, "mnist", so.datasets.digits)
+    monkeypatch.setattr(dp, "one_fit", fit)
+    notes = {line["label"]: line["note"] for line in dp.run()}
+    assert notes["IID, σ = 0.5, accuracy"] == "± 0.0500"
+    assert notes["IID, σ = 0.5, loss"] == "± 0.5000"
+    assert notes["IID, σ = 0.5, ε"] == "at δ = 0.001"
+    assert notes["IID, σ = 0, accuracy"] == "± 0.0500; neither noise nor clipping"
 
 
 def test_every_study_says_what_it_is() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 import solera as so
 from solera.core.pictures import new_figure
-from solera.published.rows import AS_PUBLISHED, ORIGINAL, Rows, row
+from solera.published.rows import ORIGINAL, Rows, row
 from solera.published.theses import Cell, Table
 from solera.study.run.progress import SILENT, Progress
 
@@ -58,14 +58,17 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
             progress.stage(f"{name}, noise multiplier {noise:g}")
             data = (X, y, X_test, y_test)
             found = [one_fit(data, name, noise, seed, rounds) for seed in range(repeats)]
-            spread = np.std([accuracy for accuracy, _, _ in found])
             accuracy, loss, epsilon = np.mean(found, axis=0)
+            spreads = np.std([fit[:2] for fit in found], axis=0)
             label = f"{name}, σ = {noise:g}"
-            note = f"± {spread:.4f} over {repeats} repeats, ε = {epsilon:.4g} at δ = {DELTA:g}"
-            told: dict[str, Any] = {"protocol": AS_PUBLISHED, "note": note}
-            rows.append(row(f"{label}, accuracy", None, float(accuracy), form=".4f", **told))
-            rows.append(row(f"{label}, loss", None, float(loss), form=".4f", **told))
-            rows.append(row(f"{label}, ε", None, float(epsilon), form=".4g", **told))
+            bare = "" if noise else "; neither noise nor clipping"
+            for what, value, spread in zip(
+                ("accuracy", "loss"), (accuracy, loss), spreads, strict=True
+            ):
+                note = f"± {spread:.4f}{bare}"
+                rows.append(row(f"{label}, {what}", None, float(value), form=".4f", note=note))
+            note = f"at δ = {DELTA:g}"
+            rows.append(row(f"{label}, ε", None, float(epsilon), form=".4g", note=note))
     return rows
 
 
