@@ -260,7 +260,7 @@ def _kept(means: FloatArray) -> IntArray:
         kept = np.flatnonzero((means >= share * means.mean(axis=0) - 1e-12).all(axis=1))
         if len(kept):
             return kept
-    return means[:, :1].argmax(axis=0)
+    return np.array([means[:, 0].argmax()])
 
 
 def _scores(clients: Clients, rows: IntArray, guessed: IntArray) -> Scores:

@@ -119,7 +119,7 @@ def _distinct(parts: list[Rules]) -> Rules:
     keys = np.round(np.concatenate(list(shown), axis=1), 3)
     _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     which = which.ravel()
-    total = np.bincount(which, rows)
+    total: FloatArray = np.asarray(np.bincount(which, rows), dtype=np.float64)
     mixed = np.column_stack([np.bincount(which, rows * share) for share in shares.T])
     return Rules(shown[:, first], shown[:, first], mixed / total[:, None], total)
 
@@ -209,4 +209,4 @@ def _summed(bounds: FloatArray, shares: FloatArray, values: FloatArray, side: An
     """Class shares of the rules whose bound is below each value, or at most it."""
     order = np.argsort(bounds, kind="stable")
     total = np.concatenate([np.zeros((1, shares.shape[1])), np.cumsum(shares[order], axis=0)])
-    return np.maximum(total[np.searchsorted(bounds[order], values, side)], 0.0)
+    return np.asarray(np.maximum(total[np.searchsorted(bounds[order], values, side)], 0.0))
