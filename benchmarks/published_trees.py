@@ -2,7 +2,7 @@
 
 The thesis drew clients and test rows without a seed and prints no deviation, so a figure of it is
 one draw: it is compared with the mean of several and twice their deviation. Every run is a line of
-``--runs FILE``, so that what is there is not run again; ``--store`` writes the figures into
+``--runs FILE …``, so that what is there is not run again; ``--store`` writes the figures into
 ``published.csv``. ``--program FOLDER`` merges the same trees by the authors' own classes besides
 (a working tree of github.com/FLEXible-FL/flex-trees) and prints how often the two agree.
 
@@ -19,6 +19,7 @@ import io
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -27,10 +28,12 @@ from typing import Any
 import numpy as np
 
 from sizes import sized
+from solera.core.errors import DatasetUnavailable
 from solera.published import tree_program, tree_rules, trees
 
 DRAWS, CLIENTS = sized((4, trees.CLIENTS), tiny=(2, (2,)))
 DATA = sized(trees.DATA, tiny=("car",))
+FEW_POINTS = 4.0
 STORED = Path(__file__).with_name("published.csv")
 Runs = dict[tuple[str, str, int, str, int], dict[str, list[float]]]
 
@@ -44,58 +47,77 @@ def cells(chosen: list[str]) -> Iterator[trees.Cell]:
                     yield trees.Cell(data, kind, clients, partition)  # type: ignore[arg-type]
 
 
-def known(file: Path | None) -> Runs:
-    """The runs that a file has."""
-    if file is None or not file.exists():
-        return {}
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+def known(files: list[Path]) -> Runs:
+    """The runs that files have."""
+    there = [file for file in files if file.exists()]
+    lines = [json.loads(line) for file in there for line in file.read_text().splitlines()]
     return {tuple(line["run"]): line["found"] for line in lines}  # type: ignore[misc]
 
 
-def run(chosen: list[trees.Cell], draws: int, file: Path | None) -> Runs:
+def run(chosen: list[trees.Cell], draws: int, files: list[Path]) -> Runs:
     """Every draw of every cell."""
-    found = known(file)
+    found = known(files)
     for draw in range(draws):
         for cell in sorted(chosen, key=lambda cell: (cell.data, cell.kind)):  # one set in memory
             if (*cell, draw) in found:
                 continue
             scores = tree_program.measured(*cell, draw)
             found[*cell, draw] = {who: value.tolist() for who, value in scores.items()}
-            if file is not None:
+            if files:
                 line = {"run": [*cell, draw], "found": found[*cell, draw]}
-                with file.open("a", encoding="utf-8") as lines:
+                with files[0].open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(line) + "\n")
     return found
 
 
-def figures(found: Runs, cell: trees.Cell, who: str) -> np.ndarray[Any, Any]:
-    """Draws × metrics of one cell, those that have been run."""
-    draws = [run for run in found if run[:4] == tuple(cell)]
-    return np.array([found[run][who] for run in draws]).reshape(len(draws), -1)
+def figures(found: Runs, cell: trees.Cell, who: str, metric: str) -> list[float]:
+    """The draws of one figure that have been run."""
+    place = trees.METRICS.index(metric)
+    return [scores[who][place] for run, scores in found.items() if run[:4] == tuple(cell)]
 
 
-def line_of(cell: trees.Cell, who: str, found: Runs) -> str:
-    """Thesis and measured, mean ± twice the deviation; a star where the thesis is outside.
+def spread(values: list[float]) -> float:
+    """Twice the deviation of the draws, and at least a point."""
+    return max(1.0, 2 * float(np.std(values, ddof=1))) if len(values) > 1 else 1.0
 
-    Beside a cell of random sizes stands what clients of equal size have.
+
+def inside(printed: float, values: list[float]) -> bool:
+    return bool(values) and abs(np.mean(values) - printed) <= spread(values)
+
+
+def reason(found: Runs, cell: trees.Cell, who: str, metric: str) -> str:
+    """Which entry of the errata page a figure outside the spread belongs to.
+
+    ``equal-clients``: clients of equal size have the thesis's figure; ``unseeded``: it is within
+    four points, as single draws are; ``open``: neither.
     """
-    text = [f"{cell.name}, {who}:"]
-    for i, metric in enumerate(trees.METRICS):
-        printed = cell.source(who, metric).value
-        assert printed is not None
-        text.append(f"thesis {printed:.2f}")
-        for partition in dict.fromkeys((cell.partition, "IID")):
-            values = figures(found, cell._replace(partition=partition), who)
-            if len(values) > 1:
-                mean, spread = values[:, i].mean(), 2 * values[:, i].std(ddof=1)
-                star = "*" if abs(mean - printed) > spread else ""
-                words = "" if partition == cell.partition else "equal clients "
-                text.append(f"{words}{mean:.1f} ± {spread:.1f}{star}")
-    return " ".join(text)
+    printed = cell.source(who, metric).value
+    assert printed is not None
+    values = figures(found, cell, who, metric)
+    if inside(printed, values):
+        return ""
+    if cell.partition != "IID" and inside(printed, equal_clients(found, cell, who, metric)):
+        return "equal-clients"
+    return "unseeded" if abs(np.mean(values) - printed) <= FEW_POINTS else "open"
+
+
+def equal_clients(found: Runs, cell: trees.Cell, who: str, metric: str) -> list[float]:
+    return figures(found, cell._replace(partition="IID"), who, metric)
+
+
+def line_of(found: Runs, cell: trees.Cell, who: str, metric: str) -> str:
+    """Thesis and measured, mean ± spread; of random sizes what equal clients have as well."""
+    text = f"{cell.name}, {who}, {metric}: thesis {cell.source(who, metric).value:.2f}"
+    values = figures(found, cell, who, metric)
+    text += f" {np.mean(values):.2f} ± {spread(values):.2f}"
+    equal = equal_clients(found, cell, who, metric)
+    if cell.partition != "IID" and equal:
+        text += f", equal clients {np.mean(equal):.2f} ± {spread(equal):.2f}"
+    return f"{text} {reason(found, cell, who, metric)}".rstrip()
 
 
 def store(found: Runs) -> None:
-    """Write means and deviations into published.csv; reasons stay where they are."""
+    """Write means, spreads and reasons into published.csv."""
     with STORED.open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     for line in lines:
@@ -103,17 +125,33 @@ def store(found: Runs) -> None:
             continue
         data, kind, partition, clients, who, metric = line["label"].split(", ")
         cell = trees.Cell(data, kind, int(clients.split()[0]), partition)  # type: ignore[arg-type]
-        values = figures(found, cell, who)
-        if len(values) > 1:
-            column = values[:, trees.METRICS.index(metric)]
-            line["measured"] = f"{column.mean():.4f}"
-            line["spread"] = f"{2 * column.std(ddof=1):.3g}"
-            line["of"] = f"2 sd of {len(column)} draws"
-            line["scale"] = "full"
+        values = figures(found, cell, who, metric)
+        if values:
+            draws = f"2 sd of {len(values)} draws, at least a point"
+            line |= {
+                "measured": f"{np.mean(values):.4f}",
+                "spread": f"{spread(values):.4g}",
+                "of": draws if len(values) > 1 else "one draw: a point",
+                "scale": "full",
+                "errata": reason(found, cell, who, metric),
+            }
     with STORED.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
+
+
+def verdict(found: Runs, chosen: list[trees.Cell]) -> str:
+    """How many figures are inside, and the reasons of the others, by whose trees they are."""
+    counts: dict[str, Counter[str]] = {}
+    for cell in chosen:
+        for who in cell.printed:
+            name = f"{who}, {cell.kind}, {cell.partition}"
+            for metric in trees.METRICS:
+                if figures(found, cell, who, metric):
+                    why = reason(found, cell, who, metric) or "inside"
+                    counts.setdefault(name, Counter())[why] += 1
+    return "\n".join(f"{name}: {dict(count)}" for name, count in counts.items())
 
 
 # --- beside the authors' program ---
@@ -184,7 +222,7 @@ def authors_merge(folder: Path) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path)
+    parser.add_argument("--runs", type=Path, nargs="*", default=[])
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--data", nargs="*", default=list(DATA))
     parser.add_argument("--store", action="store_true")
@@ -197,10 +235,17 @@ def main() -> None:
                 for draw in range(arguments.draws):
                     print(beside(arguments.program, cell, draw), flush=True)
         return
-    found = run(chosen, arguments.draws, arguments.runs)
+    try:
+        found = run(chosen, arguments.draws, arguments.runs)
+    except DatasetUnavailable as problem:
+        print(f"not at hand: {problem}")
+        return
     for cell in chosen:
         for who in cell.printed:
-            print(line_of(cell, who, found))
+            for metric in trees.METRICS:
+                if figures(found, cell, who, metric):
+                    print(line_of(found, cell, who, metric))
+    print(verdict(found, chosen))
     if arguments.store:
         store(found)
 

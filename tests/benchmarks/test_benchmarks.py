@@ -33,6 +33,7 @@ SHOWS = {
     "privacy": r" 20 +\d+\.\d\d +\d",
     "pages": r"open pages, both ends: .*% of a core",
     "progress_bar": r"bar \d.* ratio \d",
+    "published_trees": r"car, cart, IID, 2 clients, local, accuracy: thesis 85\.04 \d|not at hand",
     "robust": r"NormBound +\d",
     "secure_sum": r"120 +\d+ +100 +\d\.\d",
     "selection": r"largest difference of a value \d",

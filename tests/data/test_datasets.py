@@ -276,6 +276,12 @@ def test_absent_and_offline_says_which_file_to_put_where(nowhere, name):
         assert part in str(error.value)
 
 
+def test_a_file_of_labels_without_its_arrays_says_which(nowhere):
+    np.savez(nowhere / "data/HumanPseAAC.npz", X=np.zeros((4, 440)), Y=np.zeros((4, 14)))
+    with pytest.raises(DataError, match=r"HumanPseAAC\.npz cannot be read: it has no 'format'"):
+        datasets.human_pseaac()
+
+
 def test_without_a_folder_the_error_names_the_variable(nowhere, monkeypatch):
     monkeypatch.delenv("SOLERA_DATA")
     with pytest.raises(DatasetUnavailable, match="a folder that SOLERA_DATA names"):

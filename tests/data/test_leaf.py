@@ -110,6 +110,24 @@ def test_rows_of_another_shape_or_class(write):
         so.datasets.femnist()
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "targets", "what"),
+    [
+        ("femnist", [["ink"] * 784], [3], "could not convert"),
+        ("shakespeare", ["a" * 40, "b" * 120], ["x", "y"], "not 80 characters and the one after"),
+        ("shakespeare", ["a" * 80], ["xy"], "not 80 characters and the one after"),
+        ("shakespeare", [7], ["x"], "has no len"),
+        ("sentiment140", [["too", "few"]], [1], "list index out of range"),
+        ("sentiment140", ["fine"], ["happy"], "invalid literal"),
+    ],
+)
+def test_rows_that_are_no_rows(write, name, rows, targets, what):
+    """Two windows of 40 and 120 characters would make two rows, of nobody's text."""
+    write(name, "train", {"ann": (rows, targets)})
+    with pytest.raises(DataError, match=rf"{name}: rows of ann cannot be read: .*{what}"):
+        so.datasets.load(name)
+
+
 def test_without_files(write):
     with pytest.raises(DatasetUnavailable, match=r"put leaf/femnist/train/\*\.json into"):
         so.datasets.femnist()

@@ -99,7 +99,8 @@ class Payloads:
             return choices[self.rng.integers(len(choices))]
         if origin in (list, tuple) or hint is list:
             (element, *_) = get_args(hint) or (float,)
-            return [self._value(element, lengths) for _ in range(self.rng.integers(4))]
+            size = self.rng.choice([*range(4), self.schema.width])
+            return [self._value(element, lengths) for _ in range(size)]
         if hint is bool:
             return bool(self.rng.integers(2))
         if hint in (int, float):

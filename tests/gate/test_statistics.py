@@ -13,7 +13,7 @@ import solera as so
 from solera.core.component import describe_fitted
 from solera.core.disclosure.cumulative import intervals
 from solera.core.disclosure.evidence import Persons
-from solera.core.errors import DataError, SoleraError
+from solera.core.errors import DataError, NotEnoughReplies, SoleraError
 from solera.core.gate import find_limits
 from solera.core.schema import Feature, Schema, class_codes, infer
 
@@ -264,7 +264,7 @@ def test_a_cluster_of_few_rows_does_not_move_its_centroid():
 
 def test_several_steps_need_trust():
     start = X[:2].copy()
-    for more in ({"epochs": 2}, {"batch_size": 7}):
+    for more in ({"epochs": 2}, {"batch_size": 7}, {"rate": 0.5}):
         assert owner().ask("kmeans.update", update(start, **more)) == REFUSED
         assert owner(policy="trusted").ask("kmeans.update", update(start, **more)) != REFUSED
 
@@ -274,12 +274,13 @@ def test_clusters_are_found_behind_the_gate():
     centres = np.array([[0.0, 0], [8, 8], [-8, 8]])
     rows = np.concatenate([rng.normal(size=(200, 2)) + centre for centre in centres])
     rng.shuffle(rows)
-    for init in ("k-means||", "k-means++"):
-        fed = so.simulate(rows, clients=5, policy="training")
-        model = so.FedKMeans(3, init=init).fit(fed)
-        apart = np.linalg.norm(model.centroids_[:, None] - centres, axis=2)
-        assert apart.min(axis=0).max() < 0.3
-        assert model.silhouette(fed) > 0.8
+    fed = so.simulate(rows, clients=5, policy="training")
+    model = so.FedKMeans(3).fit(fed)
+    apart = np.linalg.norm(model.centroids_[:, None] - centres, axis=2)
+    assert apart.min(axis=0).max() < 0.3
+    assert model.silhouette(fed) > 0.8
+    with pytest.raises(NotEnoughReplies, match="needs noise or the policy 'trusted'"):
+        so.FedKMeans(3, init="k-means++").fit(fed)
 
 
 @pytest.mark.parametrize(

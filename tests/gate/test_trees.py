@@ -145,6 +145,7 @@ def test_trees_of_counts_are_merged_behind_the_gate(kind):
     plain = learner.clone().fit(so.simulate(rows, y, clients=3))
     assert (plain.predict(rows) == y).mean() > 0.85
     assert (gated.predict(rows) == y).mean() > 0.8
+    assert len(gated.steps_[-1].client_metrics_) == 3  # the counts of the last message left, too
 
 
 def test_trees_do_not_leave_under_policies_of_statistics():

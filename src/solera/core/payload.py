@@ -178,6 +178,8 @@ def check_payload(payload: Any) -> None:
     elif kind is list or kind is tuple:
         for value in payload:
             check_payload(value)
+    elif kind is int:
+        int_size(payload)
     else:
         encoded_size(payload)
 

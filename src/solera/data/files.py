@@ -152,6 +152,8 @@ def reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: {error.message}", hint=error.hint) from error
     except _DAMAGE as error:
         what = str(error) or type(error).__name__
+        if isinstance(error, KeyError):
+            what = f"it has no {what}"
         raise DataError(
             f"{path} cannot be read: {what}", hint="replace it by a sound copy, or delete it"
         ) from error

@@ -102,6 +102,8 @@ def shakespeare(*, stride: Count = 10, test: ProperFraction = 0.1) -> Dataset:
     check_arguments(shakespeare, stride=stride, test=test)
 
     def encode(x: Sequence[str], y: Sequence[str]) -> tuple[Array, Array, Any]:
+        if {*map(len, x)} != {_LENGTH} or {*map(len, y)} != {1}:
+            raise ValueError(f"not {_LENGTH} characters and the one after them")
         rows = _letters("".join(x)).reshape(-1, _LENGTH)
         following = _letters("".join(y)).astype(np.int64)
         known = following > 0
@@ -190,7 +192,13 @@ def _load(
             kept = np.ones(len(y), dtype=bool)
             if part == "train" and not parts["test"]:
                 marked, kept = _last(len(y), test, overlap)
-            X, codes, known = encode(x, y)
+            try:
+                X, codes, known = encode(x, y)
+            except (IndexError, TypeError, ValueError) as problem:
+                raise DataError(
+                    f"{info.name}: rows of {user} cannot be read: {problem}",
+                    hint="write them anew with LEAF's scripts",
+                ) from None
             _check(info, user, X, codes)
             kept = kept[known]
             owner = np.full(len(codes), user, dtype=object)

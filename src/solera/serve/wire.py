@@ -112,9 +112,13 @@ def uncovered(content: Any) -> tuple[Any, Any]:
 
 
 class NewAsk(Call, kw_only=True):
-    """An ask of a driver; ``payload`` is a blob for all clients, or one for each."""
+    """An ask of a driver; ``payload`` is a blob for all clients, or one for each.
+
+    ``frames`` are small ones of the blobs that it names, as base64.
+    """
 
     payload: Digest | dict[int, Digest]  # type: ignore[assignment]
+    frames: dict[Digest, Frame] = {}
     round: Number
     clients: Annotated[list[Number], Meta(min_length=1, examples=[[0, 1]])]
     seconds: Seconds | None = None

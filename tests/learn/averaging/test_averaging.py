@@ -453,6 +453,8 @@ def test_fedbuff_learns_and_does_not_wait_for_the_slowest():
 def test_fedbuff_bad_parameters():
     with pytest.raises(UsageError, match="concurrency"):
         so.FedBuff(NET, rounds=1, concurrency=20).fit(clients())
+    with pytest.raises(UsageError, match=r"buffer=20\): buffer must be at most 4 clients"):
+        so.FedBuff(NET, rounds=1, buffer=20, concurrency=4).fit(clients())
     with pytest.raises(UsageError, match="fastest"):
         so.FedBuff(NET, concurrency=2, buffer=1, arrivals=so.simulation.Durations(0.0)).fit(
             clients()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -65,9 +69,67 @@ def test_what_our_functions_give_is_made_once(short):
     kind = torch.bfloat16 if short else torch.float32
     with MadeTwice() as made:
         y, *_ = channels_last.normalise(x.to(kind), channels, channels, None, 1e-5)
-        z = channels_last.convolve(x.to(kind), weight.to(kind), channels.to(kind), 1)
+        z = channels_last.convolve(x.to(kind), weight.to(kind), channels.to(kind), 1, False)
     assert y.dtype == z.dtype == kind
     assert made.count(y) == made.count(z) == 1
+
+
+SHAPES = [((2, 3, 6, 5, 32), 64, 1), ((2, 1, 6, 7, 64), 32, 0), ((1, 2, 4, 4, 32), 96, 2)]
+"""Images, outputs and padding of convolutions."""
+
+
+def implicitly_off(shape, outputs, padding):
+    """How far an implicit convolution is from one of patches: y, then the gradients."""
+    torch.manual_seed(0)
+    bounds = torch.zeros(shape), torch.zeros(shape[0], outputs, shape[4], 3, 3)
+    leaves = [torch.randn_like(t).requires_grad_() for t in (*bounds, bounds[1][:, :, 0, 0, 0])]
+    found = []
+    for way in (channels_last.ImplicitConvolution, channels_last.Convolution):
+        y = way.apply(*leaves, padding)
+        error = torch.linspace(-1, 1, y.numel()).view_as(y)
+        found.append([y.detach(), *torch.autograd.grad((y * error).sum(), leaves)])
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.skipif(channels_last.implicit is not None, reason="Triton's own kernels are tested")
+@pytest.mark.parametrize("case", SHAPES, ids=str)
+def test_implicit_convolutions_have_the_gradients_of_others(case):
+    """Their two operators are written here as their equations say, with patches."""
+
+    def convolve(x, weight, padding):
+        columns = weight.flatten(2).transpose(1, 2)
+        grown = 2 * padding - weight.shape[2] + 1
+        y = torch.bmm(channels_last.patches(x, weight.shape[2], padding), columns)
+        return y.view(*x.shape[:2], x.shape[2] + grown, x.shape[3] + grown, -1)
+
+    def convolution_gradient(x, error, kernel, padding):
+        around = channels_last.patches(x, kernel, padding)
+        gradient = torch.bmm(around.transpose(1, 2), error.flatten(1, 3))
+        return gradient.view(len(x), kernel, kernel, x.shape[4], -1)
+
+    with torch.library._scoped_library("solera", "DEF") as library:
+        library.define("convolve(Tensor x, Tensor weight, int padding) -> Tensor")
+        library.define(
+            "convolution_gradient(Tensor x, Tensor error, int kernel, int padding) -> Tensor"
+        )
+        library.impl("convolve", convolve, "CPU")
+        library.impl("convolution_gradient", convolution_gradient, "CPU")
+        assert implicitly_off(*case) < 1e-5
+
+
+@pytest.mark.slow
+def test_kernels_of_implicit_convolutions():
+    """Triton runs them on a CPU when told so before it is imported."""
+    pytest.importorskip("triton", reason="Triton comes with PyTorch for a GPU")
+    here = "from tests.learn.averaging.test_gpu_training import SHAPES, implicitly_off"
+    work = f"{here}; print(max(implicitly_off(*case) for case in SHAPES))"
+    run = subprocess.run(
+        [sys.executable, "-c", work],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert float(run.stdout) < 1e-5, run.stderr
 
 
 def trained(model, sizes, config, dtype="float64", seed=0, start=True):
@@ -237,6 +299,25 @@ def test_compiled_steps_trace_without_a_break(precision, monkeypatch):
     torch._dynamo.reset()
     assert np.allclose(got, wanted, atol=1e-5)
     assert all(compiled._alike.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_compiled_rounds_change_weights_as_others_do(precision, monkeypatch):
+    """Four epochs of two steps through all of the compiler, as it is for a CPU."""
+    as_on_gpu(monkeypatch)
+    monkeypatch.setattr(compiled, "_alike", {})
+    architecture = Architecture(NETWORKS["batch normalisation"])
+    config = {"loss": "softmax", "lr": 0.01, "batch_size": 3, "epochs": 4, "precision": precision}
+    wanted, losses = trained(architecture, EVEN, TrainingConfig(**config), "float32")
+    got, got_losses = trained(architecture, EVEN, TrainingConfig(compile=True, **config), "float32")
+    batched_models.compiled_objective.cache_clear()
+    batched_models.compiled_follow.cache_clear()
+    torch._dynamo.reset()
+    assert list(compiled._alike.values()) == [True]
+    near = 1e-3 if precision == "float32" else 0.2
+    assert np.linalg.norm(got - wanted) < near * np.linalg.norm(wanted)
+    assert np.allclose(got_losses, losses, rtol=near)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5], ids=["held apart", "in one matrix"])

@@ -156,6 +156,16 @@ def test_engines_give_the_same_bytes(base):
     assert np.array_equal(*learned)
 
 
+def test_workers_that_were_there_before_know_a_base_that_is_given_later():
+    with federation(3, engine="processes") as fed:
+        fed.ask("data.describe").collect()
+        later = bert(seed=5)
+        learner = so.FedLoRA(later, rank=2, **SMALL).fit(fed)
+    assert learner.weights_.tobytes() == (
+        so.FedLoRA(later, rank=2, **SMALL).fit(federation(3)).weights_.tobytes()
+    )
+
+
 @pytest.mark.parametrize("config", ["GPT2Config", "LlamaConfig", "DistilBertConfig", "T5Config"])
 def test_other_families_have_layers_to_adapt(config):
     small = {

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import solera as so  # noqa: E402
 from solera.core.aggregation import blocks  # noqa: E402
 from solera.engines.threads import limited_threads  # noqa: E402
-from solera.learn.averaging import updates as folding  # noqa: E402
+from solera.learn.averaging import update_mean as folding  # noqa: E402
 from solera.learn.averaging.training import (  # noqa: E402
     batched,
     batched_models,
@@ -207,7 +207,17 @@ def test_scripted_steps_are_the_plain_ones_to_the_bit(loss, activation):
         assert torch.equal(plain, scripted)
 
 
-def test_many_steps_are_one_call_where_clients_are_alike(monkeypatch):
+def test_without_torchscript_steps_run_as_they_stand(monkeypatch):
+    def gone(steps):
+        raise RuntimeError("not in this version")
+
+    assert dense_steps.train_scripted is not dense_steps.train
+    monkeypatch.setattr(torch.jit, "script", gone)
+    assert dense_steps._scripted(dense_steps.train) is dense_steps.train
+
+
+@pytest.mark.parametrize("hidden", [20, 64], ids=["narrow", "low rank"])
+def test_many_steps_are_one_call_where_clients_are_alike(hidden, monkeypatch):
     """And the model is that of one step after the other."""
     dense, calls = batched_models.BatchedDense, []
     real = dense.step
@@ -215,7 +225,7 @@ def test_many_steps_are_one_call_where_clients_are_alike(monkeypatch):
 
     def fit():
         fed = so.simulate(X, Y, clients=24, seed=1)
-        learner = so.FedAvg(so.nn.mlp(40, 20, 2), rounds=2, batch_size=7, epochs=2).fit(fed)
+        learner = so.FedAvg(so.nn.mlp(40, hidden, 2), rounds=2, batch_size=7, epochs=2).fit(fed)
         return learner.weights_.tobytes(), str(learner.history_)
 
     together = fit()

@@ -11,6 +11,7 @@ import pytest
 import solera as so
 from solera.core.aggregation import Mean, Sum
 from solera.core.component import describe_fitted
+from solera.core.engine import PerClient
 from solera.core.payload import encode
 
 for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptography"):
@@ -21,6 +22,7 @@ from test_security import DATA, TRAIN, Hand, staff  # noqa: E402
 
 from solera.core.replies import Batch, Reply  # noqa: E402
 from solera.data.agreement import SchemaAgreement  # noqa: E402
+from solera.serve.connection import Connection  # noqa: E402
 
 HONEST = ("north", "south", "west")
 ROGUE = 3
@@ -150,3 +152,21 @@ def test_what_is_asked_of_honest_clients_is_unchanged(network):
     replies = fed.ask("linear.train", TRAIN, to=[0, 1, 2], deadline=600)
     assert set(replies.fold(Mean("rows"))) == {"coef", "intercept", "loss"}
     assert not replies.failures
+
+
+def test_a_small_ask_is_one_message_and_one_wait_for_replies(network, monkeypatch):
+    fed = network.connect()
+    fed.ask("linear.train", TRAIN, to=[0, 1, 2], deadline=600).fold(Mean("rows"))
+    sent, real = [], Connection.request
+
+    def watched(self, method, path, **body):
+        sent.append((method, path.partition("?")[0].rpartition("/")[2]))
+        return real(self, method, path, **body)
+
+    monkeypatch.setattr(Connection, "request", watched)
+    for number, asked in enumerate([TRAIN, PerClient(dict.fromkeys(range(3), TRAIN))], 1):
+        sent.clear()
+        fed.ask("linear.train", asked, to=[0, 1, 2], deadline=600).fold(Mean("rows"))
+        first, *waited = sent
+        assert first == ("PUT", str(number))
+        assert set(waited) == {("GET", "replies")}, "again if they take longer than 20 s"

@@ -30,6 +30,6 @@ class OneStep(Cells):
             return super().judge(leaving)
         if not leaving.limits.trusted:
             raise leaving.refuse(
-                "several steps tell of single rows, they need the policy 'trusted'"
+                "several steps, or a part of one, tell of single rows: this needs policy 'trusted'"
             )
         return leaving.reply

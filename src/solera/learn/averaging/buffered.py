@@ -37,7 +37,7 @@ class FedBuff(FedAvg):
 
     Parameters
     ----------
-    buffer: replies per move.
+    buffer: replies per move, at most one of each client.
     concurrency: clients that train at the same time.
     arrivals: when replies arrive, for example ``so.simulation.Durations(1.0, slowest=30.0)``.
 
@@ -63,10 +63,10 @@ class FedBuff(FedAvg):
         self.arrivals = arrivals
 
     def train(self, federation: Federation) -> None:
-        if len(federation) < self.concurrency:
-            raise UsageError.of(
-                self, "concurrency", self.concurrency, f"must be at most {len(federation)} clients"
-            )
+        for name in ("concurrency", "buffer"):
+            if len(federation) < getattr(self, name):
+                problem = f"must be at most {len(federation)} clients"
+                raise UsageError.of(self, name, getattr(self, name), problem)
         self.begin(federation)
         self.jobs_: list[Job] = []
         self.started_ = 0

@@ -38,6 +38,7 @@ from solera.learn.averaging.predicting import outputs_of
 from solera.learn.averaging.private_rounds import (
     Accounts,
     after_round,
+    check_dp,
     open_accounts,
     privacy_table,
     selector_of,
@@ -371,34 +372,7 @@ class FedAvg(ScoreAveraging):
                 f"{kind} sends more than an update, which dp= does not protect",
                 hint="FedAvg, FedProx, FedAvgM, FedAdam, FedYogi and FedAdagrad take dp=",
             )
-        if self.weight is not None:
-            raise UsageError(
-                f"{kind}(dp=…, weight={self.weight!r}): a client that weighs more than others "
-                "needs more noise",
-                hint="equal weights: weight=None",
-            )
-        if self.aggregate is not None:
-            raise UsageError(
-                f"{kind}(dp=…, aggregate={self.aggregate!r}): noise is made for a mean",
-                hint="aggregate=None",
-            )
-        if self.send != "difference":
-            raise UsageError.of(self, "send", self.send, "must be 'difference' with dp=")
-        dp.need_clip(self, "the norm of a client's update, or of a row's gradient")
-        if dp.level == "record" and dp.rate is None:
-            raise UsageError(
-                f"{kind}(dp={dp!r}): rate is missing, the share of its rows that a client draws in "
-                "every step",
-                hint="so.DP(level='record', rate=0.01, …); it takes the place of batch_size",
-            )
-        if dp.level == "record" and self.precision != "float32":
-            raise UsageError.of(self, "precision", self.precision, "rows are clipped in float32")
-        if dp.level == "record" and dp.where == "central":
-            raise UsageError.of(dp, "where", dp.where, "gradients of rows are noised at the client")
-        if dp.sampling == "poisson" and (self.select is not None or self.per_round is None):
-            raise UsageError(
-                f"{kind}(dp={dp!r}): clients that come by chance need per_round= and no select="
-            )
+        check_dp(self, dp)
 
     # --- the same in all rounds of a fit ---
 

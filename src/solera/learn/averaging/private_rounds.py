@@ -12,12 +12,41 @@ from collections.abc import Mapping
 from typing import Any
 
 from solera.core.accounting import Event, grouped
+from solera.core.errors import UsageError
 from solera.core.selection import Poisson, Selector, Uniform
 from solera.learn.averaging.private_updates import Privacy, steps_of
 from solera.privacy.dp.mechanism import DP, RATE
 
 Accounts = Mapping[str, Any]
 """What a learner remembers from round to round: σ, δ, C, how clients are drawn, and all events."""
+
+
+def check_dp(learner: Any, dp: DP) -> None:
+    """Raise :class:`UsageError` for parameters that make the noise another than is counted."""
+    kind = type(learner).__name__
+    if learner.weight is not None:
+        raise UsageError(
+            f"{kind}(dp=…, weight={learner.weight!r}): a client that weighs more than others "
+            "needs more noise",
+            hint="equal weights: weight=None",
+        )
+    if learner.send != "difference":
+        raise UsageError.of(learner, "send", learner.send, "must be 'difference' with dp=")
+    dp.need_clip(learner, "the norm of a client's update, or of a row's gradient")
+    if dp.level == "record" and dp.rate is None:
+        raise UsageError(
+            f"{kind}(dp={dp!r}): rate is missing, the share of its rows that a client draws in "
+            "every step",
+            hint="so.DP(level='record', rate=0.01, …); it takes the place of batch_size",
+        )
+    if dp.level == "record" and learner.precision != "float32":
+        raise UsageError.of(learner, "precision", learner.precision, "rows are clipped in float32")
+    if dp.level == "record" and dp.where == "central":
+        raise UsageError.of(dp, "where", dp.where, "gradients of rows are noised at the client")
+    if dp.sampling == "poisson" and (learner.select is not None or learner.per_round is None):
+        raise UsageError(
+            f"{kind}(dp={dp!r}): clients that come by chance need per_round= and no select="
+        )
 
 
 def open_accounts(

@@ -51,18 +51,20 @@ class Update(Centroids):
 
 
 def _steps(client: Client, ask: Any) -> int:
-    """How often the centroids move."""
+    """How often the centroids move; a part of a step counts as two.
+
+    It mixes the sum of a cluster with its number of rows, and what is subtracted is neither.
+    """
     rows = len(client.data)
-    return int(ask["epochs"] * -(-rows // (ask["batch_size"] or rows)))
+    steps = int(ask["epochs"] * -(-rows // (ask["batch_size"] or rows)))
+    return steps if ask["rate"] == 1 else 2 * steps
 
 
 def _behind_update(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
-    """The rows of each cluster, their values, and their d²; ΛΓ is (1 − β) Λ start + β Σ x."""
+    """The rows of each cluster, their values, and their d²; after one step of β = 1 ΛΓ is Σ x."""
     label, squared = nearest(client.data.X, ask["centroids"])
     own = cells(label, len(ask["centroids"]))
-    start = own.right.sum(axis=0)[:, None] * ask["centroids"]
-    rate = ask["rate"]
-    sums = Sums(own.right, dense(client.data.X), base=(1 - rate) * start, scale=rate)
+    sums = Sums(own.right, dense(client.data.X))
     return {"counts": own, "sums": sums, "inertia": _inertia(squared)}
 
 

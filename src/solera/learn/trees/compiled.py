@@ -1,4 +1,4 @@
-"""The loops of boosting that numba compiles, where it is installed: the extra ``fast``.
+"""Loops of trees that numba compiles, where it is installed: the extra ``fast``.
 
 Every loop here says the same as passes of NumPy elsewhere, to the bit, and takes a half to a tenth
 of their time. Importing numba takes longer than boosting a few thousand rows, so it is left to
@@ -8,9 +8,9 @@ those who have more; what is compiled is kept on the disk for the next process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,41 +18,69 @@ from numpy.typing import NDArray
 from solera.core.clients import FloatArray, IntArray
 
 WORTHWHILE = 1 << 17
-"""From so many cells of rows on the compiled loops are used."""
+"""From so many numbers to look at on the compiled loops are used."""
 
 
-class Loops(NamedTuple):
-    """The compiled loops, by name. Arrays are contiguous; the last ones are written to."""
+class Loops:
+    """The loops, each compiled when first used. Their arrays are contiguous.
 
-    follow: Callable[..., bool]
-    add: Callable[..., bool]
-    divide: Callable[..., None]
+    Only the last ones are written to; the others may be such as cannot be.
+    """
 
+    @cached_property
+    def follow(self) -> Callable[..., bool]:
+        from numba import int64
 
-def compiled(cells: int) -> Loops | None:
-    """The compiled loops for rows of so many cells, or None where passes of NumPy serve."""
-    return _loops() if cells >= WORTHWHILE else None
+        return _compile(_follow, _cells(), _ints(), _ints(2), _ints(), int64[::1])
+
+    @cached_property
+    def add(self) -> Callable[..., bool]:
+        from numba import float64, int64
+
+        places = [_ints()] * 3
+        return _compile(_add, _cells(), *places, int64, _floats(2), float64[:, ::1])
+
+    @cached_property
+    def divide(self) -> Callable[..., None]:
+        from numba import float64, int64
+
+        read = [_floats(3), _floats(3), *[_ints()] * 3, *[float64] * 4]
+        of_nodes = [float64[:, ::1], int64[:, ::1], float64[:, ::1], float64[::1]]
+        return _compile(_divide, *read, float64[:, :, ::1], *of_nodes)
+
+    @cached_property
+    def fit(self) -> Callable[..., bool]:
+        from numba import float64, int64
+
+        return _compile(_fit, _cells(), _floats(1), _ints(), int64, float64[::1])
 
 
 @cache
 def _loops() -> Loops | None:
-    if find_spec("numba") is None:
-        return None
-    from numba import float64, int32, int64, types
+    return None if find_spec("numba") is None else Loops()
 
-    def read(kind: Any, axes: int) -> Any:
-        return types.Array(kind, axes, "C", readonly=True)
 
-    cells, ints, sums = read(int32, 2), read(int64, 1), read(float64, 3)
-    return Loops(
-        follow=_compile(_follow, cells, ints, read(int64, 2), ints, int64[::1]),
-        add=_compile(_add, cells, ints, ints, ints, int64, read(float64, 2), float64[:, ::1]),
-        divide=_compile(
-            _divide,
-            *(sums, sums, ints, ints, ints, *[float64] * 4),
-            *(float64[:, :, ::1], float64[:, ::1], int64[:, ::1], float64[:, ::1], float64[::1]),
-        ),
-    )
+def compiled(numbers: int) -> Loops | None:
+    """The compiled loops for so many numbers, or None where passes of NumPy serve."""
+    return _loops() if numbers >= WORTHWHILE else None
+
+
+def _read(kind: str, axes: int) -> Any:
+    import numba
+
+    return numba.types.Array(getattr(numba, kind), axes, "C", readonly=True)
+
+
+def _cells() -> Any:
+    return _read("int32", 2)
+
+
+def _ints(axes: int = 1) -> Any:
+    return _read("int64", axes)
+
+
+def _floats(axes: int) -> Any:
+    return _read("float64", axes)
 
 
 def _compile(loop: Callable[..., Any], *types: Any) -> Any:
@@ -233,3 +261,48 @@ def _divide(
                         to_left = 2 * rows >= all_rows if none else missing_left
                         splits[0, n], splits[1, n], splits[2, n] = j, cell, to_left
         gains[n] = best - all_g * all_g / (all_h + l2)
+
+
+def _fit(
+    leaf_of: NDArray[np.int32],
+    wanted: FloatArray,
+    starts: IntArray,
+    sweeps: int,
+    mass: FloatArray,
+) -> bool:
+    """Proportional fitting of :meth:`.fusion.rules.RuleSet.expected_rows`.
+
+    Tree t wants ``wanted[starts[t] : starts[t + 1]]`` in its leaves, where rules are by
+    ``leaf_of[t]``. False where a rule is in no leaf of a tree.
+    """
+    if not len(mass):
+        return True
+    most = 0
+    for t in range(len(leaf_of)):
+        leaves = starts[t + 1] - starts[t]
+        most = max(most, leaves)
+        for r in range(len(mass)):
+            if leaf_of[t, r] < 0 or leaf_of[t, r] >= leaves:
+                return False
+    scale, here = np.ones(most), np.empty(most)
+    before = leaf_of[0]  # the tree whose scale is yet to be applied
+    for _ in range(sweeps):
+        for t in range(len(leaf_of)):
+            own = leaf_of[t]
+            here[:] = 0.0
+            leaf, total = own[0], 0.0  # of neighbours in a leaf the sum stays at hand
+            for r in range(len(mass)):
+                mass[r] *= scale[before[r]]
+                if own[r] != leaf:
+                    here[leaf] = total
+                    leaf = own[r]
+                    total = here[leaf]
+                total += mass[r]
+            here[leaf] = total
+            for place in range(starts[t + 1] - starts[t]):
+                some = here[place] > 0
+                scale[place] = wanted[starts[t] + place] / here[place] if some else 1.0
+            before = own
+    for r in range(len(mass)):
+        mass[r] *= scale[before[r]]
+    return True

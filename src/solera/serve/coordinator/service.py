@@ -354,11 +354,12 @@ class Coordinator:
     def keep(self, digest: str, frame: str) -> None:
         """Store a blob that was sent along with a message."""
         try:
-            stored = self.blobs.put(b64decode(frame, validate=True))
+            data = b64decode(frame, validate=True)
         except ValueError:
-            raise UsageError("the reply's blob is not base64") from None
-        if stored != digest:
-            raise UsageError("the reply's blob is not the one it names")
+            raise UsageError("the blob sent along is not base64") from None
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise UsageError("the blob sent along is not the one that is named")
+        self.blobs.put(data)
 
     def check_uploaded(self, *digests: str | None) -> None:
         """What a driver's message names must be here, and counts as used from now on."""

@@ -7,7 +7,9 @@ things in the same order and gets the stored replies back.
 
 from __future__ import annotations
 
+import hashlib
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -36,6 +38,8 @@ from solera.serve.peers import KnownKeys
 _WAIT = 20
 _ALL_AT_ONCE = 64
 """Up to this many replies are fetched together; of more, a block as soon as it may be there."""
+_CARRIED = 1 << 20
+"""Bytes that may travel with an ask."""
 _LARGE = 64 << 20
 """Bytes of replies that are held until it is certain that they can be merged."""
 SAVE_SECONDS = 5.0
@@ -175,11 +179,13 @@ class HttpEngine:
         """Store the ask at the coordinator; the same one again is the same ask."""
         path = f"/v1/jobs/{self.job}/asks/{self._sequence}"
         self._sequence += 1
+        frames: dict[str, str] = {}
         prepare = [step.description for step in ask.prepare]
         new = wire.NewAsk.of(
             ask,
-            payload=self._upload(ask),
-            prepare=self.connection.upload(encode(prepare)) if prepare else None,
+            payload=self._payload(ask, frames),
+            prepare=self._blob(prepare, frames) if prepare else None,
+            frames=frames,
             clients=[self.active[c] for c in ask.clients.tolist()],
             seconds=ask.deadline,
         )
@@ -187,14 +193,24 @@ class HttpEngine:
         self.replayed = not told.get("new", True)
         return path, new
 
-    def _upload(self, ask: Ask) -> str | dict[int, str]:
+    def _payload(self, ask: Ask, frames: dict[str, str]) -> str | dict[int, str]:
         if not isinstance(ask.payload, PerClient):
-            return self.connection.upload(encode(wire.covered(ask.payload, ask.cover)))
+            return self._blob(wire.covered(ask.payload, ask.cover), frames)
         payloads = ask.payload.payloads
         return {
-            self.active[c]: self.connection.upload(encode(wire.covered(payloads[c], ask.cover)))
+            self.active[c]: self._blob(wire.covered(payloads[c], ask.cover), frames)
             for c in ask.clients.tolist()
         }
+
+    def _blob(self, content: Any, frames: dict[str, str]) -> str:
+        """The name of a blob, which is uploaded or, if small, among the frames of the ask."""
+        frame = encode(content)
+        carried = sum(map(len, frames.values()))
+        if len(frame) > wire.INLINE or carried + len(frame) > _CARRIED:
+            return self.connection.upload(frame)
+        digest = hashlib.sha256(frame).hexdigest()
+        frames[digest] = b64encode(frame).decode()
+        return digest
 
     def _read(
         self, clients: IntArray, replies: Mapping[int, wire.Reply]

@@ -207,8 +207,11 @@ class BatchedDense(BatchedModel):
             return False
         pairs = zip(self._views, blocks, strict=True)
         layers = [(*views, block.wide, block.activation or "") for views, block in pairs]
-        self.pieces.train_scripted(total, x, target, layers, config.loss, counts, batch, config.lr)
+        self._train_plain(total, x, target, layers, config.loss, counts, batch, config.lr)
         return True
+
+    def _train_plain(self, *steps: Any) -> None:
+        self.pieces.train_scripted(*steps)
 
     def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
         return self.pieces.affine(x, W, b, self.blocks[i].wide)
@@ -388,7 +391,7 @@ def forward(
             own = {name: value.bfloat16() for name, value in own.items()}
             x = x if isinstance(layer, Embedding) else x.bfloat16()  # token numbers stay whole
         if training is not None:
-            training.moved = {}
+            training.moved, training.tensor_cores = {}, precision != "float32"
         x = layer.forward_on_gpu(x, own, training) if on_gpu else layer.forward(x, own, training)
         if training is not None and training.moved:
             moved.update({f"{i}.{name}": value for name, value in training.moved.items()})

@@ -8,9 +8,15 @@ the time in the usual way back.
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+
+implicit: Any = None
+if find_spec("triton") is not None:  # PyTorch for a GPU brings it along, others need not
+    implicit = import_module("solera.learn.averaging.training.implicit_convolution")
 
 _ALIGNED = 8
 """Tensor cores want rows that begin at multiples of 16 bytes: eight numbers of bfloat16."""
@@ -25,12 +31,8 @@ def patches(x: Any, kernel: int, padding: int) -> Any:
         x = torch.nn.functional.pad(x, (0, 0, padding, padding, padding, padding))
     clients, rows, height, width, channels = x.shape
     out = (height - kernel + 1, width - kernel + 1)
-    by_client, by_row, by_line, by_place, by_channel = x.stride()
-    around = x.as_strided(
-        (clients, rows, *out, kernel, kernel, channels),
-        (by_client, by_row, by_line, by_place, by_line, by_place, by_channel),
-    )
     columns = kernel * kernel * channels
+    around = x.unfold(2, kernel, 1).unfold(3, kernel, 1).permute(0, 1, 2, 3, 5, 6, 4)
     around = around.reshape(clients, rows * out[0] * out[1], columns)
     return (
         torch.nn.functional.pad(around, (0, -columns % _ALIGNED)) if columns % _ALIGNED else around
@@ -70,6 +72,26 @@ class Convolution(torch.autograd.Function):  # type: ignore[misc]
             grown = 2 * spread - kernel + 1
             before = before.view(clients, rows, height + grown, width + grown, inputs)
         return before, by_weight.permute(0, 4, 3, 1, 2), flat.sum(dim=1), None
+
+
+class ImplicitConvolution(torch.autograd.Function):  # type: ignore[misc]
+    """The same on tensor cores, faster than patches can be written to memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, padding: int) -> Any:
+        y = torch.ops.solera.convolve(x, weight.permute(0, 1, 3, 4, 2), padding)
+        ctx.save_for_backward(x, weight)
+        ctx.padding = padding
+        return y + _per_channel(bias)
+
+    @staticmethod
+    def backward(ctx: Any, error: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        kernel, padding = weight.shape[3], ctx.padding
+        by_weight = torch.ops.solera.convolution_gradient(x, error, kernel, padding)
+        flipped = weight.flip(3, 4).permute(0, 2, 3, 4, 1)
+        before = torch.ops.solera.convolve(error, flipped, kernel - 1 - padding)
+        return before, by_weight.permute(0, 4, 3, 1, 2), error.sum(dim=(1, 2, 3)), None
 
 
 class Normalisation(torch.autograd.Function):  # type: ignore[misc]
@@ -124,8 +146,13 @@ def _aligned(weight: Any) -> Any:
     return torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
 
 
-def convolve(x: Any, weight: Any, bias: Any, padding: int) -> Any:
-    """Convolutions of each client's images (C, B, H, W, in) with its weights (C, out, in, k, k)."""
+def convolve(x: Any, weight: Any, bias: Any, padding: int, tensor_cores: bool) -> Any:
+    """Convolutions of each client's images (C, B, H, W, in) with its weights (C, out, in, k, k).
+
+    With ``tensor_cores`` products may be those of TF32, which float32 would not allow.
+    """
+    if tensor_cores and implicit is not None and implicit.suits(x, weight):
+        return ImplicitConvolution.apply(x, weight, bias, padding)
     return Convolution.apply(x, weight, bias, padding)
 
 

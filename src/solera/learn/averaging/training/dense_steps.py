@@ -4,7 +4,8 @@ PyTorch gives up Python's lock in every operation, also where it only looks at n
 way. Threads that train tiles side by side then put each other to sleep and wake each other five
 times a step, which took them a third of their time. TorchScript runs the same operations in the
 same order, to the same bits, and gives the lock up once for many steps. PyTorch deprecates it for
-compilers that keep the lock or need one of C++; where it is gone, steps run as they stand here.
+compilers that keep the lock or need one of C++; where it does not work, steps run as they stand
+here.
 """
 
 from __future__ import annotations
@@ -77,6 +78,27 @@ def write(
         torch.mul(total, scale, out=b)
 
 
+def behind_first(
+    z: Tensor,
+    target: Tensor,
+    layers: list[tuple[Tensor, Tensor, bool, str]],
+    loss: str,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Change all layers but the first, which has given ``z``; the losses, and its error."""
+    inputs = [activate(layers[0][3], z)]
+    for W, b, wide, activation in layers[1:]:
+        inputs.append(activate(activation, affine(inputs[-1], W, b, wide)))
+    losses, error = output_error(inputs[-1], target, loss)
+    for back in range(1, len(layers)):
+        W, b, wide, _ = layers[-back]
+        h = inputs[-back - 1]
+        before = torch.bmm(error, W.transpose(1, 2) if wide else W)
+        write(W, b, h, error, wide, 1.0, scale)
+        error = error_before(layers[-back - 1][3], h, before, None)
+    return losses, error
+
+
 def train(
     total: Tensor,
     x: Tensor,
@@ -92,30 +114,54 @@ def train(
     ``x`` and ``target`` are (clients, steps · batch, …), of which ``counts`` rows are real in each
     step; a layer is its weights, biases, whether it is wide, and the activation that follows.
     """
+    W, b, wide, _ = layers[0]
     for k, rows in enumerate(counts):
-        inputs = [x[:, k * batch : k * batch + rows]]
-        for W, b, wide, activation in layers:
-            inputs.append(activate(activation, affine(inputs[-1], W, b, wide)))
-        losses, error = output_error(inputs[-1], target[:, k * batch : k * batch + rows], loss)
+        own, meant = x[:, k * batch : k * batch + rows], target[:, k * batch : k * batch + rows]
         scale = -lr * (1.0 / rows)
-        for back in range(len(layers)):
-            i = len(layers) - 1 - back
-            W, b, wide, _ = layers[i]
-            before = error
-            if i > 0:
-                before = torch.bmm(error, W.transpose(1, 2) if wide else W)
-            write(W, b, inputs[i], error, wide, 1.0, scale)
-            if i > 0:
-                error = error_before(layers[i - 1][3], inputs[i], before, None)
+        losses, error = behind_first(affine(own, W, b, wide), meant, layers, loss, scale)
+        write(W, b, own, error, wide, 1.0, scale)
+        total.add_(losses.sum(dim=1))
+
+
+def train_low_rank(
+    total: Tensor,
+    x: Tensor,
+    target: Tensor,
+    layers: list[tuple[Tensor, Tensor, bool, str]],
+    loss: str,
+    counts: list[int],
+    batch: int,
+    lr: float,
+    products: Tensor,
+    errors: Tensor,
+) -> None:
+    """The same without the weights of the first layer.
+
+    ``products`` are those of all rows with what it was at first, ``errors`` become its change; see
+    :mod:`solera.learn.averaging.training.low_rank`.
+    """
+    b = layers[0][1]
+    for k, rows in enumerate(counts):
+        first, last = k * batch, k * batch + rows
+        z = products[:, first:last]
+        if first > 0:
+            alike = torch.bmm(x[:, first:last], x[:, :first].transpose(1, 2))
+            z = torch.baddbmm(z, alike, errors[:, :first])
+        scale = -lr * (1.0 / rows)
+        losses, error = behind_first(z + b, target[:, first:last], layers, loss, scale)
+        torch.mul(error, scale, out=errors[:, first:last])
+        b.add_(error.sum(dim=1, keepdim=True), alpha=scale)
         total.add_(losses.sum(dim=1))
 
 
 def _scripted(steps: Any) -> Any:
-    if not hasattr(torch, "jit"):
-        return steps
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(steps)
+        warnings.simplefilter("ignore")
+        try:
+            return torch.jit.script(steps)
+        except (AttributeError, OSError, RuntimeError):  # OSError: this file is not at hand
+            return steps
 
 
 train_scripted = _scripted(train)
+train_low_rank_scripted = _scripted(train_low_rank)

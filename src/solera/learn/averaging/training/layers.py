@@ -34,13 +34,15 @@ class Pass:
     """What a forward pass in training needs besides rows and parameters.
 
     ``real`` marks the rows that are no padding, (C, B), or is None when all are real; ``keys`` and
-    ``step`` fix the draws of dropout; ``moved`` collects new running statistics.
+    ``step`` fix the draws of dropout; ``moved`` collects new running statistics; ``tensor_cores``
+    says that products need not be of float32.
     """
 
     keys: Bits
     step: int
     real: Any = None
     moved: Tensors | None = None
+    tensor_cores: bool = False
 
 
 class Layer(ABC):
@@ -186,7 +188,8 @@ class Convolution(Layer):
     def forward_on_gpu(self, x: Any, own: Tensors, training: Pass | None) -> Any:
         from solera.learn.averaging.training.channels_last import convolve
 
-        return convolve(x, own["weight"], own["bias"], self.padding)
+        tensor_cores = training is not None and training.tensor_cores
+        return convolve(x, own["weight"], own["bias"], self.padding, tensor_cores)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -120,4 +121,6 @@ class StackedUpdates(LazyUpdates):
     def finite_values(self) -> BoolArray:
         if self.values.device.type == "cpu" and is_finite(self.values.numpy()):
             return np.ones(len(self), dtype=bool)
-        return np.asarray(self.values.isfinite().all(dim=1).cpu().numpy())
+        # One pass: the largest number of an update is NaN if any is.
+        largest = torch().linalg.vector_norm(self.values, ord=math.inf, dim=1)
+        return np.asarray(largest.isfinite().cpu().numpy())

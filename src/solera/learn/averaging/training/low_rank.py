@@ -81,8 +81,8 @@ class LowRankDense(BatchedDense):
         self._x = x
         self.errors = x.new_zeros(self._products.shape)
 
-    def train_alike(self, total: Any, x: Any, target: Any, counts: list[int], batch: int) -> bool:
-        return False
+    def _train_plain(self, *steps: Any) -> None:
+        self.pieces.train_low_rank_scripted(*steps, self._products, self.errors)
 
     def _affine(self, i: int, x: Any, W: Any, b: Any, training: Pass) -> Any:
         if i:

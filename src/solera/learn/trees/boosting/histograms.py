@@ -292,8 +292,8 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
     bounds = starts_of(sizes)
     if level == 0:
         if ask["values"]:
-            reached = zip(ask["values"], at, strict=True)
-            scores = scores + np.stack([values.take(nodes) for values, nodes in reached])
+            ends = zip(ask["values"], at, strict=True)
+            scores = scores + np.stack([values.take(nodes) for values, nodes in ends])
         at = np.zeros_like(at)
         g, h, losses = gradients(scores, boosting_target(rows.y, ask), ask["loss"])
         summed = np.stack([g, h], axis=-1) if noised else rounded(g, h, Units(*numbers))
@@ -311,10 +311,10 @@ def histograms(group: ClientGroup, ask: Any) -> Stacked:
                 reply[name] = add_up(cells, at[k], sizes, wanted, summed[k], total)
     for kept in (scores, at, summed):
         kept.flags.writeable = False  # and so are its parts
-    own = list(pairwise(bounds.tolist()))
+    own, name = list(pairwise(bounds.tolist())), _state_of(ask)
     for state, (a, b) in zip(group.states, own, strict=True):
         parts = {"scores": scores[:, a:b], "at": at[:, a:b], "summed": summed[:, a:b]}
-        state[_state_of(ask)] = {"ask": number, **parts}
+        state[name] = {"ask": number, **parts}
     if not noised:
         return Stacked(reply, sums=sums, replies=len(group))
     return Stacked.of(

@@ -372,7 +372,7 @@ def calibrated(tree: Tree, seen: FloatArray) -> Tree:
 
 def _compared(reply: dict[str, Array], predicted: IntArray) -> dict[str, Any]:
     """Metrics of the local and the global tree at one client."""
-    judged, local = reply["judged"], reply["local"]
+    judged, local = reply["judged" if reply["tested"] else "seen"], reply["local"]
     of_global = np.zeros_like(local)
     np.add.at(of_global.T, predicted, judged)
     compared: dict[str, Any] = {"rows": int(judged.sum())}

@@ -14,15 +14,16 @@ commutative, so folding rule sets is a monoid; see :mod:`.rule_fold`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
+from solera.core.errors import DataError
 from solera.core.schema import Schema
 from solera.learn.rows import dense
+from solera.learn.trees.compiled import compiled
 from solera.learn.trees.explanation import Condition, node_bounds
 from solera.learn.trees.tree import Arrays, Tree, shares, starts_of
 
@@ -124,24 +125,32 @@ class RuleSet(Arrays):
         the one of largest entropy, found by iterative proportional fitting (Deming & Stephan 1940):
         scale the rules of each leaf to the leaf's share, tree after tree, a few times.
         """
-        mass = np.full(len(self), 1 / max(1, len(self)))
         total = np.add.reduceat(self.leaf_rows, self.leaf_starts[:-1])
+        wanted = self.leaf_rows / np.maximum(total, 1.0).repeat(np.diff(self.leaf_starts))
+        mass = np.full(len(self), 1 / max(1, len(self)))
+        loops = compiled(self.leaf.size)
+        if loops is None:
+            mass = self._fitted(mass, wanted, sweeps)
+        else:
+            leaf_of = np.ascontiguousarray(self.leaf.T)
+            if not loops.fit(leaf_of, wanted, self.leaf_starts, sweeps, mass):
+                raise DataError("these rules name leaves that their trees do not have")
+        return np.asarray(mass * (total.mean() if len(total) else 0.0))
+
+    def _fitted(self, mass: FloatArray, wanted: FloatArray, sweeps: int) -> FloatArray:
         leaf_of = np.ascontiguousarray(self.leaf.T, dtype=np.intp)  # a tree's leaves side by side
-        shares_of = [
-            self.leaf_rows[first:last] / max(total[t], 1.0)
-            for t, (first, last) in enumerate(pairwise(self.leaf_starts.tolist()))
-        ]
+        shares_of = np.split(wanted, self.leaf_starts[1:-1])
         factor = np.empty(len(self))
         for _ in range(sweeps):
-            for leaf, wanted in zip(leaf_of, shares_of, strict=True):
-                here = np.bincount(leaf, weights=mass, minlength=len(wanted))
+            for leaf, share in zip(leaf_of, shares_of, strict=True):
+                here = np.bincount(leaf, weights=mass, minlength=len(share))
                 if here.all():
-                    scale = wanted / here
+                    scale = share / here
                 else:
-                    scale = np.divide(wanted, here, out=np.ones(len(wanted)), where=here > 0)
+                    scale = np.divide(share, here, out=np.ones(len(share)), where=here > 0)
                 scale.take(leaf, out=factor, mode="clip")  # which is faster, and none is outside
                 mass *= factor
-        return np.asarray(mass * (total.mean() if len(total) else 0.0))
+        return mass
 
     def column_cuts(self, column: int) -> FloatArray:
         return self.cuts[self.offsets[column] : self.offsets[column + 1]]

@@ -23,7 +23,7 @@ from solera.core.constraints import Count
 from solera.core.disclosure.declared import LONGEST, Classes, Shape
 from solera.core.disclosure.evidence import Sums, cells
 from solera.core.disclosure.trees import Trees
-from solera.core.release import Cells
+from solera.core.release import Cells, Facts
 from solera.core.replies import Stacked
 from solera.core.schema import class_codes
 from solera.core.task import task
@@ -188,7 +188,7 @@ def _received_like(ask: Any) -> dict[str, Any]:
     nodes, classes = len(ask["tree"]["feature"]), len(ask["classes"])
     by_node = np.zeros((nodes, classes), dtype=np.int64)
     local = np.zeros((classes, classes), dtype=np.int64)
-    return {"seen": by_node, "judged": by_node, "local": local}
+    return {"seen": by_node, "judged": by_node, "local": local, "tested": False}
 
 
 def _receive_many(group: ClientGroup, ask: Any) -> Stacked:
@@ -207,26 +207,43 @@ def _receive_many(group: ClientGroup, ask: Any) -> Stacked:
             own = Tree.from_payload(state[LOCAL], ask["width"], classes)
             here = slice(ends[i] - data.sizes[i], ends[i])
             local[i] = confusion(own, X[here], labels[here], classes)
-    return Stacked({"seen": seen, "judged": seen, "local": local})
+    tested = np.zeros(m, dtype=bool)
+    return Stacked({"seen": seen, "judged": np.zeros_like(seen), "local": local, "tested": tested})
+
+
+def _cells_of(client: Client, ask: Any, tree: Tree, part: Part) -> IntArray:
+    """Of every row of a part the node where it ends, times the classes, and its class."""
+    X, labels = rows_and_codes(client, client.data.part(part), ask)
+    return tree.apply(X) * len(ask["classes"]) + labels
+
+
+def _judged_cells(client: Client, ask: Any, tree: Tree) -> IntArray:
+    """The same of the test rows; −1 for the training rows where no others are kept."""
+    if _judged_part(client) == "test":
+        return _cells_of(client, ask, tree, "test")
+    return np.full(len(client.data.part("train")), -1)
+
+
+def _confused_by_own(client: Client, ask: Any) -> IntArray:
+    """Of every judged row its cell in the own tree's confusion matrix, −1 where there is none."""
+    X, labels = rows_and_codes(client, client.data.part(_judged_part(client)), ask)
+    if LOCAL not in client.state:
+        return np.full(len(labels), -1)
+    own = Tree.from_payload(client.state[LOCAL], ask["width"], len(ask["classes"]))
+    return labels * len(ask["classes"]) + own.values(X).argmax(axis=1)
 
 
 def _received(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
     """The rows at every node by class, and in every cell of the own tree's confusion matrix."""
     classes = len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
-    part = _judged_part(client)
-
-    def by_node(part: Part) -> Sums:
-        X, labels = rows_and_codes(client, client.data.part(part), ask)
-        return cells(tree.apply(X) * classes + labels, len(tree) * classes, part=part)
-
-    X, labels = rows_and_codes(client, client.data.part(part), ask)
-    own = np.full(len(labels), -1)
-    if LOCAL in client.state:
-        local = Tree.from_payload(client.state[LOCAL], ask["width"], classes)
-        own = labels * classes + local.values(X).argmax(axis=1)
-    confused = cells(own, classes * classes, part=part)
-    return {"seen": by_node("train"), "judged": by_node(part), "local": confused}
+    number, part = len(tree) * classes, _judged_part(client)
+    own = _confused_by_own(client, ask)
+    return {
+        "seen": cells(_cells_of(client, ask, tree, "train"), number),
+        "judged": cells(_judged_cells(client, ask, tree), number, part=part),
+        "local": cells(own, classes * classes, part=part),
+    }
 
 
 def _judged_part(client: Client) -> Part:
@@ -239,27 +256,34 @@ def _judged_part(client: Client) -> Part:
     many=_receive_many,
     like=_received_like,
     ask=Receive,
-    release=[Cells("seen", "judged", behind=_received), Cells("local", behind=_received)],
+    release=[
+        Cells("seen", behind=_received),
+        Cells("judged", behind=_received),
+        Cells("local", behind=_received),
+        Facts("tested"),
+    ],
 )
 def receive_tree(client: Client, ask: Any) -> dict[str, Any]:
     """Keep the global tree and its rules, and count how it and the own tree do here.
 
     ``seen``: training rows by node where they end and class. ``judged``: the same of the test rows,
-    or of the training rows where none are kept. ``local``: confusion matrix of the own tree there.
+    zeros where none are kept. ``local``: confusion matrix of the own tree, on the test rows where
+    some are kept, as ``tested`` says.
     """
-    X, labels = rows_and_codes(client, client.data.part("train"), ask)
     classes = len(ask["classes"])
     tree = Tree.from_payload(ask["tree"], ask["width"], classes)
     client.state[GLOBAL] = {"tree": ask["tree"], "rules": ask["rules"]}
-    by_node = (len(tree), classes)
-    seen = _count_pairs(tree.apply(X), labels, by_node)
-    X, labels = rows_and_codes(client, client.data.part(_judged_part(client)), ask)
-    local = np.zeros((classes, classes), dtype=np.int64)
-    if LOCAL in client.state:
-        own = Tree.from_payload(client.state[LOCAL], ask["width"], classes)
-        local = confusion(own, X, labels, classes)
-    judged = _count_pairs(tree.apply(X), labels, by_node)
-    return {"seen": seen, "judged": judged, "local": local}
+
+    def counted(cells: IntArray, lines: int) -> IntArray:
+        counts = np.bincount(cells[cells >= 0], minlength=lines * classes)
+        return counts.reshape(lines, classes)
+
+    return {
+        "seen": counted(_cells_of(client, ask, tree, "train"), len(tree)),
+        "judged": counted(_judged_cells(client, ask, tree), len(tree)),
+        "local": counted(_confused_by_own(client, ask), classes),
+        "tested": _judged_part(client) == "test",
+    }
 
 
 def _count_pairs(first: IntArray, second: IntArray, shape: tuple[int, int]) -> IntArray:

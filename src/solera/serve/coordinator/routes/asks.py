@@ -2,11 +2,12 @@
 
 import time
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 
+from solera.core.errors import UsageError
 from solera.serve.coordinator.routes.messages import MessageRoute, Name
-from solera.serve.coordinator.service import Coordinator
+from solera.serve.coordinator.service import Coordinator, uploader
 from solera.serve.coordinator.store.events import INVALID, problem
 from solera.serve.coordinator.store.tables import ReplyRow
 from solera.serve.wire import (
@@ -30,13 +31,20 @@ def asks_of(coordinator: Coordinator) -> APIRouter:
     driver, asker = [Depends(coordinator.driver)], [Depends(coordinator.asker)]
 
     @routes.put("/v1/jobs/{job}/asks/{sequence}", dependencies=asker)
-    def add_ask(job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
+    def add_ask(request: Request, job: Name, sequence: int, new: NewAsk) -> dict[str, str | int]:
         """Ask clients of a job; the same again changes nothing."""
         payloads = [new.payload] if isinstance(new.payload, str) else new.payload.values()
+        federation = store.job(job).federation
+        owner = uploader(None, request)
+        for digest, frame in new.frames.items():
+            if digest not in {*payloads, new.prepare}:
+                raise UsageError(f"blob {digest[:12]}… is sent along and not named")
+            coordinator.make_room(owner, digest, len(frame), len(frame))
+            coordinator.keep(digest, frame)
+            coordinator.uploads.finish(owner, digest)
         coordinator.check_uploaded(*payloads, new.prepare)
         now = time.time()
         stored = store.add_ask(job, sequence, new, now)
-        federation = store.job(job).federation
         coordinator.notifier.notify(*((federation, client) for client in new.clients))
         return {"job": job, "sequence": sequence, "new": stored.created == now}
 
