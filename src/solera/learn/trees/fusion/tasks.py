@@ -242,7 +242,7 @@ def _confused_by_own(client: Client, ask: Any) -> IntArray:
     if LOCAL not in client.state:
         return np.full(len(labels), -1)
     own = Tree.from_payload(client.state[LOCAL], ask["width"], len(ask["classes"]))
-    return labels * len(ask["classes"]) + own.values(X).argmax(axis=1)
+    return np.asarray(labels * len(ask["classes"]) + own.values(X).argmax(axis=1))
 
 
 def _received(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
