@@ -49,6 +49,16 @@ def test_a_count_is_its_rows_and_a_dominated_sum_is_one():
 # --- memory ---
 
 
+def test_what_is_withheld_stands_for_no_other_cell_of_its_ask():
+    """Else 36 rows of 39 would be told in place of 33, and 39 less 36 are three rows."""
+    sums = Sums(np.arange(60)[:, None] < [36, 33])
+    withheld = np.array([[True], [False]])
+    conflict, instead = Memory().earlier(sums, Persons(), 5)
+    assert conflict[1, 0]
+    assert instead[1, 0] == 36
+    assert not Memory().earlier(sums, Persons(), 5, withheld)[0][1, 0]
+
+
 def test_an_almost_equal_count_gets_the_earlier_number():
     memory = Memory()
     rows = np.arange(40)

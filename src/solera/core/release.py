@@ -285,7 +285,7 @@ def release_numbers(
     ``instead`` stands for those withheld, and for those near to an earlier one where it ``stands``.
     """
     persons, least = leaving.persons(sums), leaving.limits.min_count
-    conflict, earlier = leaving.memory.earlier(sums, persons, least)
+    conflict, earlier = leaving.memory.earlier(sums, persons, least, withheld)
     if stands:
         withheld = withheld | conflict
     again, told = leaving.memory.told(sums)

@@ -63,13 +63,19 @@ class Memory:
             raise GateRefusal(f"{self.numbers:,} numbers have left, of at most {most:,.0f}")
         self.numbers += numbers
 
-    def earlier(self, sums: Sums, persons: Persons, least: int) -> tuple[BoolArray, FloatArray]:
-        """Which of the numbers must not leave as they are, and the earlier ones in their place."""
+    def earlier(
+        self, sums: Sums, persons: Persons, least: int, withheld: BoolArray | None = None
+    ) -> tuple[BoolArray, FloatArray]:
+        """Which of the numbers must not leave as they are, and the earlier ones in their place.
+
+        One of the ``withheld`` never stands for another.
+        """
         conflict = np.zeros(sums.shape, dtype=bool)
         instead = np.zeros(sums.shape)
         right, released = self.known(sums)
         if sums.left is None and persons.of is None and right.dtype == sums.right.dtype == bool:
-            return _earlier_counts(sums.right, right, released, least)
+            told = np.ones(sums.shape, dtype=bool) if withheld is None else ~withheld
+            return _earlier_counts(sums.right, right, released, least, told[:, 0])
         if not right.shape[1]:
             return conflict, instead
         for k, now in enumerate(sums.right.T):
@@ -160,7 +166,7 @@ class Memory:
 
 
 def _earlier_counts(
-    now: BoolArray, right: BoolArray, released: FloatArray, least: int
+    now: BoolArray, right: BoolArray, released: FloatArray, least: int, told: BoolArray
 ) -> tuple[BoolArray, FloatArray]:
     """The same for counts, which differ by the rows that are in one of two cells alone.
 
@@ -187,7 +193,7 @@ def _earlier_counts(
             conflict[k] = True
             numbers[first + k] = numbers[near[0]]
         else:
-            usable[first + k] = True
+            usable[first + k] = told[k]
     return conflict[:, None], numbers[first:, None]
 
 
