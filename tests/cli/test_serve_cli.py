@@ -324,7 +324,7 @@ def test_a_dry_run_says_what_tasks_would_see_and_sends_nothing() -> None:
     for name in ("statistics", "evaluation", "training", "vertical", "trusted"):
         assert f"\n{name}" in said
     training, trusted = (line for line in said.splitlines() if line.startswith("tr"))
-    assert "trees.{count}" in training
+    assert "trees.{count,judge,receive}" in training
     assert "trees.{boost_target," in trusted
     assert "THE DRIVER CAN READ ROWS" in said
     assert not Path("agent").exists()
