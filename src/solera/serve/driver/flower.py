@@ -182,7 +182,7 @@ class NodesConnection(CarriedConnection):
                 new, job, payload=payload, job=name, sequence=sequence, deadline=None
             )
             blobs = [digest for digest in (payload, new.prepare) if digest is not None]
-            parts = {digest: self.blobs[digest] for digest in blobs}
+            parts = {digest: self.download(digest, new.frames.get(digest)) for digest in blobs}
             parts |= {job.spec: self._specs[job.spec], "ask": msgspec.json.encode(pending)}
             sent.messages[client] = parts | ({"peers": peers} if peers else {})
         self.blobs.clear()
