@@ -103,7 +103,7 @@ def _best_cut(
         total = known.sum(axis=0) + missing
         right = total - left
         rows, others = left.sum(axis=1), right.sum(axis=1)
-        fits = np.flatnonzero((rows >= min_rows) & (others >= min_rows) & (rows > 0) & (others > 0))
+        fits = np.flatnonzero((rows >= min_rows) & (others >= min_rows))
         if not len(fits):
             continue
         purity = (left[fits] ** 2).sum(axis=1) / rows[fits]

@@ -103,7 +103,8 @@ class FederatedTree(SingleTree):
         merged. threshold_: what the filter asked for.
     merged_: rules, how many were dropped on the way and their share of the expected rows.
     client_metrics_: accuracy and macro-F1 of the local and the global tree at every client, on its
-        test rows where it keeps some.
+        test rows where it keeps some; of the global one alone with ``by_counts``, where no client
+        has a tree.
     """
 
     tree_: Tree

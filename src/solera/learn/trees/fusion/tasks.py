@@ -264,6 +264,7 @@ def _judged_part(client: Client) -> Part:
 
 @task(
     "trees.receive",
+    version=2,
     many=_receive_many,
     like=_received_like,
     ask=Receive,
