@@ -6,9 +6,6 @@ computed again, so that a run which was stopped, or ran on another machine, goes
 
     python full_sizes.py work FOLDER --gpu 6 --labels 6 --trees 4 --seconds 560
     python full_sizes.py left FOLDER
-    python full_sizes.py report FOLDER multilabel
-
-``report`` writes a study's own report from its parts, computing here what is missing.
 """
 
 from __future__ import annotations
@@ -20,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,46 +230,13 @@ def left(folder: Path) -> None:
         print(f"{study}: {done} of {len(parts)} parts")
 
 
-# --- reports from parts ---
-
-
-def report(folder: Path, study: str) -> None:
-    """The study's own report, its runs taken from the folder; what is missing is computed."""
-    missing: Counter[str] = Counter()
-
-    def kept(part: Part) -> Any:
-        result = part.stored(folder)
-        if result is None:
-            missing[part.study] += 1
-            result = compute(part, folder)
-            part.store(folder, result)
-        return result
-
-    names = {value: key for key, value in multilabel.SETS.items()}
-    replaced: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-        "multilabel": (multilabel, "one_method", lambda data, seed, method, *_:
-                       kept(Part("multilabel", (names[data], seed, method)))),
-        "trees": (trees, "measure", lambda cell, **_: kept(Part("trees", tuple(cell)))),
-        "dp": (dp, "one_fit", lambda _, name, noise, seed, __:
-               kept(Part("dp", (name, noise, seed)))),
-        "selection-performance": (selection_performance, "_one", lambda setting, *rest:
-                                  kept(Part("selection-performance", (setting.name, *rest[:4])))),
-    }  # fmt: skip
-    module, name, stand_in = replaced[study]
-    computed = getattr(module, name)
-    setattr(module, name, stand_in)
-    tables.run_named(study, folder / study, full=True)
-    setattr(module, name, computed)
-    print(f"{folder / study / 'report.md'}; {missing[study]} parts were computed now")
-
-
 def main() -> None:
     if TINY and len(sys.argv) == 1:
         with tempfile.TemporaryDirectory() as folder:
             work(Path(folder), ["gpu"], 600)
         return
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["work", "serve", "left", "report"])
+    parser.add_argument("what", choices=["work", "serve", "left"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("rest", nargs="*")
     for lane in LANES:
@@ -285,10 +248,8 @@ def main() -> None:
         work(given.folder, lanes, given.seconds)
     elif given.what == "serve":
         serve(given.folder, given.rest[0], float(given.rest[1]))
-    elif given.what == "left":
-        left(given.folder)
     else:
-        report(given.folder, given.rest[0])
+        left(given.folder)
 
 
 if __name__ == "__main__":
