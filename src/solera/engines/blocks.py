@@ -163,7 +163,9 @@ class Runner:
     ) -> Checked:
         """One call for some clients. If it fails, each is asked alone to find out who."""
         assert task.many is not None
-        own_states = [_state_of(states, client) for client in clients.tolist()]
+        own_states: list[dict[str, Any]] = [{} for _ in clients]
+        if states:
+            own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
             group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states, adds)
             admitted = None if self.gates is None else self.gates.admit(task, ask, group)
@@ -192,8 +194,9 @@ class Runner:
                     f"task {task.name!r}: many= failed where one by one succeeded: {error}"
                 ) from error
             return batch, failures
-        for client, state in zip(clients.tolist(), own_states, strict=True):
-            _keep(states, client, state)
+        if states or any(own_states):
+            for client, state in zip(clients.tolist(), own_states, strict=True):
+                _keep(states, client, state)
         return Batch(clients, payloads), []
 
     def _one_by_one(self, task: Task, ask: Ask, clients: IntArray, states: States) -> Checked:

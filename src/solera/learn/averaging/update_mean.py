@@ -72,10 +72,25 @@ class UpdateMean(Aggregation):
             # Each sum that leaves the GPU costs more than all additions there.
             return [self.fold(batch), *[None] * (len(bounds) - 2)]
         if isinstance(replies, LazyUpdates):
-            small = len(batch) * replies.kind[0] < _MANY
-            ends = pairwise(bounds)
-            return in_threads(lambda block: self.fold(batch.between(*block)), ends, small=small)
+            return self._fold_lazy_blocks(replies, bounds)
         return super().fold_blocks(batch, bounds)
+
+    def _fold_lazy_blocks(self, replies: LazyUpdates, bounds: Sequence[int]) -> list[Any]:
+        """What is the same for all blocks is checked and computed once."""
+        rest = replies.rest
+        self._check(rest)
+        weights = self._weights(rest, len(replies))
+        entries = {n: v for n, v in rest.items() if n in self.entries and n != "rows"}
+
+        def fold(block: tuple[int, int]) -> Any:
+            chosen = slice(*block)
+            own = weights[chosen]
+            sums: Parts = {"update": replies.weighted_sum(own, chosen)}
+            sums.update({name: own @ value[chosen] for name, value in entries.items()})
+            return self._partial(own, sums, {n: rest[n][chosen] for n in self.plain or ()})
+
+        small = len(replies) * replies.kind[0] < _MANY
+        return in_threads(fold, pairwise(bounds), small=small)
 
     def finish(self, partial: Any) -> Any:
         total = partial["weight"]
@@ -139,11 +154,14 @@ class UpdateMean(Aggregation):
         rest = {n: v for n, v in fields.items() if n in self.entries and n != "rows"}
         weighted = {"update": weighted_sum(weights)}
         weighted.update({name: weights @ value for name, value in rest.items()})
+        return self._partial(weights, weighted, {n: fields[n] for n in self.plain or ()})
+
+    def _partial(self, weights: FloatArray, weighted: Parts, plain: Parts) -> Any:
         return {
             "weight": float(weights.sum()),
-            "count": count,
+            "count": len(weights),
             "sums": weighted,
-            "plain": {name: fields[name].sum(axis=0) for name in self.plain or ()},
+            "plain": {name: value.sum(axis=0) for name, value in plain.items()},
         }
 
     def _weights(self, fields: Mapping[str, Any], count: int) -> FloatArray:

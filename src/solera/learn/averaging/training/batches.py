@@ -77,6 +77,8 @@ def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches
     batch = min(config.batch_size or widest, widest)
     per_epoch = -(-sizes // batch)
     steps = per_epoch * config.epochs if config.steps is None else np.full_like(sizes, config.steps)
+    if (sizes == widest).all():
+        return _deal_alike(keys, sizes, config, batch, int(steps[0]))
     columns, every = np.arange(widest), np.arange(int(steps.max()))
     left = sizes[:, None] - every % per_epoch[:, None] * batch
     counts = np.where(every < steps[:, None], np.minimum(left, batch), 0)
@@ -90,4 +92,20 @@ def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches
         client, column = np.nonzero(real & (place < steps[:, None]))
         cell = place[client, column] * batch + column % batch
         index[client, cell] = order[client, column]
+    return Batches(index, counts, batch)
+
+
+def _deal_alike(
+    keys: Bits, sizes: IntArray, config: TrainingConfig, batch: int, steps: int
+) -> Batches:
+    """The same where every client has equally many rows."""
+    rows = int(sizes[0])
+    per_epoch = -(-rows // batch)
+    left = rows - np.arange(steps) % per_epoch * batch
+    counts = np.broadcast_to(np.minimum(left, batch), (len(sizes), steps))
+    index = np.zeros((len(sizes), steps * batch), dtype=np.int64)
+    for epoch in range(-(-steps // per_epoch)):
+        order = shuffle_rows(keys, sizes, epoch) if config.shuffle else np.arange(rows)[None]
+        into = index[:, epoch * per_epoch * batch :][:, :rows]
+        into[:] = order[:, : into.shape[1]]
     return Batches(index, counts, batch)

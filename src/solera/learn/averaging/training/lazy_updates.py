@@ -43,8 +43,8 @@ class LazyUpdates(Stacked, ABC):
         """The updates of some clients, one row each."""
 
     @abstractmethod
-    def weighted_sum(self, weights: FloatArray) -> Array:
-        """Σ w u over all clients."""
+    def weighted_sum(self, weights: FloatArray, chosen: slice = slice(None)) -> Array:
+        """Σ w u over all clients, or over some of them."""
 
     def restored(self, vectors: Any) -> Array:
         """Vectors in the order of training, in memory and in PyTorch's order."""
@@ -108,10 +108,10 @@ class StackedUpdates(LazyUpdates):
     def matrix(self, chosen: Any) -> Array:
         return self.restored(self.values[chosen])
 
-    def weighted_sum(self, weights: FloatArray) -> Array:
+    def weighted_sum(self, weights: FloatArray, chosen: slice = slice(None)) -> Array:
         if self.values.device.type != "cpu":
-            return self.restored(self.values.new_tensor(weights) @ self.values)
-        values = self.values.numpy()
+            return self.restored(self.values.new_tensor(weights) @ self.values[chosen])
+        values = self.values.numpy()[chosen]
         return self.restored(torch().from_numpy(weights.astype(values.dtype) @ values))
 
     @property
