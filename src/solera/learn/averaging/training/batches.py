@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,12 +47,14 @@ class Batches:
     """Which rows each client takes in each of its steps.
 
     ``index`` is (clients, steps · batch), ``counts`` (clients, steps) says how many of a batch are
-    real; 0 means that the client has finished.
+    real; 0 means that the client has finished. ``alike`` are the counts of every client, where they
+    are the same.
     """
 
     index: IntArray
     counts: IntArray
     batch: int
+    alike: list[int] | None = None
 
     @property
     def steps(self) -> IntArray:
@@ -75,10 +78,10 @@ def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches
     """Cut every client's rows into batches, in a new order in every epoch unless told otherwise."""
     widest = int(sizes.max())
     batch = min(config.batch_size or widest, widest)
+    if widest == sizes.min():
+        return _deal_alike(keys, widest, config, batch)
     per_epoch = -(-sizes // batch)
     steps = per_epoch * config.epochs if config.steps is None else np.full_like(sizes, config.steps)
-    if (sizes == widest).all():
-        return _deal_alike(keys, sizes, config, batch, int(steps[0]))
     columns, every = np.arange(widest), np.arange(int(steps.max()))
     left = sizes[:, None] - every % per_epoch[:, None] * batch
     counts = np.where(every < steps[:, None], np.minimum(left, batch), 0)
@@ -95,17 +98,17 @@ def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches
     return Batches(index, counts, batch)
 
 
-def _deal_alike(
-    keys: Bits, sizes: IntArray, config: TrainingConfig, batch: int, steps: int
-) -> Batches:
-    """The same where every client has equally many rows."""
-    rows = int(sizes[0])
+def _deal_alike(keys: Bits, rows: int, config: TrainingConfig, batch: int) -> Batches:
+    """The same for clients that have equally many rows."""
     per_epoch = -(-rows // batch)
-    left = rows - np.arange(steps) % per_epoch * batch
-    counts = np.broadcast_to(np.minimum(left, batch), (len(sizes), steps))
-    index = np.zeros((len(sizes), steps * batch), dtype=np.int64)
+    steps = per_epoch * config.epochs if config.steps is None else config.steps
+    counts = [min(batch, rows - step % per_epoch * batch) for step in range(steps)]
+    index = np.zeros((len(keys), steps * batch), dtype=np.int64)
     for epoch in range(-(-steps // per_epoch)):
-        order = shuffle_rows(keys, sizes, epoch) if config.shuffle else np.arange(rows)[None]
+        order: Any = np.arange(rows)[None]
+        if config.shuffle:
+            bits = random_bits(keys[:, None], (epoch << 32) + np.arange(rows))
+            order = np.argsort(bits, axis=1, kind="stable")
         into = index[:, epoch * per_epoch * batch :][:, :rows]
         into[:] = order[:, : into.shape[1]]
-    return Batches(index, counts, batch)
+    return Batches(index, np.tile(counts, (len(keys), 1)), batch, alike=counts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -113,6 +114,15 @@ class StackedUpdates(LazyUpdates):
             return self.restored(self.values.new_tensor(weights) @ self.values[chosen])
         values = self.values.numpy()[chosen]
         return self.restored(torch().from_numpy(weights.astype(values.dtype) @ values))
+
+    def summed_blocks(self, weights: FloatArray, bounds: Sequence[int]) -> Array:
+        """:meth:`weighted_sum` of every block, added up one after the other."""
+        values = self.values.numpy()
+        own = weights.astype(values.dtype)
+        total, *others = (own[a:b] @ values[a:b] for a, b in pairwise(bounds))
+        for block in others:
+            total += block
+        return self.restored(torch().from_numpy(total))
 
     @property
     def kind(self) -> tuple[int, str]:

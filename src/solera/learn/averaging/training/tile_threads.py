@@ -36,9 +36,16 @@ def in_threads(
     if device != "cpu":
         with torch().no_grad():
             return [work(item) for item in items]
-    with own_threads(), _libraries().limit(limits=1, user_api="blas"):
+    with one_thread():
         helpers = 0 if small else _outside.threads - 1
         return _shared(work, list(items), helpers)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Products of PyTorch and of NumPy are computed by this thread alone."""
+    with own_threads(), _libraries().limit(limits=1, user_api="blas"):
+        yield
 
 
 def _shared(work: Callable[[Any], Any], items: list[Any], helpers: int) -> list[Any]:
