@@ -133,6 +133,9 @@ class Runner:
             yield from ([span] for span in spans)
             return
         costs = self._costs(ask, np.concatenate(spans))
+        if costs.sum() <= self.memory:
+            yield list(spans)
+            return
         sizes = _ints([len(span) for span in spans])
         for run in self._runs(np.add.reduceat(costs, np.cumsum(sizes) - sizes)):
             yield list(spans[run])

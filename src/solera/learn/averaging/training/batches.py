@@ -111,4 +111,4 @@ def _deal_alike(keys: Bits, rows: int, config: TrainingConfig, batch: int) -> Ba
             order = np.argsort(bits, axis=1, kind="stable")
         into = index[:, epoch * per_epoch * batch :][:, :rows]
         into[:] = order[:, : into.shape[1]]
-    return Batches(index, np.tile(counts, (len(keys), 1)), batch, alike=counts)
+    return Batches(index, np.full((len(keys), steps), counts), batch, alike=counts)

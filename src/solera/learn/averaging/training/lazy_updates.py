@@ -85,7 +85,7 @@ class LazyUpdates(Stacked, ABC):
 
     def sizes(self) -> IntArray:
         length, kind = self.kind
-        values = np.broadcast_to(np.zeros((), kind), (length,))
+        values = np.empty(length, kind)  # nobody reads it, so that it takes no memory
         one = {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
         return np.full(len(self), encoded_size(one), dtype=np.int64)
 

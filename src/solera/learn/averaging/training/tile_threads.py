@@ -44,8 +44,16 @@ def in_threads(
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Products of PyTorch and of NumPy are computed by this thread alone."""
-    with own_threads(), _libraries().limit(limits=1, user_api="blas"):
-        yield
+    libraries = _libraries()
+    before = [library.get_num_threads() for library in libraries]
+    with own_threads():
+        try:
+            for library in libraries:
+                library.set_num_threads(1)
+            yield
+        finally:
+            for library, threads in zip(libraries, before, strict=True):
+                library.set_num_threads(threads)
 
 
 def _shared(work: Callable[[Any], Any], items: list[Any], helpers: int) -> list[Any]:
@@ -101,9 +109,9 @@ def own_threads() -> Iterator[None]:
 
 
 @cache
-def _libraries() -> ThreadpoolController:
+def _libraries() -> list[Any]:
     """The libraries behind NumPy's products; to look for them takes milliseconds."""
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
