@@ -121,6 +121,7 @@ def suits(x: Any, weight: Any) -> bool:
     return bool(
         _TENSOR_CORES
         and x.is_cuda
+        and x.dtype != torch.float64
         and inputs % CHANNELS == outputs % CHANNELS == 0
         and places * max(inputs, outputs) < 1 << 31
         and len(x) < 1 << 16
