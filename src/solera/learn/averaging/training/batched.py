@@ -17,9 +17,11 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.rng import Bits
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched_models import (
+    BatchedDense,
     BatchedModel,
     Correction,
     batched_model_for,
+    is_plain,
 )
 from solera.learn.averaging.training.batches import Batches, TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
@@ -73,6 +75,12 @@ def train_batched(
     batch_bytes = batches.batch * rows.row_bytes
     size = tile_size(architecture, weights.device.type, weights.element_size(), batch_bytes)
     at_once = max(1, _GATHERED[weights.device.type] // (min(size, clients) * batch_bytes))
+    alike = start is not None and not rows.sparse and (batches.counts == batches.counts[0]).all()
+    if alike and is_plain(architecture, config, correction, weights.device):
+        network = BatchedDense(architecture, weights.data, config)
+        train_alike = alike_tiles(network, start, losses, rows, batches, at_once)
+        in_threads(train_alike, tiles(batches, size))
+        return losses.numpy() / batches.counts.sum(axis=1), batches.steps
 
     def train(tile: tuple[IntArray, Any]) -> None:
         who, chosen = tile
@@ -109,6 +117,46 @@ def train_batched(
     with tensor_cores(config.precision):
         in_threads(train, tiles(batches, size), weights.device.type)
     return losses.cpu().numpy() / batches.counts.sum(axis=1), batches.steps
+
+
+def alike_tiles(
+    network: BatchedDense, start: Any, losses: Any, rows: ClientRows, batches: Batches, at_once: int
+) -> Callable[[tuple[IntArray, Any]], None]:
+    """A function that trains a tile in one call, where all clients take the same steps.
+
+    They begin at ``start`` and become the difference to it; ``network`` holds all of them.
+    """
+    places, own = rows.places(np.arange(len(batches.index)), batches.index)
+    counts, batch, layers, config = (
+        batches.counts[0].tolist(),
+        batches.batch,
+        network.layers,
+        network.config,
+    )
+
+    def train(tile: tuple[IntArray, Any]) -> None:
+        _, chosen = tile
+        clients = chosen.stop - chosen.start
+        network.pieces.train_tile_scripted(
+            network.weights,
+            start,
+            losses,
+            rows.X,
+            rows.targets,
+            places,
+            own,
+            rows.buffer(clients * min(at_once, len(counts)) * batch),
+            layers,
+            config.loss,
+            counts,
+            batch,
+            config.lr,
+            at_once,
+            chosen.start,
+            chosen.stop,
+        )
+
+    return train
 
 
 def _recording_key(
