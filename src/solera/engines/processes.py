@@ -14,6 +14,7 @@ back; losing a worker loses nothing but the block that it died of.
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -45,14 +46,16 @@ from solera.engines.child import Child
 from solera.engines.faults import FaultModel
 from solera.engines.frames import Frames
 from solera.engines.jobs import Job, jobs_of, most_blocks, serve
+from solera.engines.known import Known
 from solera.engines.threads import cores
 
 
 class ProcessEngine(Simulated):
     """Runs asks in ``workers`` processes (the number of cores by default).
 
-    ``start`` is the way processes are made: "fork" where the system has it, so that tasks and data
-    defined in a notebook are simply there; "spawn" imports them anew and copies the data.
+    ``start`` is the way processes are made: "fork", so that tasks and data defined in a notebook
+    are simply there, or "spawn", which copies them. By default they are forked where the system can
+    and PyTorch sees no GPU, which does not survive a fork.
     """
 
     def __init__(
@@ -67,8 +70,7 @@ class ProcessEngine(Simulated):
     ) -> None:
         super().__init__(source, fault_model, memory, limits)
         self.workers = cores() if workers is None else workers
-        methods = multiprocessing.get_all_start_methods()
-        self.start = start or ("fork" if "fork" in methods else "spawn")
+        self.start = start
         self._workers: list[_Worker] = []
         self._known: list[dict[str, Any]] = []
         self._asks = Frames()
@@ -114,7 +116,12 @@ class ProcessEngine(Simulated):
         self._known = known
         resource_tracker.ensure_running()  # one tracker for all, started before the first fork
         while len(self._workers) < self.workers:
-            self._workers.append(_Worker.start(self.start, self._runner))
+            self._workers.append(self._new_worker())
+
+    def _new_worker(self) -> _Worker:
+        method = self.start or _way()
+        known = Known.of(self._known) if method == "spawn" else Known()
+        return _Worker(Child(method, multiprocessing.Pipe(), _work, self._runner, known), Frames())
 
     def _ready(self) -> list[_Worker]:
         busy = {worker.pipe: worker for worker in self._workers if worker.busy}
@@ -147,7 +154,7 @@ class ProcessEngine(Simulated):
         """
         worker.stop()
         reason = f"its worker process {worker.child.fate()}"
-        self._workers[self._workers.index(worker)] = _Worker.start(self.start, self._runner)
+        self._workers[self._workers.index(worker)] = self._new_worker()
         if len(job.numbers) > 1:
             waiting.extendleft(reversed(job.singles()))
             return {}
@@ -180,17 +187,25 @@ class _Worker:
         pipe: Connection = self.child.end
         return pipe
 
-    @classmethod
-    def start(cls, method: str, runner: Runner) -> _Worker:
-        return cls(Child(method, multiprocessing.Pipe(), _work, runner), Frames())
-
     def stop(self) -> None:
         self.child.stop(grace=5)
         self.results.close(remove=True)  # what a worker that died left behind
 
 
-def _work(pipe: Connection, runner: Runner) -> None:
+def _way() -> str:
+    """How workers are started unless the user says it.
+
+    A fork cannot use a GPU that its parent has looked for, and where there is one PyTorch computes
+    no gradients in it, not even on the CPU, once its parent has.
+    """
+    torch = sys.modules.get("torch")
+    wakes = torch is not None and torch.cuda.is_available()
+    return "spawn" if wakes or "fork" not in multiprocessing.get_all_start_methods() else "fork"
+
+
+def _work(pipe: Connection, runner: Runner, known: Known) -> None:
     """The life of a worker: read a message, serve its job, leave the result in shared memory."""
+    known.learn()
     asks, results = Frames(), Frames()
     asked: list[Any] = []
     ask: Ask | None = None
@@ -209,7 +224,7 @@ def _work(pipe: Connection, runner: Runner) -> None:
             pipe.send_bytes(encode({"place": place}))
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
-            pipe.send_bytes(encode({"error": reason}))
+            pipe.send_bytes(encode({"error": known.explained(reason)}))
     ask = None
     asks.close()
     results.close(remove=True)

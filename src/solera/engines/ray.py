@@ -14,7 +14,6 @@ megabyte from each of two workers. A worker's first answer says which it is.
 
 from __future__ import annotations
 
-import pickle
 import sys
 import traceback
 from collections import deque
@@ -33,7 +32,7 @@ from solera.core.engine import Ask, Block
 from solera.core.errors import MissingExtra, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
 from solera.core.payload import decode, encode, encode_pieces
-from solera.core.registry import register, registered
+from solera.core.registry import registered
 from solera.core.replies import Batch, Failure
 from solera.core.task import installed_tasks
 from solera.engines.asks import (
@@ -46,6 +45,7 @@ from solera.engines.blocks import MEMORY, Runner, Simulated
 from solera.engines.faults import FaultModel
 from solera.engines.frames import Frames
 from solera.engines.jobs import Job, jobs_of, most_blocks, serve
+from solera.engines.known import Known
 
 _TRIES = 3
 """So often a block may take its worker down before its clients are given up."""
@@ -135,7 +135,7 @@ class RayEngine(Simulated):
             _close(self._actors, self._asks)
         if not self._actors:
             self._known = known
-            self._shared = (list(sys.path), *_pickled(known), [self._ray.put(self._runner)])
+            self._shared = (list(sys.path), Known.of(known), [self._ray.put(self._runner)])
         wanted = self.workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         while len(self._actors) < wanted:
             self._actors.append(self._new_worker())
@@ -278,12 +278,10 @@ def _make_room(room: Frames, size: int) -> None:
 class _Actor:
     """The life of a worker: decode an ask once, serve its jobs."""
 
-    def __init__(
-        self, path: list[str], known: list[dict[str, bytes]], lacking: dict[str, str], source: Any
-    ) -> None:
+    def __init__(self, path: list[str], known: Known, source: Any) -> None:
         sys.path.extend(folder for folder in path if folder not in sys.path)
-        self._lacking = lacking
-        register([self._loaded(entries) for entries in known])
+        known.learn()
+        self._known = known
         self._source = source
         self._runner: Runner | None = None
         self._orders = Frames(guest=True)
@@ -291,16 +289,6 @@ class _Actor:
         self._asked = 0
         self._ask: Ask | None = None
         self._aggregation: Aggregation | None = None
-
-    def _loaded(self, entries: dict[str, bytes]) -> dict[str, Any]:
-        """What can be loaded here; one that nobody asks for may lack a module of the driver."""
-        found = {}
-        for name, thing in entries.items():
-            try:
-                found[name] = pickle.loads(thing)  # noqa: S301 - as Ray sends everything between its own
-            except Exception as error:
-                self._lacking[name] = repr(error)
-        return found
 
     def run(self, asked: int, place: Any, frame: Any, room: str) -> tuple[bool, Any]:
         """Whether the room could be opened, and the answer or where it lies in the room."""
@@ -331,8 +319,7 @@ class _Actor:
             return serve(self._runner, self._ask, self._aggregation, message)
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
-            why = [f"; {name}: {e}" for name, e in self._lacking.items() if repr(name) in reason]
-            return {"error": reason + "".join(why)}
+            return {"error": self._known.explained(reason)}
 
 
 def _frame(payload: Any) -> Any:
@@ -342,30 +329,6 @@ def _frame(payload: Any) -> Any:
 
 def _joined(pieces: list[Any]) -> Any:
     return np.frombuffer(b"".join(pieces), dtype=np.uint8)
-
-
-def _pickled(known: list[dict[str, Any]]) -> tuple[list[dict[str, bytes]], dict[str, str]]:
-    """What is not part of Solera, each on its own, and why something cannot travel."""
-    from ray import cloudpickle  # code of a notebook goes by value
-
-    pickled: list[dict[str, bytes]] = []
-    lacking = {}
-    for entries in known:
-        pickled.append({})
-        for name, thing in entries.items():
-            try:
-                if not _is_ours(thing):
-                    pickled[-1][name] = cloudpickle.dumps(thing)
-            except Exception as error:
-                lacking[name] = repr(error)
-    return pickled, lacking
-
-
-def _is_ours(thing: Any) -> bool:
-    """Whether it is part of Solera, and so known to every worker that imports it."""
-    made = getattr(thing, "one", thing)
-    home, name = getattr(made, "__module__", None) or "", getattr(made, "__qualname__", "")
-    return home.split(".")[0] == "solera" and "<" not in name  # a lambda holds what was given
 
 
 def _close(actors: list[_Worker], asks: Frames) -> None:
