@@ -27,6 +27,8 @@ MOST_TOLD = 256
 """Of so many clients a round's note says what each of them told."""
 NO_START = "0" * 32
 """What a client takes for the coordinator's start before it has heard of one."""
+DEFAULT_SECONDS = 7 * 24 * 3600.0
+"""The time of a job that does not say how long it may take; a standing one has no end."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = r"^[0-9a-f]{64}$"
 SIGNATURE = r"^[0-9a-f]{128}$"

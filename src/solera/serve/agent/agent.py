@@ -367,7 +367,9 @@ class Agent:
         for job in held:
             if job.hash not in known:
                 told = msgspec.to_builtins(replace(job, frame=b""))
-                notify(self.policy.notify, "held", **told)
+                del told["frame"]
+                here = {"federation": self.place.federation, "client": self.place.name}
+                notify(self.policy.notify, "held", **here, **told)
 
     def _held_job(self, hash: str, ask: wire.PendingAsk) -> HeldJob:
         since = datetime.now().astimezone().isoformat(timespec="seconds")

@@ -18,6 +18,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from solera.core.errors import SoleraError
 from solera.core.federation import Federation
 from solera.core.payload import decode
@@ -86,7 +88,10 @@ def _evaluate(
         return
     scores = spec.counts_scores and gives_scores(learner)
     found = learner.evaluate(federation, spec.evaluate, per_client=False, scores=scores)
-    _note(connection, job, wire.NewNote("evaluated", _numbers(found.metrics)))
+    told = _numbers(found.metrics)
+    if found.untold:  # the metrics are of the other rows alone: whoever reads them must see that
+        told |= {"rows": float(np.sum(found.counts["rows"])), "rows_left_out": float(found.untold)}
+    _note(connection, job, wire.NewNote("evaluated", told))
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
