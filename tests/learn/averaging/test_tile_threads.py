@@ -295,6 +295,15 @@ def test_the_blocks_of_an_ask_fold_to_the_same_bits_as_one_by_one():
         assert encode(together) == encode(apart)
 
 
+def test_blocks_come_as_one_only_where_nothing_was_folded_before():
+    """So that an ask that needs several calls is folded as ever."""
+    make = LEARNERS["alike"]
+    at_once = make().fit(so.simulate(X, Y, clients=24, seed=1))
+    in_turns = make().fit(so.simulate(X, Y, clients=24, seed=1, memory=60_000))
+    assert in_turns.weights_.tobytes() == at_once.weights_.tobytes()
+    assert str(in_turns.history_) == str(at_once.history_)
+
+
 def test_the_limit_ends_with_the_ask():
     before = torch.get_num_threads()
     with limited_threads(before + 1):
