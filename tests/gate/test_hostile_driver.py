@@ -24,6 +24,8 @@ TASKS = sorted(
     name for name, task in installed_tasks().items() if task.one.__module__.startswith("solera.")
 )
 NAMED = [name for name in POLICIES if name not in ("trusted", "upload", "vertical")]
+CUTS = [18, 19, 21, ROWS - 2]
+"""After which row of the first column models cut: some of them differ in one row or two."""
 ASKED = {"asks": 0, "answers": 0}
 
 
@@ -70,12 +72,14 @@ def steps_of(schema: Schema, X: Any, rng: Any) -> list[Any]:
 def models_of(X: Any, y: Any, schema: Schema) -> list[Any]:
     """Models to send, with states that single out rows where that can be declared."""
     fed = so.simulate(X, y, clients=1, schema=schema)
-    linear = so.FedLinear(rounds=1, lr=0.01).fit(fed)
-    sharp = so.FedLinear(rounds=1, lr=0.01).fit(fed)
-    sharp.coef_ = np.zeros_like(sharp.coef_)
-    sharp.coef_[0, 0] = 1e7
-    sharp.intercept_ = np.full_like(sharp.intercept_, -1e7 * np.sort(X[:, 0])[-2] - 1.0)
-    return [linear, sharp]
+    models = [so.FedLinear(rounds=1, lr=0.01).fit(fed) for _ in range(1 + len(CUTS))]
+    values = np.sort(X[:, 0])
+    for sharp, cut in zip(models[1:], CUTS, strict=True):
+        sharp.coef_ = np.zeros_like(sharp.coef_)
+        sharp.coef_[0, 0] = 1e7
+        sharp.intercept_ = np.zeros_like(sharp.intercept_)
+        sharp.intercept_[0] = -1e7 * values[cut : cut + 2].mean()
+    return models
 
 
 @pytest.mark.parametrize("target", ["classes", "labels", "numbers"])

@@ -289,6 +289,7 @@ def hostile_to_persons() -> Hostile:
         of_persons(rows[persons != p], y[persons != p], persons[persons != p], schema)
         for p in np.unique(persons)
     ]
+    hostile.twice = list  # all that rests on few persons is told
     asks_at_nodes(hostile, rows[::2], 1, asks=4)
     return hostile
 

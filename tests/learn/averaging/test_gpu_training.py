@@ -34,7 +34,7 @@ NETWORKS = {
     "batch normalisation": nn.complex_cnn((9, 8, 1), 5),
     "pooling and dropout": nn.conv_net((8, 8, 3), 5, channels=(3, 4), dense=8, dropout=0.2),
 }
-UNEVEN, EVEN = np.array([7, 3, 6, 1]), np.array([6, 6, 6])
+UNEVEN, EVEN, ONE = np.array([7, 3, 6, 1]), np.array([6, 6, 6]), np.array([6])
 
 
 def as_on_gpu(monkeypatch):
@@ -151,7 +151,7 @@ def trained(model, sizes, config, dtype="float64", seed=0, start=True):
     return weights.numpy(), losses
 
 
-@pytest.mark.parametrize("sizes", [UNEVEN, EVEN], ids=["uneven", "even"])
+@pytest.mark.parametrize("sizes", [UNEVEN, EVEN, ONE], ids=["uneven", "even", "one client"])
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_channels_last_trains_as_channels_first(network, sizes, monkeypatch):
     config = TrainingConfig("softmax", 0.05, batch_size=4, momentum=0.5, epochs=2)

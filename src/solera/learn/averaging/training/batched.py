@@ -75,12 +75,12 @@ def train_batched(
     batch_bytes = batches.batch * rows.row_bytes
     size = tile_size(architecture, weights.device.type, weights.element_size(), batch_bytes)
     at_once = max(1, _GATHERED[weights.device.type] // (min(size, clients) * batch_bytes))
-    alike = start is not None and not rows.sparse and (batches.counts == batches.counts[0]).all()
-    if alike and is_plain(architecture, config, correction, weights.device):
+    counts, plain = batches.alike, is_plain(architecture, config, correction, weights.device)
+    if counts is not None and plain and start is not None and not rows.sparse:
         network = BatchedDense(architecture, weights.data, config)
         train_alike = alike_tiles(network, start, losses, rows, batches, at_once)
-        in_threads(train_alike, tiles(batches, size))
-        return losses.numpy() / batches.counts.sum(axis=1), batches.steps
+        in_threads(train_alike, even_slices(clients, size))
+        return losses.numpy() / sum(counts), np.full(clients, len(counts))
 
     def train(tile: tuple[IntArray, Any]) -> None:
         who, chosen = tile
@@ -121,22 +121,18 @@ def train_batched(
 
 def alike_tiles(
     network: BatchedDense, start: Any, losses: Any, rows: ClientRows, batches: Batches, at_once: int
-) -> Callable[[tuple[IntArray, Any]], None]:
+) -> Callable[[slice], None]:
     """A function that trains a tile in one call, where all clients take the same steps.
 
     They begin at ``start`` and become the difference to it; ``network`` holds all of them.
     """
-    places, own = rows.places(np.arange(len(batches.index)), batches.index)
-    counts, batch, layers, config = (
-        batches.counts[0].tolist(),
-        batches.batch,
-        network.layers,
-        network.config,
-    )
+    places, own = rows.places(slice(None), batches.index)
+    counts, batch, config = batches.alike, batches.batch, network.config
+    assert counts is not None
+    gathered = min(at_once, len(counts)) * batch
+    layers = network.layers
 
-    def train(tile: tuple[IntArray, Any]) -> None:
-        _, chosen = tile
-        clients = chosen.stop - chosen.start
+    def train(tile: slice) -> None:
         network.pieces.train_tile_scripted(
             network.weights,
             start,
@@ -145,15 +141,15 @@ def alike_tiles(
             rows.targets,
             places,
             own,
-            rows.buffer(clients * min(at_once, len(counts)) * batch),
+            rows.buffer((tile.stop - tile.start) * gathered),
             layers,
             config.loss,
             counts,
             batch,
             config.lr,
             at_once,
-            chosen.start,
-            chosen.stop,
+            tile.start,
+            tile.stop,
         )
 
     return train
@@ -191,11 +187,17 @@ def tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:
     Those with the most steps come first. Tiles have at most ``size`` clients, all about as many.
     """
     order = np.argsort(-batches.steps, kind="stable")
-    size = -(-len(order) // -(-len(order) // size))
     in_order = bool((np.diff(order) > 0).all())
-    for first in range(0, len(order), size):
-        who = order[first : first + size]
-        yield who, slice(first, first + len(who)) if in_order else who
+    for tile in even_slices(len(order), size):
+        who = order[tile]
+        yield who, tile if in_order else who
+
+
+def even_slices(clients: int, size: int) -> Iterator[slice]:
+    """At most ``size`` clients each, all about as many."""
+    even = -(-clients // -(-clients // size))
+    for first in range(0, clients, even):
+        yield slice(first, min(first + even, clients))
 
 
 def train_tile(

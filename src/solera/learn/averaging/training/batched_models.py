@@ -270,7 +270,8 @@ class BatchedLayers(BatchedModel):
         self._short: Tensors = {}
         if self.fused and is_gpu(self.weights.device):
             views = self.architecture.training_layout.views(self.weights)
-            self._held = {name: view.contiguous() for name, view in views.items()}
+            own = torch().contiguous_format  # of one client a view is whole, and shares its memory
+            self._held = {name: view.clone(memory_format=own) for name, view in views.items()}
             if self.config.precision == "bfloat16":
                 short = _short_names(self.architecture)
                 self._short = {name: self._held[name].bfloat16() for name in short}

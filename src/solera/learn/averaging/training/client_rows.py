@@ -62,7 +62,7 @@ class ClientRows:
         target = self.targets.index_select(0, own.to(self.device))
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
 
-    def places(self, who: IntArray, index: IntArray) -> tuple[Any, Any]:
+    def places(self, who: Any, index: IntArray) -> tuple[Any, Any]:
         """Where in X, and where in the targets, rows of clients at positions ``who`` lie."""
         firsts = self.starts[who], self.first_target[who]
         in_X, in_targets = (torch().from_numpy(first[:, None] + index) for first in firsts)

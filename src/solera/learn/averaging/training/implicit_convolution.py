@@ -24,9 +24,6 @@ Tiles were chosen on an H200 among a dozen for each layer of ComplexCNN; the few
 about as long as the best of every layer, and fit the shared memory of smaller cards.
 """
 
-_TENSOR_CORES = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
-"""Whether the card has those of Ampere or later, for TF32 and bfloat16."""
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _products(  # type: ignore[no-untyped-def]
@@ -114,13 +111,23 @@ def _gradients(  # type: ignore[no-untyped-def]
     tl.store(at, products.to(gradient.dtype.element_ty))
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _tensor_cores() -> bool:
+    """Whether the card has those of Ampere or later, for TF32 and bfloat16.
+
+    Not asked before a tensor is on the card: what asks wakes it, and no fork could use it then.
+    """
+    return bool(torch.cuda.get_device_capability() >= (8, 0))
+
+
 def suits(x: Any, weight: Any) -> bool:
     """Whether the kernels can convolve these images with weights (clients, out, in, k, k)."""
     outputs, inputs = weight.shape[1:3]
     places = x.shape[1] * (x.shape[2] + weight.shape[3]) * (x.shape[3] + weight.shape[3])
     return bool(
-        _TENSOR_CORES
-        and x.is_cuda
+        x.is_cuda
+        and _tensor_cores()
+        and x.dtype != torch.float64
         and inputs % CHANNELS == outputs % CHANNELS == 0
         and places * max(inputs, outputs) < 1 << 31
         and len(x) < 1 << 16
