@@ -244,10 +244,10 @@ def beside(folder: Path, cell: trees.Cell, draw: int) -> str:
     ours = tree_rules.predicted(rules, clients.X[rows])
     with contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(tempfile.mkdtemp()):
         theirs, count = merge(clients, [grown[i] for i in kept], kept, rows)
-    same = float(np.mean(theirs == ours[len(ours) - len(theirs) :]))
+    same = 100 * float(np.mean(theirs == ours[len(ours) - len(theirs) :]))
     return (
         f"{cell.name}, draw {draw}: {len(kept)} trees, rules {count} and {len(rules)}, "
-        f"{100 * same:.2f} % of {len(theirs)} predictions alike, of {len(np.unique(theirs))} classes"
+        f"{same:.2f} % of {len(theirs)} predictions alike, of {len(np.unique(theirs))} classes"
     )
 
 

@@ -66,11 +66,11 @@ ERRATA = (
     "half as many levels as columns, the code five; how it cuts numbers into categories is in the "
     "code alone, where it leaves out capital gains and losses of Adult.",
     "Equation 2.1 has the sign of the entropy reversed.",
-    "Where no branch fits, its ID3 answers with the position of the class among its client's. Rules "
-    "set aside in a merge keep another tree's conditions, which often leaves a single leaf of the "
-    "fused tree (Adult, IID, 50 clients: 19 of 20 draws).",
+    "Where no branch fits, its ID3 answers with the position of the class among its client's "
+    "classes. Rules set aside in a merge keep another tree's conditions, which often leaves the "
+    "fused tree a single leaf (Adult, IID, 50 clients: 19 of 20 draws).",
     "Adult, ID3, IID, 10 clients: 88.18 and 89.97 cannot stand beside macro-F1 of 72.39 and 72.48, "
-    "which go with 84.8 or less; Nursery, CART, IID, 50 clients has the local figures in both rows.",
+    "which go with 84.8 or less; Nursery, CART, IID, 50 clients has the same figures in both rows.",
     "The defaults of FederatedTree were chosen on some of these cells with seed 0 (see "
     "benchmarks/RESULTS.md), which favours ours.",
 )
