@@ -277,8 +277,24 @@ def test_absent_and_offline_says_which_file_to_put_where(nowhere, name):
 
 
 def test_a_file_of_labels_without_its_arrays_says_which(nowhere):
-    np.savez(nowhere / "data/HumanPseAAC.npz", X=np.zeros((4, 440)), Y=np.zeros((4, 14)))
-    with pytest.raises(DataError, match=r"HumanPseAAC\.npz cannot be read: it has no 'format'"):
+    np.savez(nowhere / "data/scene.npz", X=np.zeros((4, 294)), Y=np.zeros((4, 6)))
+    with pytest.raises(DataError, match=r"scene\.npz cannot be read: it has no 'format'"):
+        datasets.scene()
+
+
+def test_labels_are_the_columns_of_0_and_1_of_an_arff_file(nowhere):
+    """As Meka writes them, labels first."""
+    labels = [f"@attribute L{j} {{0,1}}" for j in range(14)]
+    numbers = [f"@attribute A{j} numeric" for j in range(440)]
+    rows = [",".join([*(str(int(j == i)) for j in range(14)), *[f"{i}.5"] * 440]) for i in range(8)]
+    text = ["@relation human", *labels, *numbers, "@data", *rows]
+    (nowhere / "data/HumanPseAAC.arff").write_text("\n".join(text))
+    dataset = datasets.human_pseaac(test=0.0)
+    assert dataset.X[:, 7].tolist() == [i + 0.5 for i in range(8)]
+    assert dataset.y.tolist() == np.eye(8, 14, dtype=int).tolist()
+    assert dataset.class_names[3] == "L3"
+    (nowhere / "data/HumanPseAAC.arff").write_text("\n".join([*text[:5], "@data", "1,0,0,0"]))
+    with pytest.raises(DataError, match=r"HumanPseAAC\.arff"):
         datasets.human_pseaac()
 
 

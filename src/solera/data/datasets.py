@@ -348,7 +348,7 @@ def yahoo_education_brfs500(*, dense: bool = False, test: float = 0.25, seed: in
 def mediamill(*, test: float = 0.25, seed: int = 0) -> Dataset:
     """Concepts in video frames: 43,907 rows, 120 features, 101 labels.
 
-    Snoek et al. (2006), MULAN; read from ``mediamill.npz``, for which there is no download.
+    Snoek et al. (2006); read from ``mediamill.arff`` as Mulan has it. There is no download.
     """
     return multilabel_sets.load("mediamill", test, seed)
 
@@ -356,6 +356,6 @@ def mediamill(*, test: float = 0.25, seed: int = 0) -> Dataset:
 def human_pseaac(*, test: float = 0.25, seed: int = 0) -> Dataset:
     """Places of human proteins in the cell: 3,106 rows, 440 features, 14 labels.
 
-    Xu et al. (2016), KDIS; read from ``HumanPseAAC.npz``, for which there is no download.
+    Xu et al. (2016); read from ``HumanPseAAC.arff`` as KDIS publishes it. There is no download.
     """
     return multilabel_sets.load("human_pseaac", test, seed)

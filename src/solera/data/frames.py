@@ -194,7 +194,8 @@ def encode_target(y: Any, schema: Schema) -> NDArray[Any]:
         raise DataError(
             f"y holds {values.flat[0].item()!r}, the classes are "
             f"{_listed(repr(c) for c in schema.classes.tolist())}",
-            hint="train on the same y: so.simulate(frame, target=…) keeps the names of classes",
+            hint="so.simulate(dataset) and so.simulate(frame, target=…) keep the names of classes; "
+            "dataset.with_class_names() has y and y_test with them",
         )
     return values
 

@@ -1,6 +1,7 @@
 """Multi-label sets in ``<file>.npz``: ``Y``, ``feature_names``, ``label_names``, ``format``.
 
-``format`` is "dense" (``X``) or "csr" (``X_data``, ``X_indices``, ``X_indptr``, ``X_shape``).
+``format`` is "dense" (``X``) or "csr" (``X_data``, ``X_indices``, ``X_indptr``, ``X_shape``). Sets
+that are at hand in no other form are read from the ARFF file that their publishers have.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def load(
     info = MULTILABEL[name]
     path, source = locate(info, store)
     with reading(path):
-        stored = arrays(path)
+        stored = _arff(path) if path.suffix == ".arff" else arrays(path)
         X, y = _matrix(stored), stored["Y"].astype(np.uint8)
         if X.shape != (len(y), info.features) or y.shape[1] != info.outputs:
             raise DataError(
@@ -39,6 +40,22 @@ def load(
     X, y = (X if not dense or isinstance(X, np.ndarray) else X.toarray())[:rows], y[:rows]
     marked = held_out(info.name, y, "labels", test, seed)
     return divided(info, X, y, marked, features, source=source, class_names=class_names)
+
+
+def _arff(path: Path) -> dict[str, NDArray[Any]]:
+    """A dense set in the format of Mulan and Meka: columns of {0,1} are the labels."""
+    from scipy.io import arff
+
+    rows, about = arff.loadarff(path)
+    labels = [name for name in about.names() if about[name][0] == "nominal"]
+    features = [name for name in about.names() if name not in labels]
+    return {
+        "format": np.array("dense"),
+        "X": np.column_stack([rows[name] for name in features]),
+        "Y": np.column_stack([rows[name].astype(np.int64) for name in labels]),
+        "feature_names": np.array(features),
+        "label_names": np.array(labels),
+    }
 
 
 def _matrix(stored: dict[str, NDArray[Any]]) -> Any:
