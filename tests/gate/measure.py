@@ -34,8 +34,8 @@ What is compared with what, and why:
   none of few rows: where there are as many unknown ones on both sides, a number is not measured.
 - An earlier number that is sent again was measured when it left first, with all its differences.
 - What stands for a withheld number does not depend on rows, or is measured by itself; subtracted
-  from another number it gives that number. So does an earlier number that no row changes but by
-  turning the decision.
+  from another number it gives that number. So does a number that no row changes but by turning the
+  decision.
 - Changes below the rounding of sums (:data:`ROUNDING`) are none: nobody could tell them from the
   order in which rows are added. Where the largest is above it, but at most ten times, all are
   kept: the others would be none for being just below.
@@ -141,7 +141,7 @@ class Changes:
     columns: Any
     """Numbers are subtracted from those with the same: 0 for counts, the last axis for sums."""
     alone: Any
-    """Marks what stands for a withheld number, which is not subtracted from others."""
+    """Marks what stands for a withheld number or is constant, and is not subtracted from others."""
 
 
 class Hostile:
@@ -304,7 +304,7 @@ def _changes(
     if np.array_equal(value, np.rint(value)):
         columns = np.zeros_like(places)
     unchanged = (np.nan_to_num(changes) == 0).all(axis=0)
-    alone = (mark > SENT) & ((mark != EARLIER) | unchanged)
+    alone = unchanged | ((mark > SENT) & (mark != EARLIER))
     return Changes(value, changes, as_told, where, places, columns, alone)
 
 

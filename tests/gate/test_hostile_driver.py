@@ -73,7 +73,7 @@ def rows_of(target: str, seed: int = 0) -> tuple[Any, Any, Schema]:
 
 def steps_of(name: str, schema: Schema, X: Any, rng: Any) -> list[Any]:
     """No preparation, a scaler with a state of the driver's choice, or some columns alone."""
-    if rng.random() < (0.8 if name in EXACT else 0.1):
+    if name in EXACT and rng.random() < 0.8:
         select = so.learn.FedSelect(sorted(rng.choice(EVEN, rng.integers(1, 3), replace=False)))
         return [select.fit(so.simulate(X, X[:, 0], clients=1, schema=schema))]
     if rng.random() < 0.6:

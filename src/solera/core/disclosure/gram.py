@@ -126,6 +126,10 @@ class Gram(Release):
             grams = (R.swapaxes(-1, -2) @ R)[..., upper[0], upper[1]]
             leaving.put("shape", {"grams": grams})
         sent = {entry: leaving.get(entry) for entry in ("moments", "squares", "shape.grams")}
+        if not all(np.isfinite(values).all() for values in sent.values()):
+            raise leaving.refuse(
+                "some of the sums are not finite, which a single row can make them"
+            )
         leaves: dict[str, list[FloatArray]] = {entry: [] for entry in sent}
         became: dict[str, list[IntArray]] = {entry: [] for entry in sent}
         new = rows = 0
