@@ -139,7 +139,8 @@ def effective_of(right: Array, left: Left, persons: Persons) -> FloatArray:
 def _rows(absolute: FloatArray, squares: FloatArray) -> FloatArray:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         n = absolute**2 / squares
-    return np.where(squares == 0, np.inf, np.nan_to_num(n, nan=0.0, posinf=0.0))
+    rows: FloatArray = np.where(squares == 0, np.inf, np.nan_to_num(n, nan=0.0, posinf=0.0))
+    return rows
 
 
 def effective_beyond_mean(right: Array, left: Left, persons: Persons, enough: float) -> FloatArray:
