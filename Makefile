@@ -7,7 +7,8 @@ LOCK ?= requirements-dev.lock
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	$(if $(LOCK),-c $(LOCK))
 SET_UP := pyproject.toml constraints.txt $(LOCK)
-PYTEST := pytest -n 2 --dist worksteal --durations=40 --show-capture=no
+# One more than the two cores that CI has: many tests wait for a process, a disk or a clock.
+PYTEST := pytest -n 3 --dist worksteal --durations=40 --show-capture=no
 
 # Data sets that are not bundled, where the folder is there (see docs/how-to/partition-data.md).
 ifndef SOLERA_DATA

@@ -2,7 +2,8 @@
 
 A part is one run of a study: a method on a set with a seed, a cell, a repeat with a noise
 multiplier, or a whole short study. Its result is a file of the folder; what is there is not
-computed again, so that a run which was stopped, or ran on another machine, goes on.
+computed again, so that a run which was stopped, or ran on another machine, goes on. Files are JSON:
+scores by metric and part of the test for ``multilabel``, rows as in the study for the others.
 
     python full_sizes.py work FOLDER --gpu 6 --labels 6 --trees 4 --seconds 560
     python full_sizes.py left FOLDER
@@ -11,8 +12,8 @@ computed again, so that a run which was stopped, or ran on another machine, goes
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -46,17 +47,13 @@ class Part(NamedTuple):
     def name(self) -> str:
         return "-".join(str(word) for word in (self.study, *self.key)).replace(" ", "_")
 
-    def stored(self, folder: Path) -> Any:
-        """The result, or None."""
-        path = folder / f"{self.name}.pickle"
-        if not path.exists():
-            return None
-        return pickle.loads(path.read_bytes())  # noqa: S301  (written by this program)
+    def file(self, folder: Path) -> Path:
+        return folder / f"{self.name}.json"
 
     def store(self, folder: Path, result: Any) -> None:
         draft = folder / f"{self.name}.{os.getpid()}"
-        draft.write_bytes(pickle.dumps(result))
-        draft.replace(folder / f"{self.name}.pickle")
+        draft.write_text(json.dumps(result))
+        draft.replace(self.file(folder))
 
     def claimed(self, folder: Path) -> bool:
         """Whether this process is the first to want the part."""
@@ -119,11 +116,14 @@ def compute(part: Part, folder: Path) -> Any:
         data, seed, method = part.key
         stopped = 0
         if method.startswith(multilabel.ALONE) and "improved" not in method:
-            before = Part("multilabel", (data, seed, "samples_labels")).stored(folder)
-            if before is None:
+            before = Part("multilabel", (data, seed, "samples_labels")).file(folder)
+            if not before.exists():
                 return None
-            _, stopped = before
-        return multilabel.one_method(multilabel.SETS[data], seed, method, ROUNDS, stopped)
+            stopped = json.loads(before.read_text())["rounds"]
+        scores, took = multilabel.one_method(multilabel.SETS[data], seed, method, ROUNDS, stopped)
+        return {f"{metric}, {test}": score for (_, metric, test), score in scores.items()} | {
+            "rounds": took
+        }
     if part.study == "selection-performance":
         name, *rest = part.key
         (setting,) = [each for each in selection_performance.SETTINGS if each.name == name]
@@ -175,9 +175,7 @@ def serve(folder: Path, lane: str, until: float) -> None:
         for part in wanted:
             if time.time() > until:
                 return
-            if (folder / f"{part.name}.pickle").exists():
-                continue
-            if not part.claimed(folder):
+            if part.file(folder).exists() or not part.claimed(folder):
                 continue
             began, used = time.time(), time.process_time()
             try:
@@ -226,7 +224,7 @@ def work(folder: Path, lanes: list[str], seconds: float) -> None:
 def left(folder: Path) -> None:
     """How many parts of every study are there."""
     for study, parts in everything().items():
-        done = sum((folder / f"{part.name}.pickle").exists() for part in parts)
+        done = sum(part.file(folder).exists() for part in parts)
         print(f"{study}: {done} of {len(parts)} parts")
 
 

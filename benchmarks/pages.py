@@ -100,7 +100,8 @@ def answer_to(coordinator: Any, seq: int, client: int, frame: bytes) -> None:
         status="ok", digest=coordinator.blobs.put(frame), size=len(frame), frame=None,
         reason="", signature="00" * 64,
     )  # fmt: skip
-    coordinator.store.add_reply("long", seq, "cardio", client, reply, time.time())
+    delivered = ("long", seq, "cardio", client, reply, time.time())
+    assert coordinator.store.add_replies([delivered]) == [True]
 
 
 def serving(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -35,6 +36,14 @@ if "TMPDIR" not in os.environ and (memory := _in_memory()) is not None:
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+gc.disable()  # until all is collected: most of what is imported for the tests stays to the end
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
 
 # The same examples in every run, and no judgement of how busy the machine is.
 settings.register_profile(

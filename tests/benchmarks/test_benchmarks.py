@@ -42,6 +42,7 @@ SHOWS = {
     "selection": r"largest difference of a value \d",
     "ray": r"W2: .* ray \d.*×",
     "simulation": r"W3: (.*\n)*loop +\d",
+    "tree_protocols": r"program: \d of 4 inside|not at hand",
     "trees": r"FedHistGBDT, .*ratio \d",
     "vertical": r"solera, processes +\d",
 }

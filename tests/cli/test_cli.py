@@ -137,6 +137,10 @@ def test_tasks() -> None:
     assert allowed["trees.histograms"] == allowed["averaging.train"] == "training + noise"
     assert allowed["trees.forest"] == "trusted"
     assert allowed["psi.begin"] == "vertical"
+    many = solera_("tasks", "trees.histograms").stdout
+    assert "lets out  loss, exponent, tree0 … tree999: " in many
+    assert "instead   counts (FederatedTree(by_counts=True), FedID3)" in many
+    assert "instead" not in one
     assert "did you mean 'linear.train'?" in solera_("tasks", "linear.trian", code=1).stderr
 
 

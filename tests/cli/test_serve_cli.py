@@ -283,8 +283,15 @@ def test_policy_for_a_job_and_check_against_one() -> None:
     told = CliRunner().invoke(app, ["policy", "check", "needed.toml", "job.toml"])
     lines = told.stdout.splitlines()
     undeclared = [line for line in lines if "does not declare what leaves" in line]
-    assert undeclared or lines == ["needed.toml allows all that job job asks"]
+    assert undeclared or lines == ["needed.toml allows all that job 'job' asks"]
     assert "linear.train" not in "".join(lines)
+    Path("tree.toml").write_text(f'{job.partition("[")[0]}[learner]\nkind = "FederatedTree"\n')
+    needed = solera_("policy", "for", "tree.toml").stdout
+    assert "# THE DRIVER CAN READ ROWS under this policy" in needed
+    assert "in its place, counts (FederatedTree(by_counts=True)" in needed
+    Path("policy.toml").write_text('policy = "training"\n')
+    lacks = solera_("policy", "check", "policy.toml", "tree.toml", code=1).stdout
+    assert 'needs policy = "trusted"; in its place, counts (FederatedTree(by_counts=True)' in lacks
     Path("job.toml").write_text(job.replace("lr", "lt"))
     assert "job.toml:6" in complaint("policy", "for", "job.toml")
 
@@ -300,7 +307,13 @@ def test_explain() -> None:
     assert "What remains possible without noise" in training
     assert "CAN READ ROWS" not in training
     assert "ROWS LEAVE" not in training
-    assert "THE DRIVER CAN READ ROWS" in explain('policy = "trusted"')
+    assert "FederatedTree(by_counts=True), whose thresholds are on an agreed grid" in training
+    assert 'they need policy = "trusted"' in training
+    trusted = explain('policy = "trusted"')
+    assert "THE DRIVER CAN READ ROWS" in trusted
+    assert "numbers as they are" in trusted
+    assert "do not leave" not in trusted
+    assert "at least 5 rows" not in trusted
     assert "ROWS LEAVE" in explain('policy = "vertical"')
     assert "LETS SINGLE ROWS OUT" in explain('policy = "statistics"\n[output]\nmin_count = 1\n')
     assert "persons are counted" in explain('policy = "statistics"\n[data]\nunit = "id"\n')
@@ -325,9 +338,19 @@ def test_a_dry_run_says_what_tasks_would_see_and_sends_nothing() -> None:
         assert f"\n{name}" in said
     training, trusted = (line for line in said.splitlines() if line.startswith("tr"))
     assert "trees.{count,judge,receive}" in training
+    assert training.startswith("training   as statistics, and also")
+    assert trusted.startswith("trusted    as training, and also")
     assert "trees.{boost_target," in trusted
+    assert "\nupload     as vertical; ROWS LEAVE" in said
     assert "THE DRIVER CAN READ ROWS" in said
     assert not Path("agent").exists()
+    lines = [f"{20 + i},{i},{i // 4},{i % 2}" for i in range(36)]  # four visits of each of nine
+    Path("rows.csv").write_text("\n".join(["age,bmi,person,ill", *lines]))
+    Path("policy.toml").write_text('policy = "training"\n[data]\nunit = "person"\n')
+    said = solera_(*join, "--target", "ill", "--dry-run").stdout
+    assert "rows      36 (36 to train), of 9 persons" in said
+    assert "0 (18 rows of 9 persons), 1 (18 rows of 9 persons)" in said
+    assert "fewer persons than min_rows = 10: nothing about them leaves" in said
 
 
 def test_approve() -> None:

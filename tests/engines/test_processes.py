@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import solera as so
+from solera.engines import processes
 from solera.engines.processes import ProcessEngine
 
 X = np.arange(400.0).reshape(200, 2)
@@ -107,15 +108,23 @@ def test_large_payloads_travel_through_shared_memory():
             assert np.array_equal(total, 20 * x + sum(range(20)))
 
 
-def test_spawned_workers_give_the_same():
+def test_spawned_workers_give_the_same_and_know_what_was_registered():
     data = so.data.FederatedData(X, np.arange(200) % 2, np.arange(0, 201, 20))
     engine = ProcessEngine(data, workers=1, start="spawn")
     with so.Federation(engine, seed=3) as fed:
         spawned = so.FedLinear(rounds=2, lr=1e-6).fit(fed)
+        assert [r["rows"] for r in fed.ask("test.rows-and-pid", to=[0, 7])] == [20, 20]
     here = so.FedLinear(rounds=2, lr=1e-6).fit(
         so.Federation(ProcessEngine(data, workers=1), seed=3)
     )
     assert np.array_equal(spawned.coef_, here.coef_)
+
+
+def test_workers_are_not_forked_beside_a_gpu(monkeypatch):
+    torch = pytest.importorskip("torch")
+    assert processes._way() == ("fork" if hasattr(os, "fork") else "spawn")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert processes._way() == "spawn"
 
 
 def test_at_least_one_worker():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
+from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 import pytest
@@ -15,8 +17,11 @@ import solera as so
 from solera.core.component import describe_fitted
 from solera.core.payload import encode
 from solera.core.task import _tasks
+from solera.engines import frames
 
 ray = pytest.importorskip("ray")
+
+from solera.engines.ray import _room  # noqa: E402
 
 X = np.arange(400.0).reshape(200, 2)
 
@@ -112,6 +117,81 @@ def test_a_block_that_kills_every_worker_fails_alone(fed):
     assert len(replies.failures) <= 13
     assert all("died 3 times" in f.reason for f in replies.failures)
     assert fed.ask("test.ray-dies", {"victim": -1}).fold(so.aggregations.Sum())["rows"] == 200
+
+
+@so.task("test.ray-long")
+def long(client, ask):
+    return {"sums": np.full(30_000, client.id + ask["shift"][0])}
+
+
+def test_answers_lie_in_shared_memory_where_workers_can_open_it(fed, monkeypatch):
+    """And come through Ray where not; either way the same."""
+    engine = fed.engine
+    totals = []
+
+    def ask(shift):
+        asked = fed.ask("test.ray-long", {"shift": np.full(30_000, shift)})
+        return asked.fold(so.aggregations.Sum())["sums"].tolist()
+
+    def rooms():
+        return [room for worker in engine._actors for room in worker.rooms]
+
+    totals += [ask(1.0), ask(1.0)]  # the first finds out how much room is needed
+    assert all(worker.near for worker in engine._actors)
+    largest = max(rooms(), key=lambda room: room.size)
+    assert largest.size > 200_000
+    frame = bytes(largest.memory.buf)
+    totals.append(ask(2.0))
+    assert bytes(largest.memory.buf) != frame
+    names = [room.name for room in rooms()]
+    with monkeypatch.context() as patch:
+        patch.setattr(frames, "_allocate", unseen)
+        engine._asks.close(remove=True)
+        for worker in engine._actors:  # as new workers of another machine are
+            worker.close()
+            worker.near = False
+            worker.rooms += [_room() for _ in range(2)]
+        totals.append(ask(1.0))
+        assert not any(worker.near for worker in engine._actors)
+        assert not rooms()
+        totals.append(ask(2.0))
+    assert totals[0] == totals[1] == totals[3] == [5050.0] * 30_000
+    assert totals[2] == totals[4] == [5150.0] * 30_000
+    for name in names:
+        with pytest.raises(FileNotFoundError):
+            SharedMemory(name)
+    for worker in engine._actors:
+        worker.rooms += [_room() for _ in range(2)]
+    assert ask(1.0) == totals[0]
+    assert all(worker.near for worker in engine._actors)
+
+
+def unseen(size):
+    """Shared memory that no other process can open."""
+    memory = SharedMemory(create=True, size=size)
+    memory.unlink()
+    return memory
+
+
+GUEST = """
+import sys
+from solera.engines.frames import Frames
+frames = Frames(guest=True)
+frames.attach(sys.argv[1])
+frames.fill([b"answer"])
+"""
+
+
+def test_memory_stays_when_a_guest_ends():
+    """Python's tracker of shared memory would remove it with the process that opened it last."""
+    room = _room()
+    try:
+        command = [sys.executable, "-c", GUEST, room.name]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert told.stderr == ""  # read to its end: the guest's tracker has ended, too
+        assert frames.Frames().read([room.name, 6, 1]) == b"answer"
+    finally:
+        room.close(remove=True)
 
 
 def test_same_bytes_as_processes(cluster):

@@ -14,13 +14,24 @@ What is compared with what, and why:
   number that the gate calls *an earlier one*, unless the same number left before or leaves beside
   it under that name.
 - A number sent as it is, is compared with what the client without row i would send *without a
-  gate*, where that one withholds it. A sum just above the limit falls below it with some of its
-  rows, and those may be few: its change would be the whole sum for these, and the measure would
-  tell of the decision, not of the number. For the same reason a withheld number is compared with
-  withheld ones only. Where the gate merges cells (``Gate.merged``), that is what it would send had
-  nothing left before. That a decision itself can rest on few rows stays possible, and
-  docs/explanation/gate.md says so. A decision that :data:`DECIDED` or more rows turn is none of
-  few rows, and such a number is not measured.
+  gate*, where that one withholds it or refuses. A sum just above the limit falls below it with some
+  of its rows, and those may be few: its change would be the whole sum for these, and the measure
+  would tell of the decision, not of the number. For the same reason a withheld number is compared
+  with withheld ones only. Where the gate merges cells (``Gate.merged``), that is what it would send
+  had nothing left before. That a decision itself can rest on few rows stays possible, and
+  docs/explanation/gate.md says so.
+- A row that turns a decision is *unknown* in a number that the gate changed, and in differences
+  with it; a number that is sent as it is knows all rows. Left out altogether, unknown rows can make
+  others look alone that are not. So two things are looked at before such a number is said to rest
+  on few rows. An unknown row counts with what it changes of the number *as told* where that is like
+  the largest change of a known one (:data:`ALIKE`): who sees it cannot tell the two rows apart. By
+  a smaller or larger change they could, and it counts for nothing. And the same asks are put to one
+  client for each row that has it *twice*. A sum or a mean changes with a row once more as it does
+  with the row once less; a decision is turned on one side of its limit only: five rows are one too
+  few without one of them, not with one more. The number is believed to rest on ``min_count`` rows
+  only if so many are seen to change it. One that no row changes by being there twice, such as a
+  largest value, is told by the rows left out. A decision that :data:`DECIDED` or more rows turn is
+  none of few rows: where there are as many unknown ones on both sides, a number is not measured.
 - An earlier number that is sent again was measured when it left first, with all its differences.
 - What stands for a withheld number does not depend on rows, or is measured by itself; subtracted
   from another number it gives that number. So does an earlier number that no row changes but by
@@ -35,8 +46,9 @@ What is compared with what, and why:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +65,8 @@ from solera.data.partition import IID
 REFUSED = "refused"
 DECIDED = 8
 """Rows that turn a decision of the gate: with so many it rests on more than ``min_count``."""
+ALIKE = 2.0
+"""Two changes are alike where one is at most so many times the other."""
 ROUNDING = 1e-14
 """Of a number: some ten times what adding up its rows in another order changes."""
 MOST_PARTS = 12
@@ -75,6 +89,8 @@ class Owner:
     data: FederatedData
     limits: ReleaseLimits
     state: dict[str, Any] = field(default_factory=dict)
+    ungated: Any = None
+    """What the task gave last, None where it was not run."""
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.limits)
@@ -82,6 +98,7 @@ class Owner:
     def ask(self, task: str, payload: Any, prepare: Sequence[Any] = (), *, round: int = 0) -> Any:
         """The reply as it leaves, or :data:`REFUSED`."""
         found = find_task(task)
+        self.ungated = None
         rows = self.data.segments(np.array([0]), "train")[0]
         before = dict(self.state)
         try:
@@ -116,6 +133,8 @@ class Changes:
 
     values: Any
     of_rows: Any
+    as_told: Any
+    """The same with what is seen to change where that is unknown."""
     where: list[str]
     """Of which ask each number is, and which one."""
     places: Any
@@ -144,9 +163,13 @@ class Hostile:
             Owner(table(np.delete(X, i, axis=0), np.delete(y, i, axis=0), schema), limits)
             for i in left_out
         ]
+        self.twice: Callable[[], list[Owner]] = lambda: [
+            Owner(table(_with_twice(X, i), _with_twice(y, i), schema), limits) for i in left_out
+        ]
         self.asks = 0
         self.answers: list[dict[str, Changes]] = []
-        self._left: dict[str, set[float]] = {}
+        self._asked: list[tuple[Any, _Told]] = []
+        self._seen_twice: list[dict[str, Changes]] = []
 
     def ask(self, task: str, payload: Any, prepare: Sequence[Any] = ()) -> Any:
         """Ask everybody; the reply of the client with all rows."""
@@ -154,72 +177,22 @@ class Hostile:
         reply = self.whole.ask(task, payload, prepare)
         if isinstance(reply, str):
             return reply
-        here = _Told(reply, self.whole)
-        others = [
-            None if isinstance(other, str) else _Told(other, owner)
-            for owner in self.without
-            for other in (owner.ask(task, payload, prepare),)
-        ]
-        at = f"ask {len(self.answers)}"
-        self.answers.append({name: self._changes(at, name, here, others) for name in here.values})
+        self._asked.append(((task, payload, prepare), _Told(reply, self.whole)))
+        ask_neighbours(self.without, *self._asked[-1], self.answers)
         return reply
-
-    def _changes(self, at: str, name: str, here: _Told, others: Sequence[_Told | None]) -> Changes:
-        """What every row changes of the numbers of a name."""
-        value, mark = here.values[name], here.marks[name]
-        left = self._left.setdefault(name, {0.0, float(len(self.without))})
-        left.update(value[mark != EARLIER].tolist())
-        again = (mark == EARLIER) & np.isin(value, [*left])
-        if name in self.whole.gate.merged:  # perhaps in other parts than before
-            again |= (mark == EARLIER) & np.isin(_whole(value), _whole([*left])).any(axis=0)
-        left.update(value.tolist())
-        changes = np.full((len(others), len(value)), np.nan)
-        for i, other in enumerate(others):
-            if other is None or name not in other.values or other.values[name].shape != value.shape:
-                continue
-            there, told = other.marks[name], other.values[name]
-            plain = other.plain.get(name, np.full(value.shape, np.nan))
-            sent = (there == SENT) | (there == CHANGED)
-            same = np.where(mark == SENT, np.where(sent, told, plain), np.nan)
-            same = np.where((mark == CHANGED) & sent, told, same)
-            same = np.where((mark > SENT) & (there == mark), told, same)
-            changes[i] = value - same
-        again |= (mark == EARLIER) & self._in_other_units(name, changes)
-        changes[:, again] = np.nan
-        where = [f"{at}: {name}[{k}]" for k in range(len(value))]
-        places = np.arange(len(value))
-        columns = places % here.widths[name]
-        if np.array_equal(value, np.rint(value)):
-            columns = np.zeros_like(places)
-        unchanged = (np.nan_to_num(changes) == 0).all(axis=0)
-        alone = (mark > SENT) & ((mark != EARLIER) | unchanged)
-        return Changes(value, changes, where, places, columns, alone)
-
-    def _in_other_units(self, name: str, changes: Any) -> Any:
-        """Which numbers change as the one at their place in an earlier answer, times a factor."""
-        same = np.zeros(changes.shape[1], dtype=bool)
-        for answer in self.answers:
-            before = answer[name].of_rows if name in answer else changes[:, :0]
-            if before.shape != changes.shape:
-                continue
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = changes / before
-            ratio[~np.isfinite(ratio)] = np.nan
-            some = ~np.isnan(ratio).all(axis=0)
-            usual = np.nanmedian(ratio[:, some], axis=0)
-            other = ~np.isclose(changes[:, some], usual * before[:, some], rtol=1e-6, atol=0)
-            same[some] |= other.sum(axis=0) < DECIDED
-        return same
 
     def leak(self, *, same_place: bool = False) -> Leak:
         """The fewest effective rows of any number, or of the difference of two of one name.
 
-        ``same_place``: only differences of two replies, each number less the one at its place.
+        Whole numbers are counts, whatever their names are. ``same_place``: only differences of two
+        replies, each number less the one at its place.
         """
         worst = Leak(np.inf, "")
-        for changes in self._by_name():
+        for names in self._alike(same_place):
+            changes = _of_names(names, self.answers)
+            twice = cache(partial(self._with_rows_twice, names))
             size, where = np.abs(changes.values), changes.where
-            rows = effective(changes.of_rows, size)
+            rows = self._rows(np.asarray, changes, twice, size)
             if rows.min(initial=np.inf) < worst.rows:
                 worst = Leak(float(rows.min()), where[rows.argmin()])
             some = np.flatnonzero(~changes.alone & np.isfinite(changes.of_rows).any(axis=0))
@@ -227,35 +200,150 @@ class Hostile:
                 before = some[:k]
                 alike = changes.places if same_place else changes.columns
                 before = before[alike[before] == alike[a]]
-                apart = changes.of_rows[:, [a]] - changes.of_rows[:, before]
-                rows = effective(apart, np.maximum(size[before], size[a]))
+                rows = self._rows(
+                    lambda of_rows, a=a, before=before: of_rows[:, [a]] - of_rows[:, before],
+                    changes,
+                    twice,
+                    np.maximum(size[before], size[a]),
+                )
                 if rows.min(initial=np.inf) < worst.rows:
                     worst = Leak(float(rows.min()), f"{where[a]} - {where[before[rows.argmin()]]}")
         return worst
 
-    def _by_name(self) -> Iterator[Changes]:
+    def _alike(self, same_place: bool) -> Iterator[list[str]]:
+        """Names of numbers that are subtracted from each other."""
         names = dict.fromkeys(name for answer in self.answers for name in answer)
-        for name in names:
-            found = [answer[name] for answer in self.answers if name in answer]
-            yield Changes(
-                np.concatenate([c.values for c in found]),
-                np.concatenate([c.of_rows for c in found], axis=1),
-                [where for c in found for where in c.where],
-                np.concatenate([c.places for c in found]),
-                np.concatenate([c.columns for c in found]),
-                np.concatenate([c.alone for c in found]),
-            )
+        whole = [name for name in names if self._counts(name) and not same_place]
+        yield from ([name] for name in names if name not in whole)
+        if whole:
+            yield whole
+
+    def _counts(self, name: str) -> bool:
+        found = [answer[name].values for answer in self.answers if name in answer]
+        return all(np.array_equal(values, np.rint(values)) for values in found)
+
+    def _rows(
+        self,
+        taken: Callable[[Any], Any],
+        changes: Changes,
+        twice: Callable[[], Changes],
+        size: Any,
+    ) -> Any:
+        """The effective rows of what is ``taken`` of numbers, infinite if unknown."""
+        rows, unknown = effective(taken(changes.of_rows), taken(changes.as_told), size)
+        few = np.flatnonzero((rows < self.whole.limits.min_count - 1e-6) & (unknown > 0))
+        rows[unknown >= DECIDED] = np.inf
+        if len(few):
+            of_rows, as_told = taken(twice().of_rows)[:, few], taken(twice().as_told)[:, few]
+            more, unknown = effective(of_rows, as_told, size[few])
+            known = (unknown < DECIDED) & np.isfinite(more)
+            before = np.where(np.isfinite(rows[few]), rows[few], 0.0)
+            rows[few] = np.where(known, np.maximum(before, more), rows[few])
+        return rows
+
+    def _with_rows_twice(self, names: list[str]) -> Changes:
+        """What every row changes that is there twice, of numbers of these names."""
+        if len(self._seen_twice) < len(self._asked):
+            owners = self.twice()
+            self._seen_twice = []
+            for asked, here in self._asked:
+                ask_neighbours(owners, asked, here, self._seen_twice)
+        return _of_names(names, self._seen_twice)
+
+
+def ask_neighbours(
+    owners: Sequence[Owner], asked: Any, here: _Told, answers: list[dict[str, Changes]]
+) -> None:
+    """Put an ask to clients whose tables differ in a row each, and add what that changes.
+
+    ``here`` is what the client with all rows told, ``answers`` what changed of earlier ones.
+    """
+    others = [_Told(owner.ask(*asked), owner) for owner in owners]
+    at = f"ask {len(answers)}"
+    answers.append({name: _changes(at, name, here, others, answers) for name in here.values})
+
+
+def _changes(
+    at: str,
+    name: str,
+    here: _Told,
+    others: Sequence[_Told],
+    answers: Sequence[dict[str, Changes]],
+) -> Changes:
+    """What every row changes of the numbers of a name."""
+    value, mark = here.values[name], here.marks[name]
+    left = [0.0, float(len(others)), *value[mark != EARLIER]]
+    left += [number for answer in answers if name in answer for number in answer[name].values]
+    again = (mark == EARLIER) & np.isin(value, left)
+    if name in here.merged:  # perhaps in other parts than before
+        again |= (mark == EARLIER) & np.isin(_whole(value), _whole(left)).any(axis=0)
+    changes = np.full((len(others), len(value)), np.nan)
+    as_told, nothing = changes.copy(), np.full(len(value), np.nan)
+    for i, other in enumerate(others):
+        there, told, plain = (
+            of[name] if name in of and of[name].shape == value.shape else nothing
+            for of in (other.marks, other.values, other.plain)
+        )
+        sent = (there == SENT) | (there == CHANGED)
+        same = np.where(mark == SENT, np.where(sent, told, plain), np.nan)
+        same = np.where((mark == CHANGED) & sent, told, same)
+        same = np.where((mark > SENT) & (there == mark), told, same)
+        changes[i] = value - same
+        as_told[i] = value - np.where(np.isnan(same), told, same)
+    again |= (mark == EARLIER) & _in_other_units(name, changes, answers)
+    changes[:, again] = np.nan
+    where = [f"{at}: {name}[{k}]" for k in range(len(value))]
+    places = np.arange(len(value))
+    columns = places % here.widths[name]
+    if np.array_equal(value, np.rint(value)):
+        columns = np.zeros_like(places)
+    unchanged = (np.nan_to_num(changes) == 0).all(axis=0)
+    alone = (mark > SENT) & ((mark != EARLIER) | unchanged)
+    return Changes(value, changes, as_told, where, places, columns, alone)
+
+
+def _in_other_units(name: str, changes: Any, answers: Sequence[dict[str, Changes]]) -> Any:
+    """Which numbers change as the one at their place in an earlier answer, times a factor."""
+    same = np.zeros(changes.shape[1], dtype=bool)
+    for answer in answers:
+        before = answer[name].of_rows if name in answer else changes[:, :0]
+        if before.shape != changes.shape:
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = changes / before
+        ratio[~np.isfinite(ratio)] = np.nan
+        some = ~np.isnan(ratio).all(axis=0)
+        usual = np.nanmedian(ratio[:, some], axis=0)
+        other = ~np.isclose(changes[:, some], usual * before[:, some], rtol=1e-6, atol=0)
+        same[some] |= other.sum(axis=0) < DECIDED
+    return same
+
+
+def _of_names(names: list[str], answers: Sequence[dict[str, Changes]]) -> Changes:
+    """All numbers of these names."""
+    found = [answer[name] for answer in answers for name in names if name in answer]
+    return Changes(
+        np.concatenate([c.values for c in found]),
+        np.concatenate([c.of_rows for c in found], axis=1),
+        np.concatenate([c.as_told for c in found], axis=1),
+        [where for c in found for where in c.where],
+        np.concatenate([c.places for c in found]),
+        np.concatenate([c.columns for c in found]),
+        np.concatenate([c.alone for c in found]),
+    )
 
 
 class _Told:
     """The numbers of a reply by name, what became of each, and what the task gave."""
 
     def __init__(self, reply: Any, owner: Owner) -> None:
-        arrays = _arrays(reply)
+        refused = isinstance(reply, str)
+        arrays = {} if refused else _arrays(reply)
         self.values = {name: value.reshape(-1) for name, value in arrays.items()}
         self.widths = {n: a.shape[-1] if a.ndim > 1 else max(1, a.size) for n, a in arrays.items()}
         self.plain = _numbers(owner.ungated)
-        for entry, numbers in owner.gate.merged.items():
+        self.merged = {} if refused else owner.gate.merged
+        for entry, numbers in self.merged.items():
             self.plain |= _numbers(numbers, entry)
         became: dict[str, Any] = {}
         for entry, marks in owner.gate.outcome.items():
@@ -269,6 +357,10 @@ class _Told:
         as_given = plain is not None and plain.shape == value.shape
         near = np.isclose(value, plain, rtol=1e-12, atol=0) if as_given else False
         return np.where((became == SENT) & ~np.asarray(near), CHANGED, became)
+
+
+def _with_twice(rows: Any, i: int) -> Any:
+    return np.insert(rows, i, rows[i], axis=0)
 
 
 def _whole(parts: Any) -> Any:
@@ -299,14 +391,21 @@ def _arrays(reply: Any, at: str = "") -> dict[str, Any]:
     return {}
 
 
-def effective(changes: Any, size: Any) -> Any:
-    """The effective rows of every number, infinite where no row changes it or too many decide."""
+def effective(changes: Any, as_told: Any, size: Any) -> tuple[Any, Any]:
+    """The effective rows of every number, and how many are unknown.
+
+    Infinite where no row is known to change it. Unknown ``changes`` are those ``as_told`` where
+    these are like the largest known one.
+    """
     unknown = ~np.isfinite(changes)
     changes = np.where(unknown, 0.0, changes)
     largest = np.abs(changes).max(axis=0, initial=0.0)
     near = (largest > ROUNDING * size) & (largest <= 10 * ROUNDING * size)
     changes[(np.abs(changes) <= ROUNDING * size) & ~near] = 0.0
+    seen = np.abs(np.nan_to_num(as_told))
+    alike = unknown & (seen > 0) & (seen >= largest / ALIKE) & (seen <= largest * ALIKE)
+    changes = np.where(alike, as_told, changes)
     squares = (changes**2).sum(axis=0)
     rows = np.full(squares.shape, np.inf)
-    some = (squares > 0) & (unknown.sum(axis=0) < DECIDED)
-    return np.divide(np.abs(changes).sum(axis=0) ** 2, squares, out=rows, where=some)
+    np.divide(np.abs(changes).sum(axis=0) ** 2, squares, out=rows, where=squares > 0)
+    return rows, unknown.sum(axis=0)

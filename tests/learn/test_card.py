@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import numpy as np
 import pytest
+from tests.programs import run_program
 
 import solera as so
 from solera.core.errors import NotFitted
@@ -98,11 +98,15 @@ def test_a_model_with_a_module_of_ones_own_says_what_it_needs(federation, tmp_pa
     name = said.split("'")[1]
     assert f"so.nn.register('{name}', factory)" in model.card()
 
-    def loaded(name: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", IN_A_NEW_PROCESS, str(path), name]
-        return subprocess.run(command, capture_output=True, text=True, timeout=600)
+    program = tmp_path / "loads.py"
+    program.write_text(IN_A_NEW_PROCESS)
 
-    assert loaded(name).stdout.strip() == str(model.predict([[1.0, 2.0, 3.0]]).tolist())
+    def loaded(name: str) -> subprocess.CompletedProcess[str]:
+        return run_program(program, str(path), name, folder=tmp_path, seconds=600)
+
+    found = loaded(name)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip() == str(model.predict([[1.0, 2.0, 3.0]]).tolist())
     assert "is registered here" in loaded("").stderr
     caplog.clear()
     so.FedAvg(so.nn.mlp(3, 2), rounds=1).fit(federation).save(tmp_path / "ours.sol")

@@ -37,7 +37,15 @@ def answer(**fields):
 
 def reply(store, client, seq=0, now=NOW + 9, federation="cardio", **other):
     values = {"status": "ok", "digest": digest((seq, client))}
-    return store.add_reply("j", seq, federation, client, answer(**(values | other)), now)
+    return add_reply(store, "j", seq, federation, client, answer(**(values | other)), now)
+
+
+def add_reply(store, *delivered):
+    """Whether a reply is new; raises what the store says against it."""
+    (outcome,) = store.add_replies([delivered])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def checkpoint(store, first, sequence, name):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 from solera.study.report.export import BROWSERS
@@ -53,8 +54,9 @@ def visit(address: str, *options: str) -> Visit:
 
 
 def screenshot(page: Path, picture: Path, width: int, height: int) -> Any:
-    """The page as an array of pixels, rows × columns × RGB from 0 to 1."""
-    from matplotlib.image import imread
+    """The page as an array of pixels, rows × columns × RGB from 0 to 255."""
+    from PIL import Image
 
     visit(page.as_uri(), f"--window-size={width},{height}", f"--screenshot={picture}")
-    return imread(picture)[:, :, :3]
+    with Image.open(picture) as image:
+        return np.asarray(image.convert("RGB")).astype(np.int16)

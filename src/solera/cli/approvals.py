@@ -125,7 +125,8 @@ def _decide(
     rules, person = Policy.read(policy), Approver.load(key)
     check_folder(folder)
     decide(folder, rules, person, job, verdict, **terms)
-    typer.echo(f"{person.name} has {verdict} job {job[:12]}")
+    what = "the approval of job" if verdict == "withdrawn" else "job"
+    typer.echo(f"{person.name} has {verdict} {what} {job[:12]}")
 
 
 def held(

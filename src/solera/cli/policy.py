@@ -59,9 +59,9 @@ def check(file: File, job: Job) -> None:
         typer.echo(line)
     if lacking:
         hint = f"`solera policy for {job}` prints what is needed"
-        complain(f"{file} refuses {len(lacking)} of what job {described.job} asks", hint)
+        complain(f"{file} refuses {len(lacking)} of what job {described.job!r} asks", hint)
         raise typer.Exit(1)
-    typer.echo(f"{file} allows all that job {described.job} asks")
+    typer.echo(f"{file} allows all that job {described.job!r} asks")
     if policy.approval.mode == "ask":
         typer.echo(f"once {' or '.join(policy.approval.approvers)} has approved it")
 

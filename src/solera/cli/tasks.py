@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
@@ -50,7 +51,7 @@ def tasks(
     elif name is not None:
         for key, value in told[0].items():
             lines = value if isinstance(value, list) else [value]
-            for line in lines or ["nothing"]:
+            for line in lines or ([] if key == "instead" else ["nothing"]):
                 typer.echo(f"{key:9} {line}")
     else:
         rows = [
@@ -69,10 +70,20 @@ def _told(task: Task) -> dict[str, Any]:
         "module": task.one.__module__,
         "does": first_line(task.one),
         "takes": _takes(task.ask),
-        "lets out": [f"{', '.join(r.entries) or 'the reply'}: {r.says}" for r in releases],
+        "lets out": [f"{_entries(r.entries)}: {r.says}" for r in releases],
+        "instead": list(dict.fromkeys(r.instead for r in releases if r.instead)),
         "kinds": list(dict.fromkeys(release.kind for release in releases)),
         "allowed": _allowed(task),
     }
+
+
+def _entries(names: Sequence[str]) -> str:
+    """Entries of a reply; of those that are numbered through, the first and the last."""
+    numbered: dict[str, list[str]] = {}
+    for name in names:
+        numbered.setdefault(name.rstrip("0123456789"), []).append(name)
+    said = [own if len(own) < 3 else [f"{own[0]} … {own[-1]}"] for own in numbered.values()]
+    return ", ".join(name for own in said for name in own) or "the reply"
 
 
 def _takes(declared: Any) -> list[str]:

@@ -98,6 +98,10 @@ class Aggregation(Component, abstract=True):
         """
         return [self.fold(batch.between(a, b)) for a, b in pairwise(bounds)]
 
+    def fold_together(self, batch: Batch, bounds: Sequence[int]) -> Any:
+        """:meth:`merge_all` of :meth:`fold_blocks`, to the bit."""
+        return self.merge_all(self.fold_blocks(batch, bounds))
+
     def merge_all(self, partials: Iterable[Any]) -> Any:
         """:meth:`merge` of one partial after the other."""
         total = None
@@ -246,6 +250,10 @@ class Collect(Aggregation):
 
     def combine(self, a: Any, b: Any) -> Any:
         return sorted([*a, *b], key=lambda pair: pair[0])
+
+    def fold_together(self, batch: Batch, bounds: Sequence[int]) -> Any:
+        """:meth:`merge_all` of :meth:`fold_blocks`, to the bit."""
+        return self.merge_all(self.fold_blocks(batch, bounds))
 
     def merge_all(self, partials: Iterable[Any]) -> Any:
         pairs = [pair for partial in partials if partial is not None for pair in partial]

@@ -156,6 +156,11 @@ def violation(value: Any, hint: Any) -> str | None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    if isinstance(hint, type) and hint in _PLAIN:
+        kinds, _ = _PLAIN[hint]
+        return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
     origin = get_origin(hint)
     if origin is Annotated:
         plain, *extra = get_args(hint)
@@ -166,9 +171,6 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(value is choice or _equal(value, choice) for choice in get_args(hint))
     if origin is Callable:
         return callable(value)
-    if hint in _PLAIN:
-        kinds, _ = _PLAIN[hint]
-        return isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
     if is_tuple(hint):
         parts = get_args(hint)
         return (

@@ -103,6 +103,8 @@ class Release(ABC):
     about_rows: ClassVar[bool] = True
     tells_rows: bool = False
     """Whether it may tell single rows: it leaves with noise, or under the policy ``trusted``."""
+    instead: str = ""
+    """What may be asked for in its place where it does not leave, as people are told."""
 
     def __init__(self, *entries: str) -> None:
         self.entries = entries

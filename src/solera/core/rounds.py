@@ -295,7 +295,9 @@ class Rounds:
             seconds, missed = timing.seconds, timing.missed
         elif clock is not None:
             seconds = clock.wait()
-        clients = np.setdiff1d(chosen, [failure.client for failure in missed])
+        clients = chosen
+        if missed or (chosen[1:] == chosen[:-1]).any():
+            clients = np.setdiff1d(chosen, [failure.client for failure in missed])
         round = Round(
             index,
             clients,

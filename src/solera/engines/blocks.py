@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,13 @@ class Runner:
         spans: Sequence[IntArray],
         states: States,
         aggregation: Aggregation | None,
+        first: bool = False,
     ) -> Iterator[Block]:
-        """Run the task for the clients of several blocks at once; every block is folded alone."""
+        """Run the task for the clients of several blocks at once; every block is folded alone.
+
+        Before the ``first`` of them nothing of this ask was folded: what they become one after the
+        other may then come as one block.
+        """
         task = find_task(ask.task, ask.version)
         clients = np.concatenate(spans)
         failures: list[Failure] = []
@@ -106,12 +111,13 @@ class Runner:
         if len(spans) > 1 or whole:
             batch = Batch(batch.clients, batch.payloads, batch.sizes())
         if whole and adds is not None and aggregation is not None:
-            bounds = np.cumsum([0, *(len(span) for span in spans)]).tolist()
-            partials = fold_all(task, batch, bounds, aggregation)
+            bounds = [0, *accumulate(map(len, spans))]
+            partials = fold_all(task, batch, bounds, aggregation, merged=first)
             if partials is not None:
                 up = batch.sizes()
-                for span, (a, b), partial in zip(spans, pairwise(bounds), partials, strict=True):
-                    yield Block(span, up[a:b], [], virtual, None, partial)
+                ends = bounds[:: len(spans)] if first else bounds
+                for (a, b), partial in zip(pairwise(ends), partials, strict=True):
+                    yield Block(clients[a:b], up[a:b], [], virtual, None, partial)
                 return
         ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
         places = np.searchsorted(batch.clients, ends).tolist()
@@ -127,6 +133,9 @@ class Runner:
             yield from ([span] for span in spans)
             return
         costs = self._costs(ask, np.concatenate(spans))
+        if costs.sum() <= self.memory:
+            yield list(spans)
+            return
         sizes = _ints([len(span) for span in spans])
         for run in self._runs(np.add.reduceat(costs, np.cumsum(sizes) - sizes)):
             yield list(spans[run])
@@ -163,7 +172,9 @@ class Runner:
     ) -> Checked:
         """One call for some clients. If it fails, each is asked alone to find out who."""
         assert task.many is not None
-        own_states = [_state_of(states, client) for client in clients.tolist()]
+        own_states: list[dict[str, Any]] = [{} for _ in range(len(clients))]
+        if states:
+            own_states = [_state_of(states, client) for client in clients.tolist()]
         try:
             group = ClientGroup(clients, self._source_for(ask), _draws(ask), own_states, adds)
             admitted = None if self.gates is None else self.gates.admit(task, ask, group)
@@ -192,8 +203,9 @@ class Runner:
                     f"task {task.name!r}: many= failed where one by one succeeded: {error}"
                 ) from error
             return batch, failures
-        for client, state in zip(clients.tolist(), own_states, strict=True):
-            _keep(states, client, state)
+        if states or any(own_states):
+            for client, state in zip(clients.tolist(), own_states, strict=True):
+                _keep(states, client, state)
         return Batch(clients, payloads), []
 
     def _one_by_one(self, task: Task, ask: Ask, clients: IntArray, states: States) -> Checked:

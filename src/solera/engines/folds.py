@@ -50,15 +50,22 @@ def validate_and_fold(
 
 
 def fold_all(
-    task: Task, batch: Batch, bounds: list[int], aggregation: Aggregation
+    task: Task, batch: Batch, bounds: list[int], aggregation: Aggregation, merged: bool = False
 ) -> list[Any] | None:
-    """The partials of all blocks of stacked replies in one call; None where one may be unsound."""
+    """The partials of all blocks of stacked replies in one call; None where one may be unsound.
+
+    Those that are to be ``merged`` are one.
+    """
     replies = batch.payloads
     assert isinstance(replies, Stacked)
     if replies.sums:
-        return _with_sums(replies, batch.clients, bounds, aggregation)
+        partials = _with_sums(replies, batch.clients, bounds, aggregation)
+        return [aggregation.merge_all(partials)] if merged else partials
     try:
-        partials = aggregation.fold_blocks(batch, bounds)
+        if merged:
+            partials = [aggregation.fold_together(batch, bounds)]
+        else:
+            partials = aggregation.fold_blocks(batch, bounds)
     except Exception:  # validate_and_fold finds out whose fault it is
         return None
     return None if task.finite and not is_finite(partials) else partials

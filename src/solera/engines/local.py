@@ -40,8 +40,10 @@ class LocalEngine(Simulated):
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         spans = [ask.clients[positions] for positions in blocks(len(ask.clients))]
         with limited_threads(self.workers):
+            first = True
             for run in self._runner.group_spans(ask, spans):
-                yield from self._runner.blocks(ask, run, self._states, aggregation)
+                yield from self._runner.blocks(ask, run, self._states, aggregation, first)
+                first = False
 
     def close(self) -> None:
         """Nothing to give back."""

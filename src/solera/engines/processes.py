@@ -14,8 +14,7 @@ back; losing a worker loses nothing but the block that it died of.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import shutil
+import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Literal
 from weakref import finalize
 
@@ -33,7 +31,7 @@ from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
-from solera.core.payload import decode, encode, encode_pieces
+from solera.core.payload import decode, encode
 from solera.core.registry import registered
 from solera.core.replies import Batch, Failure
 from solera.core.task import installed_tasks
@@ -46,15 +44,18 @@ from solera.engines.asks import (
 from solera.engines.blocks import MEMORY, Runner, Simulated
 from solera.engines.child import Child
 from solera.engines.faults import FaultModel
+from solera.engines.frames import Frames
 from solera.engines.jobs import Job, jobs_of, most_blocks, serve
+from solera.engines.known import Known
 from solera.engines.threads import cores
 
 
 class ProcessEngine(Simulated):
     """Runs asks in ``workers`` processes (the number of cores by default).
 
-    ``start`` is the way processes are made: "fork" where the system has it, so that tasks and data
-    defined in a notebook are simply there; "spawn" imports them anew and copies the data.
+    ``start`` is the way processes are made: "fork", so that tasks and data defined in a notebook
+    are simply there, or "spawn", which copies them. By default they are forked where the system can
+    and PyTorch sees no GPU, which does not survive a fork.
     """
 
     def __init__(
@@ -69,11 +70,10 @@ class ProcessEngine(Simulated):
     ) -> None:
         super().__init__(source, fault_model, memory, limits)
         self.workers = cores() if workers is None else workers
-        methods = multiprocessing.get_all_start_methods()
-        self.start = start or ("fork" if "fork" in methods else "spawn")
+        self.start = start
         self._workers: list[_Worker] = []
         self._known: list[dict[str, Any]] = []
-        self._asks = _Frames()
+        self._asks = Frames()
         finalize(self, _close, self._workers, self._asks)  # when it is not used, or Python ends
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
@@ -116,7 +116,12 @@ class ProcessEngine(Simulated):
         self._known = known
         resource_tracker.ensure_running()  # one tracker for all, started before the first fork
         while len(self._workers) < self.workers:
-            self._workers.append(_Worker.start(self.start, self._runner))
+            self._workers.append(self._new_worker())
+
+    def _new_worker(self) -> _Worker:
+        method = self.start or _way()
+        known = Known.of(self._known) if method == "spawn" else Known()
+        return _Worker(Child(method, multiprocessing.Pipe(), _work, self._runner, known), Frames())
 
     def _ready(self) -> list[_Worker]:
         busy = {worker.pipe: worker for worker in self._workers if worker.busy}
@@ -149,7 +154,7 @@ class ProcessEngine(Simulated):
         """
         worker.stop()
         reason = f"its worker process {worker.child.fate()}"
-        self._workers[self._workers.index(worker)] = _Worker.start(self.start, self._runner)
+        self._workers[self._workers.index(worker)] = self._new_worker()
         if len(job.numbers) > 1:
             waiting.extendleft(reversed(job.singles()))
             return {}
@@ -157,7 +162,7 @@ class ProcessEngine(Simulated):
         return {job.numbers[0]: Block(NOBODY, NOBODY, failures, batch=Batch(NOBODY, []))}
 
 
-def _close(workers: list[_Worker], asks: _Frames) -> None:
+def _close(workers: list[_Worker], asks: Frames) -> None:
     """End the workers and give shared memory back."""
     for worker in workers:
         worker.stop()
@@ -170,7 +175,7 @@ class _Worker:
     """The engine's end of a worker process."""
 
     child: Child
-    results: _Frames
+    results: Frames
     job: Job | None = None
 
     @property
@@ -182,18 +187,26 @@ class _Worker:
         pipe: Connection = self.child.end
         return pipe
 
-    @classmethod
-    def start(cls, method: str, runner: Runner) -> _Worker:
-        return cls(Child(method, multiprocessing.Pipe(), _work, runner), _Frames())
-
     def stop(self) -> None:
         self.child.stop(grace=5)
         self.results.close(remove=True)  # what a worker that died left behind
 
 
-def _work(pipe: Connection, runner: Runner) -> None:
+def _way() -> str:
+    """How workers are started unless the user says it.
+
+    A fork cannot use a GPU that its parent has looked for, and where there is one PyTorch computes
+    no gradients in it, not even on the CPU, once its parent has.
+    """
+    torch = sys.modules.get("torch")
+    wakes = torch is not None and torch.cuda.is_available()
+    return "spawn" if wakes or "fork" not in multiprocessing.get_all_start_methods() else "fork"
+
+
+def _work(pipe: Connection, runner: Runner, known: Known) -> None:
     """The life of a worker: read a message, serve its job, leave the result in shared memory."""
-    asks, results = _Frames(), _Frames()
+    known.learn()
+    asks, results = Frames(), Frames()
     asked: list[Any] = []
     ask: Ask | None = None
     aggregation: Aggregation | None = None
@@ -211,69 +224,7 @@ def _work(pipe: Connection, runner: Runner) -> None:
             pipe.send_bytes(encode({"place": place}))
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
-            pipe.send_bytes(encode({"error": reason}))
+            pipe.send_bytes(encode({"error": known.explained(reason)}))
     ask = None
     asks.close()
     results.close(remove=True)
-
-
-# --- shared memory ---
-
-
-@dataclass(slots=True)
-class _Frames:
-    """One end of a piece of shared memory that one process writes frames to, one at a time.
-
-    The writer moves to a larger piece when it must; the reader attaches anew.
-    """
-
-    memory: SharedMemory | None = None
-    turn: int = 0
-
-    def write(self, payload: Any) -> list[Any]:
-        """Write a frame; the answer tells others where it lies."""
-        pieces = encode_pieces(payload, UNLIMITED)
-        size = sum(len(piece) for piece in pieces)
-        if self.memory is None or self.memory.size < size:
-            self.close(remove=True)
-            self.memory = _allocate(max(1 << 16, 2 * size))
-        position = 0
-        for piece in pieces:
-            _bytes_of(self.memory)[position : position + len(piece)] = piece
-            position += len(piece)
-        self.turn += 1
-        return [self.memory.name, size, self.turn]
-
-    def read(self, place: list[Any]) -> bytes:
-        """The frame that lies there."""
-        name, size, _ = place
-        if self.memory is None or self.memory.name != name:
-            self.close()
-            self.memory = SharedMemory(name)
-        return bytes(_bytes_of(self.memory)[:size])
-
-    def close(self, *, remove: bool = False) -> None:
-        """Let go of the memory and, where nobody else will, remove it."""
-        if self.memory is None:
-            return
-        self.memory.close()
-        if remove:
-            with suppress(FileNotFoundError):
-                self.memory.unlink()
-        self.memory = None
-
-
-def _bytes_of(memory: SharedMemory) -> memoryview:
-    assert memory.buf is not None
-    return memory.buf
-
-
-def _allocate(size: int) -> SharedMemory:
-    """New shared memory; too little room is an error here rather than a bus error later."""
-    folder = "/dev/shm"
-    if os.path.isdir(folder) and (free := shutil.disk_usage(folder).free) < size:
-        raise SoleraError(
-            f"{size:,} bytes of shared memory are needed, {folder} has {free:,} left",
-            hint="make it larger (docker run --shm-size=2g) or use engine='local'",
-        )
-    return SharedMemory(create=True, size=size)

@@ -6,15 +6,19 @@ of the canonical fold tree are the unit of work: any worker serves any block and
 partial, so that neither the number of workers nor their order changes a bit. What clients keep
 between tasks travels with a block. A worker that dies, alone or with its node, loses nothing: its
 blocks are asked of another.
+
+Asks and answers go through shared memory of the driver where a worker can open it, being on the
+same machine, and through Ray's object store where not: Ray needs some five milliseconds to bring a
+megabyte from each of two workers. A worker's first answer says which it is.
 """
 
 from __future__ import annotations
 
-import pickle
 import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import finalize
@@ -27,8 +31,8 @@ from solera.core.constraints import Count
 from solera.core.engine import Ask, Block
 from solera.core.errors import MissingExtra, SoleraError, TaskError
 from solera.core.gate import ReleaseLimits
-from solera.core.payload import decode, encode
-from solera.core.registry import register, registered
+from solera.core.payload import decode, encode, encode_pieces
+from solera.core.registry import registered
 from solera.core.replies import Batch, Failure
 from solera.core.task import installed_tasks
 from solera.engines.asks import (
@@ -39,7 +43,9 @@ from solera.engines.asks import (
 )
 from solera.engines.blocks import MEMORY, Runner, Simulated
 from solera.engines.faults import FaultModel
+from solera.engines.frames import Frames
 from solera.engines.jobs import Job, jobs_of, most_blocks, serve
+from solera.engines.known import Known
 
 _TRIES = 3
 """So often a block may take its worker down before its clients are given up."""
@@ -80,21 +86,22 @@ class RayEngine(Simulated):
         self._actors: list[_Worker] = []
         self._known: list[dict[str, Any]] = []
         self._shared: tuple[Any, ...] = ()
+        self._asks = Frames()
         self._asked = 0
-        finalize(self, _close, self._actors)
+        finalize(self, _close, self._actors, self._asks)
 
     def run(self, ask: Ask, aggregation: Aggregation | None) -> Iterator[Block]:
         self._start_workers()
-        order, fold_here = order_for(ask, aggregation)
+        told, fold_here = order_for(ask, aggregation)
         self._asked += 1
-        place = self._ray.put(_frame(order))
+        order = _Order(self._asked, told, self._asks)
         waiting = jobs_of(ask, len(self._actors), each=1)  # a message takes Ray a millisecond
         ahead = _AHEAD * len(self._actors) * most_blocks(waiting)
         done: dict[int, Block] = {}
         following = 0
         try:
             while waiting or following in done or any(worker.jobs for worker in self._actors):
-                self._hand_out(waiting, place, following + ahead)
+                self._hand_out(waiting, order, following + ahead)
                 while following in done:
                     yield done.pop(following)
                     following += 1
@@ -102,10 +109,10 @@ class RayEngine(Simulated):
                     done.update(self._receive(worker, reference, waiting, fold_here))
         finally:
             for worker in self._actors:  # whoever stopped reading early leaves answers behind
-                worker.jobs.clear()
+                worker.forget()
 
     def close(self) -> None:
-        _close(self._actors)
+        _close(self._actors, self._asks)
         self._shared = ()
         if self._starts_ray and self._ray.is_initialized():
             self._ray.shutdown()
@@ -125,10 +132,10 @@ class RayEngine(Simulated):
         installed_tasks()  # those of other packages, too
         known = registered()
         if self._actors and self._known != known:
-            _close(self._actors)
+            _close(self._actors, self._asks)
         if not self._actors:
             self._known = known
-            self._shared = (list(sys.path), *_pickled(known), [self._ray.put(self._runner)])
+            self._shared = (list(sys.path), Known.of(known), [self._ray.put(self._runner)])
         wanted = self.workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         while len(self._actors) < wanted:
             self._actors.append(self._new_worker())
@@ -142,7 +149,7 @@ class RayEngine(Simulated):
         )
         return _Worker(actor.remote(*self._shared))
 
-    def _hand_out(self, waiting: deque[Job], place: Any, last: int) -> None:
+    def _hand_out(self, waiting: deque[Job], order: _Order, last: int) -> None:
         """Give every worker what it may have before it, but nothing far ahead of the fold."""
         for _ in range(_IN_HAND):
             for worker in self._actors:
@@ -150,8 +157,7 @@ class RayEngine(Simulated):
                     return
                 if len(worker.jobs) < _IN_HAND:
                     job = waiting.popleft()
-                    frame = _frame(job.message(self._states))
-                    worker.jobs[worker.actor.run.remote(self._asked, place, frame)] = job
+                    worker.give(job, order, _frame(job.message(self._states)))
 
     def _finished(self) -> list[tuple[_Worker, Any]]:
         """Workers and their answers, after waiting for one."""
@@ -166,18 +172,19 @@ class RayEngine(Simulated):
     ) -> dict[int, Block]:
         """The blocks of an answer by number; those of a worker that has died wait again."""
         try:
-            result = decode(memoryview(self._ray.get(reference)), UNLIMITED)
+            answer = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             return self._replace(worker, waiting, error)
-        job = worker.jobs.pop(reference)
+        job, frame = worker.take(reference, answer)
+        result = decode(frame, UNLIMITED)
         if "error" in result:
             raise TaskError(result["error"])
         return job.blocks(result, self._states, fold_here)
 
     def _replace(self, worker: _Worker, waiting: deque[Job], error: Exception) -> dict[int, Block]:
         """Another worker in the place of a dead one; a block that takes every worker down fails."""
-        lost = [single for job in worker.jobs.values() for single in job.singles()]
-        worker.jobs.clear()
+        lost = [single for job, _ in worker.jobs.values() for single in job.singles()]
+        worker.close()
         self._actors[self._actors.index(worker)] = self._new_worker()
         found = {}
         for job in lost:
@@ -195,40 +202,106 @@ class RayEngine(Simulated):
         return found
 
 
+@dataclass(slots=True)
+class _Order:
+    """An ask before its blocks, laid where workers find it when the first of them is given one."""
+
+    number: int
+    told: dict[str, Any]
+    memory: Frames
+    _places: dict[bool, Any] = field(default_factory=dict)
+
+    def place(self, near: bool) -> Any:
+        """Where it lies: in shared memory for workers that are near, in Ray's for the others."""
+        import ray
+
+        if near not in self._places:
+            written = self.memory.write(self.told) if near else ray.put(_frame(self.told))
+            self._places[near] = written
+        return self._places[near]
+
+
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """The engine's view of an actor: what it was given and has not answered."""
+    """The engine's view of an actor: what it was given and has not answered.
+
+    Every job has room for its answer in shared memory, as long as the worker may be ``near``.
+    """
 
     actor: Any
-    jobs: dict[Any, Job] = field(default_factory=dict)
+    jobs: dict[Any, tuple[Job, Frames]] = field(default_factory=dict)
+    near: bool = False
+    rooms: list[Frames] = field(default_factory=lambda: [_room() for _ in range(_IN_HAND)])
+
+    def give(self, job: Job, order: _Order, frame: Any) -> None:
+        room = self.rooms.pop() if self.rooms else Frames()
+        place = order.place(self.near)
+        self.jobs[self.actor.run.remote(order.number, place, frame, room.name)] = job, room
+
+    def take(self, reference: Any, answer: tuple[bool, Any]) -> tuple[Job, Any]:
+        """The job and the frame of its answer; the next one of this size finds room."""
+        job, room = self.jobs.pop(reference)
+        self.near, written = answer
+        frame = room.read(written) if isinstance(written, list) else memoryview(written)
+        self.rooms.append(room)
+        if self.near:
+            _make_room(room, len(frame))
+        else:
+            self._close_rooms()
+        return job, frame
+
+    def forget(self) -> None:
+        """Nobody waits for its answers; it writes them before those of its next jobs."""
+        self.rooms += [room for _, room in self.jobs.values()]
+        self.jobs.clear()
+
+    def close(self) -> None:
+        self.forget()
+        self._close_rooms()
+
+    def _close_rooms(self) -> None:
+        while self.rooms:
+            self.rooms.pop().close(remove=True)
+
+
+def _room() -> Frames:
+    room = Frames()
+    _make_room(room, 1)
+    return room
+
+
+def _make_room(room: Frames, size: int) -> None:
+    with suppress(SoleraError):  # too little shared memory: answers come through Ray
+        room.reserve(size)
 
 
 class _Actor:
     """The life of a worker: decode an ask once, serve its jobs."""
 
-    def __init__(
-        self, path: list[str], known: list[dict[str, bytes]], lacking: dict[str, str], source: Any
-    ) -> None:
+    def __init__(self, path: list[str], known: Known, source: Any) -> None:
         sys.path.extend(folder for folder in path if folder not in sys.path)
-        self._lacking = lacking
-        register([self._loaded(entries) for entries in known])
+        known.learn()
+        self._known = known
         self._source = source
         self._runner: Runner | None = None
+        self._orders = Frames(guest=True)
+        self._room = Frames(guest=True)
         self._asked = 0
         self._ask: Ask | None = None
         self._aggregation: Aggregation | None = None
 
-    def _loaded(self, entries: dict[str, bytes]) -> dict[str, Any]:
-        """What can be loaded here; one that nobody asks for may lack a module of the driver."""
-        found = {}
-        for name, thing in entries.items():
-            try:
-                found[name] = pickle.loads(thing)  # noqa: S301 - as Ray sends everything between its own
-            except Exception as error:
-                self._lacking[name] = repr(error)
-        return found
+    def run(self, asked: int, place: Any, frame: Any, room: str) -> tuple[bool, Any]:
+        """Whether the room could be opened, and the answer or where it lies in the room."""
+        pieces = encode_pieces(self._answer(asked, place, frame), UNLIMITED)
+        try:
+            self._room.attach(room)
+        except OSError:  # that of another machine or user, or none
+            return False, _joined(pieces)
+        if self._room.size < sum(map(len, pieces)):
+            return True, _joined(pieces)
+        return True, self._room.fill(pieces)
 
-    def run(self, asked: int, place: Any, frame: Any) -> Any:
+    def _answer(self, asked: int, place: Any, frame: Any) -> dict[str, Any]:
         """The blocks of a message, folded."""
         import ray
 
@@ -236,56 +309,38 @@ class _Actor:
             if self._runner is None:
                 self._runner = ray.get(self._source[0])
             if asked != self._asked:
-                order = decode(memoryview(place), UNLIMITED)
-                self._ask, self._aggregation = read_order(order)
+                near = isinstance(place, list)
+                order = self._orders.read(place) if near else memoryview(place)
+                self._ask, self._aggregation = read_order(decode(order, UNLIMITED))
                 self._asked = asked
             assert self._runner is not None
             assert self._ask is not None
             message = decode(memoryview(frame), UNLIMITED)
-            return _frame(serve(self._runner, self._ask, self._aggregation, message))
+            return serve(self._runner, self._ask, self._aggregation, message)
         except Exception as error:
             reason = str(error) if isinstance(error, SoleraError) else traceback.format_exc()
-            why = [f"; {name}: {e}" for name, e in self._lacking.items() if repr(name) in reason]
-            return _frame({"error": reason + "".join(why)})
+            return {"error": self._known.explained(reason)}
 
 
 def _frame(payload: Any) -> Any:
     """A payload as an array of bytes, which Ray hands over without a copy."""
-    return np.frombuffer(encode(payload, UNLIMITED), dtype=np.uint8)
+    return _joined([encode(payload, UNLIMITED)])
 
 
-def _pickled(known: list[dict[str, Any]]) -> tuple[list[dict[str, bytes]], dict[str, str]]:
-    """What is not part of Solera, each on its own, and why something cannot travel."""
-    from ray import cloudpickle  # code of a notebook goes by value
-
-    pickled: list[dict[str, bytes]] = []
-    lacking = {}
-    for entries in known:
-        pickled.append({})
-        for name, thing in entries.items():
-            try:
-                if not _is_ours(thing):
-                    pickled[-1][name] = cloudpickle.dumps(thing)
-            except Exception as error:
-                lacking[name] = repr(error)
-    return pickled, lacking
+def _joined(pieces: list[Any]) -> Any:
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8)
 
 
-def _is_ours(thing: Any) -> bool:
-    """Whether it is part of Solera, and so known to every worker that imports it."""
-    made = getattr(thing, "one", thing)
-    home, name = getattr(made, "__module__", None) or "", getattr(made, "__qualname__", "")
-    return home.split(".")[0] == "solera" and "<" not in name  # a lambda holds what was given
-
-
-def _close(actors: list[_Worker]) -> None:
-    """End the workers, where Ray is still there."""
+def _close(actors: list[_Worker], asks: Frames) -> None:
+    """End the workers, where Ray is still there, and give shared memory back."""
     import ray
 
-    if ray.is_initialized():
-        for worker in actors:
+    for worker in actors:
+        if ray.is_initialized():
             ray.kill(worker.actor)
+        worker.close()
     actors.clear()
+    asks.close(remove=True)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from solera.core.federation import Federation
 from solera.core.rounds import logged
 from solera.core.schema import Schema
+from solera.core.version import versions_of
 from solera.privacy.dp.sums import epsilon_so_far
 
 _UNKNOWN = "not known"
@@ -40,18 +40,8 @@ def training_facts(federation: Federation, learner: Any, *, started: bool) -> di
         "clients": len(federation),
         "rows": None if sizes is None else int(sizes[federation.clients].sum()),
         "seed": federation.seed,
-        "versions": _versions(),
+        "versions": {"python": platform.python_version(), **versions_of(*_PACKAGES)},
     }
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:  # an extra that is not installed
-            continue
-    return versions
 
 
 def model_card(learner: Any, evaluation: Any, energy: Any) -> str:

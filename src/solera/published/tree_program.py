@@ -8,7 +8,8 @@ follow it (``docs/explanation/errata.md`` has the evidence):
 - CART reads Nursery and Adult one column per category, and may split a node of
   ``max(1.0, int(0.02 n))`` rows: with fewer than 100 rows that is scikit-learn's share of 100 %, so
   that only the root is split;
-- ID3 counts the root as its first level, so that a depth of five has four splits;
+- ID3 counts the root as its first level, so that a depth of five has four splits; where no branch
+  fits, it answers with the position of the node's class among the classes that its client has;
 - trees stay whose accuracy *and* macro-F1 reach the mean over all clients;
 - of merged rules CART halves the sum of the probabilities, ID3 keeps the later rule's conditions;
   pure rules are set aside once there are 2,400, and 3,000 are kept except in the middle of the way;
@@ -17,6 +18,7 @@ follow it (``docs/explanation/errata.md`` has the evidence):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -33,7 +35,7 @@ from solera.learn.trees.explanation import node_bounds
 from solera.learn.trees.id3 import category_sizes, entropy, grow_id3
 from solera.learn.trees.tree import Tree
 from solera.published.tree_categories import categorised
-from solera.published.tree_rules import Rules, merged, predicted
+from solera.published.tree_rules import PROGRAM, Rules, Way, merged, predicted
 
 TRAINING = {"nursery": 0.8, "adult": 0.7, "car": 0.7, "credit2": 0.8}
 """The part of a set that its clients share."""
@@ -157,15 +159,18 @@ class CartTree:
 
 
 class Id3Tree:
-    """An ID3 tree of four levels; a category without a branch gets its node's class."""
+    """An ID3 tree; without a branch, the position of the class among the client's is the answer."""
 
-    def __init__(self, clients: Clients, rows: IntArray) -> None:
+    def __init__(self, clients: Clients, rows: IntArray, levels: int = ID3_LEVELS) -> None:
         assert clients.sizes is not None
         X, y = clients.X[rows], clients.y[rows]
-        self.grown: Tree = grow_id3(X, y, clients.sizes, clients.classes, ID3_LEVELS)
+        self.grown: Tree = grow_id3(X, y, clients.sizes, clients.classes, levels)
+        best = self.grown.value.argmax(axis=1)
+        self.answers = np.searchsorted(np.unique(y), best)
+        self.answers[self.grown.leaves] = best[self.grown.leaves]
 
     def predict(self, X: FloatArray) -> IntArray:
-        return np.asarray(self.grown.value.argmax(axis=1)[self.grown.apply(X)])
+        return np.asarray(self.answers[self.grown.apply(X)])
 
     def rules(self) -> Rules:
         tree = self.grown
@@ -228,42 +233,66 @@ def _uncertain(codes: IntArray, y: IntArray, classes: int) -> float:
 
 # --- what is printed ---
 
+Grown = Sequence[CartTree | Id3Tree]
+
 
 def measured(data: str, kind: str, clients: int, partition: str, seed: int) -> dict[str, Scores]:
     """Accuracy and macro-F1 of the local, the fused and, for ID3, the Federated-ID3 trees."""
     rows = dealt(data, kind, clients, partition, seed)
-    trees: list[CartTree | Id3Tree] = [
-        CartTree(rows, train, len(train) + len(test)) if kind == "cart" else Id3Tree(rows, train)
-        for train, test in zip(rows.train, rows.test, strict=True)
-    ]
-    judged = np.array(
-        [[_scores(rows, test, tree.predict(rows.X[test])) for tree in trees] for test in rows.test]
-    )
-    local = judged[np.arange(clients), np.arange(clients)].mean(axis=0)
-    rules = merged([trees[i].rules() for i in _kept(judged.mean(axis=0))])
-    answers = np.zeros(len(rows.y), dtype=int)
-    tested = np.concatenate(rows.test)
-    answers[tested] = predicted(rules, rows.X[tested])
-    fused = [_scores(rows, test, answers[test]) for test in rows.test]
-    found = {"local": local, "fusion": np.mean(fused, axis=0)}
+    trees = grown(rows)
+    by_client = judged(rows, trees)
+    found = {
+        "local": by_client[np.arange(clients), np.arange(clients)].mean(axis=0),
+        "fusion": fused(rows, [trees[i] for i in kept(by_client.mean(axis=0))]),
+    }
     if kind == "id3":
         whole = [np.concatenate(both) for both in zip(rows.train, rows.test, strict=True)]
         guessed = by_first_client(rows, whole, FED_ID3_LEVELS[data])
-        own = [_scores(rows, owned, guessed[owned]) for owned in whole]
-        found["Federated-ID3"] = np.mean(own, axis=0)
-    return {who: 100 * scores for who, scores in found.items()}
+        found["Federated-ID3"] = np.mean([scores(rows, own, guessed[own]) for own in whole], axis=0)
+    return {who: 100 * value for who, value in found.items()}
 
 
-def _kept(means: FloatArray) -> IntArray:
-    """The trees that reach the mean of both metrics, or nearly, or the most accurate one."""
+def grown(clients: Clients, levels: int = ID3_LEVELS) -> Grown:
+    """Every client's tree: CART of numbers, ID3 of categories."""
+    if clients.sizes is not None:
+        return [Id3Tree(clients, train, levels) for train in clients.train]
+    owned = [
+        len(train) + len(test) for train, test in zip(clients.train, clients.test, strict=True)
+    ]
+    return [CartTree(clients, train, n) for train, n in zip(clients.train, owned, strict=True)]
+
+
+def judged(clients: Clients, trees: Grown) -> FloatArray:
+    """The scores of every tree (second axis) on every client's test rows (first axis)."""
+    return np.array(
+        [
+            [scores(clients, test, tree.predict(clients.X[test])) for tree in trees]
+            for test in clients.test
+        ]
+    )
+
+
+def fused(clients: Clients, trees: Grown, way: Way = PROGRAM) -> Scores:
+    """The mean over the clients' test rows of the tree that these trees' rules give."""
+    rules = merged([tree.rules() for tree in trees], way)
+    answers = np.zeros(len(clients.y), dtype=int)
+    tested = np.concatenate(clients.test)
+    answers[tested] = predicted(rules, clients.X[tested])
+    return np.mean([scores(clients, test, answers[test]) for test in clients.test], axis=0)
+
+
+def kept(means: FloatArray, percentile: float | None = None) -> IntArray:
+    """The trees that reach the mean, or a percentile, of both metrics, or nearly, or the best."""
+    level = means.mean(axis=0) if percentile is None else np.percentile(means, percentile, axis=0)
     for share in (1.0, 0.989):
-        kept = np.flatnonzero((means >= share * means.mean(axis=0) - 1e-12).all(axis=1))
-        if len(kept):
-            return kept
+        chosen = np.flatnonzero((means >= share * level - 1e-12).all(axis=1))
+        if len(chosen):
+            return chosen
     return np.array([means[:, 0].argmax()])
 
 
-def _scores(clients: Clients, rows: IntArray, guessed: IntArray) -> Scores:
+def scores(clients: Clients, rows: IntArray, guessed: IntArray) -> Scores:
+    """Accuracy and macro-F1 over the classes that the rows have or the guesses name."""
     counts = np.zeros((1, clients.classes + 1, clients.classes + 1), dtype=np.int64)
     np.add.at(counts[0], (clients.y[rows], guessed), 1)
     metrics = class_metrics(counts)

@@ -9,15 +9,31 @@ predictions with those of the authors' own classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.learn.trees.id3 import entropy
 
-MOST_RULES, PURE, PURE_FROM, EXCLUDED_FROM = 3000, 0.9, 2400, 2
+PURE, EXCLUDED_FROM = 0.9, 2
 _GAP = 1e-3
+
+
+class Way(NamedTuple):
+    """How rules are merged: as the program does it, unless another way is tried."""
+
+    most: float = 3000
+    """Rules kept of a merge."""
+    largest: bool = False
+    """Whether those of most rows are kept instead of the purest."""
+    pure_from: float = 2400
+    """Rules from which on pure ones are set aside."""
+    unite: bool = False
+    """Whether ID3 rules have the conditions of both, as the text says, not the later rule's."""
+
+
+PROGRAM = Way()
 
 
 # --- merging ---
@@ -55,33 +71,33 @@ class Rules:
         )
 
 
-def merged(trees: list[Rules]) -> Rules:
-    """The program's chain of merges, without doubles."""
+def merged(trees: list[Rules], way: Way = PROGRAM) -> Rules:
+    """The chain of merges, without doubles."""
     if trees[0].shown.shape[0] == 1:
         width = max(rules.shown.shape[2] for rules in trees)
         trees = [rules.padded(width) for rules in trees]
     found, aside = trees[0], []
     for i, following in enumerate(trees[1:]):
-        found = _pairs(found, following) if len(found) else following
-        if i != len(trees) - 1 - i and len(found) > MOST_RULES:
-            disorder = entropy(found.shares)
-            limit = np.sort(disorder)[MOST_RULES - 1]
-            found = found.take(np.flatnonzero(disorder <= limit)[:MOST_RULES])
-        if i >= EXCLUDED_FROM and len(found) > PURE_FROM:
+        found = _pairs(found, following, way.unite) if len(found) else following
+        if i != len(trees) - 1 - i and len(found) > way.most:
+            worst = -found.rows if way.largest else entropy(found.shares)
+            limit = np.sort(worst)[int(way.most) - 1]
+            found = found.take(np.flatnonzero(worst <= limit)[: int(way.most)])
+        if i >= EXCLUDED_FROM and len(found) > way.pure_from:
             pure = found.shares.max(axis=1) > PURE
             aside.append(found.take(pure))
             found = found.take(~pure)
     return _distinct([found, *aside])
 
 
-def _pairs(a: Rules, b: Rules) -> Rules:
+def _pairs(a: Rules, b: Rules, unite: bool) -> Rules:
     """Every pair that does not contradict itself, merged."""
     i, k = np.nonzero(_agree(a.checked, b.checked))
     if a.shown.shape[0] == 1:
         checked = np.maximum(a.checked[:, i], b.checked[:, k])
         n, m = a.rows[i, None], b.rows[k, None]
         shares = (a.shares[i] * n + b.shares[k] * m) / (n + m)
-        shown = b.shown[:, k]
+        shown = checked if unite else b.shown[:, k]
     else:
         lower = np.maximum(a.shown[0, i], b.shown[0, k])
         checked = shown = np.stack([lower, np.minimum(a.shown[1, i], b.shown[1, k])])

@@ -35,7 +35,7 @@ from solera.learn.scores import ScoreGrid, score_asks
 from solera.learn.vertical.base import VerticalLearner
 from solera.privacy.secure_sum import SecureSum
 from solera.serve.description import Description, learner_table
-from solera.serve.wire import NAME
+from solera.serve.wire import DEFAULT_SECONDS, NAME
 
 MOST_CONTRIBUTIONS = 1000
 """How often one client contributes to a standing job, at most; then it is started again."""
@@ -99,7 +99,7 @@ class JobSpec:
             seed=self.seed,
             learner=learner_table(self.learner),
             plan=self.plan(),
-            seconds=self.deadline or None,
+            seconds=self.deadline or (None if self.standing else DEFAULT_SECONDS),
             toml=toml,
         )
 

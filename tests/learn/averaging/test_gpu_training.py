@@ -34,7 +34,7 @@ NETWORKS = {
     "batch normalisation": nn.complex_cnn((9, 8, 1), 5),
     "pooling and dropout": nn.conv_net((8, 8, 3), 5, channels=(3, 4), dense=8, dropout=0.2),
 }
-UNEVEN, EVEN = np.array([7, 3, 6, 1]), np.array([6, 6, 6])
+UNEVEN, EVEN, ONE = np.array([7, 3, 6, 1]), np.array([6, 6, 6]), np.array([6])
 
 
 def as_on_gpu(monkeypatch):
@@ -84,8 +84,11 @@ def implicitly_off(shape, outputs, padding):
     bounds = torch.zeros(shape), torch.zeros(shape[0], outputs, shape[4], 3, 3)
     leaves = [torch.randn_like(t).requires_grad_() for t in (*bounds, bounds[1][:, :, 0, 0, 0])]
     found = []
-    for way in (channels_last.ImplicitConvolution, channels_last.Convolution):
-        y = way.apply(*leaves, padding)
+    for way, more in (
+        (channels_last.ImplicitConvolution, (padding, True)),
+        (channels_last.Convolution, (padding,)),
+    ):
+        y = way.apply(*leaves, *more)
         error = torch.linspace(-1, 1, y.numel()).view_as(y)
         found.append([y.detach(), *torch.autograd.grad((y * error).sum(), leaves)])
     return max(float((a - b).norm() / b.norm()) for a, b in zip(*found, strict=True))
@@ -96,21 +99,22 @@ def implicitly_off(shape, outputs, padding):
 def test_implicit_convolutions_have_the_gradients_of_others(case):
     """Their two operators are written here as their equations say, with patches."""
 
-    def convolve(x, weight, padding):
+    def convolve(x, weight, padding, exact):
         columns = weight.flatten(2).transpose(1, 2)
         grown = 2 * padding - weight.shape[2] + 1
         y = torch.bmm(channels_last.patches(x, weight.shape[2], padding), columns)
         return y.view(*x.shape[:2], x.shape[2] + grown, x.shape[3] + grown, -1)
 
-    def convolution_gradient(x, error, kernel, padding):
+    def convolution_gradient(x, error, kernel, padding, exact):
         around = channels_last.patches(x, kernel, padding)
         gradient = torch.bmm(around.transpose(1, 2), error.flatten(1, 3))
         return gradient.view(len(x), kernel, kernel, x.shape[4], -1)
 
     with torch.library._scoped_library("solera", "DEF") as library:
-        library.define("convolve(Tensor x, Tensor weight, int padding) -> Tensor")
+        library.define("convolve(Tensor x, Tensor weight, int padding, bool exact) -> Tensor")
         library.define(
-            "convolution_gradient(Tensor x, Tensor error, int kernel, int padding) -> Tensor"
+            "convolution_gradient(Tensor x, Tensor error, int kernel, int padding, bool exact)"
+            " -> Tensor"
         )
         library.impl("convolve", convolve, "CPU")
         library.impl("convolution_gradient", convolution_gradient, "CPU")
@@ -151,7 +155,7 @@ def trained(model, sizes, config, dtype="float64", seed=0, start=True):
     return weights.numpy(), losses
 
 
-@pytest.mark.parametrize("sizes", [UNEVEN, EVEN], ids=["uneven", "even"])
+@pytest.mark.parametrize("sizes", [UNEVEN, EVEN, ONE], ids=["uneven", "even", "one client"])
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_channels_last_trains_as_channels_first(network, sizes, monkeypatch):
     config = TrainingConfig("softmax", 0.05, batch_size=4, momentum=0.5, epochs=2)

@@ -385,6 +385,7 @@ def test_a_description_is_told_in_words_and_not_at_any_length():
     assert "2 bytes" in job(learner={"kind": "FedX", "start": b"12"})
     assert len(job(toml="a" * 100_000)) < 21_000
     assert "24.0 hours at most" in job(seconds=86400.0)
+    assert "without an end" in job(seconds=None)
 
 
 def test_what_is_shown_cannot_write_to_the_terminal(tmp_path):

@@ -101,6 +101,7 @@ def test_a_webhook_hears_of_a_job_that_waits_and_of_what_was_decided(inbox, tmp_
         assert inbox.messages[0][0] == "application/json"
         assert (message["event"], message["hash"]) == ("held", held.hash)
         assert (message["job"], message["owner"]) == ("job", "dr. vega")
+        assert (message["federation"], message["client"]) == ("cardio", "north")
         assert message["description"] == held.description
         inbox.wait.set()
         agent.close()
@@ -112,6 +113,7 @@ def test_a_webhook_hears_of_a_job_that_waits_and_of_what_was_decided(inbox, tmp_
     assert [message["event"] for message in decided] == ["approved", "withdrawn"]
     for message in decided:
         assert (message["hash"], message["person"]) == (held.hash, "ana")
+        assert (message["federation"], message["client"]) == ("cardio", "north")
         assert datetime.fromisoformat(message["at"]) <= datetime.now(UTC)
 
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner  # noqa: E402
 from solera.cli.app import app  # noqa: E402
 from solera.serve.agent import home  # noqa: E402
 from solera.serve.agent.agent import Agent  # noqa: E402
+from solera.serve.agent.approvals import Approver  # noqa: E402
 from solera.serve.agent.copies import Copies, new_key, open_copy  # noqa: E402
 from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.agent.worker import Worker  # noqa: E402
@@ -119,6 +120,9 @@ def test_copies_of_what_left_open_with_the_owners_key_alone(folder, liar, tmp_pa
     assert marker not in path.read_bytes()
     with pytest.raises(SoleraError, match="sealed to another key"):
         open_copy(path, tmp_path / "other.key")
+    Approver.create(tmp_path / "ana.key", "ana")
+    with pytest.raises(UsageError, match=r"ana.key is not a key that opens copies .*new-key"):
+        open_copy(path, tmp_path / "ana.key")
     content = decode(path.read_bytes())
     for change in ({"job": "else"}, {"sequence": 1}, {"sealed": content["sealed"][:-1] + b"x"}):
         path.write_bytes(encode({**content, **change}))

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from hypothesis.extra import numpy as arrays  # noqa: E402
 from starlette.testclient import TestClient  # noqa: E402
-from store_rows import add_ask, add_job, answer  # noqa: E402
+from store_rows import add_ask, add_job, add_reply, answer  # noqa: E402
 
 from solera.core.aggregation import Mean  # noqa: E402
 from solera.core.errors import PayloadError  # noqa: E402
@@ -278,7 +278,7 @@ class Answered(Connection):
                 identity = (self.world.identity, self.world.other)[client]
                 signature = identity.sign(reply_message("cardio", *what)).hex()
                 reply = answer(status="ok", digest=digest, size=len(frame), signature=signature)
-                self.world.store.add_reply(job, sequence, "cardio", client, reply, time.time())
+                add_reply(self.world.store, job, sequence, "cardio", client, reply, time.time())
         return response
 
 

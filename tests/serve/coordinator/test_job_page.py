@@ -15,7 +15,7 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "argon2"
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
 from starlette.testclient import TestClient  # noqa: E402
-from store_rows import NOW, add_job, enrol  # noqa: E402
+from store_rows import NOW, add_job, add_reply, enrol  # noqa: E402
 
 from solera.core.federation import Federation  # noqa: E402
 from solera.core.payload import encode  # noqa: E402
@@ -96,7 +96,7 @@ def ask(store, blobs, job, seq, task, payload, answers):
         frame = encode(answer)
         told = {"status": "ok", "digest": blobs.put(frame), "size": len(frame)}
         reply = wire.NewReply(**told, signature="ab" * 64)
-        store.add_reply(job, seq, "cardio", client, reply, NOW)
+        add_reply(store, job, seq, "cardio", client, reply, NOW)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ for library in ("fastapi", "uvicorn", "httpx", "sqlalchemy", "alembic", "cryptog
 
 import httpx  # noqa: E402
 from network import Network  # noqa: E402
+from store_rows import add_reply  # noqa: E402
 
 from solera.serve.agent.policy import Policy  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
@@ -242,7 +243,7 @@ def test_whatever_clients_answer_pages_are_shown(network, visitors):
             reply = NewReply(
                 status="ok", digest=driver.upload(frame), size=len(frame), signature="00" * 64
             )
-            store.add_reply("odd", i, "other", client, reply, time.time())
+            add_reply(store, "odd", i, "other", client, reply, time.time())
             page = visitors["olga"].get("/federations/other/data")
             assert page.status_code == 200, answer
     driver.close()
@@ -376,7 +377,7 @@ def test_categories_columns_and_classes_stay_text(network, look):
             reply = NewReply(
                 status="ok", digest=driver.upload(frame), size=len(frame), signature="00" * 64
             )
-            store.add_reply("evil-rows", seq, "evil", 0, reply, time.time())
+            add_reply(store, "evil-rows", seq, "evil", 0, reply, time.time())
     driver.close()
     page = look("ada")
     page.goto(f"{network.url}/federations/evil/data")

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from store_rows import NOW, add_ask, add_job, answer, checkpoint, digest, enrol, reply
+from store_rows import NOW, add_ask, add_job, add_reply, answer, checkpoint, digest, enrol, reply
 
 from solera.serve.coordinator.notifier import Notifier
 from solera.serve.coordinator.pending import PendingWork
@@ -57,7 +57,7 @@ def test_a_contribution_is_looked_up_again(store, pending):
     store.ask_newcomers("cardio", NOW)
     assert pending.known(ME) is None
     (asked,) = pending.look(ME)
-    store.add_reply("s", asked.sequence, *ME, answer(status="ok", digest=digest(1)), NOW)
+    add_reply(store, "s", asked.sequence, *ME, answer(status="ok", digest=digest(1)), NOW)
     assert pending.look(ME) == []
     store.contribute("s", 1, NOW)
     assert pending.known(ME) is None

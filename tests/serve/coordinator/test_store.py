@@ -227,7 +227,7 @@ WRITER = """
         store.add_ask("j", seq, ask, 1.0)
         answer = blobs.put(b"reply %d" % seq)
         reply = NewReply(status="ok", digest=answer, size=5, signature="ab" * 64)
-        store.add_reply("j", seq, "cardio", 0, reply, 2.0)
+        assert store.add_replies([("j", seq, "cardio", 0, reply, 2.0)]) == [True]
         print(seq, flush=True)
 """
 

@@ -15,11 +15,11 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from solera.core.component import Component
 from solera.core.errors import UsageError
+from solera.core.meter import size
 from solera.learn.base import load as load_model
 from solera.learn.linear import FedLinear
 from solera.learn.score_curves import GRID
 from solera.study.files.reader import parse
-from solera.study.formatting import size
 from solera.study.report import clients, costs, outcomes
 from solera.study.report.blocks import Paragraph, Section
 from solera.study.report.export import NoBrowser, export_report
@@ -143,10 +143,10 @@ def test_the_pictures_are_there(run: StudyRun, page: str, tmp_path: Path) -> Non
     without = screenshot(bare, tmp_path / "bare.png", 900, 7000)
     colours = {"blue": "0072b2", "red": "d55e00", "map": "00224e", "map's end": "fee838"}
     for name, colour in colours.items():
-        rgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)]) / 255
-        seen = (np.abs(whole - rgb).max(axis=2) < 0.02).sum()
+        rgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)], dtype=np.int16)
+        seen = (np.abs(whole - rgb).max(axis=2) <= 5).sum()
         assert seen > 100, f"no {name} in the picture of the page"
-        assert not (np.abs(without - rgb).max(axis=2) < 0.02).any()
+        assert not (np.abs(without - rgb).max(axis=2) <= 5).any()
 
 
 MEASURE = """

@@ -103,6 +103,7 @@ class Noised(Release):
         self.says = release.says  # type: ignore[misc]
         self.about_rows = release.about_rows  # type: ignore[misc]
         self.tells_rows = release.tells_rows
+        self.instead = release.instead
 
     def can_leave(self, limits: ReleaseLimits) -> bool:
         counted = self.kind in limits.allows and limits.budget is not None

@@ -21,11 +21,15 @@ class Trees(Release):
     kind = "tree"
     says = "trees, or sums of gradients along trees"
     tells_rows = True
+    instead = (
+        "counts (FederatedTree(by_counts=True), FedID3), or sums with noise within a budget "
+        "(FedHistGBDT(dp=so.DP(level='record', …)))"
+    )
 
     def judge(self, leaving: Leaving) -> Any:
         if leaving.limits.trusted:
             return leaving.reply
         raise leaving.refuse(
-            f"{self.says} may tell single rows; they leave with noise (dp=so.DP(level='record', …) "
-            "of a learner that takes it) or under the policy 'trusted'"
+            f"{self.says} may tell single rows; ask for {self.instead}, or under the policy "
+            "'trusted'"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from operator import add
 from typing import Any
@@ -15,8 +16,8 @@ from solera.core.constraints import Positive
 from solera.core.errors import PayloadError, SoleraError
 from solera.core.payload import is_finite
 from solera.core.replies import Batch, Reply, Stacked, map_leaves
-from solera.learn.averaging.training.lazy_updates import LazyUpdates
-from solera.learn.averaging.training.tile_threads import in_threads
+from solera.learn.averaging.training.lazy_updates import LazyUpdates, StackedUpdates
+from solera.learn.averaging.training.tile_threads import in_threads, one_thread
 from solera.learn.averaging.updates import Parts, UpdateStep, unpack_update
 
 _MANY = 1 << 22
@@ -72,10 +73,40 @@ class UpdateMean(Aggregation):
             # Each sum that leaves the GPU costs more than all additions there.
             return [self.fold(batch), *[None] * (len(bounds) - 2)]
         if isinstance(replies, LazyUpdates):
-            small = len(batch) * replies.kind[0] < _MANY
-            ends = pairwise(bounds)
-            return in_threads(lambda block: self.fold(batch.between(*block)), ends, small=small)
+            return self._fold_lazy_blocks(replies, bounds)
         return super().fold_blocks(batch, bounds)
+
+    def fold_together(self, batch: Batch, bounds: Sequence[int]) -> Any:
+        replies = batch.payloads
+        small = isinstance(replies, StackedUpdates) and _is_small(replies)
+        if not small or replies.on_gpu or self.plain:
+            return super().fold_together(batch, bounds)
+        self._check(replies.rest)
+        weights = self._weights(replies.rest, len(replies))
+        ends = list(pairwise(bounds))
+        with one_thread():
+            sums: Parts = {"update": replies.summed_blocks(weights, bounds)}
+        for name, value in replies.rest.items():
+            if name != "rows":
+                sums[name] = reduce(add, (weights[a:b] @ value[a:b] for a, b in ends))
+        weight = reduce(add, (float(weights[a:b].sum()) for a, b in ends))
+        return {"weight": weight, "count": len(replies), "sums": sums, "plain": {}}
+
+    def _fold_lazy_blocks(self, replies: LazyUpdates, bounds: Sequence[int]) -> list[Any]:
+        """What is the same for all blocks is checked and computed once."""
+        rest = replies.rest
+        self._check(rest)
+        weights = self._weights(rest, len(replies))
+        entries = {n: v for n, v in rest.items() if n in self.entries and n != "rows"}
+
+        def fold(block: tuple[int, int]) -> Any:
+            chosen = slice(*block)
+            own = weights[chosen]
+            sums: Parts = {"update": replies.weighted_sum(own, chosen)}
+            sums.update({name: own @ value[chosen] for name, value in entries.items()})
+            return self._partial(own, sums, {n: rest[n][chosen] for n in self.plain or ()})
+
+        return in_threads(fold, pairwise(bounds), small=_is_small(replies))
 
     def finish(self, partial: Any) -> Any:
         total = partial["weight"]
@@ -139,11 +170,14 @@ class UpdateMean(Aggregation):
         rest = {n: v for n, v in fields.items() if n in self.entries and n != "rows"}
         weighted = {"update": weighted_sum(weights)}
         weighted.update({name: weights @ value for name, value in rest.items()})
+        return self._partial(weights, weighted, {n: fields[n] for n in self.plain or ()})
+
+    def _partial(self, weights: FloatArray, weighted: Parts, plain: Parts) -> Any:
         return {
             "weight": float(weights.sum()),
-            "count": count,
+            "count": len(weights),
             "sums": weighted,
-            "plain": {name: fields[name].sum(axis=0) for name in self.plain or ()},
+            "plain": {name: value.sum(axis=0) for name, value in plain.items()},
         }
 
     def _weights(self, fields: Mapping[str, Any], count: int) -> FloatArray:
@@ -157,6 +191,10 @@ class UpdateMean(Aggregation):
         if not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise PayloadError(f"weights must be finite and not negative, not {weights}")
         return weights
+
+
+def _is_small(replies: LazyUpdates) -> bool:
+    return len(replies) * replies.kind[0] < _MANY
 
 
 def _stack_of_one(payload: Any) -> Any:

@@ -46,9 +46,10 @@ from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
 from solera.serve.agent.secure_sums import vouched
 from solera.serve.agent.sending import Sender
+from solera.serve.agent.task_process import Guard, Rows
 from solera.serve.agent.termination import Terminated, terminated_by_signal
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
-from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
+from solera.serve.agent.worker import Outcome, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.held_words import held_words
@@ -367,7 +368,9 @@ class Agent:
         for job in held:
             if job.hash not in known:
                 told = msgspec.to_builtins(replace(job, frame=b""))
-                notify(self.policy.notify, "held", **told)
+                del told["frame"]
+                here = {"federation": self.place.federation, "client": self.place.name}
+                notify(self.policy.notify, "held", **here, **told)
 
     def _held_job(self, hash: str, ask: wire.PendingAsk) -> HeldJob:
         since = datetime.now().astimezone().isoformat(timespec="seconds")

@@ -87,14 +87,18 @@ def open_copy(path: Path, key: Path) -> tuple[Copy, Any]:
     """What a copy is of, and the reply itself, if it is the one that the copy names."""
     try:
         secret = decode(read_private(key))
-        private = secret["open"] if secret["kind"] == _KIND else b""
+        if secret["kind"] != _KIND:
+            raise ValueError
     except (LookupError, TypeError, ValueError):
-        raise UsageError(f"{key} does not open copies") from None
+        raise UsageError(
+            f"{key} is not a key that opens copies",
+            hint="it is NAME.key of `solera audit new-key NAME`",
+        ) from None
     try:
         copy = msgspec.convert(decode(path.read_bytes()), Copy)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} is not a copy of a reply: {error}") from None
-    frame = open_sealed(private, copy.sealed, context=copy.context())
+    frame = open_sealed(secret["open"], copy.sealed, context=copy.context())
     if hashlib.sha256(frame).hexdigest() != copy.digest:
         raise DamagedSeal(f"{path} holds another reply than it says")
     return copy, decode(frame)

@@ -35,7 +35,10 @@ def decide(
     now = datetime.now().astimezone()
     decision = approvals.decide(job, verdict, person, now, until=until, reason=reason)
     at = decision.at.isoformat(timespec="seconds")
-    told = notify(policy.notify, verdict, hash=job, person=person.name, at=at, reason=reason)
+    place = home.find_place(folder)
+    here = {} if place is None else {"federation": place.federation, "client": place.name}
+    facts = {"hash": job, "person": person.name, "at": at, "reason": reason}
+    told = notify(policy.notify, verdict, **here, **facts)
     if told is not None:
         told.join()
     return decision

@@ -24,8 +24,7 @@ def dry_run(open_rows: Open, policy: Policy) -> Iterator[str]:
     yield from _columns(data, open_rows, policy)
     yield from _classes(data, policy)
     yield from _limits(data, policy)
-    for name in POLICIES:
-        yield _named(name, policy)
+    yield from _named(policy)
 
 
 def _rows(data: FederatedData, policy: Policy) -> Iterator[str]:
@@ -48,16 +47,21 @@ def _columns(data: FederatedData, open_rows: Open, policy: Policy) -> Iterator[s
 
 
 def _classes(data: FederatedData, policy: Policy) -> Iterator[str]:
+    """The classes of the rows to train on, which are those that may be named."""
     schema, least = data.schema, policy.limits.min_count
     if schema.target != "classes":
         yield f"target    {schema.target}"
         return
-    values, counts = np.unique(data.y, return_counts=True)
+    values, codes = np.unique(data.segments(np.array([0]))[0].y, return_inverse=True)
+    units = data.units(0, "train")
     listed = set(policy.limits.listed.get("", ()))
-    said = [
-        f"{value} ({count:,} rows{_withheld(value in listed or count >= least)})"
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True)
-    ]
+    said = []
+    for code, value in enumerate(values.tolist()):
+        rows = int((codes == code).sum())
+        count = rows if units is None else len(np.unique(units[codes == code]))
+        persons = "" if units is None else f" of {count:,} persons"
+        leaves = value in listed or count >= least
+        said.append(f"{value} ({rows:,} rows{persons}{_withheld(leaves)})")
     yield f"classes   {', '.join(said[:40])}{', …' if len(said) > 40 else ''}"
 
 
@@ -67,24 +71,48 @@ def _withheld(leaves: bool) -> str:
 
 def _limits(data: FederatedData, policy: Policy) -> Iterator[str]:
     limits, rows = policy.limits, int(data.sizes()[0])
+    units = data.units(0, "train")
+    count = rows if units is None else len(np.unique(units))
     yield f"policy    {policy.named or 'unnamed'}: {sum(1 for _ in _tasks(policy)):,} tasks allowed"
-    if rows < limits.min_rows:
-        yield f"          fewer rows than min_rows = {limits.min_rows:,}: nothing about them leaves"
+    if count < limits.min_rows:
+        few = "rows" if units is None else "persons"
+        yield (
+            f"          fewer {few} than min_rows = {limits.min_rows:,}: nothing about them leaves"
+        )
     if not limits.trusted:
         yield f"          models of at most {int(rows * limits.parameters):,} parameters"
         yield f"          Gram matrices of at most {int(rows / limits.gram_rows):,} columns"
 
 
-def _named(name: str, policy: Policy) -> str:
-    """What a named policy would let out, in place of the one that is named."""
+def _named(policy: Policy) -> Iterator[str]:
+    """What each named policy would let out in place of the one that is named.
+
+    Each is compared with the one before that is nearest to it.
+    """
+    known: dict[str, set[str]] = {}
+    for name, limits in POLICIES.items():
+        tasks = set(_tasks(replace(policy, named=name, tasks=())))
+        nearest = min(known, key=lambda other: len(known[other] ^ tasks), default=None)
+        before = set() if nearest is None else known[nearest]
+        said = "would let out" if nearest is None else f"as {nearest}"
+        if nearest is not None and tasks - before:
+            said += ", and also"
+        said += _families(tasks - before)
+        if before - tasks:
+            said += f", but not{_families(before - tasks)}"
+        trust = "; THE DRIVER CAN READ ROWS" if limits.trusted else ""
+        rows = "; ROWS LEAVE" if "rows" in limits.allows else ""
+        known[name] = tasks
+        yield f"{name:10} {said}{trust}{rows}"
+
+
+def _families(tasks: set[str]) -> str:
+    """Names of tasks, in short."""
     families: dict[str, list[str]] = {}
-    for task in _tasks(replace(policy, named=name, tasks=())):
+    for task in sorted(tasks):
         family, _, verb = task.partition(".")
         families.setdefault(family, []).append(verb)
-    said = [f"{family}.{{{','.join(verbs)}}}" for family, verbs in families.items()]
-    trust = "; THE DRIVER CAN READ ROWS" if POLICIES[name].trusted else ""
-    rows = "; ROWS LEAVE" if "rows" in POLICIES[name].allows else ""
-    return f"{name:9} would let out {' '.join(said) or 'nothing'}{trust}{rows}"
+    return "".join(f" {family}.{{{','.join(verbs)}}}" for family, verbs in families.items())
 
 
 def _tasks(policy: Policy) -> Iterator[str]:

@@ -57,9 +57,10 @@ class HeldJobs:
 def describe(job: Description) -> str:
     """A job in words: who asks, what is learned, every task with its ranges and most asks."""
     learner = json.dumps(job.learner, default=_in_short)
-    lasts = "" if job.seconds is None else f", {job.seconds / 3600:,.1f} hours at most"
+    hours = None if job.seconds is None else job.seconds / 3600
+    lasts = "without an end" if hours is None else f"{hours:,.1f} hours at most"
     lines = [
-        f"{job.kind} job {job.job} of {job.owner or 'nobody named'}, seed {job.seed}{lasts}",
+        f"{job.kind} job {job.job} of {job.owner or 'nobody named'}, seed {job.seed}, {lasts}",
         f"learner {learner}" if job.learner else "learner not named",
         *(f"asks {task}" for task in job.plan),
     ]

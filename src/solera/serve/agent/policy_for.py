@@ -27,7 +27,15 @@ def policy_for(job: Description) -> str:
         lines.append(
             "# It adds noise: name epsilon and delta under [privacy], the budget of the rows."
         )
-    lines.append(f"policy = {_toml(strictest_policy(job.plan))}")
+    named = strictest_policy(job.plan)
+    if POLICIES[named].trusted:
+        lines += [
+            "# THE DRIVER CAN READ ROWS under this policy. With less trust,",
+            *_reasons(job.plan),
+        ]
+    elif "rows" in POLICIES[named].allows:
+        lines.append("# ROWS LEAVE under this policy, or numbers from which they can be computed.")
+    lines.append(f"policy = {_toml(named)}")
     for entry in job.plan:
         lines += ["", "[[task]]", *_task_lines(entry)]
     return "\n".join([*lines, ""])
@@ -45,6 +53,13 @@ def strictest_policy(plan: Plan) -> str:
     raise UsageError("no named policy lets out all that this job asks", hint="make it two jobs")
 
 
+def _reasons(plan: Plan) -> Iterator[str]:
+    """What does not leave without trust, as comments."""
+    for entry in plan:
+        for why in _kept_back(entry, POLICIES["training"]):
+            yield f"# - task {entry.task!r} {why}"
+
+
 def _kept_back(entry: PlannedTask, limits: ReleaseLimits) -> list[str]:
     """Why releases of a task do not leave under such limits, whatever the rows are."""
     found, noised = [], _adds_noise(entry)
@@ -52,7 +67,10 @@ def _kept_back(entry: PlannedTask, limits: ReleaseLimits) -> list[str]:
         if release.kind not in limits.allows:
             found.append(f"releases {release.says}: this may not leave")
         elif release.tells_rows and not noised and not limits.trusted:
-            found.append(f'releases {release.says}: without noise, this needs policy = "trusted"')
+            instead = f"; in its place, {release.instead}" if release.instead else ""
+            found.append(
+                f'releases {release.says}: without noise, this needs policy = "trusted"{instead}'
+            )
     return found
 
 

@@ -18,18 +18,20 @@ def describe(policy: Policy) -> str:
     approval, limits = policy.approval, policy.limits
     most, budget = policy.output.max_bytes, policy.privacy
     approvers = f"by {' or '.join(approval.approvers)}, for {approval.days:g} days"
+    whose = "persons" if limits.unit else "rows"
     renamed = [f"{name} from {column.source}" for name, column in policy.columns.items()]
     lines = [
         f"policy {policy.hash()[:12]}{f', {policy.named!r}' if policy.named else ''}: "
         "what is not allowed is refused",
-        f"  data      at least {limits.min_rows:,} {'persons' if limits.unit else 'rows'}; "
+        f"  data      at least {limits.min_rows:,} {whose}; "
         f"columns: {', '.join(policy.data.columns) or 'all'}"
         + "".join(f"; {said}" for said in renamed),
         f"  approval  {approvers if approval.mode == 'ask' else 'not needed'}",
         f"  hours     {policy.hours or 'at any time'}",
         f"  output    {'any size' if most is None else f'at most {most:,} bytes'}; "
-        f"numbers from {limits.min_count} {'persons' if limits.unit else 'rows'}"
-        + ("; in secure sums only" if policy.output.only_sums else ""),
+        + ("numbers as they are" if limits.trusted else f"numbers from {limits.min_count} {whose}")
+        + ("; in secure sums only" if policy.output.only_sums else "")
+        + ("; a sealed copy of each reply is kept" if policy.output.keep_copies else ""),
         "  privacy   "
         + (f"ε = {budget.epsilon:g}, δ = {budget.delta:g}" if budget else "no budget")
         + (", over all jobs, for what leaves with noise" if budget else ""),
@@ -52,16 +54,20 @@ _LEAVES: dict[Kind, str] = {
     "update": "Linear models leave after training on at least {min_rows} {rows}, with at most "
     "{parameters:.0%} as many parameters as distinct {rows}, and weights that no single row "
     "saturates. Neural networks and anything larger do not leave but with noise.",
-    "tree": "Counts at the nodes of a tree (FedID3) leave in intervals of at least {least} {rows}, "
-    "compared with all that left before. Whole trees (FederatedTree, FedForest, SimFL) do not "
-    "leave, nor do sums of gradients (FedHistGBDT) but with noise, as far as [privacy] allows.",
+    "tree": "Counts at the nodes of a tree leave in intervals of at least {least} {rows}, compared "
+    "with all that left before: FedID3, and FederatedTree(by_counts=True), whose thresholds are on "
+    "an agreed grid. Trees that a client grows by itself (FederatedTree without by_counts, "
+    "FedForest, SimFL) do not leave: no size of a leaf keeps a single row from deciding a "
+    'threshold; they need policy = "trusted". Sums of gradients (FedHistGBDT) do not leave but '
+    "with noise, as far as [privacy] allows.",
     "cipher": "Ciphertexts and masked shares leave when what is inside would be allowed to.",
     "rows": "ROWS LEAVE, or numbers from which they can be computed.",
 }
 _TRUSTED = (
-    "THE DRIVER CAN READ ROWS: model updates of any size leave, and from the update of a neural "
-    "network, or of many outputs, single rows can be computed. Name this policy only for a driver "
-    "who may see the rows anyway."
+    "THE DRIVER CAN READ ROWS: counts of any size, model updates, whole trees and gradients leave "
+    "as they are. From the update of a neural network, or of many outputs, single rows can be "
+    "computed. No number is withheld, none is compared with earlier ones. Name this policy only "
+    "for a driver who may see the rows anyway."
 )
 _REMAINS = (
     "What remains possible without noise: who knows all rows but one, or all rows of all other "
@@ -75,8 +81,10 @@ _REMAINS = (
 def explain(policy: Policy) -> str:
     """In sentences: what may leave under a policy, which tasks that allows, what remains."""
     limits = policy.limits
-    lines = [_sentence(_LEAVES[kind], limits) for kind in _LEAVES if kind in limits.allows]
-    lines += [_TRUSTED] if limits.trusted else []
+    if limits.trusted:
+        lines = [_TRUSTED]
+    else:
+        lines = [_sentence(_LEAVES[kind], limits) for kind in _LEAVES if kind in limits.allows]
     if limits.encrypted:
         lines.append(
             f"These leave encrypted or masked only: {', '.join(sorted(limits.encrypted))}."
@@ -88,7 +96,7 @@ def explain(policy: Policy) -> str:
         lines.append(f"min_count = {limits.min_count} LETS SINGLE ROWS OUT.")
     for task, out in _turned_away(policy, limits):
         lines.append(f"Task {task.name} does not run here: it lets out {out}.")
-    lines.append(_sentence(_REMAINS, limits))
+    lines += [] if limits.trusted else [_sentence(_REMAINS, limits)]
     return "\n".join([describe(policy), "", *lines])
 
 
@@ -96,6 +104,8 @@ def leaves(kind: Kind, limits: ReleaseLimits) -> str:
     """When something of a kind leaves, in a sentence; that it does not, where it may not."""
     if kind not in limits.allows:
         return "This may not leave under the policy."
+    if limits.trusted and kind != "facts":
+        return "This leaves as it is: THE DRIVER CAN READ ROWS."
     return _sentence(_LEAVES[kind], limits)
 
 

@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -28,6 +27,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, inspect, select,
 
 from solera.core.errors import SoleraError, UsageError
 from solera.core.private_files import sync_folder, write_file
+from solera.core.version import __version__
 from solera.serve.audit import AuditLog, head_path, verify
 from solera.serve.coordinator.run import database_of, make_private, open_blobs
 from solera.serve.coordinator.store.base import newest_revision, open_engine, revision_of
@@ -197,7 +197,7 @@ def _archive(folder: Path, staging: Path, into: Path, moment: float) -> LastBack
     """One file, whole and on the disk under its name, or none."""
     known = [p for p in (*staging.glob("*"), *staging.glob("identity/*")) if p.is_file()]
     files = {str(p.relative_to(staging)): _digest(p) for p in known if _is_kept(p)}
-    manifest = Manifest(_FORMAT, _version(), newest_revision(), moment, files)
+    manifest = Manifest(_FORMAT, __version__, newest_revision(), moment, files)
     write_file(staging / _MANIFEST, msgspec.json.encode(manifest), 0o600, overwrite=False)
     blobs = sorted(p.relative_to(staging) for p in staging.glob("blobs/*/*"))
     stamp = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H%M%SZ")
@@ -217,13 +217,6 @@ def _archive(folder: Path, staging: Path, into: Path, moment: float) -> LastBack
     last = LastBackup(moment, str(path.absolute()), path.stat().st_size)
     write_file(folder / LAST, msgspec.json.encode(last), 0o600, overwrite=True)
     return last
-
-
-def _version() -> str:
-    try:
-        return version("solera")
-    except PackageNotFoundError:
-        return "0+source"
 
 
 def _is_kept(path: Path) -> bool:

@@ -188,7 +188,7 @@ def connect(
         kind="driven",
         owner=owner,
         seed=seed,
-        seconds=deadline,
+        seconds=wire.DEFAULT_SECONDS if deadline is None else deadline,
     )
     engine = DrivenEngine(connection, description, lambda job: HttpEngine(connection, job, known))
     return Federation(engine, seed=seed, topology=topology, secure=secure)

@@ -6,14 +6,13 @@ import os
 import platform
 from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import solera
 from solera.core.private_files import write_file
+from solera.core.version import __version__, versions_of
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "tenseal", "codecarbon")
 
@@ -55,16 +54,13 @@ class Events:
 
 def environment() -> dict[str, str]:
     """Versions of what results may depend on."""
-    versions = {
+    return {
         "platform": f"{platform.system()} {platform.machine()}",
         "cores": str(os.cpu_count()),
         "python": platform.python_version(),
-        "solera": solera.__version__,
+        "solera": __version__,
+        **versions_of(*_PACKAGES),
     }
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
 
 
 def read_environment(folder: Path) -> dict[str, str]:

@@ -17,9 +17,11 @@ from solera.core.clients import FloatArray, IntArray
 from solera.core.rng import Bits
 from solera.learn.averaging.training.architecture import Architecture
 from solera.learn.averaging.training.batched_models import (
+    BatchedDense,
     BatchedModel,
     Correction,
     batched_model_for,
+    is_plain,
 )
 from solera.learn.averaging.training.batches import Batches, TrainingConfig, deal_batches
 from solera.learn.averaging.training.client_rows import ClientRows
@@ -73,6 +75,12 @@ def train_batched(
     batch_bytes = batches.batch * rows.row_bytes
     size = tile_size(architecture, weights.device.type, weights.element_size(), batch_bytes)
     at_once = max(1, _GATHERED[weights.device.type] // (min(size, clients) * batch_bytes))
+    counts, plain = batches.alike, is_plain(architecture, config, correction, weights.device)
+    if counts is not None and plain and start is not None and not rows.sparse:
+        network = BatchedDense(architecture, weights.data, config)
+        train_alike = alike_tiles(network, start, losses, rows, batches, at_once)
+        in_threads(train_alike, even_slices(clients, size))
+        return losses.numpy() / sum(counts), np.full(clients, len(counts))
 
     def train(tile: tuple[IntArray, Any]) -> None:
         who, chosen = tile
@@ -111,6 +119,42 @@ def train_batched(
     return losses.cpu().numpy() / batches.counts.sum(axis=1), batches.steps
 
 
+def alike_tiles(
+    network: BatchedDense, start: Any, losses: Any, rows: ClientRows, batches: Batches, at_once: int
+) -> Callable[[slice], None]:
+    """A function that trains a tile in one call, where all clients take the same steps.
+
+    They begin at ``start`` and become the difference to it; ``network`` holds all of them.
+    """
+    places, own = rows.places(slice(None), batches.index)
+    counts, batch, config = batches.alike, batches.batch, network.config
+    assert counts is not None
+    gathered = min(at_once, len(counts)) * batch
+    layers = network.layers
+
+    def train(tile: slice) -> None:
+        network.pieces.train_tile_scripted(
+            network.weights,
+            start,
+            losses,
+            rows.X,
+            rows.targets,
+            places,
+            own,
+            rows.buffer((tile.stop - tile.start) * gathered),
+            layers,
+            config.loss,
+            counts,
+            batch,
+            config.lr,
+            at_once,
+            tile.start,
+            tile.stop,
+        )
+
+    return train
+
+
 def _recording_key(
     architecture: Architecture,
     config: TrainingConfig,
@@ -143,11 +187,17 @@ def tiles(batches: Batches, size: int) -> Iterator[tuple[IntArray, Any]]:
     Those with the most steps come first. Tiles have at most ``size`` clients, all about as many.
     """
     order = np.argsort(-batches.steps, kind="stable")
-    size = -(-len(order) // -(-len(order) // size))
     in_order = bool((np.diff(order) > 0).all())
-    for first in range(0, len(order), size):
-        who = order[first : first + size]
-        yield who, slice(first, first + len(who)) if in_order else who
+    for tile in even_slices(len(order), size):
+        who = order[tile]
+        yield who, tile if in_order else who
+
+
+def even_slices(clients: int, size: int) -> Iterator[slice]:
+    """At most ``size`` clients each, all about as many."""
+    even = -(-clients // -(-clients // size))
+    for first in range(0, clients, even):
+        yield slice(first, min(first + even, clients))
 
 
 def train_tile(

@@ -201,14 +201,17 @@ class BatchedDense(BatchedModel):
         return gradient, losses.sum(dim=1)
 
     def train_alike(self, total: Any, x: Any, target: Any, counts: list[int], batch: int) -> bool:
-        config, blocks = self.config, self.blocks
-        plain = self.fused and not any(block.dropout for block in blocks)
-        if is_gpu(x.device) or config.loss not in OUR_LOSSES or not plain:
+        config = self.config
+        if not is_plain(self.architecture, config, self.correction, x.device):
             return False
-        pairs = zip(self._views, blocks, strict=True)
-        layers = [(*views, block.wide, block.activation or "") for views, block in pairs]
-        self._train_plain(total, x, target, layers, config.loss, counts, batch, config.lr)
+        self._train_plain(total, x, target, self.layers, config.loss, counts, batch, config.lr)
         return True
+
+    @property
+    def layers(self) -> list[Any]:
+        """The layers as :mod:`~solera.learn.averaging.training.dense_steps` takes them."""
+        pairs = zip(self._views, self.blocks, strict=True)
+        return [(*views, block.wide, block.activation or "") for views, block in pairs]
 
     def _train_plain(self, *steps: Any) -> None:
         self.pieces.train_scripted(*steps)
@@ -219,6 +222,16 @@ class BatchedDense(BatchedModel):
     def _write(self, i: int, into: Any, x: Any, error: Any, scale: float, training: Pass) -> None:
         W, b = into
         self.pieces.write(W, b, x, error, self.blocks[i].wide, self._keep, scale)
+
+
+def is_plain(
+    architecture: Architecture, config: TrainingConfig, correction: Correction, device: Any
+) -> bool:
+    """Whether steps of clients that are alike can be one call: gradient descent and no draws."""
+    if is_gpu(device) or not architecture.dense or architecture.draws:
+        return False
+    uncorrected = correction.offset is None and correction.frozen is None
+    return config.plain and uncorrected and config.loss in OUR_LOSSES
 
 
 @dataclass
@@ -257,7 +270,8 @@ class BatchedLayers(BatchedModel):
         self._short: Tensors = {}
         if self.fused and is_gpu(self.weights.device):
             views = self.architecture.training_layout.views(self.weights)
-            self._held = {name: view.contiguous() for name, view in views.items()}
+            own = torch().contiguous_format  # of one client a view is whole, and shares its memory
+            self._held = {name: view.clone(memory_format=own) for name, view in views.items()}
             if self.config.precision == "bfloat16":
                 short = _short_names(self.architecture)
                 self._short = {name: self._held[name].bfloat16() for name in short}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,12 +47,14 @@ class Batches:
     """Which rows each client takes in each of its steps.
 
     ``index`` is (clients, steps · batch), ``counts`` (clients, steps) says how many of a batch are
-    real; 0 means that the client has finished.
+    real; 0 means that the client has finished. ``alike`` are the counts of every client, where they
+    are the same.
     """
 
     index: IntArray
     counts: IntArray
     batch: int
+    alike: list[int] | None = None
 
     @property
     def steps(self) -> IntArray:
@@ -75,6 +78,8 @@ def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches
     """Cut every client's rows into batches, in a new order in every epoch unless told otherwise."""
     widest = int(sizes.max())
     batch = min(config.batch_size or widest, widest)
+    if widest == sizes.min():
+        return _deal_alike(keys, widest, config, batch)
     per_epoch = -(-sizes // batch)
     steps = per_epoch * config.epochs if config.steps is None else np.full_like(sizes, config.steps)
     columns, every = np.arange(widest), np.arange(int(steps.max()))
@@ -91,3 +96,19 @@ def deal_batches(keys: Bits, sizes: IntArray, config: TrainingConfig) -> Batches
         cell = place[client, column] * batch + column % batch
         index[client, cell] = order[client, column]
     return Batches(index, counts, batch)
+
+
+def _deal_alike(keys: Bits, rows: int, config: TrainingConfig, batch: int) -> Batches:
+    """The same for clients that have equally many rows."""
+    per_epoch = -(-rows // batch)
+    steps = per_epoch * config.epochs if config.steps is None else config.steps
+    counts = [min(batch, rows - step % per_epoch * batch) for step in range(steps)]
+    index = np.zeros((len(keys), steps * batch), dtype=np.int64)
+    for epoch in range(-(-steps // per_epoch)):
+        order: Any = np.arange(rows)[None]
+        if config.shuffle:
+            bits = random_bits(keys[:, None], (epoch << 32) + np.arange(rows))
+            order = np.argsort(bits, axis=1, kind="stable")
+        into = index[:, epoch * per_epoch * batch :][:, :rows]
+        into[:] = order[:, : into.shape[1]]
+    return Batches(index, np.full((len(keys), steps), counts), batch, alike=counts)

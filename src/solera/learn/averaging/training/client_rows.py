@@ -38,7 +38,8 @@ class ClientRows:
         numbers = np.dtype(str(self.dtype).removeprefix("torch."))
         targets = targets_of(rows.y[rows.index], loss, classes, numbers)
         self.targets = torch().from_numpy(targets).to(self.device)
-        self.X = rows.X if hasattr(rows.X, "tocsr") else _moved(rows.X, self.device)
+        self.sparse = hasattr(rows.X, "tocsr")
+        self.X = rows.X if self.sparse else _moved(rows.X, self.device)
         self._own = threading.local()  # a buffer for each thread that trains a tile
 
     @property
@@ -50,30 +51,37 @@ class ClientRows:
 
         The rows are overwritten by the thread's next call, unless they are to ``keep``.
         """
-        t = torch()
         shape = index.shape
-        places = (self.starts[who][:, None] + index).reshape(-1)
-        if hasattr(self.X, "tocsr"):
-            x = t.from_numpy(self.X[places].toarray()).to(self.device)
+        places, own = (part.view(-1) for part in self.places(who, index))
+        if self.sparse:
+            x = torch().from_numpy(self.X[places.numpy()].toarray()).to(self.device)
         else:
-            buffer: Any = getattr(self._own, "buffer", None)
-            if not keep and (buffer is None or len(buffer) < len(places)):
-                buffer = self._own.buffer = self.X.new_empty(len(places), self.width)
-            keeps = borrow(len(places), self.width, self.X) if keep else buffer
-            x = keeps[: len(places)]
-            self._gather(places, x, max(1, _PIECE // self.row_bytes) if keep else len(places))
-        own = (self.first_target[who][:, None] + index).reshape(-1)
-        target = self.targets.index_select(0, t.from_numpy(own).to(self.device))
+            count = len(places)
+            x = borrow(count, self.width, self.X) if keep else self.buffer(count)[:count]
+            self._gather(places, x, max(1, _PIECE // self.row_bytes) if keep else count)
+        target = self.targets.index_select(0, own.to(self.device))
         return x.to(self.dtype).view(*shape, -1), target.view(*shape, *target.shape[1:])
 
-    def _gather(self, places: IntArray, into: Any, piece: int) -> None:
+    def places(self, who: Any, index: IntArray) -> tuple[Any, Any]:
+        """Where in X, and where in the targets, rows of clients at positions ``who`` lie."""
+        firsts = self.starts[who], self.first_target[who]
+        in_X, in_targets = (torch().from_numpy(first[:, None] + index) for first in firsts)
+        return in_X, in_targets
+
+    def buffer(self, rows: int) -> Any:
+        """Memory of this thread for so many rows, of a dense X and of its type."""
+        held: Any = getattr(self._own, "buffer", None)
+        if held is None or len(held) < rows:
+            held = self._own.buffer = self.X.new_empty(rows, self.width)
+        return held
+
+    def _gather(self, places: Any, into: Any, piece: int) -> None:
         """Write the rows at these places; on a CPU ``piece`` by piece, side by side."""
         t = torch()
 
         def gather(first: int) -> None:
             some = slice(first, first + piece)
-            chosen = t.from_numpy(places[some]).to(self.device)
-            t.index_select(self.X, 0, chosen, out=into[some])
+            t.index_select(self.X, 0, places[some].to(self.device), out=into[some])
 
         if len(places) <= piece:
             gather(0)

@@ -123,6 +123,45 @@ def train(
         total.add_(losses.sum(dim=1))
 
 
+def train_tile(
+    changes: Tensor,
+    start: Tensor,
+    total: Tensor,
+    X: Tensor,
+    targets: Tensor,
+    places: Tensor,
+    own: Tensor,
+    buffer: Tensor,
+    layers: list[tuple[Tensor, Tensor, bool, str]],
+    loss: str,
+    counts: list[int],
+    batch: int,
+    lr: float,
+    at_once: int,
+    first: int,
+    last: int,
+) -> None:
+    """All steps of some clients, from the ``first`` to before the ``last``, of many alike.
+
+    ``changes`` become what training moves from ``start``; ``layers`` are views of them. ``places``
+    are the rows of X that each client takes, ``own`` those of ``targets``, both (clients,
+    steps · batch). Rows of ``at_once`` steps are gathered into ``buffer``.
+    """
+    mine = changes[first:last]
+    mine.copy_(start.expand_as(mine))
+    tile = [(W[first:last], b[first:last], wide, kind) for W, b, wide, kind in layers]
+    for step in range(0, len(counts), at_once):
+        columns = places[first:last, step * batch : (step + at_once) * batch]
+        rows = buffer[: columns.numel()]
+        torch.index_select(X, 0, columns.reshape(-1), out=rows)
+        x = rows.to(mine.dtype).view(columns.shape[0], columns.shape[1], -1)
+        chosen = own[first:last, step * batch : (step + at_once) * batch]
+        target = targets.index_select(0, chosen.reshape(-1)).unflatten(0, chosen.shape)
+        some = counts[step : step + at_once]
+        train(total[first:last], x, target, tile, loss, some, batch, lr)
+    mine.sub_(start)
+
+
 def train_low_rank(
     total: Tensor,
     x: Tensor,
@@ -164,4 +203,5 @@ def _scripted(steps: Any) -> Any:
 
 
 train_scripted = _scripted(train)
+train_tile_scripted = _scripted(train_tile)
 train_low_rank_scripted = _scripted(train_low_rank)

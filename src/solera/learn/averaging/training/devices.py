@@ -30,7 +30,12 @@ def find_device(name: str | None) -> Any:
         name = "cuda" if t.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not t.cuda.is_available():
         raise UsageError(f"device={name!r}: this process sees no GPU", hint="use device='cpu'")
-    return t.device(name)
+    device = t.device(name)
+    if device.type == "cuda" and (device.index or 0) >= (seen := t.cuda.device_count()):
+        raise UsageError(
+            f"device={name!r}: this process sees {seen} GPUs", hint="use device='cuda'"
+        )
+    return device
 
 
 def is_gpu(device: Any) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -43,8 +44,8 @@ class LazyUpdates(Stacked, ABC):
         """The updates of some clients, one row each."""
 
     @abstractmethod
-    def weighted_sum(self, weights: FloatArray) -> Array:
-        """Σ w u over all clients."""
+    def weighted_sum(self, weights: FloatArray, chosen: slice = slice(None)) -> Array:
+        """Σ w u over all clients, or over some of them."""
 
     def restored(self, vectors: Any) -> Array:
         """Vectors in the order of training, in memory and in PyTorch's order."""
@@ -84,7 +85,7 @@ class LazyUpdates(Stacked, ABC):
 
     def sizes(self) -> IntArray:
         length, kind = self.kind
-        values = np.broadcast_to(np.zeros((), kind), (length,))
+        values = np.empty(length, kind)  # nobody reads it, so that it takes no memory
         one = {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
         return np.full(len(self), encoded_size(one), dtype=np.int64)
 
@@ -108,11 +109,20 @@ class StackedUpdates(LazyUpdates):
     def matrix(self, chosen: Any) -> Array:
         return self.restored(self.values[chosen])
 
-    def weighted_sum(self, weights: FloatArray) -> Array:
+    def weighted_sum(self, weights: FloatArray, chosen: slice = slice(None)) -> Array:
         if self.values.device.type != "cpu":
-            return self.restored(self.values.new_tensor(weights) @ self.values)
-        values = self.values.numpy()
+            return self.restored(self.values.new_tensor(weights) @ self.values[chosen])
+        values = self.values.numpy()[chosen]
         return self.restored(torch().from_numpy(weights.astype(values.dtype) @ values))
+
+    def summed_blocks(self, weights: FloatArray, bounds: Sequence[int]) -> Array:
+        """:meth:`weighted_sum` of every block, added up one after the other."""
+        values = self.values.numpy()
+        own = weights.astype(values.dtype)
+        total, *others = (own[a:b] @ values[a:b] for a, b in pairwise(bounds))
+        for block in others:
+            total += block
+        return self.restored(torch().from_numpy(total))
 
     @property
     def kind(self) -> tuple[int, str]:

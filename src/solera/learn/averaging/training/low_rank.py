@@ -121,10 +121,11 @@ class LowRankUpdates(LazyUpdates):
         first = torch().bmm(x.transpose(1, 2), errors).flatten(1)
         return self.restored(torch().cat([first, self.others[chosen]], dim=1))
 
-    def weighted_sum(self, weights: FloatArray) -> Array:
+    def weighted_sum(self, weights: FloatArray, chosen: slice = slice(None)) -> Array:
         w = self.errors.new_tensor(weights)
-        x, errors = self.x.flatten(0, 1), (self.errors * w[:, None, None]).flatten(0, 1)
-        return self.restored(torch().cat([(x.T @ errors).flatten(), w @ self.others]))
+        x, errors = self.x[chosen].flatten(0, 1), self.errors[chosen] * w[:, None, None]
+        first = (x.T @ errors.flatten(0, 1)).flatten()
+        return self.restored(torch().cat([first, w @ self.others[chosen]]))
 
     @property
     def kind(self) -> tuple[int, str]:

@@ -33,20 +33,27 @@ def in_threads(
     ``so.simulate(workers=…)`` says otherwise. Products inside are computed by one thread each. What
     is ``small`` is done by this thread: to wake another takes longer than a tenth of a millisecond.
     """
-    t = torch()
     if device != "cpu":
-        with t.no_grad():
+        with torch().no_grad():
             return [work(item) for item in items]
+    with one_thread():
+        helpers = 0 if small else _outside.threads - 1
+        return _shared(work, list(items), helpers)
 
-    def alone(item: Any) -> Any:
-        t.set_num_threads(1)  # which holds for a thread, and so does the next
-        with t.no_grad():
-            return work(item)
 
-    with own_threads(), _libraries().limit(limits=1, user_api="blas"):
-        if small or _outside.threads == 1:
-            return [alone(item) for item in items]
-        return _shared(alone, list(items), _outside.threads - 1)
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Products of PyTorch and of NumPy are computed by this thread alone."""
+    libraries = _libraries()
+    before = [library.get_num_threads() for library in libraries]
+    with own_threads():
+        try:
+            for library in libraries:
+                library.set_num_threads(1)
+            yield
+        finally:
+            for library, threads in zip(libraries, before, strict=True):
+                library.set_num_threads(threads)
 
 
 def _shared(work: Callable[[Any], Any], items: list[Any], helpers: int) -> list[Any]:
@@ -55,19 +62,22 @@ def _shared(work: Callable[[Any], Any], items: list[Any], helpers: int) -> list[
     left = deque(enumerate(items))
 
     def some() -> None:
-        while left:
-            try:
-                place, item = left.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            try:
-                results[place] = work(item)
-            except BaseException:
-                left.clear()
-                raise
+        t = torch()
+        t.set_num_threads(1)  # which holds for a thread, and so does the next
+        with t.no_grad():
+            while left:
+                try:
+                    place, item = left.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                try:
+                    results[place] = work(item)
+                except BaseException:
+                    left.clear()
+                    raise
 
-    pool = _pool(helpers)
-    others = [pool.submit(some) for _ in range(min(helpers, len(items) - 1))]
+    helpers = min(helpers, len(items) - 1)
+    others = [_pool(helpers).submit(some) for _ in range(helpers)]
     try:
         some()
     finally:
@@ -99,9 +109,9 @@ def own_threads() -> Iterator[None]:
 
 
 @cache
-def _libraries() -> ThreadpoolController:
+def _libraries() -> list[Any]:
     """The libraries behind NumPy's products; to look for them takes milliseconds."""
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:

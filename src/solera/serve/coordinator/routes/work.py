@@ -11,9 +11,9 @@ from solera.serve.coordinator.batches import Batches
 from solera.serve.coordinator.body import received_body
 from solera.serve.coordinator.routes.messages import MessageRoute, Name, Signature
 from solera.serve.coordinator.service import Coordinator, Refused, uploader
-from solera.serve.coordinator.store.asks import Asked
 from solera.serve.coordinator.store.blobs import Received
 from solera.serve.coordinator.store.jobs import no_job
+from solera.serve.coordinator.store.replies import Asked
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import reply_message, verify
 from solera.serve.wire import NewReply, Work

@@ -20,14 +20,18 @@ from solera.serve.coordinator.store.tables import (
     jobs,
 )
 from solera.serve.description import job_hash
-from solera.serve.wire import Checkpoint, Job, NewCheckpoint, NewJob, StartedJob, State
+from solera.serve.wire import (
+    DEFAULT_SECONDS,
+    Checkpoint,
+    Job,
+    NewCheckpoint,
+    NewJob,
+    StartedJob,
+    State,
+)
 
 _FIXED = ("federation", "kind", "spec", "seed", "owner")
 """What a job that is started again must have in common with the stored one."""
-
-
-DEFAULT_SECONDS = 7 * 24 * 3600.0
-"""The time of a job that does not say how long it may take; a standing one has no end."""
 
 
 class Jobs(Base):

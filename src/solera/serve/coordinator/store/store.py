@@ -19,6 +19,7 @@ from solera.serve.coordinator.store.events import Events
 from solera.serve.coordinator.store.jobs import Jobs
 from solera.serve.coordinator.store.members import Members
 from solera.serve.coordinator.store.models import Models
+from solera.serve.coordinator.store.replies import Replies
 from solera.serve.coordinator.store.tables import (
     OPEN,
     asks,
@@ -47,7 +48,7 @@ class Census:
     replies: dict[str, int]
 
 
-class Store(Members, Events, Jobs, Asks, Models, Accounts, Watching):
+class Store(Members, Events, Jobs, Asks, Replies, Models, Accounts, Watching):
     """The durable state of a coordinator; payloads themselves lie in the blobs."""
 
     def digests(self) -> set[str]:
