@@ -49,6 +49,16 @@ class Persons:
             return np.asarray(chosen.sum(axis=0), dtype=np.int64)
         return np.array([len(np.unique(self.of[c])) for c in chosen.T], dtype=np.int64)
 
+    def at_first_rows(self, given: Array) -> FloatArray:
+        """What every row gave (rows × numbers), added up at the first row of each person."""
+        given = given.astype(float)
+        if self.of is None:
+            return given
+        _, first, person = np.unique(self.of, return_index=True, return_inverse=True)
+        total = np.zeros_like(given)
+        np.add.at(total, first[person], given)
+        return total
+
     def first_rows(self, rows: int) -> BoolArray:
         """Marks the first row of every person, of so many rows."""
         first = np.full(rows, self.of is None)
