@@ -58,10 +58,10 @@ def fold_all(
     """
     replies = batch.payloads
     assert isinstance(replies, Stacked)
+    if replies.sums:
+        partials = _with_sums(replies, batch.clients, bounds, aggregation)
+        return [aggregation.merge_all(partials)] if merged else partials
     try:
-        if replies.sums:
-            partials = _with_sums(replies, batch.clients, bounds, aggregation)
-            return [aggregation.merge_all(partials)] if merged else partials
         if merged:
             partials = [aggregation.fold_together(batch, bounds)]
         else:

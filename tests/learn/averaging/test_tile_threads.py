@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ torch = pytest.importorskip("torch")
 
 import solera as so  # noqa: E402
 from solera.core.aggregation import blocks  # noqa: E402
+from solera.core.payload import encode  # noqa: E402
+from solera.core.replies import Batch  # noqa: E402
+from solera.core.rng import stream_keys  # noqa: E402
 from solera.engines.threads import limited_threads  # noqa: E402
 from solera.learn.averaging import update_mean as folding  # noqa: E402
 from solera.learn.averaging.training import (  # noqa: E402
@@ -22,6 +26,8 @@ from solera.learn.averaging.training import (  # noqa: E402
     low_rank,
     tile_threads,
 )
+from solera.learn.averaging.training.batches import TrainingConfig, deal_batches  # noqa: E402
+from solera.learn.averaging.update_mean import UpdateMean  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(360, 40)).astype(np.float32)
@@ -29,8 +35,16 @@ Y = (X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(int)
 LEARNERS = {
     "low rank": lambda: so.FedAvg(so.nn.mlp(40, 64, 2), rounds=2, batch_size=10),
     "batched": lambda: so.FedProx(so.nn.mlp(40, 64, 2), rounds=2, batch_size=5),
+    "alike": lambda: so.FedAvg(so.nn.linear(40, 2), rounds=2, batch_size=7),
     "uneven": lambda: so.FedAvg(so.nn.linear(40, 2), rounds=2, batch_size=7),
 }
+UNEVEN = so.partitions.Explicit([range(i * 15, i * 15 + 15 - i % 3) for i in range(24)])
+
+
+def federation(name, workers):
+    """24 clients, of equally many rows unless the name says otherwise."""
+    deal = {"partition": UNEVEN} if name == "uneven" else {"clients": 24}
+    return so.simulate(X, Y, **deal, seed=1, workers=workers)
 
 
 HERE = threading.current_thread().name
@@ -68,6 +82,18 @@ def at_work(monkeypatch):
 
     for module in (batched, low_rank):
         monkeypatch.setattr(module, "train_tile", watched)
+    in_one_call = batched.alike_tiles
+
+    def watched_calls(*args):
+        train = in_one_call(*args)
+
+        def watched(tile):
+            seen.add(torch.get_num_threads())
+            return train(tile)
+
+        return watched
+
+    monkeypatch.setattr(batched, "alike_tiles", watched_calls)
     monkeypatch.setattr(batched, "TILE", 10_000)
     monkeypatch.setattr(low_rank, "_ROWS", 20_000)
     return seen
@@ -84,8 +110,7 @@ def test_threads_change_no_bit(name, at_work):
     for workers in (1, 3):
         at_work.clear()
         at_work.others = workers - 1
-        fed = so.simulate(X, Y, clients=24, seed=1, workers=workers)
-        learned[workers] = make().fit(fed).weights_
+        learned[workers] = make().fit(federation(name, workers)).weights_
         assert len(at_work.threads()) == workers
         assert all(own == 1 for _, own in at_work)  # a tile is one thread's alone
     assert learned[1].tobytes() == learned[3].tobytes()
@@ -100,19 +125,21 @@ def test_large_blocks_are_folded_side_by_side(name, updates, others, monkeypatch
     """Each by one thread, also of NumPy's library: a worker process gets the same bytes."""
     seen = Seen()
     seen.others = others
-    real = updates.weighted_sum
+    together = name == "uneven" and not others
+    method = "summed_blocks" if together else "weighted_sum"
+    real = getattr(updates, method)
 
-    def watched(self, weights):
+    def watched(self, *args):
         blas = {library["num_threads"] for library in threadpool_info("blas")}
         seen.add(torch.get_num_threads(), blas)
-        return real(self, weights)
+        return real(self, *args)
 
-    monkeypatch.setattr(updates, "weighted_sum", watched)
+    monkeypatch.setattr(updates, method, watched)
     if others:
         monkeypatch.setattr(folding, "_MANY", 0)
     before = torch.get_num_threads(), threadpool_info("blas")
-    LEARNERS[name]().fit(so.simulate(X, Y, clients=24, seed=1, workers=3))
-    assert len(seen) == 2 * len(list(blocks(24)))
+    LEARNERS[name]().fit(federation(name, workers=3))
+    assert len(seen) == 2 * (1 if together else len(list(blocks(24))))
     assert len(seen.threads()) == 1 + others
     for _, own, blas in seen:
         assert own == 1
@@ -230,9 +257,51 @@ def test_many_steps_are_one_call_where_clients_are_alike(hidden, monkeypatch):
 
     together = fit()
     assert not calls
+    for name in ("train", "train_tile", "train_low_rank"):  # as they stand, without TorchScript
+        monkeypatch.setattr(dense_steps, f"{name}_scripted", getattr(dense_steps, name))
+    assert fit() == together
     monkeypatch.setattr(dense, "train_alike", lambda *_: False)
+    monkeypatch.setattr(batched, "is_plain", lambda *_: False)
     assert fit() == together
     assert calls
+
+
+@pytest.mark.parametrize("steps", [{"epochs": 3}, {"steps": 7}, {"shuffle": False}], ids=str)
+def test_equal_clients_are_dealt_what_others_are(steps):
+    """A client more that has fewer rows makes all of them go the other way."""
+    keys = stream_keys(0, "test", 1, np.arange(6))
+    sizes = np.full(6, 11)
+    plan = TrainingConfig("softmax", 0.1, batch_size=4, **steps)
+    alike = deal_batches(keys, sizes, plan)
+    others = deal_batches(keys, np.append(sizes[:5], 10), plan)
+    assert alike.alike == others.counts[0].tolist()
+    assert others.alike is None
+    assert np.array_equal(alike.counts[:5], others.counts[:5])
+    assert np.array_equal(alike.index[:5], others.index[:5])
+
+
+def test_the_blocks_of_an_ask_fold_to_the_same_bits_as_one_by_one():
+    draw = np.random.default_rng(3)
+    values = torch.from_numpy(draw.normal(size=(100, 37)).astype(np.float32))
+    rest = {"loss": draw.normal(size=100), "rows": draw.random(100)}
+    batch = Batch(np.arange(100), lazy_updates.StackedUpdates(values, rest=rest))
+    bounds = [*range(0, 100, 13), 100]
+    mean = UpdateMean(37)
+    apart = mean.merge_all(mean.fold(batch.between(a, b)) for a, b in pairwise(bounds))
+    for together in (
+        mean.fold_together(batch, bounds),
+        mean.merge_all(mean.fold_blocks(batch, bounds)),
+    ):
+        assert encode(together) == encode(apart)
+
+
+def test_blocks_come_as_one_only_where_nothing_was_folded_before():
+    """So that an ask that needs several calls is folded as ever."""
+    make = LEARNERS["alike"]
+    at_once = make().fit(so.simulate(X, Y, clients=24, seed=1))
+    in_turns = make().fit(so.simulate(X, Y, clients=24, seed=1, memory=60_000))
+    assert in_turns.weights_.tobytes() == at_once.weights_.tobytes()
+    assert str(in_turns.history_) == str(at_once.history_)
 
 
 def test_the_limit_ends_with_the_ask():
