@@ -83,6 +83,10 @@ class Stacked:
         row: dict[str, Any] = map_leaves(lambda leaf: leaf[i], self.fields)
         return row
 
+    def outline(self) -> dict[str, Any]:
+        """A reply with the entries that all of them have; its numbers may mean nothing."""
+        return self[0]
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[i] for i in range(self._len))
 

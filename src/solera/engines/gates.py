@@ -32,7 +32,10 @@ class Gates:
     def admit(self, task: Task, ask: Ask, group: ClientGroup) -> list[Gate]:
         """The gate of every client, if all of them let the ask in."""
         self._check(task, ask, group)
-        known = [Memory.from_payload(state.pop(RELEASED, None)) for state in group.states]
+        if self.limits.trusted:  # nothing is compared with what left
+            known = [Memory() for _ in group.states]
+        else:
+            known = [Memory.from_payload(state.pop(RELEASED, None)) for state in group.states]
         gates = [Gate(self.limits, memory, self.ledger) for memory in known]
         if not is_about_rows(task):
             return gates
@@ -49,14 +52,15 @@ class Gates:
     ) -> Any:
         """The replies as they may leave."""
         if self.limits.trusted and isinstance(replies, Stacked):
-            gates[0].release(task, next(iter(group)), ask.payload, replies[0])  # all are alike
+            gates[0].release(task, next(iter(group)), ask.payload, replies.outline())
         else:
             replies = [
                 gate.release(task, client, ask.payload_for(client.id), reply)
                 for client, reply, gate in zip(group, replies, gates, strict=True)
             ]
-        for state, gate in zip(group.states, gates, strict=True):
-            state[RELEASED] = gate.memory.to_payload()
+        if not self.limits.trusted:
+            for state, gate in zip(group.states, gates, strict=True):
+                state[RELEASED] = gate.memory.to_payload()
         return replies
 
     def _check(self, task: Task, ask: Ask, group: ClientGroup) -> None:

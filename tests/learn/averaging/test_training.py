@@ -162,6 +162,8 @@ def test_low_rank_updates_are_the_same_updates(model, config, tile, monkeypatch)
     rule, ids = UpdateMean(values.shape[1]), np.arange(len(SIZES))
     a, b = (rule.result(rule.fold(Batch(ids, s))) for s in (written, factors))
     np.testing.assert_allclose(a["update"], b["update"], atol=1e-11)
+    assert set(factors.outline()) == set(factors[0])
+    assert factors.outline()["update"]["values"].shape == factors[0]["update"]["values"].shape
     assert factors.sizes().tolist() == written.sizes().tolist()
     for part in (factors.between(1, 3), factors.take(np.array([1, 2]))):
         np.testing.assert_allclose(part[1]["update"]["values"], values[2], atol=1e-11)

@@ -30,7 +30,7 @@ def policy_for(job: Description) -> str:
     named = strictest_policy(job.plan)
     if POLICIES[named].trusted:
         lines += [
-            "# THE DRIVER CAN READ ROWS under this policy. With less trust,",
+            "# THE DRIVER CAN READ ROWS under this policy. The job needs it because",
             *_reasons(job.plan),
         ]
     elif "rows" in POLICIES[named].allows:

@@ -83,11 +83,13 @@ class LazyUpdates(Stacked, ABC):
     def between(self, first: int, last: int) -> Stacked:
         return self.take(slice(first, last))
 
-    def sizes(self) -> IntArray:
+    def outline(self) -> dict[str, Any]:
         length, kind = self.kind
         values = np.empty(length, kind)  # nobody reads it, so that it takes no memory
-        one = {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
-        return np.full(len(self), encoded_size(one), dtype=np.int64)
+        return {"update": {"values": values}, **{n: v[0] for n, v in self.rest.items()}}
+
+    def sizes(self) -> IntArray:
+        return np.full(len(self), encoded_size(self.outline()), dtype=np.int64)
 
     def finite(self) -> BoolArray:
         finite = self.finite_values()
