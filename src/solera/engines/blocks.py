@@ -115,8 +115,8 @@ class Runner:
             partials = fold_all(task, batch, bounds, aggregation, merged=first)
             if partials is not None:
                 up = batch.sizes()
-                ends = bounds[:: len(spans)] if first else bounds
-                for (a, b), partial in zip(pairwise(ends), partials, strict=True):
+                edges = bounds[:: len(spans)] if first else bounds
+                for (a, b), partial in zip(pairwise(edges), partials, strict=True):
                     yield Block(clients[a:b], up[a:b], [], virtual, None, partial)
                 return
         ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
