@@ -7,11 +7,11 @@ every process on its way less than four times its size.
     python benchmarks/coordinator.py [latency] [load] [workers] [looks] [update] [flower] [--tiny]
 
 ``load`` simulates agents: one process opens all connections, signs every request and polls as an
-agent does, but computes nothing. ``workers`` does the same with 1 MB and one or several worker
-processes on PostgreSQL, and says whose CPU seconds a round takes: the agents share the cores.
-``looks`` is what an agent costs that finds nothing to do, with a connection kept or made anew.
-``latency`` and ``update`` use real agents. ``flower`` times the
-same no-op round of a SuperLink with SuperNodes, where flwr is installed (see ``make bench-peers``).
+agent does, but computes nothing. ``workers`` does the same with 1 MB (last with 10 kB) and one or
+several worker processes on PostgreSQL, and says whose CPU seconds a round takes: the agents share
+the cores. ``looks`` is what an agent costs that finds nothing to do, with a connection kept or made
+anew. ``latency`` and ``update`` use real agents. ``flower`` times the same no-op round of a
+SuperLink with SuperNodes, where flwr is installed (see ``make bench-peers``).
 """
 
 from __future__ import annotations
@@ -173,26 +173,30 @@ def load() -> None:
 
 
 def workers(agents: int = WORKED, most: int = 2) -> None:
-    """A round of replies of 1 MB with one process and SQLite, and with several and PostgreSQL."""
+    """A round of replies of 1 MB with one process and SQLite, and with several and PostgreSQL.
+
+    Last comes one of replies of 10 kB, which travel in one message with what is said of them.
+    """
     print(
-        "workers  database    round s   CPU s: coordinator  database  agents and driver   peak MB"
-        "  database B a reply"
+        "workers  database     reply  round s   CPU s: coordinator  database  agents and driver"
+        "   peak MB  database B a reply"
     )
     try:
         with cluster() as server:
             _worked(agents, 1, None)
             _worked(agents, 1, new_database(server))
             _worked(agents, most, new_database(server))
+            _worked(agents, 1, new_database(server), 10_000)
     except NoPostgres as missing:
         print(f"PostgreSQL is not installed: {missing}")
 
 
-def _worked(agents: int, count: int, database: str | None) -> None:
+def _worked(agents: int, count: int, database: str | None, size: int = MB) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         network = Alone(Path(folder))
         with _quiet():
             network.start(workers=count, database=database)
-        swarm = Swarm(network, agents, MB)
+        swarm = Swarm(network, agents, size)
         try:
             swarm.start()
             fed = network.connect()
@@ -201,7 +205,7 @@ def _worked(agents: int, count: int, database: str | None) -> None:
             stored, rows = _servers(database), _database_bytes(database)
             before = _cpu(served), _cpu(stored), time.process_time()
             began = time.perf_counter()
-            total = fed.ask("bench.numbers", MB, deadline=DEADLINE).fold(Sum())
+            total = fed.ask("bench.numbers", size, deadline=DEADLINE).fold(Sum())
             seconds = time.perf_counter() - began
             swarm.check()
             spent = _cpu(served) - before[0], _cpu(stored) - before[1]
@@ -214,8 +218,8 @@ def _worked(agents: int, count: int, database: str | None) -> None:
             network.close()
     kind = "SQLite" if database is None else "PostgreSQL"
     print(
-        f"{count:7}  {kind:10} {seconds:8.1f} {spent[0]:20.1f} {spent[1]:9.1f} {own:18.1f} "
-        f"{peak / MB:9.0f} {rows:18.0f}",
+        f"{count:7}  {kind:10} {_size(size):>7} {seconds:8.1f} {spent[0]:20.2f} {spent[1]:9.2f} "
+        f"{own:18.2f} {peak / MB:9.0f} {rows:18.0f}",
         flush=True,
     )
 

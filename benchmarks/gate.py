@@ -69,7 +69,7 @@ LEARNERS: dict[str, tuple[str | ReleaseLimits, Callable[[], Any]]] = {
 
 
 def accuracy(data: list[str], clients: list[int], names: list[str]) -> None:
-    print(f"{'learner':<16}{'data':<9}{'clients':>8}{'ungated':>10}{'gated':>10}  seconds")
+    print(f"{'learner':<25}{'data':<9}{'clients':>8}{'ungated':>10}{'gated':>10}  seconds")
     for name in names:
         policy, make = LEARNERS[name]
         for set_name in data:
@@ -81,7 +81,7 @@ def accuracy(data: list[str], clients: list[int], names: list[str]) -> None:
                 shown = "refused" if gated is None else f"{gated:.4f}"
                 first = "-" if plain is None else f"{plain:.4f}"
                 print(
-                    f"{name:<16}{set_name:<9}{count:>8}{first:>10}{shown:>10}  "
+                    f"{name:<25}{set_name:<9}{count:>8}{first:>10}{shown:>10}  "
                     f"{seconds:.1f} → {slower:.1f}{why}",
                     flush=True,
                 )

@@ -11,10 +11,13 @@ from tests.programs import run_program
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SECONDS = 900
-MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"}
+MODULES = {"gated_round", "heonn_reference", "numbers_task", "sizes"} | {
+    f"errata_{part}" for part in ("labels", "networks", "selection", "tables")
+}
 """Files that benchmarks import."""
 SHOWS = {
     "before_after": r"heonn .*\d\.\d+ \[",
+    "errata": r"order: (.*\n)+epochs: (.*\n)+images: (.*\n)+labels: ",
     "energy": r"1 workers: tasks of \d+ cells",
     "cores": r"W3: .*same bytes",
     "flower": r"Flower +FedAvg +\d|not installed",
@@ -39,10 +42,12 @@ SHOWS = {
     "selection": r"largest difference of a value \d",
     "ray": r"W2: .* ray \d.*×",
     "simulation": r"W3: (.*\n)*loop +\d",
+    "tree_protocols": r"program: \d of 4 inside|not at hand",
     "trees": r"FedHistGBDT, .*ratio \d",
     "vertical": r"solera, processes +\d",
 }
 PARTS = {
+    ("errata", "tweets beans"): r"one of 19\n(.*\n)+ +(50 clients of 190 rows: \d|not at hand)",
     ("coordinator", "latency load update"): (
         r"no-op round, .* \d\.\d+ s(.*\n)+.*1 MB +\d(.*\n)+.*worker +-?\d+ MB more"
     ),
@@ -53,6 +58,7 @@ PARTS = {
 NEEDS = {
     "coordinator": ("fastapi", "httpx"),
     "cores": ("torch",),
+    "errata": ("torch",),
     "files": ("pyarrow",),
     "flower": ("torch", "fastapi", "httpx"),
     "full_sizes": ("torch", "cryptography"),
@@ -72,7 +78,14 @@ NEEDS = {
     "vertical": ("cryptography", "gmpy2", "pandas"),
 }
 CASES = [*((name, "") for name in SHOWS), *PARTS]
-SLOW = {"flower", "full_sizes", "ray", ("coordinator", "looks"), ("coordinator", "workers")}
+SLOW = {
+    ("errata", ""),
+    "flower",
+    "full_sizes",
+    "ray",
+    ("coordinator", "looks"),
+    ("coordinator", "workers"),
+}
 """What takes long to start."""
 
 

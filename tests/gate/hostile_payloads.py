@@ -10,11 +10,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta
+from tests.gate.fitting_payloads import FITTING
 
 from solera.core.component import describe_fitted
 from solera.core.constraints import is_union
 from solera.core.disclosure.declared import Classes, Fitted, Shape, lengths_of
 from solera.core.schema import Schema
+from solera.core.task import Task
 from solera.learn.trees.tree import ClassTree, NumberTree, TreeBuilder
 
 TREES = [ClassTree.__metadata__[0], NumberTree.__metadata__[0]]
@@ -30,14 +32,22 @@ class Payloads:
         self.X, self.y, self.schema, self.models = X, y, schema, models
         self.rng = np.random.default_rng(seed)
 
-    def draw(self, hint: Any) -> Any:
-        """A payload that fits the declaration, as far as it can be told from types."""
-        lengths: dict[str, int] = {**lengths_of(self.schema), "rows": len(self.X)}
-        return self._value(hint, lengths)
+    def draw(self, task: Task, schema: Schema | None = None) -> Any:
+        """A payload that fits the declaration, as far as it can be told from types.
 
-    def broken(self, hint: Any) -> Any:
+        ``schema``: of the rows as they are prepared. What must fit together mostly does.
+        """
+        self.schema = self.schema if schema is None else schema
+        lengths: dict[str, int] = {**lengths_of(self.schema), "rows": len(self.X)}
+        payload = self._value(task.ask, lengths)
+        fit = FITTING.get(task.name)
+        if fit is not None and self.rng.random() < 0.8:
+            payload = fit(payload, self.schema, self.rng)
+        return payload
+
+    def broken(self, task: Task, schema: Schema | None = None) -> Any:
         """A payload with one thing that is not as declared."""
-        payload = self.draw(hint)
+        payload = self.draw(task, schema)
         if not isinstance(payload, dict) or not payload:
             return {"more": np.zeros(len(self.X))}
         name = self.rng.choice(list(payload))

@@ -22,10 +22,10 @@ What is compared with what, and why:
   docs/explanation/gate.md says so.
 - A row that turns a decision is *unknown* in a number that the gate changed, and in differences
   with it; a number that is sent as it is knows all rows. Left out altogether, unknown rows can make
-  others look alone that are not. So two things are looked at before a number is said to rest on few
-  rows. An unknown row counts with what it changes of the number *as told* where that is like the
-  largest change of a known one (:data:`ALIKE`): who sees it cannot tell the two rows apart. By a
-  smaller or larger change they could, and it counts for nothing. And the same asks are put to one
+  others look alone that are not. So two things are looked at before such a number is said to rest
+  on few rows. An unknown row counts with what it changes of the number *as told* where that is like
+  the largest change of a known one (:data:`ALIKE`): who sees it cannot tell the two rows apart. By
+  a smaller or larger change they could, and it counts for nothing. And the same asks are put to one
   client for each row that has it *twice*. A sum or a mean changes with a row once more as it does
   with the row once less; a decision is turned on one side of its limit only: five rows are one too
   few without one of them, not with one more. The number is believed to rest on ``min_count`` rows
@@ -46,8 +46,9 @@ What is compared with what, and why:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,7 @@ class Hostile:
         self.asks = 0
         self.answers: list[dict[str, Changes]] = []
         self._asked: list[tuple[Any, _Told]] = []
+        self._endless: set[str] = set()
         self._seen_twice: list[dict[str, Changes]] = []
 
     def ask(self, task: str, payload: Any, prepare: Sequence[Any] = ()) -> Any:
@@ -177,19 +179,28 @@ class Hostile:
         if isinstance(reply, str):
             return reply
         self._asked.append(((task, payload, prepare), _Told(reply, self.whole)))
+        self._endless |= {
+            f"ask {len(self.answers)}: {name}"
+            for name, values in self._asked[-1][1].values.items()
+            if not np.isfinite(values).all()
+        }
         ask_neighbours(self.without, *self._asked[-1], self.answers)
         return reply
 
     def leak(self, *, same_place: bool = False) -> Leak:
         """The fewest effective rows of any number, or of the difference of two of one name.
 
-        ``same_place``: only differences of two replies, each number less the one at its place.
+        Numbers of a type for whole ones are counts, whatever their names are. ``same_place``: only
+        differences of two replies, each number less the one at its place.
         """
+        if self._endless:  # a single row can make a sum so
+            return Leak(0.0, min(self._endless))
         worst = Leak(np.inf, "")
-        for name in dict.fromkeys(name for answer in self.answers for name in answer):
-            changes = _of_name(name, self.answers)
+        for names in self._alike(same_place):
+            changes = _of_names(names, self.answers)
+            twice = cache(partial(self._with_rows_twice, names))
             size, where = np.abs(changes.values), changes.where
-            rows = self._rows(name, np.asarray, changes, size)
+            rows = self._rows(np.asarray, changes, twice, size)
             if rows.min(initial=np.inf) < worst.rows:
                 worst = Leak(float(rows.min()), where[rows.argmin()])
             some = np.flatnonzero(~changes.alone & np.isfinite(changes.of_rows).any(axis=0))
@@ -198,37 +209,52 @@ class Hostile:
                 alike = changes.places if same_place else changes.columns
                 before = before[alike[before] == alike[a]]
                 rows = self._rows(
-                    name,
                     lambda of_rows, a=a, before=before: of_rows[:, [a]] - of_rows[:, before],
                     changes,
+                    twice,
                     np.maximum(size[before], size[a]),
                 )
                 if rows.min(initial=np.inf) < worst.rows:
                     worst = Leak(float(rows.min()), f"{where[a]} - {where[before[rows.argmin()]]}")
         return worst
 
-    def _rows(self, name: str, taken: Callable[[Any], Any], changes: Changes, size: Any) -> Any:
-        """The effective rows of what is ``taken`` of the numbers of a name, infinite if unknown."""
+    def _alike(self, same_place: bool) -> Iterator[list[str]]:
+        """Names of numbers that are subtracted from each other."""
+        names = dict.fromkeys(name for answer in self.answers for name in answer)
+        told = [told for _, told in self._asked]
+        sums = {name for reply in told for name in reply.values if name not in reply.counts}
+        whole = [name for name in names if name not in sums and not same_place]
+        yield from ([name] for name in names if name not in whole)
+        if whole:
+            yield whole
+
+    def _rows(
+        self,
+        taken: Callable[[Any], Any],
+        changes: Changes,
+        twice: Callable[[], Changes],
+        size: Any,
+    ) -> Any:
+        """The effective rows of what is ``taken`` of numbers, infinite if unknown."""
         rows, unknown = effective(taken(changes.of_rows), taken(changes.as_told), size)
-        few = np.flatnonzero(rows < self.whole.limits.min_count - 1e-6)
+        few = np.flatnonzero((rows < self.whole.limits.min_count - 1e-6) & (unknown > 0))
         rows[unknown >= DECIDED] = np.inf
         if len(few):
-            more = _of_name(name, self._with_rows_twice())
-            of_rows, as_told = taken(more.of_rows)[:, few], taken(more.as_told)[:, few]
-            twice, unknown = effective(of_rows, as_told, size[few])
-            known = (unknown < DECIDED) & np.isfinite(twice)
+            of_rows, as_told = taken(twice().of_rows)[:, few], taken(twice().as_told)[:, few]
+            more, unknown = effective(of_rows, as_told, size[few])
+            known = (unknown < DECIDED) & np.isfinite(more)
             before = np.where(np.isfinite(rows[few]), rows[few], 0.0)
-            rows[few] = np.where(known, np.maximum(before, twice), rows[few])
+            rows[few] = np.where(known, np.maximum(before, more), rows[few])
         return rows
 
-    def _with_rows_twice(self) -> list[dict[str, Changes]]:
-        """What every row changes that is there twice, of the answers so far."""
+    def _with_rows_twice(self, names: list[str]) -> Changes:
+        """What every row changes that is there twice, of numbers of these names."""
         if len(self._seen_twice) < len(self._asked):
             owners = self.twice()
             self._seen_twice = []
             for asked, here in self._asked:
                 ask_neighbours(owners, asked, here, self._seen_twice)
-        return self._seen_twice
+        return _of_names(names, self._seen_twice)
 
 
 def ask_neighbours(
@@ -299,9 +325,9 @@ def _in_other_units(name: str, changes: Any, answers: Sequence[dict[str, Changes
     return same
 
 
-def _of_name(name: str, answers: Sequence[dict[str, Changes]]) -> Changes:
-    """All numbers of a name."""
-    found = [answer[name] for answer in answers if name in answer]
+def _of_names(names: list[str], answers: Sequence[dict[str, Changes]]) -> Changes:
+    """All numbers of these names."""
+    found = [answer[name] for answer in answers for name in names if name in answer]
     return Changes(
         np.concatenate([c.values for c in found]),
         np.concatenate([c.of_rows for c in found], axis=1),
@@ -319,7 +345,8 @@ class _Told:
     def __init__(self, reply: Any, owner: Owner) -> None:
         refused = isinstance(reply, str)
         arrays = {} if refused else _arrays(reply)
-        self.values = {name: value.reshape(-1) for name, value in arrays.items()}
+        self.values = {n: a.reshape(-1).astype(float) for n, a in arrays.items()}
+        self.counts = {name for name, value in arrays.items() if value.dtype.kind in "iu"}
         self.widths = {n: a.shape[-1] if a.ndim > 1 else max(1, a.size) for n, a in arrays.items()}
         self.plain = _numbers(owner.ungated)
         self.merged = {} if refused else owner.gate.merged
@@ -349,7 +376,7 @@ def _whole(parts: Any) -> Any:
 
 
 def _numbers(reply: Any, at: str = "") -> dict[str, Any]:
-    return {name: value.reshape(-1) for name, value in _arrays(reply, at).items()}
+    return {name: a.reshape(-1).astype(float) for name, a in _arrays(reply, at).items()}
 
 
 def _arrays(reply: Any, at: str = "") -> dict[str, Any]:
@@ -367,7 +394,7 @@ def _arrays(reply: Any, at: str = "") -> dict[str, Any]:
     if isinstance(reply, bool | int | float | np.generic | np.ndarray):
         value = np.asarray(reply)
         if value.dtype.kind in "biuf":
-            return {at: value.astype(float)}
+            return {at: value}
     return {}
 
 

@@ -181,7 +181,7 @@ def test_a_sample_leaves_once_and_a_similar_one_does_not():
     assert asked.ask(TASK, {**ask, "row_share": 0.52}) == REFUSED, "two rows more"
 
 
-def test_too_few_rows_per_column_and_factors_of_small_entries_get_nothing():
+def test_too_few_rows_per_column_get_nothing():
     rng = np.random.default_rng(0)
     y = TARGETS["numbers"]
     wide = rng.normal(size=(ROWS, 33))
@@ -190,9 +190,20 @@ def test_too_few_rows_per_column_and_factors_of_small_entries_get_nothing():
     assert "34 columns needs 102 distinct rows" in asked.why
     again = np.repeat(rng.normal(size=(10, 4)), 10, axis=0)
     assert owner(again, y).ask(TASK, plan(infer(again, y), "linear")) == REFUSED
-    sparse = owner(X, y)
-    assert sparse.ask(TASK, plan(infer(X, y), "linear", representation="svd")) == REFUSED
-    assert "representation='gram'" in sparse.why
+
+
+def test_factors_leave_as_the_matrices_that_they_are_of():
+    """A number of a factor is what the columns before it do not tell, perhaps of one row."""
+    y = TARGETS["numbers"]
+    asks = [plan(infer(X, y), "linear", representation=way) for way in ("gram", "svd")]
+    told, factored = (owner(X, y).ask(TASK, ask) for ask in asks)
+    assert list(factored["shape"]) == ["grams"]
+    np.testing.assert_allclose(factored["shape"]["grams"], told["shape"]["grams"], atol=1e-9)
+    fed = so.simulate(X, y, clients=1, policy="training")
+    models = [so.FedHEONN("linear", representation=way, lam=1e-3) for way in ("gram", "svd")]
+    for model in models:
+        model.fit(fed)
+    np.testing.assert_allclose(models[1].predict(X), models[0].predict(X), atol=1e-6)
 
 
 def test_steep_hidden_features_that_single_out_rows_are_withheld():

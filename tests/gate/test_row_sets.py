@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from solera.core.disclosure.evidence import Persons
 from solera.core.disclosure.row_sets import RowSets
 
 LEAST = 5
@@ -54,3 +55,28 @@ def test_no_two_sets_are_near_whatever_comes(monkeypatch, most):
     apart = (marks[:, None] != marks).sum(axis=2)[~np.eye(len(known), dtype=bool)]
     assert len(known) > 6
     assert apart.min() >= LEAST
+
+
+@pytest.mark.parametrize("most", [1, 1 << 24])
+@pytest.mark.parametrize("persons", [None, np.arange(40) // 2])
+def test_cells_that_differ_from_a_set_by_few_rows_are_found(monkeypatch, persons, most):
+    monkeypatch.setattr("solera.core.disclosure.row_sets._MOST", most)
+    rng, whose = np.random.default_rng(5), Persons(persons)
+    first = whose.first_rows(40)
+    sets = (rng.random((8, 40)) < 0.5) & first
+    cells = (sets[rng.integers(8, size=30)] ^ (rng.random((30, 40)) < 0.06)).T
+    cells[:, :2] = sets[:2].T
+    differences = cells[:, None].astype(float) - sets.T[:, :, None]
+    absolute, squares = whose.sums(differences)
+    wanted = (squares > 0) & (absolute**2 < LEAST * squares)
+    found = of(*(np.flatnonzero(one) for one in sets)).near(whose.at_first_rows(cells), LEAST)
+    assert 5 < wanted.sum() < 200
+    assert sorted(map(list, found)) == np.argwhere(wanted).tolist()
+
+
+def test_what_left_first_stands_for_a_set():
+    """Set 0 left after one cell, set 1 after three; the new one is near both and two cells."""
+    known = RowSets(np.r_[0:10, 2:14].astype(np.int32), np.array([10, 22]), np.array([1, 3]))
+    for cell, number in ((0, 77), (1, 10), (2, 10)):
+        kept, numbers, new = known.with_more(of(range(1, 12)), 50, LEAST, cells={0: (cell, 77)})
+        assert (len(kept), numbers.tolist(), new.tolist()) == (2, [number], [False])

@@ -17,6 +17,7 @@ from solera.core.disclosure.declared import build_checked, check_payload, check_
 from solera.core.disclosure.memory import Memory
 from solera.core.errors import NotEnoughReplies, Refusal
 from solera.core.gate import find_limits
+from solera.core.payload import encode
 from solera.core.schema import Feature, Schema
 from solera.core.task import find_task, installed_tasks
 from solera.learn.trees.boosting.histograms import HistBins, Units
@@ -183,6 +184,57 @@ def test_trees_that_part_one_row_from_the_others_tell_nothing_of_it():
     asks_along_a_column(hostile)
     assert len(hostile.answers) == 4
     assert hostile.leak().rows >= 5 - 1e-6
+
+
+def cut_model(place: int) -> Any:
+    """A model that says 0 of the rows above the one at a place of the first column."""
+    model = so.FedLinear(rounds=1).fit(so.simulate(X, Y, clients=1, schema=SCHEMA))
+    model.coef_, model.intercept_ = np.zeros_like(model.coef_), np.zeros_like(model.intercept_)
+    model.coef_[0, 0] = 1e7
+    model.intercept_[0] = -1e7 * cut_at(place)
+    return describe_fitted(model)
+
+
+def cut_at(place: int) -> float:
+    return float(np.sort(X[:, 0])[place : place + 2].mean())
+
+
+SLOW = pytest.mark.slow
+ACROSS = {
+    "trees.judge": judge_ask(stump(cut_at(41))),
+    "trees.count": count_ask(stump(cut_at(41))),
+    "learner.evaluate": {"model": cut_model(40), "part": "train"},
+    "learner.score_counts": {
+        "model": cut_model(40),
+        "part": "train",
+        "bins": 10,
+        "threshold": 0.5,
+        "quantiles": np.array([0.5]),
+    },
+}
+
+
+@pytest.mark.parametrize("tree", ["trees.judge", pytest.param("trees.count", marks=SLOW)])
+@pytest.mark.parametrize(
+    "cells", ["learner.evaluate", pytest.param("learner.score_counts", marks=SLOW)]
+)
+def test_counts_along_trees_less_those_of_cells_tell_nothing_of_a_row(tree, cells):
+    """The tree cuts after one row more than the model does, and is asked before it or after."""
+    for tasks in ((tree, cells), (cells, tree)):
+        hostile = Hostile(X, Y, "training", SCHEMA)
+        told = [hostile.ask(task, ACROSS[task]) for task in tasks]
+        assert REFUSED not in told
+        assert hostile.leak().rows >= 5 - 1e-6
+        again = [hostile.whole.ask(task, ACROSS[task]) for task in tasks]
+        assert encode(again) == encode(told)
+
+
+def test_counts_along_trees_that_are_not_compared_with_cells_tell_a_row(monkeypatch):
+    monkeypatch.setattr("solera.core.disclosure.row_sets.RowSets.near", lambda *_: ())
+    hostile = Hostile(X, Y, "training", SCHEMA)
+    for task in ("learner.evaluate", "trees.judge"):
+        hostile.ask(task, ACROSS[task])
+    assert hostile.leak().rows == 1
 
 
 def test_a_remainder_of_few_rows_is_not_told_by_the_others(monkeypatch):

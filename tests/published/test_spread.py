@@ -77,6 +77,13 @@ def test_every_entry_explains_something() -> None:
     assert set(explained()) == {line["errata"] for line in stored() if line["errata"]}
 
 
+def test_experiments_that_the_page_names_can_be_run() -> None:
+    page = (ROOT / "docs" / "explanation" / "errata.md").read_text(encoding="utf-8")
+    program = (ROOT / "benchmarks" / "errata.py").read_text(encoding="utf-8")
+    experiments = set(re.findall(r'^    "([a-z]+)": errata_', program, flags=re.MULTILINE))
+    assert set(re.findall(r"errata\.py ([a-z]+)`", page)) == experiments
+
+
 def test_every_compared_cell_is_stored() -> None:
     there = {cell_of(line) for line in stored()}
     for name, study in tables.studies().items():

@@ -69,10 +69,10 @@ class Member(Hand):
         self.connection = Connection(network.url, self.headers, ca=network.ca, patience=60)
 
 
-def equal_federations(network):
-    """Two federations with clients of the same numbers and names, and an open ask in each."""
+def equal_federations(network, *names):
+    """Federations with clients of the same numbers and names, and an open ask in each."""
     found = []
-    for name in ("red", "blue"):
+    for name in names:
         here = Elsewhere(network, name)
         for client in ("north", "south"):
             here.enrol(client)
@@ -92,9 +92,10 @@ def equal_federations(network):
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_crossed_requests_are_all_refused(network, count):
     """Clients of one federation ask for, and answer for, what belongs to the other."""
-    (red, _, _), (blue, secret, model) = equal_federations(network)
+    names = f"red-{count}", f"blue-{count}"
+    (red, _, _), (blue, secret, model) = equal_federations(network, *names)
     members = [Member(red, name) for name in ("north", "south")]
-    job = "blue-job"
+    mine, job = (f"{name}-job" for name in names)
     theirs = Member(blue, "north").asked(job, 0)
     forged = encode({"answer": "of the other federation"})
     chance = random.Random(3)
@@ -126,7 +127,7 @@ def test_crossed_requests_are_all_refused(network, count):
         get(f"/v1/jobs/{job}/contributions/0"),
         post(f"/v1/jobs/{job}/contributions"),
         get(f"/v1/jobs/{job}"),
-        get("/v1/federations/blue"),
+        get(f"/v1/federations/{names[1]}"),
         post(f"/v1/uploads/{secret}"),
     ]
     refused = 0
@@ -141,9 +142,9 @@ def test_crossed_requests_are_all_refused(network, count):
     answered = blue.driver().call("GET", f"/v1/jobs/{job}/asks/0/replies", wire.Replies)
     assert (answered.complete, answered.replies) == (False, []), "none of it counted"
     for member in members:
-        assert [order["job"] for order in member.orders(wait=0)] == ["red-job"]
+        assert [order["job"] for order in member.orders(wait=0)] == [mine]
         assert {peer.name for peer in peers_of(member).values()} == {"north", "south"}
-        assert member.reply("red-job", 0, forged) == {"stored": True}, "its own it may"
+        assert member.reply(mine, 0, forged) == {"stored": True}, "its own it may"
     print(f"{refused} crossed requests refused")
 
 

@@ -15,8 +15,8 @@ from rich.progress import (
 from rich.text import Text
 
 from solera.cli.output import stderr
+from solera.core.meter import size
 from solera.core.rounds import Callback, Round, logged
-from solera.study.formatting import size
 from solera.study.run.progress import Progress as StudyProgress
 
 

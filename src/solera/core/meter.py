@@ -91,3 +91,12 @@ def compact(values: IntArray) -> IntArray:
     if len(values) and (values == values[0]).all():
         return same_for_all(int(values[0]), values)
     return values
+
+
+def size(nbytes: float) -> str:
+    """``1.2 MB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if nbytes < 999.5:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"

@@ -121,8 +121,8 @@ class Runner:
                 return
         ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
         places = np.searchsorted(batch.clients, ends).tolist()
-        for span, (first, last) in zip(spans, places, strict=True):
-            part = batch.between(first, last) if len(spans) > 1 else batch
+        for span, (start, stop) in zip(spans, places, strict=True):
+            part = batch.between(start, stop) if len(spans) > 1 else batch
             failed = [f for f in failures if span[0] <= f.client <= span[-1]]
             yield validate_and_fold(task, ask, part, failed, virtual, aggregation)
 

@@ -239,10 +239,7 @@ Grown = Sequence[CartTree | Id3Tree]
 def measured(data: str, kind: str, clients: int, partition: str, seed: int) -> dict[str, Scores]:
     """Accuracy and macro-F1 of the local, the fused and, for ID3, the Federated-ID3 trees."""
     rows = dealt(data, kind, clients, partition, seed)
-    trees: Grown = [
-        CartTree(rows, train, len(train) + len(test)) if kind == "cart" else Id3Tree(rows, train)
-        for train, test in zip(rows.train, rows.test, strict=True)
-    ]
+    trees = grown(rows)
     by_client = judged(rows, trees)
     found = {
         "local": by_client[np.arange(clients), np.arange(clients)].mean(axis=0),
@@ -253,6 +250,16 @@ def measured(data: str, kind: str, clients: int, partition: str, seed: int) -> d
         guessed = by_first_client(rows, whole, FED_ID3_LEVELS[data])
         found["Federated-ID3"] = np.mean([scores(rows, own, guessed[own]) for own in whole], axis=0)
     return {who: 100 * value for who, value in found.items()}
+
+
+def grown(clients: Clients, levels: int = ID3_LEVELS) -> Grown:
+    """Every client's tree: CART of numbers, ID3 of categories."""
+    if clients.sizes is not None:
+        return [Id3Tree(clients, train, levels) for train in clients.train]
+    owned = [
+        len(train) + len(test) for train, test in zip(clients.train, clients.test, strict=True)
+    ]
+    return [CartTree(clients, train, n) for train, n in zip(clients.train, owned, strict=True)]
 
 
 def judged(clients: Clients, trees: Grown) -> FloatArray:
@@ -271,7 +278,8 @@ def fused(clients: Clients, trees: Grown, way: Way = PROGRAM) -> Scores:
     answers = np.zeros(len(clients.y), dtype=int)
     tested = np.concatenate(clients.test)
     answers[tested] = predicted(rules, clients.X[tested])
-    return np.mean([scores(clients, test, answers[test]) for test in clients.test], axis=0)
+    by_client = np.array([scores(clients, test, answers[test]) for test in clients.test])
+    return np.asarray(by_client.mean(axis=0))
 
 
 def kept(means: FloatArray, percentile: float | None = None) -> IntArray:

@@ -16,6 +16,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -135,10 +136,13 @@ class Identity:
 def verify(sign_key: bytes, message: bytes, signature: bytes) -> bool:
     """Whether the owner of ``sign_key`` signed ``message``; False whatever the bytes are."""
     try:
-        Ed25519PublicKey.from_public_bytes(sign_key).verify(signature, message)
+        _public_key(sign_key).verify(signature, message)
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+_public_key = lru_cache(1024)(Ed25519PublicKey.from_public_bytes)
 
 
 def signed_message(purpose: str, *parts: str | int | bytes) -> bytes:

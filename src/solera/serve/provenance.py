@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
-from msgspec.structs import asdict, replace
 
 from solera.core.errors import UsageError
 from solera.serve import audit
-from solera.serve.identity import Identity, signed_message, verify
-from solera.serve.wire import Digest, Message
+from solera.serve.statements import is_genuine
+from solera.serve.wire import Digest, Message, Statement
 
 ENDING: Final = ".provenance.json"
 """What the file of a statement is called: the model's file and this."""
@@ -38,9 +37,10 @@ class Took(Message):
     signatures: Digest
 
 
-class Provenance(Message):
+class Provenance(Statement):
     """A statement about the ``version`` of a job's model; ``line`` and ``hash`` are of the log."""
 
+    purpose: ClassVar[str] = "provenance"
     federation: str
     job: str
     kind: str
@@ -51,14 +51,6 @@ class Provenance(Message):
     clients: dict[str, Took]
     line: int
     hash: Digest
-    key: str = ""
-    signature: str = ""
-
-
-def signed(statement: Provenance, identity: Identity) -> Provenance:
-    """The statement with the coordinator's key and signature."""
-    statement = replace(statement, key=identity.sign_key.hex(), signature="")
-    return replace(statement, signature=identity.sign(_message(statement)).hex())
 
 
 def read(path: Path) -> Provenance:
@@ -82,11 +74,7 @@ def problems(
     ``key`` is the coordinator's public key as somebody trusted gave it, ``log`` a copy of its log.
     """
     found = []
-    try:
-        signer, signature = bytes.fromhex(statement.key), bytes.fromhex(statement.signature)
-    except ValueError:
-        return ["the statement holds no key and signature"]
-    if not verify(signer, _message(replace(statement, signature="")), signature):
+    if not is_genuine(statement):
         found.append("the statement was changed, or another key signed it than it names")
     if key is not None and statement.key != key.lower():
         found.append(f"key {statement.key} signed the statement, not {key.lower()}")
@@ -94,11 +82,12 @@ def problems(
     if digest != statement.model:
         found.append(f"the model's SHA-256 is {digest}, the statement is about {statement.model}")
     if log is not None and not found:
-        found += _against_log(statement, signer, log)
+        found += _against_log(statement, log)
     return found
 
 
-def _against_log(statement: Provenance, signer: bytes, log: Path) -> list[str]:
+def _against_log(statement: Provenance, log: Path) -> list[str]:
+    signer = bytes.fromhex(statement.key)
     report = audit.verify(log, signer, (statement.line, statement.hash))
     if not report.ok:
         return report.problems
@@ -109,8 +98,3 @@ def _against_log(statement: Provenance, signer: bytes, log: Path) -> list[str]:
         if entry.event == PUBLISHED and wanted.items() <= entry.facts.items():
             return []
     return [f"up to line {statement.line} the log does not say that this model was published"]
-
-
-def _message(statement: Provenance) -> bytes:
-    fields = {name: value for name, value in asdict(statement).items() if name != "signature"}
-    return signed_message("provenance", msgspec.json.encode(fields, order="sorted"))

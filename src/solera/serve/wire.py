@@ -13,7 +13,7 @@ An acknowledgement that nobody reads is a plain dictionary of the route that giv
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -460,20 +460,27 @@ class Held(Message):
     bytes: int
 
 
-class Receipt(Message):
-    """What a coordinator signs for a client that left: nothing of it is held any more.
+class Statement(Message, kw_only=True):
+    """What a coordinator signs with its ``key``, for a purpose of its own."""
+
+    purpose: ClassVar[str]
+    key: str = ""
+    signature: str = ""
+
+
+class Receipt(Statement):
+    """For a client that left: nothing of it is held any more.
 
     ``client`` is its key, ``rows`` what was deleted, ``refolded`` the standing jobs whose models
     are folded again without it.
     """
 
+    purpose: ClassVar[str] = "receipt"
     federation: str
     client: str
     rows: dict[str, int]
     refolded: list[str]
     time: float
-    key: str = ""
-    signature: str = ""
 
 
 class Left(Message):

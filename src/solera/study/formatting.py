@@ -21,15 +21,6 @@ def mean_and_spread(values: Sequence[float | None]) -> str:
     return number(fmean(known)) + (f" ± {number(stdev(known))}" if len(known) > 1 else "")
 
 
-def size(nbytes: float) -> str:
-    """``1.2 MB``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if nbytes < 999.5:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"
-
-
 def capital(text: str) -> str:
     """With a capital letter, as a sentence begins."""
     return text[:1].upper() + text[1:]

@@ -84,8 +84,11 @@ def implicitly_off(shape, outputs, padding):
     bounds = torch.zeros(shape), torch.zeros(shape[0], outputs, shape[4], 3, 3)
     leaves = [torch.randn_like(t).requires_grad_() for t in (*bounds, bounds[1][:, :, 0, 0, 0])]
     found = []
-    for way in (channels_last.ImplicitConvolution, channels_last.Convolution):
-        y = way.apply(*leaves, padding)
+    for way, more in (
+        (channels_last.ImplicitConvolution, (padding, True)),
+        (channels_last.Convolution, (padding,)),
+    ):
+        y = way.apply(*leaves, *more)
         error = torch.linspace(-1, 1, y.numel()).view_as(y)
         found.append([y.detach(), *torch.autograd.grad((y * error).sum(), leaves)])
     return max(float((a - b).norm() / b.norm()) for a, b in zip(*found, strict=True))
@@ -96,21 +99,22 @@ def implicitly_off(shape, outputs, padding):
 def test_implicit_convolutions_have_the_gradients_of_others(case):
     """Their two operators are written here as their equations say, with patches."""
 
-    def convolve(x, weight, padding):
+    def convolve(x, weight, padding, exact):
         columns = weight.flatten(2).transpose(1, 2)
         grown = 2 * padding - weight.shape[2] + 1
         y = torch.bmm(channels_last.patches(x, weight.shape[2], padding), columns)
         return y.view(*x.shape[:2], x.shape[2] + grown, x.shape[3] + grown, -1)
 
-    def convolution_gradient(x, error, kernel, padding):
+    def convolution_gradient(x, error, kernel, padding, exact):
         around = channels_last.patches(x, kernel, padding)
         gradient = torch.bmm(around.transpose(1, 2), error.flatten(1, 3))
         return gradient.view(len(x), kernel, kernel, x.shape[4], -1)
 
     with torch.library._scoped_library("solera", "DEF") as library:
-        library.define("convolve(Tensor x, Tensor weight, int padding) -> Tensor")
+        library.define("convolve(Tensor x, Tensor weight, int padding, bool exact) -> Tensor")
         library.define(
-            "convolution_gradient(Tensor x, Tensor error, int kernel, int padding) -> Tensor"
+            "convolution_gradient(Tensor x, Tensor error, int kernel, int padding, bool exact)"
+            " -> Tensor"
         )
         library.impl("convolve", convolve, "CPU")
         library.impl("convolution_gradient", convolution_gradient, "CPU")

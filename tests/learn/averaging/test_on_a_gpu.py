@@ -27,17 +27,20 @@ SIZES = {"even": [30] * 6, "uneven": [7, 30, 8, 2, 12, 40], "one": [20]}
 
 
 def learned(network, sizes, **options):
-    """A fitted learner, and the change of its weights."""
+    """A fitted learner, and the change of its weights.
+
+    One round of batch normalisation: in four, float64 comes out otherwise on a CPU already when
+    sums are added in another order.
+    """
     inputs, total = Architecture(network).inputs, sum(sizes)
-    draw = np.random.default_rng(0)
-    X, y = draw.random((total, inputs)), draw.integers(0, 5, total)
+    X, y = np.random.default_rng(0).random((total, inputs)), np.arange(total) % 5
+    rounds = 1 if network is NETWORKS["batch normalisation"] else 4
     rows = np.split(np.arange(total), np.cumsum(sizes)[:-1])
     fed = so.simulate(
         X, y, clients=len(sizes), partition=so.partitions.Explicit(rows), seed=0, test=0.0
     )
-    learner = so.FedAvg(network, rounds=4, lr=0.005, batch_size=5, **options).fit(fed)
-    start = Architecture(network).start(fed.seed, learner.dtype)
-    return learner, learner.weights_ - start, X
+    learner = so.FedAvg(network, rounds=rounds, lr=0.005, batch_size=5, **options).fit(fed)
+    return learner, learner.weights_ - Architecture(network).start(fed.seed, learner.dtype)
 
 
 def off(got, wanted):
@@ -48,13 +51,18 @@ def off(got, wanted):
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_a_gpu_is_as_near_to_the_truth_as_a_cpu(network, sizes):
     """With nothing asked for but the network; the truth is float64 on a CPU."""
-    truth, wanted, X = learned(network, sizes, device="cpu", dtype="float64")
-    _, double, _ = learned(network, sizes, dtype="float64")
+    truth, wanted = learned(network, sizes, device="cpu", dtype="float64")
+    _, double = learned(network, sizes, dtype="float64")
     assert off(double, wanted) < 1e-6
-    _, on_cpu, _ = learned(network, sizes, device="cpu")
-    by_default, got, _ = learned(network, sizes)
-    assert off(got, wanted) < 3 * off(on_cpu, wanted) + 1e-5
-    assert np.mean(by_default.predict(X) == truth.predict(X)) > 0.9
+    _, on_cpu = learned(network, sizes, device="cpu")
+    _, by_default = learned(network, sizes)
+    # Statistics of few rows cost a GPU's one pass more bits than a CPU's two.
+    batch_normalised = network is NETWORKS["batch normalisation"]
+    assert off(by_default, wanted) < (0.05 if batch_normalised else 5 * off(on_cpu, wanted) + 1e-5)
+    X = np.random.default_rng(1).random((20, Architecture(network).inputs))
+    outputs = truth.decision_function(X)
+    truth.device = None
+    assert np.allclose(truth.decision_function(X), outputs, rtol=1e-9, atol=1e-9)
 
 
 def test_rounds_alike_are_played_back():
@@ -75,9 +83,13 @@ LAYERS = [
 """Images, outputs, kernel and padding: those of ComplexCNN, and odd ones."""
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=["tf32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "exact", "allowed"),
+    [(torch.float32, True, 3e-6), (torch.float32, False, 2e-3), (torch.bfloat16, False, 6e-3)],
+    ids=["float32", "tf32", "bfloat16"],
+)
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-def test_our_kernels_convolve(layer, kind):
+def test_our_kernels_convolve(layer, kind, exact, allowed):
     """As patches do in float64, but for the bits that tensor cores leave out."""
     shape, outputs, kernel, padding = layer
     torch.manual_seed(0)
@@ -86,31 +98,33 @@ def test_our_kernels_convolve(layer, kind):
     bias = torch.randn(shape[0], outputs, device="cuda", dtype=kind)
     assert channels_last.implicit.suits(x, weight)
     found = []
-    for way, dtype in (
-        (channels_last.ImplicitConvolution, kind),
-        (channels_last.Convolution, torch.float64),
+    for way, dtype, more in (
+        (channels_last.ImplicitConvolution, kind, (padding, exact)),
+        (channels_last.Convolution, torch.float64, (padding,)),
     ):
         leaves = [t.to(dtype, copy=True).requires_grad_() for t in (x, weight, bias)]
-        y = way.apply(*leaves, padding)
+        y = way.apply(*leaves, *more)
         error = torch.linspace(-1, 1, y.numel(), device="cuda", dtype=kind).view_as(y).to(dtype)
         found.append([y.detach(), *torch.autograd.grad(y, leaves, error)])
-    allowed = 2e-3 if kind == torch.float32 else 6e-3
     for ours, exact in zip(*found, strict=True):
         assert float((ours.double() - exact).norm() / exact.norm()) < allowed
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-def test_shorter_numbers_are_near_and_use_our_kernels(precision, monkeypatch):
-    network = NETWORKS["tensor cores"]
-    asked = []
-    suits = channels_last.implicit.suits
+def test_shorter_numbers_are_near_and_float32_is_float32(precision, monkeypatch):
+    monkeypatch.setattr(recorded, "_known", recorded.OrderedDict())  # nothing is played back
+    exact = []
+    apply = channels_last.ImplicitConvolution.apply
     monkeypatch.setattr(
-        channels_last.implicit, "suits", lambda *a: asked.append(suits(*a)) or asked[-1]
+        channels_last.ImplicitConvolution, "apply", lambda *a: exact.append(a[-1]) or apply(*a)
     )
-    _, wanted, _ = learned(network, SIZES["even"])
-    assert asked == []  # float32 is float32
-    _, got, _ = learned(network, SIZES["even"], precision=precision)
-    assert any(asked)
+    _, wanted = learned(NETWORKS["tensor cores"], SIZES["even"])
+    assert exact
+    assert all(exact)
+    exact.clear()
+    _, got = learned(NETWORKS["tensor cores"], SIZES["even"], precision=precision)
+    assert exact
+    assert not any(exact)
     assert 1e-6 < off(got, wanted) < 0.1
 
 
@@ -135,22 +149,21 @@ def test_worker_processes_train_after_this_one_has(device):
 
 def test_tf32_leaves_double_precision_alone():
     network = NETWORKS["tensor cores"]
-    _, wanted, _ = learned(network, SIZES["even"], dtype="float64")
-    _, got, _ = learned(network, SIZES["even"], dtype="float64", precision="tf32")
+    _, wanted = learned(network, SIZES["even"], dtype="float64")
+    _, got = learned(network, SIZES["even"], dtype="float64", precision="tf32")
     assert off(got, wanted) < 1e-9
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("network", ["tensor cores", "batch normalisation"])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-def test_compiled_steps_learn_as_others(precision, caplog):
-    """Batch normalisation of few rows makes much of rounding, so it has its own measure."""
+def test_compiled_steps_learn_as_others(precision, network, caplog):
     caplog.set_level(logging.WARNING, "solera")
-    for network, allowed in (("tensor cores", 0.02), ("batch normalisation", 0.2)):
-        plain, wanted, _ = learned(NETWORKS[network], SIZES["even"], precision=precision)
-        same, got, _ = learned(NETWORKS[network], SIZES["even"], precision=precision, compile=True)
-        assert off(got, wanted) < allowed
-        losses = [learner.history_[-1]["loss"] for learner in (plain, same)]
-        assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    plain, wanted = learned(NETWORKS[network], SIZES["even"], precision=precision)
+    same, got = learned(NETWORKS[network], SIZES["even"], precision=precision, compile=True)
+    assert off(got, wanted) < (0.02 if network == "tensor cores" else 0.2)
+    losses = [learner.history_[0]["loss"] for learner in (plain, same)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
     assert compiled._alike
     assert all(compiled._alike.values())
     assert "wrongly" not in caplog.text

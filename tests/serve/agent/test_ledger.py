@@ -28,7 +28,8 @@ from typer.testing import CliRunner  # noqa: E402
 
 from solera.cli.app import app  # noqa: E402
 from solera.serve.agent.ledger import Ledger  # noqa: E402
-from solera.serve.agent.worker import Guard, Worker  # noqa: E402
+from solera.serve.agent.task_process import Guard  # noqa: E402
+from solera.serve.agent.worker import Worker  # noqa: E402
 
 DELTA = 1e-6
 EVENT = Event(4.0)

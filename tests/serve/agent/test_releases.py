@@ -22,7 +22,8 @@ for library in ("httpx", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
 from solera.serve.agent.releases import Releases  # noqa: E402
-from solera.serve.agent.worker import Guard, Worker  # noqa: E402
+from solera.serve.agent.task_process import Guard  # noqa: E402
+from solera.serve.agent.worker import Worker  # noqa: E402
 
 rng = np.random.default_rng(5)
 X = rng.normal(size=(60, 3))

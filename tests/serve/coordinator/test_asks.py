@@ -24,26 +24,36 @@ PAYLOAD = b"what is asked"
 
 
 @pytest.fixture
-def put(tmp_path):
-    """Ask the clients of a job something; the answer's status, and the blobs that are kept."""
+def blobs(tmp_path):
+    return Blobs(tmp_path / "blobs")
+
+
+@pytest.fixture
+def http(tmp_path, blobs):
+    """A coordinator with a running job."""
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.add_federation("cardio")
         enrol(store, 2)
         add_job(store)
         store.set_job_state("j", "running", "", NOW)
-        blobs = Blobs(tmp_path / "blobs")
         app = create_app(store, blobs, token_hash(TOKEN), uploads=INLINE)
-        with TestClient(app) as http:
+        with TestClient(app) as client:
+            yield client
 
-            def send(frames, *, token=TOKEN, job="j", **change):
-                new = {"task": "data.flaws", "version": 1, "round": 0, "clients": [0, 1]}
-                new |= {"payload": sha(PAYLOAD), "frames": frames, **change}
-                headers = {"Authorization": f"Bearer {token}"}
-                answer = http.put(f"/v1/jobs/{job}/asks/0", json=new, headers=headers)
-                kept = [path.read_bytes() for path in blobs.folder.glob("[0-9a-f][0-9a-f]/*")]
-                return answer.status_code, kept
 
-            yield send
+@pytest.fixture
+def put(http, blobs):
+    """Ask the clients of a job something; the answer's status, and the blobs that are kept."""
+
+    def send(frames, *, token=TOKEN, job="j", **change):
+        new = {"task": "data.flaws", "version": 1, "round": 0, "clients": [0, 1]}
+        new |= {"payload": sha(PAYLOAD), "frames": frames, **change}
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = http.put(f"/v1/jobs/{job}/asks/0", json=new, headers=headers)
+        kept = [path.read_bytes() for path in blobs.folder.glob("[0-9a-f][0-9a-f]/*")]
+        return answer.status_code, kept
+
+    return send
 
 
 def sha(data):
@@ -88,3 +98,22 @@ def test_who_may_not_ask_stores_nothing(put):
 def test_a_payload_has_the_bounds_of_an_upload(put):
     large = bytes(INLINE)
     assert put(frames(large), payload=sha(large)) == (413, [])
+
+
+def test_what_is_wrong_in_path_and_query_is_told_at_once_and_only_to_who_may_ask(http):
+    path = "/v1/jobs/no job/asks/first/replies?wait=soon&known=1"
+    mine = {"Authorization": f"Bearer {TOKEN}"}
+    assert http.get(path).status_code == 401
+    answer = http.get(path, headers=mine)
+    assert answer.status_code == 422
+    said = answer.json()["detail"]
+    assert [part.split(":")[0] for part in said.split("; ")] == [
+        "path.job",
+        "path.sequence",
+        "query.wait",
+    ]
+    assert "soon" not in said
+    assert "query.first: " in http.get("/v1/jobs/j/checkpoint", headers=mine).json()["detail"]
+    assert http.get("/v1/jobs/j/asks/0/replies?known=0&wait=0", headers=mine).status_code == 404
+    assert http.delete("/v1/jobs/j/events", headers=mine).status_code == 405
+    assert http.get("/v1/jobs/j/events?newest=true&after=3", headers=mine).json() == []

@@ -430,7 +430,7 @@ def test_who_leaves_a_standing_job_was_never_in_its_model(network, tmp_path, enc
     from typer.testing import CliRunner
 
     from solera.cli.app import app
-    from solera.serve.receipts import is_genuine
+    from solera.serve.statements import is_genuine
 
     described = STANDING.format(name="s")
     if encrypt:

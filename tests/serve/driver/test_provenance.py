@@ -20,7 +20,8 @@ from typer.testing import CliRunner  # noqa: E402
 from solera.cli.app import app  # noqa: E402
 from solera.serve.coordinator.store.store import Store  # noqa: E402
 from solera.serve.identity import Identity, verify  # noqa: E402
-from solera.serve.provenance import ENDING, problems, read, signed  # noqa: E402
+from solera.serve.provenance import ENDING, problems, read  # noqa: E402
+from solera.serve.statements import signed  # noqa: E402
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 4))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import solera as so
+
 for library in ("fastapi", "httpx", "sqlalchemy", "cryptography"):
     pytest.importorskip(library, reason="the extra 'serve' is not installed")
 
 from solera.core.replies import Batch, Failure  # noqa: E402
 from solera.core.task import find_task  # noqa: E402
 from solera.learn.linear import FedLinear  # noqa: E402
+from solera.serve.driver.managed import metrics_told  # noqa: E402
 from solera.serve.driver.told import Told  # noqa: E402
 from solera.serve.wire import MOST_TOLD  # noqa: E402
 
@@ -56,3 +59,17 @@ def test_a_reply_that_could_not_be_used_is_not_told():
 def test_of_very_many_clients_the_first_are_told():
     many = [{"loss": 0.5, "rows": 20}] * (MOST_TOLD + 5)
     assert list(noted(many)) == list(range(MOST_TOLD))
+
+
+def test_metrics_say_how_many_rows_they_leave_out():
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(300, 2))
+    y = X[:, 0] + 0.3 * draw.normal(size=300) > 0
+    told = {}
+    for policy in (None, "training"):
+        fed = so.simulate(X, y, clients=3, seed=0, test=0.2, policy=policy)
+        found = so.FedHEONN().fit(fed).evaluate(fed)
+        told[policy] = metrics_told(found)
+        assert told[policy]["accuracy"] == found["accuracy"]
+    assert "rows_left_out" not in told[None]
+    assert 0 < told["training"]["rows_left_out"] <= told["training"]["rows"] == 60

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from solera.core.meter import size
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.study.files.reader import Study, parse
-from solera.study.formatting import mean_and_spread, number, size
+from solera.study.formatting import mean_and_spread, number
 from solera.study.report import blocks
 from solera.study.report.figures import drawn
 from solera.study.report.html import render_html

@@ -66,6 +66,7 @@ class Decrypted(Release):
 
     kind = "cipher"
     says = "what the owner's key opens"
+    tells_rows = True
 
     def judge(self, leaving: Leaving) -> Any:
         if not leaving.limits.trusted:

@@ -102,8 +102,9 @@ class Gram(Release):
     An entry that rests on too few rows becomes 0, and the diagonal grows so that the matrix stays
     positive semidefinite; a column that rests on too few becomes the value most rows have, mostly
     0. Classes whose moments rest on too few rows share what they have together by their sizes. A
-    class or label of too few rows has a matrix of zeros and its rows are left out. Where
-    matrices are sent as factors nothing can be withheld singly, and such a reply does not leave.
+    class or label of too few rows has a matrix of zeros and its rows are left out. Factors leave as
+    the matrices they are of: a number of R is no sum over rows, and may be what the other columns
+    do not tell of a single one.
 
     ``members``: (client, ask) → the :class:`Member` of every member.
     """
@@ -118,21 +119,19 @@ class Gram(Release):
     def judge(self, leaving: Leaving) -> Any:
         if leaving.limits.trusted:
             return leaving.reply
-        shape, memory = leaving.get("shape"), leaving.memory
-        sent = {"moments": leaving.get("moments"), "squares": leaving.get("squares")}
-        if "grams" in shape:
-            sent["shape.grams"] = shape["grams"]
+        memory = leaving.memory
+        if leaving.holds("shape.factors"):
+            R = leaving.get("shape.factors")
+            upper = np.triu_indices(R.shape[-1])
+            grams = (R.swapaxes(-1, -2) @ R)[..., upper[0], upper[1]]
+            leaving.put("shape", {"grams": grams})
+        sent = {entry: leaving.get(entry) for entry in ("moments", "squares", "shape.grams")}
         leaves: dict[str, list[FloatArray]] = {entry: [] for entry in sent}
         became: dict[str, list[IntArray]] = {entry: [] for entry in sent}
         new = rows = 0
         for t, member in enumerate(self.members(leaving.client, leaving.ask)):
             with threadpool_limits(1):  # many small products: threads wait longer than they work
                 judged = _Judged(leaving, member)
-            if judged.changed and "factors" in shape:
-                raise leaving.refuse(
-                    "some entries rest on too few rows and cannot be withheld from a factor; ask "
-                    "for Gram matrices, FedHEONN(representation='gram')"
-                )
             for entry, values in sent.items():
                 leaves[entry].append(judged.leaves(entry, values[t]))
                 became[entry].append(judged.outcome(entry))
@@ -144,8 +143,7 @@ class Gram(Release):
             leaving.outcome[entry] = np.stack(became[entry])
         leaving.put("few", 0)  # what leaves has more rows than columns
         if new:
-            numbers = sum(np.size(leaving.get(entry)) for entry in ("moments", "squares"))
-            numbers += sum(map(np.size, shape.values()))
+            numbers = sum(np.size(leaving.get(entry)) for entry in sent)
             width = max(1, leaving.client.data.schema.width)
             memory.spend(numbers, leaving.limits.numbers * rows * width)
         return leaving.reply

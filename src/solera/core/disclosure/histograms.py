@@ -12,6 +12,7 @@ leave, its interval is merged with the next.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,9 @@ def _far_apart(leaving: Leaving, sums: Sums) -> BoolArray:
         if persons.of is None:  # counts of few different rows differ by as few
             near = np.abs(sizes - cell.sum()) < least
         apart = _rows_apart(known[:, near], cell[:, None], persons)
-        return not ((apart > 0) & (apart < least)).any()
+        if ((apart > 0) & (apart < least)).any():
+            return False
+        return not leaving.memory.near_sets(replace(sums, right=cell[:, None]), persons, least)
 
     last = now.shape[1] - 1
     told: list[int] = []

@@ -20,12 +20,15 @@ from solera.core.disclosure.row_sets import RowSets
 from solera.core.errors import GateRefusal
 
 _WEIGHTS = 0x9E3779B97F4A7C15
+_COUNTS = "train//1"
+"""The family of counts of training rows."""
 
 
 class Memory:
     """What left one client's data set: over all jobs, and in one version of its rows.
 
-    ``sets``: rows that were counted at nodes of trees (:mod:`solera.core.disclosure.node_counts`).
+    ``sets``: rows that were counted along trees (:mod:`solera.core.disclosure.node_counts`); they
+    and the cells of training rows are compared with each other.
     ``events``: what left with noise, in a simulation; an agent has a ledger.
     """
 
@@ -73,18 +76,46 @@ class Memory:
         conflict = np.zeros(sums.shape, dtype=bool)
         instead = np.zeros(sums.shape)
         right, released = self.known(sums)
+        sets = self.near_sets(sums, persons, least)
         if sums.left is None and persons.of is None and right.dtype == sums.right.dtype == bool:
             told = np.ones(sums.shape, dtype=bool) if withheld is None else ~withheld
-            return _earlier_counts(sums.right, right, released, least, told[:, 0])
-        if not right.shape[1]:
+            told[list(sets)] = False
+            found = _earlier_counts(sums.right, right, released, least, told[:, 0])
+            return self._or_of_sets(*found, sets)
+        if not right.shape[1] and not sets:
             return conflict, instead
-        for k, now in enumerate(sums.right.T):
+        first = np.zeros(sums.shape[0], dtype=np.int64)
+        for k, now in enumerate(sums.right.T if right.shape[1] else ()):
             difference = right.astype(float) - now.astype(float)[:, None]
             n = sums.effective_of(difference, persons, least)
             n[np.isnan(released)] = np.inf
             for j in np.flatnonzero((n < least).any(axis=0)):
+                first[k] = np.argmax(n[:, j] < least)  # for good
                 conflict[k, j] = True
-                instead[k, j] = released[np.argmax(n[:, j] < least), j]  # the first, for good
+                instead[k, j] = released[first[k], j]
+        return self._or_of_sets(conflict, instead, first, sets)
+
+    def counted(self) -> tuple[Array, FloatArray]:
+        """Cells of training rows whose counts left: what rows gave, and the counts."""
+        right, released = self.families.get(_COUNTS, (np.empty((0, 0)), np.empty((0, 1))))
+        return right, released[:, 0]
+
+    def near_sets(self, sums: Sums, persons: Persons, least: int) -> dict[int, int]:
+        """The first set that is too near to each of the numbers, for those that have one."""
+        if not len(self.sets) or self._family(sums) != _COUNTS:
+            return {}
+        found: dict[int, int] = {}
+        for one, k in self.sets.near(persons.at_first_rows(sums.right), least):
+            found[k] = min(one, found.get(k, one))
+        return found
+
+    def _or_of_sets(
+        self, conflict: BoolArray, instead: FloatArray, first: IntArray, sets: dict[int, int]
+    ) -> tuple[BoolArray, FloatArray]:
+        """The same where sets are near, which stand for a number if they left ``first``."""
+        for k, one in sets.items():
+            if not conflict[k, 0] or first[k] >= self.sets.after[one]:
+                conflict[k, 0], instead[k, 0] = True, self.sets.sizes[one]
         return conflict, instead
 
     def told(self, sums: Sums) -> tuple[BoolArray, FloatArray]:
@@ -148,7 +179,7 @@ class Memory:
             "numbers": self.numbers,
             "rows": self.rows,
             "events": self.events,
-            "sets": [self.sets.rows, self.sets.ends],
+            "sets": [self.sets.rows, self.sets.ends, self.sets.after],
             "families": {name: list(pair) for name, pair in self.families.items()},
         }
 
@@ -167,11 +198,12 @@ class Memory:
 
 def _earlier_counts(
     now: BoolArray, right: BoolArray, released: FloatArray, least: int, told: BoolArray
-) -> tuple[BoolArray, FloatArray]:
+) -> tuple[BoolArray, FloatArray, IntArray]:
     """The same for counts, which differ by the rows that are in one of two cells alone.
 
     Cells of one ask are compared with each other, too, and with no rows and all rows, which
-    everybody knows: cumulative counts are judged by their steps.
+    everybody knows: cumulative counts are judged by their steps. The last are the places of those
+    that stand for a count, below 0 for these two.
     """
     none, everything = np.zeros((len(now), 1), bool), np.ones((len(now), 1), bool)
     cells = np.concatenate([none, everything, right, now], axis=1)
@@ -184,6 +216,7 @@ def _earlier_counts(
     spans = np.searchsorted(sizes, ends, sorter=by_size)
     usable = np.arange(len(bits)) < first  # cells of this ask once they are found sound
     conflict = np.zeros(now.shape[1], dtype=bool)
+    instead = np.zeros(now.shape[1], dtype=np.int64)
     for k in np.flatnonzero(np.diff(spans)[:, 0] > 1).tolist():
         candidates = np.sort(by_size[slice(*spans[k])])
         candidates = candidates[usable[candidates]]
@@ -192,9 +225,10 @@ def _earlier_counts(
         if len(near):
             conflict[k] = True
             numbers[first + k] = numbers[near[0]]
+            instead[k] = near[0] - 2
         else:
             usable[first + k] = told[k]
-    return conflict[:, None], numbers[first:, None]
+    return conflict[:, None], numbers[first:, None], instead
 
 
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)

@@ -9,8 +9,9 @@ from numbers of rows alone: whichever of its rows is left out changes the same, 
 interval change nothing.
 
 The rows of an interval are compared with those of all intervals that left before, of any column,
-node, job and ask: where the two differ in fewer than ``min_count`` rows, the earlier number is sent
-again (:class:`RowSets`). So no count, and no difference of two, rests on fewer rows.
+node, job and ask, and with those of all cells (:class:`Memory`): where the two differ in fewer than
+``min_count`` rows, the earlier number is sent again (:class:`RowSets`). So no count, and no
+difference of two, rests on fewer rows.
 
 Where the owner counts persons, one row of each counts, the first.
 """
@@ -18,6 +19,7 @@ Where the owner counts persons, one row of each counts, the first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -156,7 +158,16 @@ def _told(
     sizes = np.bincount(of, minlength=intervals)
     now = RowSets(row[np.argsort(of, kind="stable")].astype(np.int32), np.cumsum(sizes))
     memory, limits = leaving.memory, leaving.limits
-    kept, numbers, new = memory.sets.with_more(now, len(own), limits.min_count, everyone)
+    right, counts = memory.counted()
+    now = replace(now, after=np.full(intervals, len(counts), dtype=np.int32))
+    cells: dict[int, tuple[int, int]] = {}
+    if len(right) == len(own):
+        given = leaving.gate.persons(leaving.client, "train").at_first_rows(right)
+        for one, cell in now.near(given, limits.min_count):
+            if not np.isnan(counts[cell]) and cell <= cells.get(one, (cell, 0))[0]:
+                cells[one] = cell, int(counts[cell])
+    least = limits.min_count
+    kept, numbers, new = memory.sets.with_more(now, len(own), least, everyone, cells)
     values = len(own) * leaving.client.data.schema.width
     memory.spend(len(kept) - len(memory.sets), limits.numbers * max(1, values))
     memory.sets = kept

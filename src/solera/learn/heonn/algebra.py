@@ -20,8 +20,9 @@ class Grams(Aggregation):
 
     ``keep="gram"`` adds packed matrices. ``keep="factor"`` keeps R with RᵀR = Σ G instead, by a QR
     decomposition of the factors on top of each other (the incremental SVD of Iwen & Ong 2016 up to
-    a rotation): slower, but it does not square the condition number. ``size`` is T, K, d: members,
-    matrices of each, columns; without it replies need only agree with each other.
+    a rotation): slower, but it does not square the condition number, where clients send factors.
+    ``size`` is T, K, d: members, matrices of each, columns; without it replies need only agree with
+    each other.
     """
 
     def __init__(
@@ -43,9 +44,7 @@ class Grams(Aggregation):
             check_shape("factors", shape.get("factors"), (T, K, None, d))
             check_shape("grams", shape.get("grams"), (T, K, d * (d + 1) // 2))
         if self.keep == "factor":
-            if "factors" not in shape:
-                raise PayloadError("a factor is needed, the client sent Gram matrices")
-            return {"factors": shape["factors"]}
+            return {"factors": shape["factors"] if "factors" in shape else _root(shape["grams"])}
         if "grams" in shape:
             return {"grams": shape["grams"]}
         R = shape["factors"]
@@ -60,6 +59,13 @@ class Grams(Aggregation):
         if both.shape[-2] > both.shape[-1]:
             both = triangle(both)
         return {"factors": both}
+
+
+def _root(grams: FloatArray) -> FloatArray:
+    """R with RᵀR = G, from the packed G that clients behind a gate send for a factor."""
+    columns = int(np.sqrt(2 * grams.shape[-1]))  # d(d + 1)/2 numbers
+    values, vectors = np.linalg.eigh(unpack(grams, columns))
+    return np.asarray(np.sqrt(np.maximum(values, 0.0))[..., None] * vectors.swapaxes(-1, -2))
 
 
 class SumOf(Sum):

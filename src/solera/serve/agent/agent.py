@@ -46,9 +46,10 @@ from solera.serve.agent.policy import JobFacts, NeedsApproval, Policy
 from solera.serve.agent.policy_file import PolicyBroken, PolicyFile
 from solera.serve.agent.secure_sums import vouched
 from solera.serve.agent.sending import Sender
+from solera.serve.agent.task_process import Guard, Rows
 from solera.serve.agent.termination import Terminated, terminated_by_signal
 from solera.serve.agent.withdrawn import FILE as WITHDRAWN
-from solera.serve.agent.worker import Guard, Outcome, Rows, Worker
+from solera.serve.agent.worker import Outcome, Worker
 from solera.serve.audit import AuditLog
 from solera.serve.connection import Connection, CoordinatorError
 from solera.serve.held_words import held_words

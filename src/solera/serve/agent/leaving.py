@@ -18,7 +18,7 @@ from solera.serve.agent.withdrawn import FILE as WITHDRAWN
 from solera.serve.audit import AuditLog
 from solera.serve.connection import CoordinatorError
 from solera.serve.identity import FILE, UNKNOWN_KEY, Identity
-from solera.serve.receipts import is_genuine
+from solera.serve.statements import is_genuine
 
 _DATABASE = ("-wal", "-shm", "")
 _ATTEMPTS = tuple(f"{home.ATTEMPTS}{end}" for end in _DATABASE)

@@ -137,7 +137,7 @@ def create_app(
         asks_of(coordinator),
     ]
     for router in routers:
-        app.include_router(router)
+        app.router.routes.extend(router.routes)  # included, each request would be matched twice
     app.include_router(pages_of(coordinator, metrics, lambda: app.openapi()))
     described = cache(lambda: describe(app, coordinator, routers))
     app.openapi = described  # type: ignore[method-assign]

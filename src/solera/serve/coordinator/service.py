@@ -112,11 +112,11 @@ class Coordinator:
         self.signed_event = 0
         """The last event that is in the signed log."""
         self.log_problem = ""
+        """Why nothing can be added to the signed log, if so: then no job begins."""
         self.certificate: str | None = None
         """The file of the certificate that is shown, for people who look after it."""
         self.studies: Path | None = None
         """The folder with studies of its federations, to be compared with their jobs."""
-        """Why nothing can be added to the signed log, if so: then no job begins."""
         self.heard: dict[tuple[str, int], float] = {}
         """When clients were heard of, until it is written down."""
         self._clients: dict[bytes, ClientRow] = {}
@@ -254,7 +254,8 @@ class Coordinator:
     def _check_signature(
         self, request: Request, audience: str, body: str | None, seen: NonceCache | None
     ) -> bytes:
-        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        query = request.scope["query_string"].decode("latin-1")
+        path = request.scope["path"] + (f"?{query}" if query else "")
         sent = (_claim(request), audience, request.method, path, body)
         admitted = getattr(request.state, "admitted", None) == audience
         return check_request(*sent, time.time(), seen, start=self.start, verified=admitted)

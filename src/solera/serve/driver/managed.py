@@ -27,6 +27,7 @@ from solera.core.rounds import Callback, Round
 from solera.green.energy import track_energy
 from solera.learn.averaging.base import Averaging
 from solera.learn.base import Additive, Learner, Predictor
+from solera.learn.evaluation import Evaluation
 from solera.learn.scores import gives_scores
 from solera.serve import wire
 from solera.serve.connection import PIN, TOKEN, Connection, CoordinatorError
@@ -88,10 +89,15 @@ def _evaluate(
         return
     scores = spec.counts_scores and gives_scores(learner)
     found = learner.evaluate(federation, spec.evaluate, per_client=False, scores=scores)
+    _note(connection, job, wire.NewNote("evaluated", metrics_told(found)))
+
+
+def metrics_told(found: Evaluation) -> dict[str, float]:
+    """The metrics, and of how many rows they are not, where owners withheld counts."""
     told = _numbers(found.metrics)
-    if found.untold:  # the metrics are of the other rows alone: whoever reads them must see that
+    if found.untold:
         told |= {"rows": float(np.sum(found.counts["rows"])), "rows_left_out": float(found.untold)}
-    _note(connection, job, wire.NewNote("evaluated", told))
+    return told
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

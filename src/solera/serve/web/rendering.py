@@ -16,6 +16,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
+from solera.core.meter import size
+
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -77,15 +79,6 @@ def ago(seconds: float | None) -> str:
             count = int(passed // length)
             return f"{count} {unit}{'' if count == 1 else 's'} ago"
     return "now"
-
-
-def size(nbytes: float) -> str:
-    """``1.2 MB``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if nbytes < 999.5:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"
 
 
 def short(text: str, most: int = 16) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from solera.core.meter import size
 from solera.learn.base import load as load_model
 from solera.learn.score_curves import Curves
 from solera.study.files.tables import SCHEMES
-from solera.study.formatting import capital, mean_and_spread, metric_label, size
+from solera.study.formatting import capital, mean_and_spread, metric_label
 from solera.study.metrics import sign
 from solera.study.names import chain_of
 from solera.study.report import figures

@@ -25,8 +25,6 @@ try:
 except ImportError as error:
     raise MissingExtra.of("low-rank adapters of a language model", "transformers") from error
 
-PADDING = -1
-"""What stands after the last token of a row."""
 _AT_ONCE = 64
 """Rows that are predicted at once."""
 _FAMILIES = (

@@ -78,20 +78,20 @@ class ImplicitConvolution(torch.autograd.Function):  # type: ignore[misc]
     """The same on tensor cores, faster than patches can be written to memory."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any, padding: int) -> Any:
-        y = torch.ops.solera.convolve(x, weight.permute(0, 1, 3, 4, 2), padding)
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, padding: int, exact: bool) -> Any:
+        y = torch.ops.solera.convolve(x, weight.permute(0, 1, 3, 4, 2), padding, exact)
         ctx.save_for_backward(x, weight)
-        ctx.padding = padding
+        ctx.padding, ctx.exact = padding, exact
         return y + _per_channel(bias)
 
     @staticmethod
     def backward(ctx: Any, error: Any) -> Any:
         x, weight = ctx.saved_tensors
-        kernel, padding = weight.shape[3], ctx.padding
-        by_weight = torch.ops.solera.convolution_gradient(x, error, kernel, padding)
+        kernel, padding, exact = weight.shape[3], ctx.padding, ctx.exact
+        by_weight = torch.ops.solera.convolution_gradient(x, error, kernel, padding, exact)
         flipped = weight.flip(3, 4).permute(0, 2, 3, 4, 1)
-        before = torch.ops.solera.convolve(error, flipped, kernel - 1 - padding)
-        return before, by_weight.permute(0, 4, 3, 1, 2), error.sum(dim=(1, 2, 3)), None
+        before = torch.ops.solera.convolve(error, flipped, kernel - 1 - padding, exact)
+        return before, by_weight.permute(0, 4, 3, 1, 2), error.sum(dim=(1, 2, 3)), None, None
 
 
 class Normalisation(torch.autograd.Function):  # type: ignore[misc]
@@ -149,10 +149,10 @@ def _aligned(weight: Any) -> Any:
 def convolve(x: Any, weight: Any, bias: Any, padding: int, tensor_cores: bool) -> Any:
     """Convolutions of each client's images (C, B, H, W, in) with its weights (C, out, in, k, k).
 
-    With ``tensor_cores`` products may be those of TF32, which float32 would not allow.
+    With ``tensor_cores`` products may be those of TF32; without, they are as good as float32's.
     """
-    if tensor_cores and implicit is not None and implicit.suits(x, weight):
-        return ImplicitConvolution.apply(x, weight, bias, padding)
+    if implicit is not None and implicit.suits(x, weight):
+        return ImplicitConvolution.apply(x, weight, bias, padding, not tensor_cores)
     return Convolution.apply(x, weight, bias, padding)
 
 

@@ -12,7 +12,8 @@ from solera.serve.coordinator.store.base import Conflict, NotFound
 from solera.serve.coordinator.store.jobs import no_job
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.coordinator.web import words
-from solera.serve.provenance import Provenance, signed
+from solera.serve.provenance import Provenance
+from solera.serve.statements import signed
 from solera.serve.wire import (
     Call,
     Contribution,

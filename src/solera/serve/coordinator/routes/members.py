@@ -12,7 +12,7 @@ from solera.serve.coordinator.service import Coordinator, Refused
 from solera.serve.coordinator.store.base import Denied
 from solera.serve.coordinator.store.tables import ClientRow
 from solera.serve.identity import new_token, seal_key_message, token_hash, verify
-from solera.serve.receipts import signed
+from solera.serve.statements import signed
 from solera.serve.wire import (
     Enrolled,
     Heartbeat,

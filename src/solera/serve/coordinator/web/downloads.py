@@ -10,7 +10,7 @@ from solera.learn.evaluation import Evaluation
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import Conflict
 from solera.serve.coordinator.store.watching import EVALUATED
-from solera.serve.provenance import signed
+from solera.serve.statements import signed
 from solera.serve.web.requests import download
 from solera.serve.wire import Job
 

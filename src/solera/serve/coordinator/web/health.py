@@ -6,11 +6,12 @@ import shutil
 import time
 from dataclasses import dataclass
 
+from solera.core.meter import size
 from solera.serve import tls
 from solera.serve.audit import verify
 from solera.serve.coordinator.metrics import Metrics
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.web.rendering import ago, moment, size
+from solera.serve.web.rendering import ago, moment
 
 
 @dataclass

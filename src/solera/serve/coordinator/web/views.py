@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 from markupsafe import Markup
 
+from solera.core.meter import size
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.base import NotFound
 from solera.serve.coordinator.store.store import Store
@@ -18,7 +19,6 @@ from solera.serve.coordinator.store.watching import COST, EVALUATED, Taken
 from solera.serve.coordinator.web import words
 from solera.serve.coordinator.web.live import spread
 from solera.serve.coordinator.web.visitors import Visitor
-from solera.serve.web.rendering import size
 from solera.serve.wire import Job
 
 PRESENT_SECONDS = 60.0

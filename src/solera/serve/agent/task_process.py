@@ -1,0 +1,190 @@
+"""The process in which tasks run on an owner's rows, behind the gate: the other end of a worker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from solera.core.clients import Array, BoolArray, IntArray, Part, Segments
+from solera.core.engine import Ask
+from solera.core.errors import DataError, PayloadError, SoleraError
+from solera.core.gate import ReleaseLimits
+from solera.core.payload import encode
+from solera.core.replies import Failure
+from solera.core.sealing import SealedOutside
+from solera.data.federated import FederatedData
+from solera.engines.asks import ask_from_payload
+from solera.engines.blocks import Runner, States
+from solera.engines.gates import RELEASED
+from solera.serve.agent.channel import Channel
+from solera.serve.agent.error_codes import code_of
+from solera.serve.agent.ledger import Ledger
+from solera.serve.agent.releases import Releases
+
+OUT_OF_MEMORY = 77
+"""The exit code of a process that needed more memory than it may have."""
+_GRACE = 10.0
+"""Seconds after which a process whose parent is gone ends a task that is over its time."""
+
+Rows = FederatedData | Callable[[], FederatedData]
+
+log = logging.getLogger("solera.agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The limits of the gate that stands around the rows, and the files of what has left them.
+
+    ``ledger`` is that of what left with noise.
+    """
+
+    limits: ReleaseLimits
+    releases: Path
+    ledger: Path | None = None
+
+
+# --- in the process ---
+
+
+def serve(end: socket.socket, source: Rows, memory_bytes: int, guard: Guard | None) -> None:
+    """The life of the process: read the rows, then run one task after the other."""
+    channel = Channel(end)
+    try:
+        rows = _Owner(source() if callable(source) else source)
+        gate = None if guard is None else _gate_of(guard)
+    except Exception as error:
+        if not isinstance(error, SoleraError):
+            log.warning("the rows cannot be read", exc_info=error)
+        channel.send({"error": str(error)})  # to the owner's own log
+        return
+    _limit_memory(memory_bytes)
+    try:
+        channel.send({"rows": rows.count})
+        _serve_asks(channel, rows, gate)
+    except (EOFError, OSError):
+        return
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+
+
+_Gate = tuple[ReleaseLimits, Releases, Ledger | None] | None
+
+
+def _gate_of(guard: Guard) -> _Gate:
+    ledger = None if guard.ledger is None else Ledger(guard.ledger)
+    return guard.limits, Releases(guard.releases), ledger
+
+
+def _serve_asks(channel: Channel, rows: _Owner, gate: _Gate) -> None:
+    limits, releases, ledger = gate or (None, None, None)
+    runner, steps = _runner(rows, limits, ledger), list[str]()
+    while True:
+        order = channel.receive()
+        ask = ask_from_payload(order["ask"])
+        if (wanted := [step.digest for step in ask.prepare]) != steps:
+            runner, steps = _runner(rows, limits, ledger), wanted  # one prepared copy at a time
+        if ledger is not None:
+            ledger.begin(order["job"])
+        _alarm(order["seconds"] + _GRACE)
+        channel.send(_answer(runner, ask, order["state"], releases))
+        _alarm(0)
+
+
+def _runner(rows: _Owner, limits: ReleaseLimits | None, ledger: Ledger | None) -> Runner:
+    runner = Runner(rows, limits=limits, ledger=ledger)
+    runner.sealer = SealedOutside()  # the agent has the keys
+    return runner
+
+
+def _answer(
+    runner: Runner, ask: Ask, state: dict[str, Any], releases: Releases | None
+) -> dict[str, Any]:
+    """What became of the task; what leaves with its reply is on disk before this returns."""
+    client = int(ask.clients[0])
+    known = state if releases is None else {**state, RELEASED: releases.kept}
+    states: States = {client: known} if known else {}
+    try:
+        block = runner.block(ask, ask.clients, states, None)
+        if not block.failures:
+            assert block.batch is not None
+            frame = encode(block.batch.payloads[0])
+            after = states.get(client, {})
+            left = after.pop(RELEASED, None)
+            counted = 0 if releases is None else releases.keep(left)
+            ledger = None if runner.gates is None else runner.gates.ledger
+            spent = ledger.last if isinstance(ledger, Ledger) else 0.0
+            told = {"counted": counted, "epsilon": spent}
+            return {"kind": "replied", "reply": frame, "state": after, **told}
+        failure = block.failures[0]
+    except Exception as caught:
+        failure = Failure(client, "failed", "", caught)
+    error = failure.error
+    if isinstance(error, MemoryError):
+        raise error
+    if error is None:  # a reply that is not what a reply must be: the text is of its shape
+        error = PayloadError(failure.reason)
+    schema = runner.source.schema
+    return {"kind": failure.kind, "reason": code_of(error, ask.task, schema), "state": state}
+
+
+class _Owner:
+    """The owner's rows, under whatever number the coordinator knows this client by."""
+
+    clients = 1
+
+    def __init__(self, data: FederatedData) -> None:
+        if data.clients != 1:
+            raise DataError(f"the data is of {data.clients:,} clients, an owner is one")
+        self.data = data
+        self.schema = data.schema
+        self.count = int(data.sizes()[0])
+
+    def segments(self, clients: IntArray, part: Part) -> Segments:
+        return self.data.segments(np.zeros_like(clients), part)
+
+    def sizes(self, part: Part) -> None:
+        return None
+
+    def units(self, client: int, part: Part) -> IntArray | None:
+        return self.data.units(0, part)
+
+    def identifiers_of(self, client: int, part: Part) -> Array | None:
+        return self.data.identifiers_of(0, part)
+
+    def labelled_of(self, client: int, part: Part) -> BoolArray | None:
+        return self.data.labelled_of(0, part)
+
+    def prepared(self, steps: Sequence[Any]) -> _Owner:
+        return _Owner(self.data.prepared(steps))
+
+
+def _alarm(seconds: float) -> None:
+    """The system ends this process after so many seconds, 0: never. Only a lost parent needs it."""
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _limit_memory(more: int) -> None:
+    """Let this process grow by so many bytes; a crash leaves no file with rows behind."""
+    try:
+        import resource
+    except ImportError:  # a system without limits
+        return
+    now = 0
+    with suppress(OSError), open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = now + more if most == resource.RLIM_INFINITY else min(now + more, most)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, wanted))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
