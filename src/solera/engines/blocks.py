@@ -115,14 +115,14 @@ class Runner:
             partials = fold_all(task, batch, bounds, aggregation, merged=first)
             if partials is not None:
                 up = batch.sizes()
-                ends = bounds[:: len(spans)] if first else bounds
-                for (a, b), partial in zip(pairwise(ends), partials, strict=True):
+                edges = bounds[:: len(spans)] if first else bounds
+                for (a, b), partial in zip(pairwise(edges), partials, strict=True):
                     yield Block(clients[a:b], up[a:b], [], virtual, None, partial)
                 return
         ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
         places = np.searchsorted(batch.clients, ends).tolist()
-        for span, (first, last) in zip(spans, places, strict=True):
-            part = batch.between(first, last) if len(spans) > 1 else batch
+        for span, (start, stop) in zip(spans, places, strict=True):
+            part = batch.between(start, stop) if len(spans) > 1 else batch
             failed = [f for f in failures if span[0] <= f.client <= span[-1]]
             yield validate_and_fold(task, ask, part, failed, virtual, aggregation)
 
