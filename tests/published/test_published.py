@@ -228,6 +228,7 @@ def test_incremental(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert words in printed
     frame = runs.read("study-heonn-incremental")
     assert set(frame["part"]) == {"test"}  # no made-up rounds, bytes or seconds
+    assert frame["seed"].isna().all()  # a thesis has none, and means are of several
     assert set(frame["source"]) == {"000 Table 3.9"}
     assert set(frame["scheme"]) == {AS_PUBLISHED, OURS, "thesis"}
     theirs = frame.query(f"scheme == '{AS_PUBLISHED}'")

@@ -166,7 +166,7 @@ def _numbers(name: str, row: Mapping[str, Any]) -> list[tuple[dict[str, Any], Li
     """The figures of a row for the tidy table; the scheme says whose they are."""
     both = {row["protocol"] or "measured": row["measured"], "thesis": row["thesis"]}
     label = f"{row['label']}, {row['protocol']}" if row["protocol"] else row["label"]
-    labels = {"cell": label, "data": name, "learner": row["label"], "seed": 0}
+    labels = {"cell": label, "data": name, "learner": row["label"]}
     return [
         ({**labels, "scheme": who, "source": row["source"]}, ("test", None, None, "value", value))
         for who, value in both.items()
