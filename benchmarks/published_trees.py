@@ -21,7 +21,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +39,8 @@ RARE = 0.99
 """The part of draws that lie nearer to the others than what luck does not explain."""
 STORED = Path(__file__).with_name("published.csv")
 Runs = dict[tuple[str, str, int, str, int], dict[str, list[float]]]
+Measure = Callable[[trees.Cell, int], dict[str, list[float]]]
+"""Accuracy and macro-F1 by name, of one draw."""
 Figure = tuple[trees.Cell, str, str]
 """A cell, whose trees, and the metric."""
 
@@ -62,15 +64,21 @@ def known(files: list[Path]) -> Runs:
     return found
 
 
-def run(chosen: list[trees.Cell], draws: int, files: list[Path]) -> Runs:
+def measured(cell: trees.Cell, draw: int) -> dict[str, list[float]]:
+    """One draw of the program's own experiment."""
+    return {who: value.tolist() for who, value in tree_program.measured(*cell, draw).items()}
+
+
+def run(
+    chosen: list[trees.Cell], draws: int, files: list[Path], measure: Measure = measured
+) -> Runs:
     """Every draw of every cell."""
     found = known(files)
     for draw in range(draws):
         for cell in sorted(chosen, key=lambda cell: (cell.data, cell.kind)):  # one set in memory
             if (*cell, draw) in found:
                 continue
-            scores = tree_program.measured(*cell, draw)
-            found[*cell, draw] = {who: value.tolist() for who, value in scores.items()}
+            found[*cell, draw] = measure(cell, draw)
             if files:
                 line = {"run": [*cell, draw], "found": found[*cell, draw]}
                 with files[0].open("a", encoding="utf-8") as lines:

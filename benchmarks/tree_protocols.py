@@ -11,7 +11,6 @@ printed are, per protocol, how many figures are inside two deviations of its dra
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
@@ -109,24 +108,6 @@ def _guessed(
     return np.array([accuracy, macro])
 
 
-# --- running and printing ---
-
-
-def run(chosen: list[trees.Cell], who: str, draws: int, files: list[Path]) -> Runs:
-    """Every draw of every cell."""
-    found = published_trees.known(files)
-    measure = fused if who == trees.FUSION else federated
-    for draw in range(draws):
-        for cell in sorted(chosen, key=lambda cell: (cell.data, cell.kind)):
-            if (*cell, draw) not in found:
-                found[*cell, draw] = measure(cell, draw)
-                if files:
-                    line = {"run": [*cell, draw], "found": found[*cell, draw]}
-                    with files[0].open("a", encoding="utf-8") as lines:
-                        lines.write(json.dumps(line) + "\n")
-    return found
-
-
 def report(found: Runs, chosen: list[trees.Cell], who: str) -> Iterator[str]:
     """A line per protocol: figures inside, of how many, and every cell's mean."""
     names = list(dict.fromkeys(name for scores in found.values() for name in scores))
@@ -162,7 +143,8 @@ def main() -> None:
         if cell.kind in arguments.kind and cell.clients in arguments.clients
     ]
     try:
-        found = run(chosen, arguments.who, arguments.draws, arguments.runs)
+        measure = fused if arguments.who == trees.FUSION else federated
+        found = published_trees.run(chosen, arguments.draws, arguments.runs, measure)
     except DatasetUnavailable as problem:
         print(f"not at hand: {problem}")
         return
