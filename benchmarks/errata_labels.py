@@ -186,7 +186,8 @@ def labels(program: Path | None) -> None:
         hits = [most_frequent(each) for each in pairs]
         ours = [most_frequent(our_deal(y, known.labels, seed)) for seed in range(sized(5, tiny=1))]
         print(f"  {name}, most frequent label: author's deals {np.round(hits, 3)}, mean "
-              f"{np.mean(hits):.3f}; ours {np.round(ours, 3)}, mean {np.mean(ours):.3f}")  # fmt: skip
+              f"{np.mean(hits):.3f}; ours {np.round(ours, 3)}, mean {np.mean(ours):.3f}",
+              flush=True)  # fmt: skip
         for seed in TRAINED.get(name, ()):
             if program is not None:
                 for file in ("F1MACRO_GLOBAL", "SSACCURACY_GLOBAL", "F1MACRO_LOCAL"):
