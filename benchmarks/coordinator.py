@@ -42,7 +42,7 @@ sys.path.append(str(Path(__file__).parent / "peers"))
 
 from databases import NoPostgres, cluster, new_database
 from flower_network import find_flower
-from network import AGENT, Network
+from network import AGENT, COORDINATOR, Network
 
 import numbers_task  # noqa: F401
 import solera as so
@@ -131,12 +131,21 @@ def _network(folder: str, agents: int, rows: int = 20) -> Network:
 # --- load, with simulated agents -----------------------------------------------------------------
 
 
+class Alone(Network):
+    """Its coordinator is a program of its own; in tests it is a fork with all that they import."""
+
+    def start(self, **options: Any) -> None:
+        command = [sys.executable, "-c", COORDINATOR, *self.place, json.dumps(options)]
+        self.coordinator = subprocess.Popen(command)
+        self.wait()
+
+
 def load() -> None:
     """Rounds over simulated agents: how much, how fast, how much memory."""
     print("agents  reply     round s  replies/s    MB/s  coordinator peak MB")
     for agents, size, rounds in SIZES:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            network = Network(Path(folder))
+            network = Alone(Path(folder))
             with _quiet():
                 network.start()
             swarm = Swarm(network, agents, size)
@@ -184,7 +193,7 @@ def workers(agents: int = WORKED, most: int = 2) -> None:
 
 def _worked(agents: int, count: int, database: str | None, size: int = MB) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        network = Network(Path(folder))
+        network = Alone(Path(folder))
         with _quiet():
             network.start(workers=count, database=database)
         swarm = Swarm(network, agents, size)

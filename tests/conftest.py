@@ -37,12 +37,16 @@ if "TMPDIR" not in os.environ and (memory := _in_memory()) is not None:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-gc.disable()  # until all is collected: most of what is imported for the tests stays to the end
 
-
-def pytest_collection_finish():
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Without a search for garbage: what is imported for the tests stays to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # The same examples in every run, and no judgement of how busy the machine is.

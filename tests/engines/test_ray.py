@@ -164,6 +164,16 @@ def test_answers_lie_in_shared_memory_where_workers_can_open_it(fed, monkeypatch
         worker.rooms += [_room() for _ in range(2)]
     assert ask(1.0) == totals[0]
     assert all(worker.near for worker in engine._actors)
+    with monkeypatch.context() as patch:
+        patch.setattr(frames, "_allocate", full)
+        engine._asks.close(remove=True)
+        assert ask(2.0) == totals[2]
+    for worker in engine._actors:
+        worker.rooms += [_room() for _ in range(2)]
+
+
+def full(size):
+    raise so.errors.SoleraError("no shared memory is left")
 
 
 def unseen(size):

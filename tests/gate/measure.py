@@ -169,6 +169,7 @@ class Hostile:
         self.asks = 0
         self.answers: list[dict[str, Changes]] = []
         self._asked: list[tuple[Any, _Told]] = []
+        self._endless: set[str] = set()
         self._seen_twice: list[dict[str, Changes]] = []
 
     def ask(self, task: str, payload: Any, prepare: Sequence[Any] = ()) -> Any:
@@ -178,15 +179,22 @@ class Hostile:
         if isinstance(reply, str):
             return reply
         self._asked.append(((task, payload, prepare), _Told(reply, self.whole)))
+        self._endless |= {
+            f"ask {len(self.answers)}: {name}"
+            for name, values in self._asked[-1][1].values.items()
+            if not np.isfinite(values).all()
+        }
         ask_neighbours(self.without, *self._asked[-1], self.answers)
         return reply
 
     def leak(self, *, same_place: bool = False) -> Leak:
         """The fewest effective rows of any number, or of the difference of two of one name.
 
-        Whole numbers are counts, whatever their names are. ``same_place``: only differences of two
-        replies, each number less the one at its place.
+        Numbers of a type for whole ones are counts, whatever their names are. ``same_place``: only
+        differences of two replies, each number less the one at its place.
         """
+        if self._endless:  # a single row can make a sum so
+            return Leak(0.0, min(self._endless))
         worst = Leak(np.inf, "")
         for names in self._alike(same_place):
             changes = _of_names(names, self.answers)
@@ -213,14 +221,12 @@ class Hostile:
     def _alike(self, same_place: bool) -> Iterator[list[str]]:
         """Names of numbers that are subtracted from each other."""
         names = dict.fromkeys(name for answer in self.answers for name in answer)
-        whole = [name for name in names if self._counts(name) and not same_place]
+        told = [told for _, told in self._asked]
+        sums = {name for reply in told for name in reply.values if name not in reply.counts}
+        whole = [name for name in names if name not in sums and not same_place]
         yield from ([name] for name in names if name not in whole)
         if whole:
             yield whole
-
-    def _counts(self, name: str) -> bool:
-        found = [answer[name].values for answer in self.answers if name in answer]
-        return all(np.array_equal(values, np.rint(values)) for values in found)
 
     def _rows(
         self,
@@ -339,7 +345,8 @@ class _Told:
     def __init__(self, reply: Any, owner: Owner) -> None:
         refused = isinstance(reply, str)
         arrays = {} if refused else _arrays(reply)
-        self.values = {name: value.reshape(-1) for name, value in arrays.items()}
+        self.values = {n: a.reshape(-1).astype(float) for n, a in arrays.items()}
+        self.counts = {name for name, value in arrays.items() if value.dtype.kind in "iu"}
         self.widths = {n: a.shape[-1] if a.ndim > 1 else max(1, a.size) for n, a in arrays.items()}
         self.plain = _numbers(owner.ungated)
         self.merged = {} if refused else owner.gate.merged
@@ -369,7 +376,7 @@ def _whole(parts: Any) -> Any:
 
 
 def _numbers(reply: Any, at: str = "") -> dict[str, Any]:
-    return {name: value.reshape(-1) for name, value in _arrays(reply, at).items()}
+    return {name: a.reshape(-1).astype(float) for name, a in _arrays(reply, at).items()}
 
 
 def _arrays(reply: Any, at: str = "") -> dict[str, Any]:
@@ -387,7 +394,7 @@ def _arrays(reply: Any, at: str = "") -> dict[str, Any]:
     if isinstance(reply, bool | int | float | np.generic | np.ndarray):
         value = np.asarray(reply)
         if value.dtype.kind in "biuf":
-            return {at: value.astype(float)}
+            return {at: value}
     return {}
 
 

@@ -42,6 +42,17 @@ def test_weights_that_single_out_a_row_get_nothing(family):
     assert hostile.ask("glm.step", payload(family, coef)) == REFUSED
 
 
+def test_sums_that_one_row_makes_endless_do_not_leave():
+    """exp(η) is beyond all numbers at the row that is far out, and without it is not."""
+    likely = {**payload("poisson", [-500, 160, 160]), "scale": 1.0}
+    del likely["start"]
+    owner = Owner(table(X, COUNTS), find_limits("statistics"))
+    with np.errstate(all="ignore"):
+        assert owner.ask("glm.likelihood", likely) == REFUSED
+    assert not np.isfinite(owner.ungated["deviance"])
+    assert "too few rows" in owner.why
+
+
 def test_a_column_of_one_row_gets_nothing():
     marked = np.column_stack([X, np.arange(60) == 0])
     owner = Owner(table(marked, CLASSES), find_limits("statistics"))

@@ -90,7 +90,8 @@ def models_of(name: str, X: Any, y: Any, schema: Schema) -> list[Any]:
     """Models to send, with states that single out rows where that can be declared."""
     fed = so.simulate(X, y, clients=1, schema=schema)
     if name == "averaging.evaluate_personal":
-        return [so.FedPer(so.nn.linear(4, schema.outputs), rounds=1).fit(fed) for _ in range(2)]
+        network = so.nn.mlp(4, 3, schema.outputs)
+        return [so.FedPer(network, rounds=1).fit(fed) for _ in range(2)]
     models = [so.FedLinear(rounds=1, lr=0.01).fit(fed) for _ in range(1 + len(CUTS))]
     values = np.sort(X[:, 0])
     for sharp, cut in zip(models[1:], CUTS, strict=True):

@@ -201,3 +201,19 @@ def test_errors_are_means_over_the_rows_whose_sums_arrived():
     others = [each["mse"] for client, each in plain.clients.items() if client != 7 % 3]
     assert (found.counts["rows"], found.untold) == (120, 40)
     assert found["mse"] == pytest.approx(np.mean(others), rel=1e-6)
+
+
+def test_a_sum_that_is_a_count_is_not_compared_with_counts():
+    """What docs/explanation/gate.md says remains: errors of a model that is sure of every row.
+
+    It is wrong of 22 rows of one class and of 2 of the other, whose count is withheld.
+    """
+    order = np.argsort(X[:, 0])
+    y = (X[:, 0] > X[order[41], 0]).astype(np.int64)
+    y[order[:2]] = 1
+    sure = model((1e7, 0, 0), -1e7 * X[order[19:21], 0].mean())
+    one = Owner(table(X, y), find_limits("training"))
+    reply = one.ask("learner.score_counts", payload(sure))
+    of_class = reply["counts"][0]
+    assert of_class[of_class > 0].min() >= 5
+    assert reply["brier"] - of_class[0, -1] == 2

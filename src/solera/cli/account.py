@@ -19,7 +19,13 @@ app = typer.Typer(no_args_is_help=True, help="People who may look at a coordinat
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The person's name.")]
 Password = Annotated[
     str,
-    typer.Option(prompt=True, hide_input=True, confirmation_prompt=True, envvar="SOLERA_PASSWORD"),
+    typer.Option(
+        prompt=True,
+        hide_input=True,
+        confirmation_prompt=True,
+        envvar="SOLERA_PASSWORD",
+        help="Asked for unless it is given; others see what a command line says.",
+    ),
 ]
 _ACTOR = "command line"
 
@@ -49,7 +55,7 @@ def add(
     typer.echo(f"{name} is {role} of {federation or 'all federations'}")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: solera account list --folder coordinator")
 @with_home
 def list_accounts(
     home: Home,
@@ -68,7 +74,7 @@ def list_accounts(
         print_table(names, rows)
 
 
-@app.command("password")
+@app.command("password", epilog="Example: solera account password vega")
 @with_home
 def password(
     home: Home,
@@ -83,7 +89,7 @@ def password(
     typer.echo(f"{name} has another password")
 
 
-@app.command("remove")
+@app.command("remove", epilog="Example: solera account remove vega")
 @with_home
 def remove(
     home: Home,

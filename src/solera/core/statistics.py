@@ -194,7 +194,6 @@ def bootstrap_interval(
     statistic: Callable[..., Any] = np.mean,
     *,
     confidence: float = 0.95,
-    resamples: int = 9999,
     seed: int = 0,
 ) -> Interval:
     """Any statistic and its bias-corrected and accelerated bootstrap interval (Efron 1987).
@@ -211,7 +210,7 @@ def bootstrap_interval(
         return Interval(estimate, -inf, inf)
     if (x == x[0]).all():
         return Interval(estimate, estimate, estimate)
-    options = {"confidence_level": confidence, "vectorized": True, "n_resamples": resamples}
+    options = {"confidence_level": confidence, "vectorized": True}
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):
         warnings.simplefilter("ignore")  # an undefined acceleration is dealt with below
         draw = np.random.default_rng(seed)

@@ -213,12 +213,17 @@ class _Order:
 
     def place(self, near: bool) -> Any:
         """Where it lies: in shared memory for workers that are near, in Ray's for the others."""
+        if near not in self._places:
+            self._places[near] = self._write(near)
+        return self._places[near]
+
+    def _write(self, near: bool) -> Any:
         import ray
 
-        if near not in self._places:
-            written = self.memory.write(self.told) if near else ray.put(_frame(self.told))
-            self._places[near] = written
-        return self._places[near]
+        if near:
+            with suppress(SoleraError):  # too little shared memory
+                return self.memory.write(self.told)
+        return ray.put(_frame(self.told))
 
 
 @dataclass(eq=False, slots=True)

@@ -278,7 +278,8 @@ def fused(clients: Clients, trees: Grown, way: Way = PROGRAM) -> Scores:
     answers = np.zeros(len(clients.y), dtype=int)
     tested = np.concatenate(clients.test)
     answers[tested] = predicted(rules, clients.X[tested])
-    return np.mean([scores(clients, test, answers[test]) for test in clients.test], axis=0)
+    by_client = np.array([scores(clients, test, answers[test]) for test in clients.test])
+    return np.asarray(by_client.mean(axis=0))
 
 
 def kept(means: FloatArray, percentile: float | None = None) -> IntArray:

@@ -49,13 +49,7 @@ def exact_shapley(utility: Utility, clients: int) -> FloatArray:
 
 
 def truncated_shapley(
-    utility: Utility,
-    clients: int,
-    rng: Generator,
-    *,
-    epsilon: float = EPSILON,
-    converged: float = CONVERGED,
-    permutations: int = PERMUTATIONS,
+    utility: Utility, clients: int, rng: Generator, *, epsilon: float = EPSILON
 ) -> FloatArray:
     """Values estimated from permutations, each client leading in turn (GTG-Shapley).
 
@@ -71,18 +65,18 @@ def truncated_shapley(
         return np.zeros(clients)
     total = np.zeros(clients)
     running: list[FloatArray] = []
-    while len(running) < permutations * clients:
+    while len(running) < PERMUTATIONS * clients:
         for gains in _turn(memo, clients, rng, nothing, whole, epsilon):
             total = total + gains
             running.append(total / (len(running) + 1))
-        if _has_converged(running, converged):
+        if _has_converged(running):
             break
     return running[-1]
 
 
-def most_evaluations(clients: int, permutations: int = PERMUTATIONS) -> int:
+def most_evaluations(clients: int) -> int:
     """Calls of the utility by :func:`truncated_shapley`: one, and one per place of every turn."""
-    return 1 + permutations * clients
+    return 1 + PERMUTATIONS * clients
 
 
 def _turn(
@@ -108,12 +102,12 @@ def _turn(
     return gains
 
 
-def _has_converged(running: list[FloatArray], limit: float) -> bool:
+def _has_converged(running: list[FloatArray]) -> bool:
     if len(running) < LAST + 1:
         return False
     recent = np.array(running[-LAST - 1 : -1])
     last = running[-1]
-    return bool((np.abs(recent - last) / (np.abs(last) + 1e-12)).mean() < limit)
+    return bool((np.abs(recent - last) / (np.abs(last) + 1e-12)).mean() < CONVERGED)
 
 
 class _Memo:

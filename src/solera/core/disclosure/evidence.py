@@ -129,12 +129,17 @@ def everyone(rows: int, *, part: Part = "train") -> Sums:
 
 
 def effective_of(right: Array, left: Left, persons: Persons) -> FloatArray:
-    """(Σ|c|)² / Σc² of every number; infinite where no row gave anything, which tells of none."""
-    absolute, squares = sums_of(right, left, persons)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    """(Σ|c|)² / Σc² of every number; infinite where no row gave anything, which tells of none.
+
+    0 where a row gave what is not finite: without it the number would be another.
+    """
+    return _rows(*sums_of(right, left, persons))
+
+
+def _rows(absolute: FloatArray, squares: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         n = absolute**2 / squares
-    rows: FloatArray = np.where(squares > 0, n, np.inf)
-    return rows
+    return np.where(squares == 0, np.inf, np.nan_to_num(n, nan=0.0, posinf=0.0))
 
 
 def effective_beyond_mean(right: Array, left: Left, persons: Persons, enough: float) -> FloatArray:
@@ -148,6 +153,7 @@ def effective_beyond_mean(right: Array, left: Left, persons: Persons, enough: fl
     if persons.of is None:
         least = np.maximum(absolute - np.abs(total), 0.0) ** 2
         np.divide(least, squares - total**2 / len(right), out=rows, where=squares > 0)
+    rows = np.nan_to_num(rows, nan=0.0)
     for k in np.flatnonzero((rows < enough).any(axis=1)).tolist():
         some = np.flatnonzero(rows[k] < enough)
         rows[k, some] = _exactly_beyond_mean(right[:, k], _columns(left, some), persons)
@@ -159,10 +165,7 @@ def _exactly_beyond_mean(right: Array, left: Left, persons: Persons) -> FloatArr
     size = np.abs(given).max(axis=0)
     given = given - given.mean(axis=0)
     given[:, np.abs(given).max(axis=0) <= 1e-12 * size] = 0.0  # rounding tells of no row
-    absolute, squares = persons.sums(given)
-    rows = np.full(absolute.shape, np.inf)
-    np.divide(absolute**2, squares, out=rows, where=squares > 0)
-    return rows
+    return _rows(*persons.sums(given))
 
 
 def _columns(left: Left, some: IntArray) -> Left:

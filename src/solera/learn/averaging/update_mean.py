@@ -78,8 +78,9 @@ class UpdateMean(Aggregation):
 
     def fold_together(self, batch: Batch, bounds: Sequence[int]) -> Any:
         replies = batch.payloads
-        small = isinstance(replies, StackedUpdates) and _is_small(replies)
-        if not small or replies.on_gpu or self.plain:
+        if not isinstance(replies, StackedUpdates) or replies.on_gpu or self.plain:
+            return super().fold_together(batch, bounds)
+        if not _is_small(replies):  # threads fold its blocks
             return super().fold_together(batch, bounds)
         self._check(replies.rest)
         weights = self._weights(replies.rest, len(replies))
