@@ -27,7 +27,7 @@ SEEDS = sized(
     tiny={"scene": (1,)},
 )
 """The author's runs of the sets of which he has few."""
-TRAINED = sized({"YahooEducation": (1, 30)}, tiny={"scene": (1,)})
+TRAINED = sized({"YahooEducation": (1, 30), "slashdot": (1,)}, tiny={"scene": (1,)})
 """Which of them are trained here, each with the noise and without it."""
 ROUNDS = sized(1000, tiny=12)
 STORED = {"YahooEducation": "yahoo", "reutersK500": "Reuters"}
@@ -186,7 +186,8 @@ def labels(program: Path | None) -> None:
         hits = [most_frequent(each) for each in pairs]
         ours = [most_frequent(our_deal(y, known.labels, seed)) for seed in range(sized(5, tiny=1))]
         print(f"  {name}, most frequent label: author's deals {np.round(hits, 3)}, mean "
-              f"{np.mean(hits):.3f}; ours {np.round(ours, 3)}, mean {np.mean(ours):.3f}")  # fmt: skip
+              f"{np.mean(hits):.3f}; ours {np.round(ours, 3)}, mean {np.mean(ours):.3f}",
+              flush=True)  # fmt: skip
         for seed in TRAINED.get(name, ()):
             if program is not None:
                 for file in ("F1MACRO_GLOBAL", "SSACCURACY_GLOBAL", "F1MACRO_LOCAL"):
@@ -196,8 +197,11 @@ def labels(program: Path | None) -> None:
                     print(f"  author, {file}: {run.strip(';')}")
             for noise in (True, False):
                 clients = program_deals(X, y, known.labels, seed, noise)
-                found = program_loop(clients, np.full(len(clients), 1 / len(clients)), seed)
-                print(f"  seed {seed}, {'' if noise else 'no '}noise, aggregation 0: {found}",
+                rows = np.array([client.weight * len(client.labels) for client in clients])
+                weights = rows if name == "slashdot" else np.ones(len(clients))
+                found = program_loop(clients, weights / weights.sum(), seed)
+                kind = 2 if name == "slashdot" else 0
+                print(f"  seed {seed}, {'' if noise else 'no '}noise, aggregation {kind}: {found}",
                       flush=True)  # fmt: skip
 
 
