@@ -154,7 +154,7 @@ def effective_beyond_mean(right: Array, left: Left, persons: Persons, enough: fl
     if persons.of is None:
         least = np.maximum(absolute - np.abs(total), 0.0) ** 2
         np.divide(least, squares - total**2 / len(right), out=rows, where=squares > 0)
-    rows = np.nan_to_num(rows, nan=0.0)
+    rows[np.isnan(rows)] = 0.0
     for k in np.flatnonzero((rows < enough).any(axis=1)).tolist():
         some = np.flatnonzero(rows[k] < enough)
         rows[k, some] = _exactly_beyond_mean(right[:, k], _columns(left, some), persons)
