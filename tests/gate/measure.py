@@ -57,6 +57,7 @@ from solera.core.clients import Client, Draws
 from solera.core.disclosure.declared import check_state
 from solera.core.disclosure.memory import row_digests
 from solera.core.gate import Gate, ReleaseLimits, find_limits
+from solera.core.release import Update
 from solera.core.schema import Schema, infer
 from solera.core.task import find_task
 from solera.data.federated import FederatedData
@@ -91,6 +92,8 @@ class Owner:
     state: dict[str, Any] = field(default_factory=dict)
     ungated: Any = None
     """What the task gave last, None where it was not run."""
+    asked: Any = None
+    """The task that was asked for last, and its payload."""
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.limits)
@@ -98,7 +101,7 @@ class Owner:
     def ask(self, task: str, payload: Any, prepare: Sequence[Any] = (), *, round: int = 0) -> Any:
         """The reply as it leaves, or :data:`REFUSED`."""
         found = find_task(task)
-        self.ungated = None
+        self.ungated, self.asked = None, (found, payload)
         rows = self.data.segments(np.array([0]), "train")[0]
         before = dict(self.state)
         try:
@@ -139,7 +142,7 @@ class Changes:
     """Of which ask each number is, and which one."""
     places: Any
     columns: Any
-    """Numbers are subtracted from those with the same: 0 for counts, the last axis for sums."""
+    """Numbers are subtracted from those with the same: 0 for counts, the column for sums."""
     alone: Any
     """Marks what stands for a withheld number or is constant, and is not subtracted from others."""
 
@@ -300,7 +303,7 @@ def _changes(
     changes[:, again] = np.nan
     where = [f"{at}: {name}[{k}]" for k in range(len(value))]
     places = np.arange(len(value))
-    columns = places % here.widths[name]
+    columns = here.columns[name]
     if np.array_equal(value, np.rint(value)):
         columns = np.zeros_like(places)
     unchanged = (np.nan_to_num(changes) == 0).all(axis=0)
@@ -347,7 +350,7 @@ class _Told:
         arrays = {} if refused else _arrays(reply)
         self.values = {n: a.reshape(-1).astype(float) for n, a in arrays.items()}
         self.counts = {name for name, value in arrays.items() if value.dtype.kind in "iu"}
-        self.widths = {n: a.shape[-1] if a.ndim > 1 else max(1, a.size) for n, a in arrays.items()}
+        self.columns = {n: _columns(n, a, *owner.asked) for n, a in arrays.items()}
         self.plain = _numbers(owner.ungated)
         self.merged = {} if refused else owner.gate.merged
         for entry, numbers in self.merged.items():
@@ -364,6 +367,17 @@ class _Told:
         as_given = plain is not None and plain.shape == value.shape
         near = np.isclose(value, plain, rtol=1e-12, atol=0) if as_given else False
         return np.where((became == SENT) & ~np.asarray(near), CHANGED, became)
+
+
+def _columns(name: str, array: Any, task: Any, payload: Any) -> Any:
+    """Of which column each number is: its place on the last axis as the gate reads it."""
+    places = np.arange(array.size).reshape(array.shape)
+    for release in task.release:
+        if isinstance(release, Update) and name in release.entries and release.read:
+            places = release.read(payload, name, places)
+    columns = np.empty(array.size, dtype=int)
+    columns[places.reshape(-1)] = np.arange(array.size) % max(1, (1, *places.shape)[-1])
+    return columns
 
 
 def _with_twice(rows: Any, i: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.gate.measure import REFUSED, Hostile, Owner, table
+from tests.gate.test_hostile_driver import rows_of
 
 import solera as so
 from solera.core.component import describe, describe_fitted
@@ -181,3 +182,20 @@ def test_named_policies_say_which_of_them_lets_networks_out():
     assert [name for name, limits in POLICIES.items() if limits.trusted] == ["trusted"]
     strict = replace(find_limits("training"), allows=frozenset({"facts", "cells"}))
     assert Owner(table(X, Y), strict).ask("linear.train", linear()) == REFUSED
+
+
+def test_a_row_far_out_that_several_steps_follow_does_not_decide_a_weight(monkeypatch):
+    """What its errors give is small just because the weights follow it."""
+    X, y, schema = rows_of("classes")
+    coef = np.array([[1.304, 0.220], [0.215, -0.922], [0.640, -0.732], [-0.544, 0.412]])
+    start = {"coef": coef, "intercept": np.array([-0.544, -0.654])}
+    ask = linear(**start, loss="squared", lr=0.00869, epochs=30, batch_size=None)
+
+    def fewest() -> float:
+        hostile = Hostile(X, y, schema=schema)
+        assert hostile.ask("linear.train", ask) != REFUSED
+        return hostile.leak().rows
+
+    assert fewest() >= 5
+    monkeypatch.setattr("solera.learn.linear._leverage", lambda X, ask, steps: np.zeros(len(X)))
+    assert fewest() < 5
