@@ -109,6 +109,7 @@ def _walked(*arguments: Any, **_: Any) -> bool:
 
 _STORE = "solera.serve.coordinator.store"
 _ASKS, _BLOBS, _JOBS = f"{_STORE}.asks:", f"{_STORE}.blobs:Blobs.", f"{_STORE}.jobs:"
+_REPLIES = f"{_STORE}.replies:"
 _KEPT = "solera.serve.driver.engine:CoordinatorCheckpointStore."
 _REQUEST, _APPEND = "solera.serve.connection:Connection.request", _BLOBS + "append"
 COORDINATOR: dict[str, Step] = {
@@ -125,8 +126,8 @@ COORDINATOR: dict[str, Step] = {
     "first piece of a reply": Step(_APPEND, "after", _first_piece),
     "reply half uploaded": Step(_APPEND, "before", _next_piece),
     "reply uploaded but for the end": Step(_APPEND, "after", _next_piece),
-    "reply not stored": Step(_ASKS + "Asks.add_replies", "before"),
-    "reply stored, not acknowledged": Step(_ASKS + "Asks.add_replies", "after"),
+    "reply not stored": Step(_REPLIES + "Replies.add_replies", "before"),
+    "reply stored, not acknowledged": Step(_REPLIES + "Replies.add_replies", "after"),
     "checkpoint not stored": Step(_JOBS + "Jobs.save_checkpoint", "before"),
     "checkpoint not committed": Step(_JOBS + "_prune", "after"),
     "checkpoint stored": Step(_JOBS + "Jobs.save_checkpoint", "after"),

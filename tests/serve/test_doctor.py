@@ -177,6 +177,8 @@ def test_keys_that_others_can_read(network, tmp_path):
 
 def test_a_log_that_was_changed(network, tmp_path):
     folder = tmp_path / "copy"
+    while b"north" not in (network.folder / "coordinator" / "audit.log").read_bytes():
+        time.sleep(0.05)  # it is written in the background
     shutil.copytree(network.folder / "coordinator", folder)
     log = folder / "audit.log"
     log.write_bytes(log.read_bytes().replace(b"north", b"south"))
