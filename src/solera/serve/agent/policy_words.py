@@ -74,10 +74,10 @@ _REMAINS = (
     "persons, can compute that one from any exact sum. Many answers together narrow down the rows "
     "they are about; the budget of {numbers:g} numbers per value of the table bounds how many. The "
     "presence of a value that {least} or more {rows} share is told. Counts are compared with all "
-    "counts that left, sums with those of the same column alone: the squared errors of a model that "
-    "is sure of every row, less the errors counted for one class, are those of the other, also "
-    "where these are fewer than {least}. Only noise (differential "
-    "privacy) closes these; neither a threshold nor a sum over several clients does."
+    "counts that left, sums with those of the same column alone: the squared errors of a model "
+    "that is sure of every row, less the errors counted for one class, are those of the other, "
+    "also where these are fewer than {least}. Only noise (differential privacy) closes these; "
+    "neither a threshold nor a sum over several clients does."
 )
 
 
