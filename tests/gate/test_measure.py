@@ -46,7 +46,7 @@ def none_withheld(self, leaving, behind):
     return {entry: np.zeros(sums.shape, dtype=bool) for entry, sums in behind.items()}
 
 
-def as_they_are(self, now, rows, least, everyone=None):
+def as_they_are(self, now, *_):
     return self._and(now), now.sizes, np.ones(len(now), dtype=bool)
 
 
