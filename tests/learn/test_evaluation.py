@@ -8,7 +8,7 @@ from sklearn import metrics as sk
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.learn.count_metrics import metrics_of
+from solera.evaluation.counts import metrics_of
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(500, 4))

@@ -11,8 +11,8 @@ import numpy as np
 from solera.core.clients import FloatArray
 from solera.core.constraints import nearest
 from solera.core.errors import SoleraError, UsageError
+from solera.evaluation.metrics import sign
 from solera.study import runs
-from solera.study.metrics import sign
 from solera.study.names import chain_of_text, short_names
 from solera.study.run.metrics_table import LAST
 from solera.study.statistics import (

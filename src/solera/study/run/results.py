@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from solera.evaluation.curves import Curves
+from solera.evaluation.metrics import headline_metric
 from solera.green.energy import EnergyUse
-from solera.learn.score_curves import Curves
-from solera.study.metrics import score_name
 
 K = TypeVar("K")
 
@@ -47,7 +47,7 @@ class Result:
     @property
     def score(self) -> str | None:
         """The name of the metric that sums up the model."""
-        return score_name(self.metrics or self.client_metrics or self.validation)
+        return headline_metric(self.metrics or self.client_metrics or self.validation)
 
 
 def headline(results: Sequence[Result]) -> list[str]:

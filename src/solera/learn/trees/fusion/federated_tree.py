@@ -16,7 +16,7 @@ from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan, planned
 from solera.core.replies import Reply
-from solera.learn.count_metrics import class_metrics, metrics_of
+from solera.evaluation.counts import class_metrics, metrics_of
 from solera.learn.trees.c45 import sizes_of
 from solera.learn.trees.client_trees import CollectTrees
 from solera.learn.trees.counted import grow_trees, growing_cart
