@@ -63,6 +63,11 @@ def headline_metric(metrics: Container[str]) -> str | None:
     return next((m.name for m in _ALL if m.headline and m.name in metrics), None)
 
 
+def headline_of(target: str) -> str:
+    """The metric that sums up a model of such a target, which ``score`` gives."""
+    return next(m.name for m in _ALL if m.headline and target in m.targets)
+
+
 def sign(metric: str) -> int:
     """What a metric is multiplied by so that larger is better."""
     known = METRICS.get(metric)

@@ -50,6 +50,7 @@ def rows_behind(model: Any, client: Client, part: Part) -> dict[str, Sums]:
         k = len(model.schema_.classes)
         true, guessed = _codes(model, rows)
         return {"confusion": cells(true * k + guessed, k * k, part=part), **behind}
+    behind["single"] = Sums(np.arange(len(rows))[:, None] == 0, part=part)
     for name, value in _given(model, rows).items():
         given = value.reshape(len(rows), -1)
         is_sum = name in _ALIKE
@@ -74,17 +75,21 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
         Cells("true_positive", "false_positive", "false_negative", behind=behind),
         Cells("y", "y2", "error2", "error", behind=behind, neutral=_no_sums),
         Cells("exact", "rows", behind=behind),
+        Cells("single", behind=behind),
     ]
 
 
-@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind))
+@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind), version=2)
 def judge_rows(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     return Stacked(count_rows(build_fitted(ask["model"]), group.part(ask["part"])))
 
 
 def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
-    """Counts for each client, from one prediction of all their rows."""
+    """Counts for each client, from one prediction of all their rows.
+
+    ``single`` counts one row, which no gate lets out: without it, small sums may be withheld.
+    """
     joined = rows.joined()
     if joined.y is None:
         raise DataError("rows without a target cannot be evaluated")
@@ -97,7 +102,7 @@ def count_rows(model: Any, rows: Segments) -> dict[str, Array]:
         return {"confusion": counts.reshape(len(rows), k, k), "rows": rows.sizes}
     given = _given(model, joined)
     sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
-    return {**sums, "rows": rows.sizes}
+    return {**sums, "rows": rows.sizes, "single": np.minimum(rows.sizes, 1)}
 
 
 def _predicted(model: Any, rows: Rows) -> Array:
