@@ -94,7 +94,7 @@ def test_evaluation_inside_the_rounds_and_early_stopping_on_it():
     callbacks = [
         so.callbacks.Evaluate(),
         so.callbacks.Evaluate(X, y, every=2),
-        so.callbacks.EarlyStopping("accuracy", mode="max", patience=3),
+        so.callbacks.EarlyStopping("accuracy", patience=3),
     ]
     model = so.FedLinear(rounds=60, lr=0.5).fit(fed, callbacks=callbacks)
     history = model.history_

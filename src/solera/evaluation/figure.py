@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from solera.evaluation.metrics import METRICS
+from solera.evaluation.metrics import find_metric
 
 MeasuredPart = Literal["train", "validation", "test", "all", "rows", "unknown"]
 """Rows that clients train on, stop by or keep to test on, all of these, or rows at hand.
@@ -153,6 +153,6 @@ def _from_payload(name: str, value: Any) -> Any:
         if about.get("interval"):
             about["interval"] = tuple(about["interval"])
         return Figure(float("nan") if number is None else number, **about)
-    if name in METRICS and isinstance(value, int | float) and not isinstance(value, Figure):
+    if isinstance(value, float) and not isinstance(value, Figure) and find_metric(name):
         return Figure(value, metric=name, part="unknown", rows=None)
     return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from solera.evaluation.curves import Curves
-from solera.evaluation.metrics import headline_metric
+from solera.evaluation.metrics import find_metric, headline_metric
 from solera.green.energy import EnergyUse
 
 K = TypeVar("K")
@@ -53,7 +53,8 @@ class Result:
 def headline(results: Sequence[Result]) -> list[str]:
     """Names of the metrics that tables show; the stored results have all of them."""
     names = dict.fromkeys(name for result in results for name in result.metrics)
-    return [name for name in names if name not in ("macro_precision", "macro_recall")]
+    metrics = {name: find_metric(name) for name in names}
+    return [name for name, metric in metrics.items() if metric is None or metric.in_tables]
 
 
 def finite(metrics: Mapping[K, float]) -> dict[K, float]:
