@@ -9,7 +9,6 @@ from typing import Any
 from solera.core.errors import DataError
 from solera.core.html import html_table
 from solera.evaluation.figure import Figure
-from solera.evaluation.metrics import METRICS
 from solera.evaluation.scores import Scores, quantile, wilson
 
 _MOST_SHOWN = 20  # clients in a notebook's table
@@ -35,6 +34,11 @@ class Evaluation:
     client_scores: dict[int, Scores] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name, interval in self.intervals().items():
+            if not self.metrics[name].withheld:
+                self.metrics[name].interval = interval
+
     def __getitem__(self, metric: str) -> Figure:
         if metric not in self.metrics and self.notes:
             raise DataError(f"there is no {metric}: {'; '.join(self.notes)}")
@@ -43,8 +47,7 @@ class Evaluation:
     @property
     def bounds(self) -> dict[str, float]:
         """How far metrics of the rows themselves can be from those of counted scores."""
-        counted = {name: f for name, f in self.metrics.items() if name in METRICS}
-        return {name: f.bound for name, f in counted.items() if METRICS[name].needs_scores}
+        return {} if self.scores is None else self.scores.bounds()
 
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Confidence intervals of metrics of all rows, from the counts that left.

@@ -32,7 +32,7 @@ class Figure(float):
     rows: how many it rests on; None where that is not known.
     clients: of how many clients; 0 for rows at hand.
     asked: how many clients were asked, and ``absent`` how many of these did not reply.
-    withheld: rows of these clients whose part in the number their owners withheld.
+    withheld: rows of these clients whose part in the number their owners withheld or replaced.
     interval: of 95 % for the same figure on all such rows, where one is known to hold.
     bound: how far the number of these very rows can be from this one.
     positive: the class that counts as positive, where there is one.
@@ -102,7 +102,7 @@ class Figure(float):
         if self.absent:
             text += f", {self.absent:,} did not reply"
         if self.withheld:
-            text += f", {self.withheld:,} rows withheld by their owners"
+            text += f", {self.withheld:,} rows withheld or replaced by their owners"
         return text
 
     @property
@@ -121,9 +121,14 @@ class Figure(float):
         """Its value, and whether rows are missing, for tables that have no room for more."""
         return f"{self:.4g}" if self.is_whole else f"{self:.4g} (rows missing)"
 
+    @property
+    def words(self) -> str:
+        """Its value, the class that counts as positive, and whose rows it rests on."""
+        of_class = f" for class {self.positive}" if self.positive else ""
+        return f"{self.number}{of_class} of {self.whose}"
+
     def __repr__(self) -> str:
-        of_class = f" of class {self.positive}" if self.positive else ""
-        return f"{self.metric}{of_class} {self.number} of {self.whose}".lstrip()
+        return f"{self.metric} {self.words}"
 
     __str__ = __repr__
 
@@ -136,13 +141,18 @@ class Figure(float):
         return _from_payload, ("", self.to_payload())
 
 
+def in_words(value: float) -> str:
+    """A number and, of a figure, whose rows it rests on."""
+    return value.words if isinstance(value, Figure) else f"{value:.4g}"
+
+
 def measured(metrics: Mapping[str, float], **about: Any) -> dict[str, Figure]:
     """Metrics of the same rows as figures; ``about`` says of which."""
     return {name: Figure(value, metric=name, **about) for name, value in metrics.items()}
 
 
 def restored(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries of a file or message, with figures again; metrics without rows are of unknown ones."""
+    """Entries of a file or message as figures again; bare metrics are of unknown rows."""
     return {name: _from_payload(name, value) for name, value in entries.items()}
 
 

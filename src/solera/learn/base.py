@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 
-
 class MissingRows(UserWarning):
     """A score rests on fewer rows than it is about."""
 
@@ -78,7 +77,9 @@ class Predictor(Learner, abstract=True):
         self.check_fitted()
         metric = headline_of(self.schema_.target)
         if isinstance(X, Federation):
-            return self._score_clients(X, metric)
+            from solera.learn.evaluation import evaluate_all
+
+            return evaluate_all(self, X)[metric]
         y = encode_target(self._target_of(X) if y is None else y, self.schema_)
         predicted = self.predict(X)
         if len(y) != len(predicted):
@@ -102,11 +103,6 @@ class Predictor(Learner, abstract=True):
         frame = to_pandas(X)
         check_columns(names, frame.columns)
         return frame[names[0]] if len(names) == 1 else frame[[*names]]
-
-    def _score_clients(self, federation: Federation, metric: str) -> Figure:
-        from solera.learn.evaluation import evaluate_all
-
-        return evaluate_all(self, federation)[metric]
 
     def losses(self, X: Any, y: Any) -> FloatArray:
         """−log p of the class, the mean of −log p over labels, or half the squared error."""

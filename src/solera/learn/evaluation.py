@@ -54,6 +54,7 @@ from solera.learn.scores import (
     scores_of,
 )
 
+
 def evaluate(
     model: Any,
     federation: Federation,
@@ -104,7 +105,7 @@ def evaluate(
         if grid is not None and evaluation.counts["rows"]:
             replies = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
             ids, counts = _counts(replies, ScoreTotals(), per_client)
-            evaluation = _with_scores(evaluation, model, ids, counts, grid, _asked(replies, part))
+            evaluation = with_scores(evaluation, model, ids, counts, grid, _asked(replies, part))
         for name in metrics:
             replies = federation.ask(find_metric(name), ask)
             ids, counts = _counts(replies, Totals(), per_client)
@@ -141,7 +142,7 @@ def evaluate_rows(
         return evaluation
     check_scores(model)
     counts = located(score_counts(model, rows, grid)) | {"clients": np.zeros(1, np.int64)}
-    return _with_scores(evaluation, model, np.empty(0), counts, grid, {"part": "rows"})
+    return with_scores(evaluation, model, np.empty(0), counts, grid, {"part": "rows"})
 
 
 # --- from counts to figures ---
@@ -219,7 +220,7 @@ def _by_client(ids: IntArray, counts: dict[str, Any], part: str) -> dict[int, di
     return each
 
 
-def _with_scores(
+def with_scores(
     evaluation: Evaluation,
     model: Any,
     ids: IntArray,
@@ -234,17 +235,18 @@ def _with_scores(
     client_scores = {}
     for i, client in enumerate(ids.tolist()):
         one = {name: leaf[i] for name, leaf in counts.items()}
-        own, client_scores[client] = _of_scores(model, one, grid, 0, {"part": about["part"], "asked": 1})
+        own, client_scores[client] = _of_scores(
+            model, one, grid, 0, {"part": about["part"], "asked": 1}
+        )
         clients[client] = clients.get(client, {}) | own
     some = {client: each for client, each in client_scores.items() if each is not None}
-    evaluation = replace(
+    return replace(
         evaluation,
         metrics={**evaluation.metrics, **figures},
         clients=clients,
         scores=scores,
         client_scores=some,
     )
-    return evaluation
 
 
 def _of_scores(
@@ -286,7 +288,9 @@ def _add_means(
     targets = [(evaluation.metrics, _total(counts), every, about)]
     for i, client in enumerate(ids.tolist()):
         one = {key: leaf[i] for key, leaf in counts.items()}
-        targets.append((evaluation.clients.setdefault(client, {}), one, 0, {"part": about["part"], "asked": 1}))
+        targets.append(
+            (evaluation.clients.setdefault(client, {}), one, 0, {"part": about["part"], "asked": 1})
+        )
     for metrics, total, rows, of in targets:
         if total["rows"]:
             mean = {name: float(total["total"] / total["rows"])}
