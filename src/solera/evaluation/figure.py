@@ -61,9 +61,9 @@ class Figure(float):
         self,
         value: float,
         *,
-        metric: str,
-        part: MeasuredPart,
-        rows: int | None,
+        metric: str = "",
+        part: MeasuredPart = "unknown",
+        rows: int | None = None,
         clients: int = 0,
         asked: int = 0,
         absent: int = 0,
@@ -128,7 +128,7 @@ class Figure(float):
         return f"{self.number}{of_class} of {self.whose}"
 
     def __repr__(self) -> str:
-        return f"{self.metric} {self.words}"
+        return f"{self.metric} {self.words}".lstrip()
 
     __str__ = __repr__
 
@@ -156,13 +156,18 @@ def restored(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _from_payload(name, value) for name, value in entries.items()}
 
 
+def figures(entries: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures among entries of a file or message."""
+    return {name: f for name, f in restored(entries).items() if isinstance(f, Figure)}
+
+
 def _from_payload(name: str, value: Any) -> Any:
     if isinstance(value, Mapping) and "metric" in value:
-        about = {"rows": None, **value}
+        about = dict(value)
         number = about.pop("value")
-        if about.get("interval"):
+        if "interval" in about:
             about["interval"] = tuple(about["interval"])
         return Figure(float("nan") if number is None else number, **about)
     if isinstance(value, float) and not isinstance(value, Figure) and find_metric(name):
-        return Figure(value, metric=name, part="unknown", rows=None)
+        return Figure(value, metric=name)
     return value

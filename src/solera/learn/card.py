@@ -13,8 +13,8 @@ from typing import Any, Final
 from solera.core.federation import Federation
 from solera.core.rounds import logged
 from solera.core.schema import Schema
-from solera.evaluation.figure import in_words
 from solera.core.version import versions_of
+from solera.evaluation.figure import in_words
 from solera.privacy.dp.sums import epsilon_so_far
 
 _UNKNOWN = "not known"

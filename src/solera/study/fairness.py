@@ -18,9 +18,10 @@ from solera.core.clients import IntArray
 from solera.core.errors import DataError, UsageError
 from solera.data.federated import FederatedData
 from solera.data.partition_groups import ByGroup
+from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.metrics import headline_metric, sign
 from solera.learn.base import Predictor
-from solera.learn.evaluation import Evaluation, evaluation_of
+from solera.learn.evaluation import evaluation_of
 from solera.simulate.simulation import simulate
 from solera.study.files.tables import SCHEMES
 from solera.study.run.schemes import judged, one_client
@@ -152,15 +153,15 @@ def three_schemes(
     federated = learner.clone().fit(federation).evaluate(federation)
     progress("centralised")
     centralised = fitted(np.arange(data.clients)).evaluate(federation)
-    counts = {}
+    each = {}
     for client in rows_tested:
         progress(f"alone: client {client} of {data.clients}")
         only = np.array([client])
         test = data.segments(only, "test").joined()
-        found = judged(fitted(only), test.X, test.y, data.schema)
+        found = judged(fitted(only), test.X, test.y)
         assert found is not None
-        counts[client] = found.counts
-    alone = evaluation_of(counts)
+        each[client] = found
+    alone = evaluation_of(each, "test")
     assert alone is not None
     evaluations = {"alone": alone, "federated": federated, "centralised": centralised}
     return ThreeSchemes(evaluations, rows_tested)
