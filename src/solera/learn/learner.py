@@ -47,6 +47,7 @@ from solera.learn.unlearning import (
     write_kept,
 )
 from solera.learn.warm_start import continued_schema
+from solera.learn.warnings_of_fit import warn
 from solera.simulate.simulation import simulate
 
 log = logging.getLogger("solera")
@@ -66,6 +67,8 @@ class Learner(Forgetful, abstract=True):
     """Whether sparse rows can be learned from."""
     can_start: ClassVar[bool] = False
     """Whether ``fit`` can start from a model."""
+    without_server: ClassVar[bool] = False
+    """Whether it learns without a server where the clients are peers."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
@@ -113,6 +116,7 @@ class Learner(Forgetful, abstract=True):
         if keeping is not None:
             federation = federation.over(keeping)
         bar = [RoundBar()] if is_wanted(progress) else []
+        before = len(federation.meter.records), federation.meter.relayed
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
             self.schema_ = self.agree_on_rows(federation)
             if start is not None:
@@ -120,12 +124,16 @@ class Learner(Forgetful, abstract=True):
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
             try:
                 self.train(federation)
+                unheard = callbacks if self._loop is None else ()
             finally:
                 if self._loop is not None:
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
-        self._trained_with = training_facts(federation, self, started=start is not None)
+            warnings = warn(self, federation, *before, unheard)
+        self._trained_with = training_facts(
+            federation, self, warnings=warnings, started=start is not None
+        )
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None
