@@ -144,7 +144,7 @@ class SchemaAgreement(Aggregation):
                     "first": reply.client,
                 }
             ],
-            "categories": {n: sorted(c) for n, k, c in answer["features"] if k == "categorical"},
+            "categories": {n: list(c) for n, _, c in answer["features"] if c},
             "classes": np.asarray(answer["classes"]),
             "gaps": [[reply.client, int(column)] for column in answer["gaps"][:1]],
             "empty": [reply.client] if answer["empty"] else [],
@@ -158,7 +158,7 @@ class SchemaAgreement(Aggregation):
                 known["clients"] += view["clients"]
                 known["first"] = min(known["first"], view["first"])
         categories = {
-            name: sorted({*a["categories"].get(name, []), *b["categories"].get(name, [])})
+            name: _joined(a["categories"].get(name, []), b["categories"].get(name, []))
             for name in sorted({*a["categories"], *b["categories"]})
         }
         return {
@@ -183,6 +183,11 @@ class SchemaAgreement(Aggregation):
         classes = partial["classes"]
         schema = Schema(features, target, classes, len(classes) if target == "classes" else outputs)
         return {"schema": schema, "gaps": partial["gaps"], "empty": partial["empty"]}
+
+
+def _joined(a: list[str], b: list[str]) -> list[str]:
+    """Categories in the order that all have them in, or in that of the alphabet."""
+    return a if a == b else sorted({*a, *b})
 
 
 def _find_missing_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
