@@ -100,7 +100,7 @@ def evaluate(
         if not evaluation.counts["rows"] + evaluation.counts["withheld"]:
             raise DataError(
                 f"no client has {part} rows",
-                hint="set some aside, for example so.simulate(test=0.2)",
+                hint=f"set some aside, for example so.simulate({part}=0.2)",
             )
         if grid is not None and evaluation.counts["rows"]:
             replies = federation.ask(count_scores, score_ask(model, ask["model"], part, grid))
@@ -142,7 +142,7 @@ def evaluate_rows(
         return evaluation
     check_scores(model)
     counts = located(score_counts(model, rows, grid)) | {"clients": np.zeros(1, np.int64)}
-    return with_scores(evaluation, model, np.empty(0), counts, grid, {"part": "rows"})
+    return with_scores(evaluation, model, np.empty(0, np.int64), counts, grid, {"part": "rows"})
 
 
 # --- from counts to figures ---

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from solera.core.errors import UsageError
+from solera.evaluation.figure import Figure
 from solera.evaluation.metrics import sign
 from solera.study.comparison import Comparison, Score, compare
 from solera.study.files.tables import DataSpec, Variant
@@ -49,8 +50,9 @@ class Group:
         return float(np.mean(known)) if known else math.nan
 
 
-def value_of(result: Result, metric: str) -> float | None:
+def value_of(result: Result, metric: str) -> Figure | None:
     """The metric on test rows or, without these, on validation rows or the clients' own."""
+    values: dict[str, Figure]
     for values in (result.metrics, result.validation, result.client_metrics):
         if metric in values:
             return values[metric]
