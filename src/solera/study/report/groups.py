@@ -59,6 +59,25 @@ def value_of(result: Result, metric: str) -> Figure | None:
     return None
 
 
+WHOSE = {
+    "rows": "test rows that no client has",
+    "validation": "rows of the fold left out",
+    "test": "test rows of the clients' own",
+}
+"""Which rows a metric of a study is of, by the part that its figure names."""
+
+
+def whose_rows(results: Sequence[Result], metric: str) -> str:
+    """How many rows the metric of some results is of, and whose."""
+    values = [value for result in results if (value := value_of(result, metric)) is not None]
+    words = " or ".join(dict.fromkeys(WHOSE.get(v.part, "rows not known") for v in values))
+    counts = [value.rows for value in values if value.rows is not None]
+    if not counts:
+        return words
+    least, most = min(counts), max(counts)
+    return f"{least:,} {words}" if least == most else f"{least:,} to {most:,} {words}"
+
+
 def best(metric: str, candidates: Sequence[Group]) -> Group | None:
     """The group with the best mean."""
     known = [group for group in candidates if not math.isnan(group.mean(metric))]
