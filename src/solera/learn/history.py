@@ -10,6 +10,7 @@ from solera.core.errors import UsageError
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
 from solera.core.rounds import logged
+from solera.evaluation.metrics import metric_label
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Any:
@@ -26,7 +27,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         points = [(e["round"] + 1, e[name]) for e in history if name in e]
         rounds, values = zip(*points, strict=True)
         axes.plot(rounds, values, marker="o" if len(rounds) < 30 else None, markersize=3)
-        axes.set_ylabel(name.replace("_", " "))
+        axes.set_ylabel(metric_label(name))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)
     axes.set_xlabel("round")
@@ -36,6 +37,8 @@ def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 def learner_html(learner: Any) -> str:
     """The parameters and, once it is fitted, columns, classes and the last numbers logged."""
     rows: list[tuple[str, Any]] = list(learner.get_params(deep=False).items())
+    facts = learner._trained_with or {}
+    rows[:0] = [("warning", warning) for warning in facts.get("warnings", ())]
     schema = vars(learner).get("schema_")
     if schema is not None:
         rows.append(("fitted on", f"{schema.width:,} columns"))

@@ -48,6 +48,7 @@ from solera.learn.unlearning import (
     write_kept,
 )
 from solera.learn.warm_start import continued_schema
+from solera.learn.warnings_of_fit import warn
 from solera.simulate.simulation import simulate
 
 log = logging.getLogger("solera")
@@ -69,6 +70,8 @@ class Learner(Forgetful, abstract=True):
     """Whether ``fit`` can start from a model."""
     judged_by: ClassVar[str | None] = None
     """What stands in the place of :meth:`evaluate`, where no target is predicted."""
+    without_server: ClassVar[bool] = False
+    """Whether it learns without a server where the clients are peers."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
@@ -116,6 +119,7 @@ class Learner(Forgetful, abstract=True):
         if keeping is not None:
             federation = federation.over(keeping)
         bar = [RoundBar()] if is_wanted(progress) else []
+        before = len(federation.meter.records), federation.meter.relayed
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
             self.schema_ = self.agree_on_rows(federation)
             if start is not None:
@@ -123,12 +127,16 @@ class Learner(Forgetful, abstract=True):
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
             try:
                 self.train(federation)
+                unheard = callbacks if self._loop is None else ()
             finally:
                 if self._loop is not None:
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
-        self._trained_with = training_facts(federation, self, started=start is not None)
+            warnings = warn(self, federation, *before, unheard)
+        self._trained_with = training_facts(
+            federation, self, warnings=warnings, started=start is not None
+        )
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None

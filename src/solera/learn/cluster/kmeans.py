@@ -116,6 +116,7 @@ class FedKMeans(Learner):
 
     def _check_dp(self, dp: DP) -> None:
         dp.need_clip(self, "the length of a row")
+        dp.check_selector(self)
         if isinstance(self.init, str):
             hint = "k centroids that do not come from these rows"
             raise UsageError.of(self, "init", self.init, "would tell rows without noise", hint=hint)
@@ -253,6 +254,10 @@ class FedKMeans(Learner):
 
     def _first_centroids(self, federation: Federation) -> FloatArray:
         if isinstance(self.init, str):
+            if federation.secure is not None and self.init != "random":
+                rule = "looks at single clients, and a secure federation shows sums only"
+                hint = "init='random' or k centroids"
+                raise UsageError.of(self, "init", self.init, rule, hint=hint)
             return _SEEDINGS[self.init](federation, self.k)
         start = np.array(self.init, dtype=np.float64)
         if start.shape != (self.k, self.schema_.width):
