@@ -8,7 +8,7 @@ from sklearn import metrics as sk
 
 import solera as so
 from solera.core.errors import DataError, UsageError
-from solera.learn.count_metrics import metrics_of
+from solera.evaluation.counts import metrics_of
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(500, 4))
@@ -94,7 +94,7 @@ def test_evaluation_inside_the_rounds_and_early_stopping_on_it():
     callbacks = [
         so.callbacks.Evaluate(),
         so.callbacks.Evaluate(X, y, every=2),
-        so.callbacks.EarlyStopping("accuracy", mode="max", patience=3),
+        so.callbacks.EarlyStopping("accuracy", patience=3),
     ]
     model = so.FedLinear(rounds=60, lr=0.5).fit(fed, callbacks=callbacks)
     history = model.history_

@@ -19,7 +19,7 @@ from sklearn.metrics import (
 
 import solera as so
 from solera.core.errors import SoleraError, UsageError
-from solera.learn.score_metrics import hanley_mcneil, wilson
+from solera.evaluation.scores import hanley_mcneil, wilson
 
 CLIENTS = 6
 

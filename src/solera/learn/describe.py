@@ -20,7 +20,7 @@ from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.data.agreement import AGREEMENT, SchemaAgreement
 from solera.data.agreement import describe as describe_columns
-from solera.learn.count_metrics import ratio
+from solera.evaluation.counts import ratio
 from solera.learn.description import MISSING, OTHER, column_of_cells, count_cells, sum_products
 from solera.learn.evaluation import Gather
 from solera.learn.preprocess.moments import Moments, column_moments

@@ -30,7 +30,7 @@ from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.rounds import Callback, Round
 from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
-from solera.learn.count_metrics import (
+from solera.evaluation.counts import (
     metrics_of,
     metrics_of_many,
     rows_counted,
@@ -38,9 +38,9 @@ from solera.learn.count_metrics import (
     summed,
     told,
 )
+from solera.evaluation.scores import Scores, quantile, wilson
 from solera.learn.judging import count_rows, judge_rows
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
-from solera.learn.score_metrics import Scores, quantile, wilson
 from solera.learn.scores import (
     ScoreGrid,
     ScoreTotals,
@@ -88,7 +88,7 @@ class Evaluation:
         """Confidence intervals of metrics of all rows, from the counts that left.
 
         Wilson's of the accuracy and, where scores of two classes were counted, those of
-        :meth:`Scores.intervals <solera.learn.score_metrics.Scores.intervals>`.
+        :meth:`Scores.intervals <solera.evaluation.scores.Scores.intervals>`.
         """
         found = {} if self.scores is None else self.scores.intervals(level)
         if "confusion" in self.counts:

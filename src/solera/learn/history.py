@@ -10,6 +10,7 @@ from solera.core.errors import UsageError
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
 from solera.core.rounds import logged
+from solera.evaluation.metrics import metric_label
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Any:
@@ -26,7 +27,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         points = [(e["round"] + 1, e[name]) for e in history if name in e]
         rounds, values = zip(*points, strict=True)
         axes.plot(rounds, values, marker="o" if len(rounds) < 30 else None, markersize=3)
-        axes.set_ylabel(name.replace("_", " "))
+        axes.set_ylabel(metric_label(name))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)
     axes.set_xlabel("round")

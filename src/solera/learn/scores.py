@@ -2,7 +2,7 @@
 
 Every client counts, for an agreed grid of scores, how many of its rows of each class have a score
 in each bin. The counts add up, and metrics that need an order of all rows, such as the area under
-the ROC curve, follow from them within a bound (:mod:`solera.learn.score_metrics`). No score leaves.
+the ROC curve, follow from them within a bound (:mod:`solera.evaluation.scores`). No score leaves.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from solera.core.release import Cells
 from solera.core.replies import Reply, Stacked, map_leaves
 from solera.core.schema import class_codes
 from solera.core.task import group_task
+from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
 from solera.learn.base import Predictor
-from solera.learn.score_metrics import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
 
 _LEAST = np.finfo(float).eps
 """A probability below has the loss of this one, as in scikit-learn's ``log_loss``."""

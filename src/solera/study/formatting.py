@@ -24,10 +24,3 @@ def mean_and_spread(values: Sequence[float | None]) -> str:
 def capital(text: str) -> str:
     """With a capital letter, as a sentence begins."""
     return text[:1].upper() + text[1:]
-
-
-def metric_label(metric: str) -> str:
-    """``macro_f1`` as ``macro-F1``, ``auroc`` as ``AUROC``."""
-    if metric in ("auroc", "auprc", "ece", "mse", "mae"):
-        return metric.upper()
-    return metric.replace("_", " ").replace("cro f1", "cro-F1").replace("r2", "R²")

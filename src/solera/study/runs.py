@@ -23,8 +23,8 @@ from typing import Any
 from solera.core.constraints import nearest
 from solera.core.errors import MissingExtra, SoleraError, UsageError
 from solera.core.html import html_table
+from solera.evaluation.metrics import headline_metric
 from solera.study.exporters import Exporter
-from solera.study.metrics import score_name
 from solera.study.run.folder import Events, read_environment
 from solera.study.run.metrics_table import FIRST, LAST
 
@@ -225,5 +225,5 @@ def export(folder: Path, exporter: Any) -> int:
 
 def headline(run: Run) -> str:
     """The metric that sums a run up, in words."""
-    name = score_name(run.metrics)
+    name = headline_metric(run.metrics)
     return "" if name is None else f"{name} {run.metrics[name]:.3f}"

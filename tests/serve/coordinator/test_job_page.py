@@ -21,7 +21,7 @@ from solera.core.federation import Federation  # noqa: E402
 from solera.core.payload import encode  # noqa: E402
 from solera.core.statistics import t_interval, wilcoxon_holm  # noqa: E402
 from solera.engines.local import LocalEngine  # noqa: E402
-from solera.learn.score_curves import GRID, curves_of  # noqa: E402
+from solera.evaluation.curves import GRID, curves_of  # noqa: E402
 from solera.serve import wire  # noqa: E402
 from solera.serve.coordinator.app import create_app  # noqa: E402
 from solera.serve.coordinator.store.blobs import Blobs  # noqa: E402

@@ -16,9 +16,9 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from solera.core.component import Component
 from solera.core.errors import UsageError
 from solera.core.meter import size
+from solera.evaluation.curves import GRID
 from solera.learn.base import load as load_model
 from solera.learn.linear import FedLinear
-from solera.learn.score_curves import GRID
 from solera.study.files.reader import parse
 from solera.study.report import clients, costs, outcomes
 from solera.study.report.blocks import Paragraph, Section

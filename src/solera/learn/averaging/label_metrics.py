@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from solera.core.clients import Array, BoolArray, FloatArray
-from solera.learn.count_metrics import ratio
+from solera.evaluation.counts import ratio
 
 SCORES = (
     "subset_accuracy",

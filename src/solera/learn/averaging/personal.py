@@ -23,6 +23,7 @@ from solera.core.federation import Federation
 from solera.core.plan import planned
 from solera.core.replies import Stacked
 from solera.core.task import task
+from solera.evaluation.counts import rows_counted
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
@@ -32,7 +33,6 @@ from solera.learn.averaging.training.local_training import (
     LocalTraining,
     training_task,
 )
-from solera.learn.count_metrics import rows_counted
 from solera.learn.evaluation import Evaluation, evaluation_of
 from solera.learn.judging import count_rows, counts_of_rows, rows_behind
 

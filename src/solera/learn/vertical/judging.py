@@ -17,7 +17,7 @@ from solera.core.release import Cells, RowsOut
 from solera.core.replies import map_leaves
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
-from solera.learn.count_metrics import metrics_of, rows_counted, rows_untold, summed
+from solera.evaluation.counts import metrics_of, rows_counted, rows_untold, summed
 from solera.learn.evaluation import Counted, Evaluation, _grid, _of_scores
 from solera.learn.judging import _given, count_rows
 from solera.learn.scores import Bins, ScoreGrid, Threshold, _scored, located, score_counts

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from solera.evaluation.metrics import metric_label
 from solera.study.files.tables import SCHEMES
-from solera.study.formatting import capital, metric_label
+from solera.study.formatting import capital
 from solera.study.report import figures
 from solera.study.report.blocks import Blocks, Paragraph, Table
 from solera.study.report.groups import Group, StudyResults

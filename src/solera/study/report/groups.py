@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from solera.core.errors import UsageError
+from solera.evaluation.metrics import sign
 from solera.study.comparison import Comparison, Score, compare
 from solera.study.files.tables import DataSpec, Variant
-from solera.study.metrics import sign
 from solera.study.names import Chain, chain_of, short_names
 from solera.study.run.cells import Cell
 from solera.study.run.results import Result, headline

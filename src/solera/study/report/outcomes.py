@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from solera.core.meter import size
+from solera.evaluation.curves import Curves
+from solera.evaluation.metrics import metric_label, sign
 from solera.learn.base import load as load_model
-from solera.learn.score_curves import Curves
 from solera.study.files.tables import SCHEMES
-from solera.study.formatting import capital, mean_and_spread, metric_label
-from solera.study.metrics import sign
+from solera.study.formatting import capital, mean_and_spread
 from solera.study.names import chain_of
 from solera.study.report import figures
 from solera.study.report.blocks import (

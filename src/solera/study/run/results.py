@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from solera.evaluation.curves import Curves
+from solera.evaluation.metrics import find_metric, headline_metric
 from solera.green.energy import EnergyUse
-from solera.learn.score_curves import Curves
-from solera.study.metrics import score_name
 
 K = TypeVar("K")
 
@@ -47,13 +47,14 @@ class Result:
     @property
     def score(self) -> str | None:
         """The name of the metric that sums up the model."""
-        return score_name(self.metrics or self.client_metrics or self.validation)
+        return headline_metric(self.metrics or self.client_metrics or self.validation)
 
 
 def headline(results: Sequence[Result]) -> list[str]:
     """Names of the metrics that tables show; the stored results have all of them."""
     names = dict.fromkeys(name for result in results for name in result.metrics)
-    return [name for name in names if name not in ("macro_precision", "macro_recall")]
+    metrics = {name: find_metric(name) for name in names}
+    return [name for name, metric in metrics.items() if metric is None or metric.in_tables]
 
 
 def finite(metrics: Mapping[K, float]) -> dict[K, float]:

@@ -23,17 +23,17 @@ from solera.data.dataset import Dataset
 from solera.data.federated import FederatedData
 from solera.data.own_tables import own
 from solera.data.partition_groups import ByGroup
+from solera.evaluation.counts import summed
+from solera.evaluation.curves import Curves, curves_of
+from solera.evaluation.metrics import headline_metric
+from solera.evaluation.scores import Scores
 from solera.green.energy import COORDINATOR, EnergyOptions, EnergyUse, track_energy
 from solera.green.power import Sampler
 from solera.learn.card import CARD
-from solera.learn.count_metrics import summed
 from solera.learn.evaluation import Evaluation, evaluate, evaluation_of
-from solera.learn.score_curves import Curves, curves_of
-from solera.learn.score_metrics import Scores
 from solera.learn.scores import gives_scores
 from solera.simulate.simulation import Simulation, simulate
 from solera.study.files.tables import DataSpec, Scheme
-from solera.study.metrics import score_name
 from solera.study.run.cells import Cell
 from solera.study.run.folder import write_text
 from solera.study.run.results import Result, finite
@@ -311,7 +311,7 @@ def _client_results(test: Evaluation | None, validation: Evaluation | None) -> d
     """What clients' own rows say, folded and one by one."""
     results: dict[str, Any] = {}
     if test is not None:
-        score = score_name(test.metrics)
+        score = headline_metric(test.metrics)
         each = {int(client): values[score] for client, values in test.clients.items() if score}
         results |= {"client_metrics": finite(test.metrics), "clients": finite(each)}
     if validation is not None:

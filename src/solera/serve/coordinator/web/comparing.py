@@ -12,6 +12,7 @@ import numpy as np
 from solera.core.errors import DataError, SoleraError
 from solera.core.payload import decode
 from solera.core.statistics import friedman, t_interval, wilcoxon_holm
+from solera.evaluation.metrics import find_metric, metric_label
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.store.watching import EVALUATED
 from solera.serve.coordinator.web import words
@@ -58,9 +59,8 @@ def _side_by_side(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, An
         ("Rounds", [f"{len(r):,}" for r in rounds]),
         ("Asks", [f"{store.progress(job.id).asks:,}" for job in jobs]),
         ("Time", [_time(job) for job in jobs]),
-        *((f"{_plain(m)} (judged)", [_number(j.get(m)) for j in judged]) for m in _keys(judged)),
-        *((f"{_plain(m)} (last round)", [_number(r[-1].get(m) if r else None) for r in rounds])
-          for m in _keys([r[-1] if r else {} for r in rounds])),
+        *_metric_lines("judged", judged),
+        *_metric_lines("last round", [r[-1] if r else {} for r in rounds]),
     ]  # fmt: skip
     repeated = _repeated(jobs, tables, judged)
     return {"lines": lines, "repeated": repeated, "curves": _curves(jobs, rounds)}
@@ -78,6 +78,13 @@ def _learner(coordinator: Coordinator, job: Job) -> dict[str, Any]:
         name if alone else f"{kind}: {name}": v for kind, own in steps for name, v in own.items()
     }
     return {"kind": words.of_learner(table), **given}
+
+
+def _metric_lines(when: str, tables: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    return [
+        (f"{metric_label(metric)} ({when})", [_number(table.get(metric)) for table in tables])
+        for metric in _keys(tables)
+    ]
 
 
 def _keys(tables: Sequence[dict[str, Any]]) -> list[str]:
@@ -141,7 +148,9 @@ def _differences(study: str, repeated: Sequence[Repeated]) -> list[dict[str, Any
             for pair in wilcoxon_holm(table)
         ]
         test = friedman(table).p if len(repeated) > 2 else None
-        of = {"study": study, "metric": metric, "seeds": len(shared)}
+        about = find_metric(metric)
+        falls = about is not None and not about.larger_is_better
+        of = {"study": study, "metric": metric, "seeds": len(shared), "falls": falls}
         found.append(of | {"pairs": pairs, "friedman": test})
     return found
 
@@ -166,10 +175,6 @@ def _is_curve(name: str) -> bool:
 
 def _time(job: Job) -> str:
     return f"{job.changed - job.created:,.0f} s" if job.state == "finished" else "–"
-
-
-def _plain(metric: str) -> str:
-    return metric.replace("_", " ")
 
 
 def _number(value: Any) -> str:

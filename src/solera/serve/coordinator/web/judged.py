@@ -18,9 +18,9 @@ import numpy as np
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import build_fitted
 from solera.data.agreement import SMALLEST_COUNT
-from solera.learn.count_metrics import metrics_of_many, rows_counted, rows_untold
-from solera.learn.score_curves import GRID, Curves, curves_of
-from solera.learn.score_metrics import Scores
+from solera.evaluation.counts import metrics_of_many, rows_counted, rows_untold
+from solera.evaluation.curves import GRID, Curves, curves_of
+from solera.evaluation.scores import Scores
 from solera.learn.scores import ScoreGrid, located
 from solera.serve.coordinator.service import Coordinator
 from solera.serve.coordinator.web.data import STRANGE, hidden, read_answer
