@@ -24,7 +24,7 @@ OUTPUTS = {"two": 2, "three": 3, "labels": 3, "survival": 2}
 NAMES = {"two": ["died", "lives"], "three": ["amber", "green", "red"]}
 COLUMNS = {
     "two": ["outcome"], "three": ["outcome"], "numbers": ["cost"], "labels": ["old", "poor", "ill"],
-    "survival": ["days", "event"], "none": [],
+    "survival": ["days", "event"], "counts": ["visits"], "none": [],
 }  # fmt: skip
 SEED = 3
 
@@ -161,6 +161,8 @@ def _target(target: str, X: Any, draw: Any) -> Any:
         return np.array(NAMES["three"])[score.argmax(axis=1)]
     if target == "numbers":
         return score[:, 0] / 2 + 1
+    if target == "counts":
+        return draw.poisson(np.exp(score[:, 0] / 3)).astype(float)
     if target == "labels":
         return (score > 0.2).astype(np.int64)
     if target == "survival":

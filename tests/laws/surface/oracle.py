@@ -29,6 +29,7 @@ NUMBERS = {
     "rmse": sk.root_mean_squared_error,
 }
 OF_TARGET = {"two": CLASSES, "three": CLASSES, "labels": LABELS, "numbers": NUMBERS}
+OF_TARGET["counts"] = NUMBERS
 
 
 def _f1_of_labels_that_occur(y: Any, p: Any) -> list[float]:
@@ -46,7 +47,7 @@ def metric(target: str, name: str, y: Any, predicted: Any) -> float:
 
 def score(target: str, y: Any, predicted: Any) -> float:
     """Accuracy, subset accuracy or R²."""
-    name = {"labels": "subset_accuracy", "numbers": "r2"}.get(target, "accuracy")
+    name = {"labels": "subset_accuracy", "numbers": "r2", "counts": "r2"}.get(target, "accuracy")
     return metric(target, name, y, predicted)
 
 
