@@ -1,4 +1,4 @@
-"""Every learner × target × rows × surface is right by an oracle of others, or refused with a way out.
+"""Every learner × target × rows × surface is right by an oracle, or refused with a way out.
 
 A learner is enrolled by being registered; see the package ``surface`` for rows, oracle and
 surfaces. ``make test`` looks at pairs, ``make test-all`` at the product.

@@ -1,1 +1,1 @@
-"""What a person reads of every learner, on every kind of target and of rows, is right or refused."""
+"""What a person reads of every learner, on every target and all rows, is right or refused."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import cases
-from surface.dealt import Dealt
 
 import solera as so
+from surface.dealt import Dealt
 
 COARSE = {"two": "classes", "three": "classes", "survival": "survival", "none": "none"}
 FITTING: dict[type, dict[str, Any]] = {

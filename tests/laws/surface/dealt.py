@@ -16,8 +16,8 @@ KINDS = (
     "float64", "float32", "int", "sparse", "constant", "one class", "one row", "text", "frame",
     "prepared",
 )  # fmt: skip
-"""``frame`` has text, dates, categories and gaps, ``text`` no gaps; ``prepared`` is the frame for the
-pipeline that refusals of it name."""
+"""``frame`` has text, dates, categories and gaps, ``text`` no gaps; ``prepared`` is the frame for
+the pipeline that refusals of it name."""
 WIDTH, PREPARED_WIDTH = 5, 8
 PARTS = ("train", "validation", "test")
 OUTPUTS = {"two": 2, "three": 3, "labels": 3, "survival": 2}

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from surface.surfaces import Absent, Wrong
-
 import solera as so
+from surface.surfaces import Absent, Wrong
 
 WAY_OUT = re.compile(r"\((?=[^()]*\w)|\bneeds?\b|\bmust\b|\bgive\b|\buse\b")
 NAMED = re.compile(r"\bso\.(\w+(?:\.\w+)*)")

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from cases import VERTICAL, example
+
+import solera as so
 from surface import oracle
 from surface.dealt import COLUMNS, NAMES, SEED, Dealt, deal
 from surface.surfaces import Absent, Wrong, close, figures, require
-
-import solera as so
 
 DIVISIBLE = ("float64", "float32", "int", "constant", "text", "frame")
 """Kinds of rows that have columns to deal; the others are given as horizontal federations."""
