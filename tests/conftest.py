@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import io
 import os
+import shutil
 import signal
 import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +34,44 @@ if "TMPDIR" not in os.environ and (memory := _in_memory()) is not None:
     # All that is stored durably waits for the disk; most of the seconds of an ask went there.
     os.environ["TMPDIR"] = tempfile.tempdir = memory
 
+REAL_DATA = "SOLERA_TEST_DATA"
+"""Names the folder of real data sets, which tests get that are marked to need them."""
+CACHE: str | None = None
+if REAL_DATA not in os.environ:  # workers of pytest-xdist inherit it
+    os.environ[REAL_DATA] = os.environ.pop("SOLERA_DATA", "")
+    # Nobody else, programs that tests start included, finds a set or asks the network for one.
+    CACHE = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="solera-cache-")
+    os.environ["SOLERA_OFFLINE"] = "1"
+
+
+def pytest_unconfigure():
+    if CACHE is not None:
+        shutil.rmtree(CACHE, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """The folder of real data is there for a test with the marker ``data``, and for no other."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("data"):
+            patch.setenv("SOLERA_DATA", os.environ[REAL_DATA])
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip a test whose data sets are not there, before its fixtures ask for them."""
+    needed = [name for marker in item.iter_markers("data") for name in marker.args]
+    if not needed:
+        return
+    from solera.data import datasets
+
+    sets = {info.name: info for info in datasets.available()}
+    for name in needed:
+        if not sets[name].at_hand:
+            pytest.skip(f"{sets[name].file} is not in the folder SOLERA_DATA")
+
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -54,16 +92,6 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
-
-
-@pytest.fixture
-def shared_data(monkeypatch):
-    """Points SOLERA_DATA at a folder of real data sets, or skips the test."""
-    folder = os.environ.get("SOLERA_DATA") or Path(__file__).parents[2] / "shared" / "data"
-    if not Path(folder).is_dir():
-        pytest.skip("no folder of real data: set SOLERA_DATA")
-    monkeypatch.setenv("SOLERA_DATA", str(folder))
-    monkeypatch.setenv("SOLERA_OFFLINE", "1")
 
 
 @pytest.fixture(scope="module")

@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 import solera as so
-from solera.core.errors import DatasetUnavailable
 from solera.published import vertical
 
 pytest.importorskip("tenseal", reason="the extra 'he' is not installed")
 
 
+@pytest.mark.data("heart_cleveland")
 def test_parties_apart_learn_what_joined_rows_tell():
-    try:
-        data = so.datasets.load("heart_cleveland")
-    except DatasetUnavailable:
-        pytest.skip("heart_cleveland is not at hand")
+    data = so.datasets.load("heart_cleveland")
     found = vertical._compared(data, "logistic regression")
     assert found["apart"] > found["joined"] - 0.02
     assert found["apart"] > found["label owner alone"] + 0.05

@@ -100,6 +100,8 @@ def describe(client: Client, ask: Any) -> dict[str, Any]:
     return described
 
 
+_VERTICAL = "only vertical learners learn, such as so.VerticalLogisticRegression()"
+
 AGREEMENT: Plan = (planned(describe, 1),)
 """What :func:`agree` asks where the schema is not known beforehand."""
 
@@ -142,7 +144,7 @@ class SchemaAgreement(Aggregation):
                     "first": reply.client,
                 }
             ],
-            "categories": {n: sorted(c) for n, k, c in answer["features"] if k == "categorical"},
+            "categories": {n: list(c) for n, _, c in answer["features"] if c},
             "classes": np.asarray(answer["classes"]),
             "gaps": [[reply.client, int(column)] for column in answer["gaps"][:1]],
             "empty": [reply.client] if answer["empty"] else [],
@@ -156,7 +158,7 @@ class SchemaAgreement(Aggregation):
                 known["clients"] += view["clients"]
                 known["first"] = min(known["first"], view["first"])
         categories = {
-            name: sorted({*a["categories"].get(name, []), *b["categories"].get(name, [])})
+            name: _joined(a["categories"].get(name, []), b["categories"].get(name, []))
             for name in sorted({*a["categories"], *b["categories"]})
         }
         return {
@@ -171,7 +173,8 @@ class SchemaAgreement(Aggregation):
         views = sorted(partial["views"], key=lambda v: (-v["clients"], v["first"]))
         agreed = views[0]
         for view in views[1:]:
-            raise SchemaError(_difference(view, agreed), hint="agree on the columns first")
+            hint = f"agree on the columns first; of different columns {_VERTICAL}"
+            raise SchemaError(_difference(view, agreed), hint=hint)
         features = tuple(
             Feature(name, kind, tuple(partial["categories"].get(name, ())))
             for name, kind in agreed["columns"]
@@ -180,6 +183,11 @@ class SchemaAgreement(Aggregation):
         classes = partial["classes"]
         schema = Schema(features, target, classes, len(classes) if target == "classes" else outputs)
         return {"schema": schema, "gaps": partial["gaps"], "empty": partial["empty"]}
+
+
+def _joined(a: list[str], b: list[str]) -> list[str]:
+    """Categories in the order that all have them in, or in that of the alphabet."""
+    return a if a == b else sorted({*a, *b})
 
 
 def _find_missing_many(group: ClientGroup, ask: Any) -> list[dict[str, Any]]:
@@ -227,6 +235,8 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
     missing value are errors that name client and column. Clients whose rows are generated lazily
     are not asked: theirs show when a task meets them.
     """
+    if hasattr(getattr(federation.engine, "source", None), "parties"):
+        raise DataError("the clients hold different columns of the same people", hint=_VERTICAL)
     schema = federation.schema
     if schema is None:
         answer = federation.ask(describe).fold(SchemaAgreement())

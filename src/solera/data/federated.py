@@ -15,7 +15,7 @@ from solera.core.constraints import ProperFraction, check_arguments
 from solera.core.errors import DataError, UsageError
 from solera.core.payload import is_finite
 from solera.core.schema import Feature, Schema, infer
-from solera.data.arrays import check_rows
+from solera.data.arrays import check_rows, prepared_rows
 
 if TYPE_CHECKING:
     from solera.data.summary import Summary
@@ -238,9 +238,7 @@ class FederatedData:
         return view
 
     def prepared(self, steps: Sequence[Any]) -> FederatedData:
-        X, schema = self.X, self.schema
-        for step in steps:
-            X, schema = step.transform_rows(X, schema), step.transform_schema(schema)
+        X, schema = prepared_rows(self.X, self.schema, steps)
         view = self._replaced(Rows(X, self.y), schema, self._held_out)
         view.resources = self.resources
         view.persons = self.persons

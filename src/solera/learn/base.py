@@ -16,6 +16,7 @@ from solera.core.federation import Federation
 from solera.core.schema import Schema, class_codes
 from solera.core.task import Task
 from solera.data.frames import check_columns, encode_target, is_frame, to_pandas
+from solera.learn.conditions import Condition
 from solera.learn.learner import Learner, as_federation
 from solera.learn.model_file import from_bytes, load
 
@@ -52,6 +53,13 @@ class Predictor(Learner, abstract=True):
             raise AttributeError(f"{type(self).__name__} was fitted to {self.schema_.target}")
         return self.schema_.classes
 
+    def check_has_classes(self) -> None:
+        """Raise :class:`UsageError` where numbers are predicted, which have no probabilities."""
+        self.check_fitted()
+        if self.schema_.target == "numbers":
+            kind = type(self).__name__
+            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+
     def score(self, X: Any, y: Any = None) -> float:
         """Accuracy for classes, subset accuracy for labels, R² for numbers.
 
@@ -70,6 +78,11 @@ class Predictor(Learner, abstract=True):
         if self.schema_.target == "numbers":
             from sklearn.metrics import r2_score
 
+            if not np.isfinite(predicted).all():
+                raise DataError(
+                    f"{type(self).__name__} predicts numbers that are not finite: it has diverged",
+                    hint="lower lr, or scale features and target before fit",
+                )
             return float(r2_score(y, predicted))
         hits = predicted == y
         return float(hits.all(axis=1).mean() if hits.ndim == 2 else hits.mean())
@@ -121,6 +134,8 @@ class Predictor(Learner, abstract=True):
         """
         from solera.learn.evaluation import evaluate, evaluate_rows
 
+        if not self.predicts:
+            return super().evaluate(federation)
         if isinstance(federation, Federation):
             more: dict[str, Any] = {"scores": scores, "metrics": metrics}
             return evaluate(self, federation, part, per_client=per_client, **more)
@@ -179,6 +194,13 @@ class Transformer(Learner, abstract=True):
     def transform_rows(self, X: Any, schema: Schema) -> Any:
         """The transformed rows of a client that describes them by a schema of its own."""
         return self.transform(X)
+
+    def condition_before(self, condition: Condition) -> Condition:
+        """The condition on rows that transformed ones satisfy by this one."""
+        raise UsageError(
+            f"{type(self).__name__} does not say which column a condition comes from",
+            hint="write its method condition_before, see docs/how-to/add-a-learner.md",
+        )
 
     def transform_schema(self, schema: Schema) -> Schema:
         """What transformed rows look like."""

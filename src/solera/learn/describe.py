@@ -11,7 +11,7 @@ from solera.core.aggregation import Fields, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count
-from solera.core.errors import NotEnoughReplies
+from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
@@ -289,6 +289,11 @@ def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) ->
     (``so.DP(level="record", …)``) all counts are noised at the clients and there are no
     correlations; names of columns, categories and classes are told as without.
     """
+    if not isinstance(federation, Federation):
+        raise UsageError(
+            f"so.describe asks the clients of a federation, not {type(federation).__name__}",
+            hint="rows of one's own: so.describe(so.simulate(X, y, clients=1))",
+        )
     return Describe(bins, dp).look(federation)
 
 

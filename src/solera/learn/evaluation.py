@@ -176,7 +176,8 @@ def evaluate(
             counted.add_means(name, federation.ask(find_metric(name), ask), per_client)
     if not rows_counted(total):
         raise DataError(
-            f"no client has {part} rows", hint="set some aside, for example so.simulate(test=0.2)"
+            f"no client has {part} rows",
+            hint=f"set some aside, for example so.simulate({part}=0.2)",
         )
     names = dict(enumerate(federation.names)) if per_client else {}
     each = {client: found | counted.clients.get(client, {}) for client, found in each.items()}

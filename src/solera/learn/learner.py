@@ -30,8 +30,9 @@ from solera.core.schema import Schema, numbered
 from solera.core.selection import Selector, Uniform
 from solera.core.state import is_state
 from solera.data.agreement import AGREEMENT, agree, check_labelled
-from solera.data.arrays import as_numbers
+from solera.data.arrays import as_rows
 from solera.data.dataset import Dataset
+from solera.data.files import require_pandas
 from solera.data.frames import encode_frame, is_frame
 from solera.learn.any_rows import plan_for_any_rows
 from solera.learn.card import model_card, training_facts
@@ -47,6 +48,7 @@ from solera.learn.unlearning import (
     write_kept,
 )
 from solera.learn.warm_start import continued_schema
+from solera.learn.warnings_of_fit import warn
 from solera.simulate.simulation import simulate
 
 log = logging.getLogger("solera")
@@ -66,6 +68,10 @@ class Learner(Forgetful, abstract=True):
     """Whether sparse rows can be learned from."""
     can_start: ClassVar[bool] = False
     """Whether ``fit`` can start from a model."""
+    without_server: ClassVar[bool] = False
+    """Whether it learns without a server where the clients are peers."""
+    judged_by: ClassVar[str | None] = None
+    """What stands in the place of :meth:`evaluate`, where no target is predicted."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
@@ -90,8 +96,8 @@ class Learner(Forgetful, abstract=True):
     ) -> Self:
         """Learn from the clients of a federation.
 
-        Rows of one's own (arrays or a frame with their target ``y``, or a :class:`Dataset`) are
-        taken for those of one client.
+        Rows of one's own (arrays or a frame with their target ``y``, which of a frame may be a
+        column's name, or a :class:`Dataset`) are taken for those of one client.
 
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
@@ -113,6 +119,7 @@ class Learner(Forgetful, abstract=True):
         if keeping is not None:
             federation = federation.over(keeping)
         bar = [RoundBar()] if is_wanted(progress) else []
+        before = len(federation.meter.records), federation.meter.relayed
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
             self.schema_ = self.agree_on_rows(federation)
             if start is not None:
@@ -120,12 +127,16 @@ class Learner(Forgetful, abstract=True):
             self._callbacks, self._checkpoint = [*callbacks, *bar], checkpoint
             try:
                 self.train(federation)
+                unheard = callbacks if self._loop is None else ()
             finally:
                 if self._loop is not None:
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
-        self._trained_with = training_facts(federation, self, started=start is not None)
+            warnings = warn(self, federation, *before, unheard)
+        self._trained_with = training_facts(
+            federation, self, warnings=warnings, started=start is not None
+        )
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None
@@ -137,7 +148,17 @@ class Learner(Forgetful, abstract=True):
         """What the rows of all clients look like, before anything is learned from them."""
         if self.predicts:
             check_labelled(federation)
-        return agree(federation, allow_missing=self.allows_missing)
+        schema = agree(federation, allow_missing=self.allows_missing)
+        self.check_schema(schema)
+        return schema
+
+    def check_schema(self, schema: Schema) -> None:
+        """Refuse rows without the target that is to be predicted."""
+        if self.predicts and schema.target == "none":
+            raise DataError(
+                f"{type(self).__name__} needs a target",
+                hint="so.simulate(X, y), or so.simulate(frame, target=…)",
+            )
 
     def _begin_with(self, start: Any) -> None:
         """Make sure that learning can begin with this model."""
@@ -168,6 +189,7 @@ class Learner(Forgetful, abstract=True):
         self.check_params()
         if schema is None:
             return plan_for_any_rows(self, callbacks)
+        self.check_schema(schema)
         learner = self.clone()
         learner.schema_, learner._callbacks = schema, callbacks
         return in_turn(AGREEMENT, learner.training_asks())
@@ -256,6 +278,13 @@ class Learner(Forgetful, abstract=True):
         arrays = [v for n, v in vars(self).items() if is_state(n) and isinstance(v, np.ndarray)]
         return 8 * sum(array.nbytes for array in arrays), float(getattr(self, "epochs", 1))
 
+    def evaluate(self, federation: Any, *_: Any, **__: Any) -> Any:
+        """Only of learners that predict a target."""
+        raise UsageError(
+            f"evaluate compares predictions with a target, {type(self).__name__} predicts none",
+            hint=self.judged_by,
+        )
+
     def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row under the current model, for selectors that look at it."""
         raise UsageError(f"{type(self).__name__} does not say the loss of a row")
@@ -316,18 +345,36 @@ class Learner(Forgetful, abstract=True):
         return "schema_" in vars(self)
 
     def check_rows(self, X: Any) -> Any:
-        """X as rows of the columns the learner was fitted on; a frame's by their names."""
+        """X as rows of the columns the learner was fitted on; a frame's by their names.
+
+        Every method that takes rows passes them through here, or one row through
+        :meth:`check_row`, and nowhere else; a target goes through
+        :func:`solera.data.frames.encode_target`.
+        """
         self.check_fitted()
-        if is_frame(X):
-            X = encode_frame(X, self.schema_)
-        X = X.tocsr() if hasattr(X, "tocsr") else as_numbers(np.asarray(X))
-        if X.ndim < 2:
-            raise DataError(
-                f"X has {X.ndim} dimension, rows and columns are needed",
-                hint="Reshape your data: X.reshape(1, -1) makes one row of a vector",
+        if isinstance(X, Federation):
+            raise UsageError(
+                "X is a federation, whose rows stay with its clients",
+                hint="evaluate(federation) and score(federation) judge by them; here give rows",
             )
+        X = encode_frame(X, self.schema_) if is_frame(X) else as_rows(X)
+        if not X.shape[0]:
+            raise DataError(f"X has 0 sample(s) (shape={X.shape}) while a minimum of 1 is required")
         self.check_width(int(np.prod(X.shape[1:])))
         return self._check_complete(X)
+
+    def check_row(self, x: Any) -> Any:
+        """One row, as :meth:`check_rows` has it: a vector, or named by a dict or a Series."""
+        if isinstance(x, Mapping):
+            x = require_pandas("a row with names").DataFrame([x])
+        elif hasattr(x, "to_frame"):
+            x = x.to_frame().T
+        elif not is_frame(x) and not isinstance(x, Federation) and np.ndim(x) == 1:
+            x = np.asarray(x)[None]
+        row = self.check_rows(x)
+        if row.shape[0] > 1:
+            raise DataError(f"one row is needed, X has {row.shape[0]:,}")
+        return row
 
     def check_width(self, width: int) -> None:
         """Raise :class:`DataError` for rows of more or fewer columns than it was fitted on."""
@@ -429,6 +476,8 @@ def as_federation(given: Any, y: Any) -> Federation:
         if y is not None:
             raise UsageError("fit(federation, y): the clients of a federation have their own y")
         return given
+    if isinstance(y, str) and is_frame(given):
+        return simulate(given, target=y, clients=1)
     if y is None and not isinstance(given, Dataset):
         raise UsageError(
             f"fit needs a federation, not {type(given).__name__}; of rows it requires y to be "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from solera.core.component import build_fitted, describe_fitted
-from solera.core.errors import PayloadError
+from solera.core.errors import PayloadError, UsageError
 from solera.core.payload import Limits, decode, encode
 
 _FILE_LIMITS = Limits(size=1 << 40, structure=1 << 28)
@@ -25,7 +25,11 @@ def to_bytes(learner: Any) -> bytes:
 
 def load(path: str | os.PathLike[str]) -> Any:
     """A learner written by :meth:`Learner.save`."""
-    return from_bytes(Path(path).read_bytes(), str(path))
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="model.save(path) writes it") from None
+    return from_bytes(content, str(path))
 
 
 def from_bytes(frame: bytes, path: str = "this") -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -83,7 +82,7 @@ def ask_values(
 ) -> tuple[IntArray, FloatArray]:
     """Who reported a valuation of the current model, and which; NaN counts as no report."""
     model = describe_fitted(roster.learner.for_prediction())
-    replies = roster.ask(value, {"model": model, "power": power}, to, round)
+    replies = roster.ask(value, {"model": model, "power": power}, to, round, needed=True)
     values = np.array([float(reply["value"]) for reply in replies])
     known = np.flatnonzero(np.isfinite(values))
     clients = np.array([reply.client for reply in replies], dtype=np.int64)
@@ -118,7 +117,6 @@ def rows(client: Client, ask: Any) -> dict[str, Any]:
 # --- resources ---
 
 
-@lru_cache(maxsize=8)
 def _stated(path: str) -> Mapping[str, Any]:
     try:
         with open(path, "rb") as file:
@@ -141,7 +139,10 @@ def own_resources(client: Client) -> Mapping[str, Any]:
         return {"speed": float(state.speed[0]), "link": float(state.link[0]), "upload": allows}
     path = os.environ.get(VARIABLE)
     if not path:
-        raise Refusal("this client does not say what it can do")
+        raise Refusal(
+            f"this client does not say what it can do; a simulated one has a clock, so.simulate(…, "
+            f"clock=so.simulation.VirtualClock()), a real one the file that {VARIABLE} names"
+        )
     return _stated(path)
 
 

@@ -51,7 +51,7 @@ def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates
     learner = roster.learner
     is_classes = learner.schema_.target == "classes"
     classes = learner.schema_.classes if is_classes else np.zeros(0)
-    replies = roster.ask(resources, {"classes": classes}, candidates, round)
+    replies = roster.ask(resources, {"classes": classes}, candidates, round, needed=True)
     sound = [r for r in replies if _is_sound(r.payload, len(classes))]
     if not sound:
         return None
@@ -104,7 +104,8 @@ class FedCS(Selector):
 
     M candidates are drawn uniformly and asked what they can do. Then the candidate that makes the
     round longer by the least, T_inc(S, k), is added while the round stays below its deadline. Where
-    nobody reports or nobody fits, nobody is chosen, and the round is skipped.
+    nobody fits, nobody is chosen, and the round is skipped; it is an error that all candidates
+    decline to report.
 
     ``deadline`` is T_round in seconds, ``overhead`` T_cs + T_agg.
     """
@@ -119,9 +120,8 @@ class FedCS(Selector):
         candidates = np.sort(uniformly(roster.ids, roster.budget, rng))
         estimates = ask_resources(roster, candidates, round)
         if estimates is None:
-            log.warning("round %d: none of %d candidates reported what it can do; clients report "
-                        "with so.simulate(clock=…) or a SOLERA_RESOURCES file", round,
-                        len(candidates))  # fmt: skip
+            log.warning("round %d: none of %d candidates reported what it can do",
+                        round, len(candidates))  # fmt: skip
             return candidates[:0]
         deadline = self.deadline_of(estimates)
         self._schedule = self.schedule(estimates, deadline)

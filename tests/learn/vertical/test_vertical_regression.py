@@ -118,18 +118,15 @@ def table(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "heart_cleveland",
-        "german_credit",
-        pytest.param("credit2", marks=pytest.mark.slow),
-        pytest.param("adult", marks=pytest.mark.slow),
+        pytest.param("heart_cleveland", marks=pytest.mark.data("heart_cleveland")),
+        pytest.param("german_credit", marks=pytest.mark.data("german_credit")),
+        pytest.param("credit2", marks=[pytest.mark.slow, pytest.mark.data("credit2")]),
+        pytest.param("adult", marks=[pytest.mark.slow, pytest.mark.data("adult")]),
     ],
 )
 def test_auc_is_near_that_of_scikit_learn_on_the_joined_columns(name):
     """Without a cipher, which changes no bit of the result, and so in no time."""
-    try:
-        df, tested = table(name)
-    except so.errors.DatasetUnavailable as missing:
-        pytest.skip(str(missing))
+    df, tested = table(name)
     names = [c for c in df.columns if c != "y"]
     half = len(names) // 2
     fed = vertical(df, {"bank": names[:half], "shop": names[half:]})

@@ -26,6 +26,7 @@ from solera.core.release import Cells, Facts, Leaving
 from solera.core.replies import Stacked
 from solera.core.rounds import Round
 from solera.core.task import task
+from solera.data.frames import encode_target
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.label_metrics import (
     SCORES,
@@ -45,6 +46,7 @@ from solera.learn.averaging.training.local_training import (
     OneClientTraining,
     training_task,
 )
+from solera.learn.rows import dense
 
 _BEST, _THRESHOLDS = "best_private", "thresholds"
 _VALIDATION = {"part": "validation"}
@@ -344,8 +346,8 @@ class MLFedAvg(FedAvg):
         self.check_fitted()
         if X is None:
             return self._scores(federation, {"part": part})
-        dense = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
-        rows = {"X": dense.astype(self.dtype), "y": np.asarray(y).astype(np.int8)}
+        labels = encode_target(y, self.schema_).astype(np.int8)
+        rows = {"X": dense(self.check_rows(X)).astype(self.dtype), "y": labels}
         return self._scores(federation, {"part": part, **rows})
 
     def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:

@@ -99,7 +99,7 @@ def _encoder(learner: FedEncoder) -> Any:
 
 @_counterpart.register
 def _k_means(learner: FedKMeans) -> Any:
-    from sklearn.cluster import KMeans
+    from solera.learn.export.sklearn_kmeans import KMeans
 
     centroids = learner.centroids_
     model = KMeans(len(centroids), init=centroids, n_init=1, max_iter=1).fit(centroids)

@@ -20,6 +20,7 @@ from solera.core.release import Cells
 from solera.core.schema import Feature, Schema
 from solera.core.task import task
 from solera.learn.base import Transformer
+from solera.learn.conditions import Condition
 from solera.learn.preprocess.moments import Moments, column_moments
 from solera.learn.preprocess.quantiles import (
     NOISED_ASKS,
@@ -64,6 +65,13 @@ class FedScaler(Transformer):
         scaled = (flat - self.mean_.astype(kind)) / self.scale_.astype(kind)
         return scaled.reshape(X.shape)
 
+    def condition_before(self, condition: Condition) -> Condition:
+        j = condition.column
+        low, high = (
+            bound * self.scale_[j] + self.mean_[j] for bound in (condition.lower, condition.upper)
+        )
+        return Condition.on(self.schema_.features[j], j, low, high, condition.missing)
+
 
 class FedImputer(Transformer):
     """Fill missing values: numeric columns with their mean or median, others with the commonest.
@@ -104,6 +112,9 @@ class FedImputer(Transformer):
         if hasattr(X, "tocsr"):
             raise DataError("FedImputer cannot fill sparse rows", hint="use X.toarray()")
         return np.where(np.isfinite(X), X, self.fill_.astype(X.dtype).reshape(X.shape[1:]))
+
+    def condition_before(self, condition: Condition) -> Condition:
+        return replace(condition, missing=condition.holds(self.fill_[condition.column]))
 
 
 class CountCategories(TypedDict):
@@ -180,6 +191,10 @@ class FedEncoder(Transformer):
         if sum(len(feature.categories) for feature in self.schema_.features) > LONGEST:
             raise Refusal(f"FedEncoder knows more than {LONGEST:,} categories")
 
+    def _marks(self, feature: Feature) -> bool:
+        """Whether a column becomes one per category."""
+        return feature.kind == "categorical" and self.kind == "onehot"
+
     def train(self, federation: Federation) -> None:
         """The categories are in the schema."""
 
@@ -203,10 +218,25 @@ class FedEncoder(Transformer):
             columns.append(column[:, None])
         return np.concatenate(columns, axis=1).astype(X.dtype if X.dtype.kind == "f" else float)
 
+    def condition_before(self, condition: Condition) -> Condition:
+        """A mark of a category is that category, or any other or none."""
+        marks = [
+            (j, code)
+            for j, feature in enumerate(self.schema_.features)
+            for code in (range(len(feature.categories)) if self._marks(feature) else [None])
+        ]
+        j, code = marks[condition.column]
+        feature = self.schema_.features[j]
+        if code is None:
+            bounds = condition.lower, condition.upper
+            return Condition.on(feature, j, *bounds, condition.missing)
+        marked = Condition.on(feature, j, code - 1, code, missing=False)
+        return replace(marked, negated=not condition.holds(1.0))
+
     def transform_schema(self, schema: Schema) -> Schema:
         features: list[Feature] = []
         for feature in self.schema_.features:
-            if feature.kind == "categorical" and self.kind == "onehot":
+            if self._marks(feature):
                 features += [Feature(f"{feature.name}={c}") for c in feature.categories]
             else:
                 features.append(feature)
@@ -280,14 +310,26 @@ class FedBins(Transformer):
                 binned[known, j] = np.searchsorted(edges, binned[known, j], side="left")
         return binned
 
+    def condition_before(self, condition: Condition) -> Condition:
+        j = condition.column
+        feature, edges = self.schema_.features[j], self.edges_[j]
+        if feature.kind == "categorical":
+            return condition
+        bounds = np.concatenate([[-np.inf], edges, [np.inf]])
+        ends = np.floor([condition.lower, condition.upper]).clip(-1, len(edges)).astype(int) + 1
+        return Condition.on(feature, j, *bounds[ends].tolist(), condition.missing)
+
     def transform_schema(self, schema: Schema) -> Schema:
         features = [
-            Feature(f.name, "categorical", _intervals(edges)) if f.kind != "categorical" else f
+            Feature(f.name, "categorical", _intervals(f, edges)) if f.kind != "categorical" else f
             for f, edges in zip(self.schema_.features, self.edges_, strict=True)
         ]
         return replace(schema, features=tuple(features))
 
 
-def _intervals(edges: FloatArray) -> tuple[str, ...]:
-    ends = ["-∞", *(f"{edge:.6g}" for edge in edges), "∞"]
+def _intervals(feature: Feature, edges: FloatArray) -> tuple[str, ...]:
+    texts = [feature.text(edge) for edge in edges]
+    if len({*texts}) < len(texts):  # some are too near each other
+        texts = [repr(edge) for edge in edges.tolist()]
+    ends = ["-∞", *texts, "∞"]
     return tuple(f"({low}, {high}]" for low, high in pairwise(ends))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from functools import reduce
 from typing import Any, Self
 
@@ -14,6 +15,11 @@ from solera.core.schema import Schema
 from solera.learn.base import Learner, Predictor, Transformer
 from solera.learn.named_steps import as_tuples, automatic_names, set_named, with_named
 
+_OF_LAST_STEP = {
+    *("transform", "explain", "rules_"),
+    *("plot", "to_text", "to_svg", "to_json", "to_graphviz"),
+}
+
 
 class Pipeline(Predictor):
     """Transformers, then a learner: ``Pipeline(FedScaler(), FedLinear())``.
@@ -22,7 +28,10 @@ class Pipeline(Predictor):
     called ``fedscaler`` otherwise; ``set_params(model__rounds=5)`` reaches into it.
 
     Each transformer is fitted on what the ones before it make of the clients' rows. The whole fits,
-    predicts, saves and loads as one learner.
+    predicts, saves and loads as one learner, and transforms where all steps do. Where the last is a
+    tree, ``explain``, ``rules_``,
+    ``plot``, ``to_text``, ``to_svg``, ``to_json`` and ``to_graphviz`` speak of the columns before
+    the first step.
     """
 
     allows_missing = True
@@ -151,19 +160,31 @@ class Pipeline(Predictor):
         light.steps_ = [*self.steps_[:-1], self.steps_[-1].for_prediction()]
         return light
 
-    def _prepared(self, X: Any) -> tuple[Any, Any]:
-        """The last step, and the rows as those before it make them."""
-        X = self.check_rows(X)
-        *transformers, last = self.steps_
-        for step in transformers:
-            assert isinstance(step, Transformer)
+    def __getattr__(self, name: str) -> Any:
+        """What the last step does besides predicting, for rows before the first."""
+        if name not in _OF_LAST_STEP or "steps" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        last = copy((vars(self).get("steps_") or self.learners)[-1])
+        if not hasattr(last, name):
+            raise AttributeError(f"{type(last).__name__} has no {name}")
+        if name == "transform":
+            return lambda X: last.transform(self.prepared(self.check_rows(X)))
+        last._pipeline = self
+        return getattr(last, name)
+
+    def prepared(self, X: Any) -> Any:
+        """Rows as the steps before the last make them."""
+        for step in self.steps_[:-1]:
             X = step.transform(X)
-        return last, X
+        return X
 
     def predict(self, X: Any) -> Any:
-        last, X = self._prepared(X)
-        return last.predict(X)
+        X = self.check_rows(X)
+        last = self.steps_[-1]
+        if not hasattr(last, "predict"):
+            raise UsageError(f"{type(last).__name__} does not predict", hint="model.transform(X)")
+        return last.predict(self.prepared(X))
 
     def predict_proba(self, X: Any) -> Any:
-        last, X = self._prepared(X)
-        return last.predict_proba(X)
+        X = self.check_rows(X)
+        return self.steps_[-1].predict_proba(self.prepared(X))

@@ -298,8 +298,7 @@ class FedGLM(Predictor):
 
     def predict_proba(self, X: Any) -> FloatArray:
         """The probabilities of the two classes of a binomial model, rows × 2."""
-        if self.family != "binomial":
-            raise AttributeError(f"FedGLM({self.family!r}) has no classes")
+        self.check_has_classes()
         mu = self._means(X)
         return np.column_stack([1 - mu, mu])
 

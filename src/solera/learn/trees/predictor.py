@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from solera.core.clients import Array, FloatArray
-from solera.core.errors import DataError, UsageError
+from solera.core.errors import DataError
 from solera.learn.base import Predictor
 
 
@@ -28,10 +28,7 @@ class TreePredictor(Predictor, abstract=True):
 
     def predict_proba(self, X: Any) -> FloatArray:
         """Probability of every class."""
-        self.check_fitted()
-        if self.schema_.target != "classes":
-            kind = type(self).__name__
-            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+        self.check_has_classes()
         return self.outputs(X)
 
     def predict(self, X: Any) -> Array:

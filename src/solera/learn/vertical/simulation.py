@@ -56,6 +56,9 @@ def simulate_vertical(
         as ``so.partitions.TransferSplit(…)``; clients are called ``c0``, ``c1``, ….
     seed, engine, workers, failures, policy: as for :func:`solera.simulate`.
     """
+    if not isinstance(target, str):
+        rule = "must be the name of one column"
+        raise UsageError.of("simulate_vertical", "target", target, rule)
     if isinstance(df, Dataset):
         df = frame_of(df, target=target, id=id)
     if isinstance(df, Mapping) and not is_frame(df):

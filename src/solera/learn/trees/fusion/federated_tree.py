@@ -326,7 +326,7 @@ class FederatedTree(SingleTree):
     def rules_(self) -> list[dict[str, Any]]:
         """The merged rules as a table: condition, class, probability, support, expected rows."""
         self.check_fitted()
-        return rule_table(self.rule_set_, self.merged_["expected_rows"], self.schema_)
+        return rule_table(self.rule_set_, self.merged_["expected_rows"], self.schema_, self._raw)
 
     def local_tree(self, client: int) -> Tree:
         """The tree that a client grew on its own rows."""
