@@ -72,10 +72,6 @@ class Learner(Forgetful, abstract=True):
     """Whether it learns without a server where the clients are peers."""
     judged_by: ClassVar[str | None] = None
     """What stands in the place of :meth:`evaluate`, where no target is predicted."""
-    judged_by: ClassVar[str | None] = None
-    """What stands in the place of :meth:`evaluate`, where no target is predicted."""
-    without_server: ClassVar[bool] = False
-    """Whether it learns without a server where the clients are peers."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
