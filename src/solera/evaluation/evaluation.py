@@ -9,7 +9,8 @@ from typing import Any
 from solera.core.errors import DataError
 from solera.core.html import html_table
 from solera.evaluation.figure import Figure
-from solera.evaluation.scores import Scores, quantile, wilson
+from solera.evaluation.intervals import intervals_of
+from solera.evaluation.scores import Scores
 
 _MOST_SHOWN = 20  # clients in a notebook's table
 
@@ -36,7 +37,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         for name, interval in self.intervals().items():
-            if not self.metrics[name].withheld:
+            if name in self.metrics and not self.metrics[name].withheld:
                 self.metrics[name].interval = interval
 
     def __getitem__(self, metric: str) -> Figure:
@@ -52,14 +53,11 @@ class Evaluation:
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Confidence intervals of metrics of all rows, from the counts that left.
 
-        Wilson's of the accuracy and, where scores of two classes were counted, those of
-        :meth:`Scores.intervals <solera.evaluation.scores.Scores.intervals>`.
+        See :mod:`solera.evaluation.intervals`; those of scores where these were counted.
         """
-        found = {} if self.scores is None else self.scores.intervals(level)
-        if "confusion" in self.counts and "accuracy" in self.metrics:
-            low, high = wilson(self["accuracy"], self.counts["confusion"].sum(), quantile(level))
-            found = {"accuracy": (float(low), float(high)), **found}
-        return found
+        of_scores = {} if self.scores is None else self.scores.intervals(level)
+        of_counts = intervals_of(self.counts, level) if self.counts.get("rows") else {}
+        return of_counts | of_scores
 
     def lines(self) -> list[str]:
         """The metrics by the rows that they rest on, and why others are not there."""

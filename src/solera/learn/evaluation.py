@@ -39,7 +39,7 @@ from solera.evaluation.counts import (
 from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.figure import Figure, measured
 from solera.evaluation.scores import Scores
-from solera.learn.judging import count_rows, judge_rows
+from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
 from solera.learn.scores import (
     ScoreGrid,
@@ -94,7 +94,7 @@ def evaluate(
         return in_turn(evaluation_asks(model, part), more, *own)
 
     with federation.announced(model, plan):
-        replies = federation.ask(judge_rows, ask)
+        replies = federation.ask(judge_rows, {**ask, **about_pivot(model)})
         ids, counts = _counts(replies, CountTotals(), per_client)
         evaluation = judged(ids, counts, part, replies)
         if not evaluation.counts["rows"] + evaluation.counts["withheld"]:
@@ -136,7 +136,9 @@ def evaluate_rows(
         raise DataError("there are no rows to evaluate")
     rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
     nobody = {"clients": 0, "asked": 0, "absent": 0}
-    evaluation = _evaluation({**_total(countable(count_rows(model, rows))), **nobody}, "rows")
+    evaluation = _evaluation(
+        {**_total(countable(count_rows(model, rows, **about_pivot(model)))), **nobody}, "rows"
+    )
     grid = _grid(scores)
     if grid is None:
         return evaluation
@@ -301,7 +303,7 @@ def _add_means(
 def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
     """What so many calls of :func:`evaluate` ask."""
     judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
-    return (planned(judge_rows, most, judged, open=["model"]),)
+    return (planned(judge_rows, most, judged, open=["model", "pivot"]),)
 
 
 class Gather(Aggregation):
