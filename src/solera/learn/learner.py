@@ -220,8 +220,12 @@ class Learner(Forgetful, abstract=True):
         rounds: int,
         per_round: int | None = None,
         select: Selector | None = None,
+        prepared: Federation | None = None,
     ) -> Iterator[Round]:
         """The rounds of an iterative learner.
+
+        ``prepared`` are the same clients with rows as the learner trains on: it asks these, while
+        callbacks and selectors judge it by rows as they are.
 
         Selection, callbacks, early stopping and checkpoints happen around the body. What the
         selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
@@ -262,6 +266,7 @@ class Learner(Forgetful, abstract=True):
                 self._callbacks,
                 checkpoint,
                 self.history_,
+                prepared,
             )
         )
         return self._loop
