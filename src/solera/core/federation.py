@@ -133,6 +133,11 @@ class Federation:
             raise UsageError(f"there is no client {client!r}", hint=known)
         return int(client)
 
+    def names_of(self, clients: IntArray) -> list[str]:
+        """What these clients are called."""
+        names = self.names or getattr(self.engine, "client_names", ())
+        return [names[client] if names else f"client {client}" for client in clients.tolist()]
+
     def over(self, engine: Any) -> Federation:
         """The same clients, reached by another engine."""
         view = self.without()

@@ -81,7 +81,7 @@ class Learner(Forgetful, abstract=True):
     _checkpoint: Any = None
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
-    _trained_with: Mapping[str, Any] | None = None
+    _trained_with: dict[str, Any] | None = None
 
     @names_checked
     def fit(
@@ -120,7 +120,7 @@ class Learner(Forgetful, abstract=True):
         if keeping is not None:
             federation = federation.over(keeping)
         bar = [RoundBar()] if is_wanted(progress) else []
-        before = len(federation.meter.records), federation.meter.relayed
+        asks_before = len(federation.meter.records)
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
             self.schema_ = self.agree_on_rows(federation)
             if start is not None:
@@ -134,10 +134,10 @@ class Learner(Forgetful, abstract=True):
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
-            warnings = warn(self, federation, *before, unheard)
-        self._trained_with = training_facts(
-            federation, self, warnings=warnings, started=start is not None
-        )
+            warnings = warn(self, federation, asks_before, unheard)
+        self._trained_with = training_facts(federation, self, started=start is not None)
+        if warnings:
+            self._trained_with["warnings"] = warnings
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from solera.core.constraints import Count, names_checked
+from solera.core.constraints import Count, check_arguments, names_checked
 from solera.core.errors import DataError, UsageError
 from solera.core.gate import ReleaseLimits
 from solera.core.rng import generator
@@ -56,9 +56,7 @@ def simulate_vertical(
         as ``so.partitions.TransferSplit(…)``; clients are called ``c0``, ``c1``, ….
     seed, engine, workers, failures, policy: as for :func:`solera.simulate`.
     """
-    if not isinstance(target, str):
-        rule = "must be the name of one column"
-        raise UsageError.of("simulate_vertical", "target", target, rule)
+    check_arguments(simulate_vertical, target=target)
     if isinstance(df, Dataset):
         df = frame_of(df, target=target, id=id)
     if isinstance(df, Mapping) and not is_frame(df):

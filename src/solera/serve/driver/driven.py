@@ -101,7 +101,7 @@ class DrivenEngine:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        return self.open_job().client_names
+        return (self._last or self.open_job()).client_names
 
     @property
     def replayed(self) -> bool:
