@@ -147,6 +147,13 @@ class Predictor(Learner, abstract=True):
         return evaluate_rows(self, federation, y, scores, metrics)
 
 
+def last_step(model: Any) -> Any:
+    """The learner that predicts: the last of a pipeline's."""
+    while "steps_" in vars(model):
+        model = model.steps_[-1]
+    return model
+
+
 class Additive(Predictor, abstract=True):
     """A learner that needs one message of every client, and adds them up.
 

@@ -38,8 +38,9 @@ from solera.evaluation.counts import (
     summed,
     told,
 )
-from solera.evaluation.scores import Scores, quantile, wilson
-from solera.learn.judging import count_rows, judge_rows
+from solera.evaluation.intervals import intervals_of
+from solera.evaluation.scores import Scores
+from solera.learn.judging import about_pivot, count_rows, judge_rows
 from solera.learn.row_metrics import Totals, find_metric, metric_asks
 from solera.learn.scores import (
     ScoreGrid,
@@ -87,14 +88,10 @@ class Evaluation:
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Confidence intervals of metrics of all rows, from the counts that left.
 
-        Wilson's of the accuracy and, where scores of two classes were counted, those of
-        :meth:`Scores.intervals <solera.evaluation.scores.Scores.intervals>`.
+        See :mod:`solera.evaluation.intervals`; those of scores where these were counted.
         """
-        found = {} if self.scores is None else self.scores.intervals(level)
-        if "confusion" in self.counts:
-            low, high = wilson(self["accuracy"], self.counts["confusion"].sum(), quantile(level))
-            found = {"accuracy": (float(low), float(high)), **found}
-        return found
+        of_scores = {} if self.scores is None else self.scores.intervals(level)
+        return intervals_of(self.counts, level) | of_scores
 
     def _repr_html_(self) -> str:
         """What notebooks show: the metrics of all, then those of each client by its name."""
@@ -162,7 +159,7 @@ def evaluate(
         return in_turn(evaluation_asks(model, part), more, *own)
 
     with federation.announced(model, plan):
-        replies = federation.ask(judge_rows, ask)
+        replies = federation.ask(judge_rows, {**ask, **about_pivot(model)})
         if per_client:
             ids, counts = replies.fold(Gather())
             total = map_leaves(lambda leaf: leaf.sum(axis=0), counts)
@@ -273,7 +270,7 @@ def evaluate_rows(
     if not len(y):
         raise DataError("there are no rows to evaluate")
     rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
-    total = map_leaves(lambda leaf: leaf[0], count_rows(model, rows))
+    total = map_leaves(lambda leaf: leaf[0], count_rows(model, rows, **about_pivot(model)))
     grid, counted = _grid(scores), Counted()
     if grid is not None:
         check_scores(model)
@@ -297,7 +294,7 @@ def _by_client(ids: IntArray, counts: dict[str, Any]) -> dict[int, dict[str, flo
 def evaluation_asks(model: Component, part: str, most: int = 1) -> Plan:
     """What so many calls of :func:`evaluate` ask."""
     judged = {"model": {"made": {"$component": component_name(type(model))}}, "part": part}
-    return (planned(judge_rows, most, judged, open=["model"]),)
+    return (planned(judge_rows, most, judged, open=["model", "pivot"]),)
 
 
 class Gather(Aggregation):

@@ -37,7 +37,7 @@ from solera.core.replies import Reply, Stacked, map_leaves
 from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
-from solera.learn.base import Predictor
+from solera.learn.base import Predictor, last_step
 
 _LEAST = np.finfo(float).eps
 """A probability below has the loss of this one, as in scikit-learn's ``log_loss``."""
@@ -272,7 +272,9 @@ def scores_of(model: Any, total: dict[str, Any], grid: ScoreGrid) -> Scores:
         loss=float(total["loss"]),
         brier=float(total["brier"]),
         judged=int(total["judged"]),
-        threshold=grid.threshold,
+        threshold=None
+        if len(total["high"]) > 1 and model.schema_.target == "classes"
+        else grid.threshold,
     )
 
 
@@ -286,19 +288,13 @@ def quantile_metrics(total: dict[str, Any], levels: Sequence[float]) -> dict[str
 
 def gives_scores(model: Any) -> bool:
     """Whether a model gives probabilities or numbers."""
-    return model.schema_.target == "numbers" or hasattr(_last_step(model), "predict_proba")
-
-
-def _last_step(model: Any) -> Any:
-    while "steps_" in vars(model):
-        model = model.steps_[-1]
-    return model
+    return model.schema_.target == "numbers" or hasattr(last_step(model), "predict_proba")
 
 
 def check_scores(model: Any) -> None:
     """Refuse to count scores of a model that gives neither probabilities nor numbers."""
     if not gives_scores(model):
-        last = _last_step(model)
+        last = last_step(model)
         raise UsageError(
             f"{type(last).__name__} gives no probabilities, so there are no scores to count",
             hint="evaluate it without scores",

@@ -19,7 +19,7 @@ from solera.core.schema import Schema, class_codes
 from solera.core.task import task
 from solera.evaluation.counts import metrics_of, rows_counted, rows_untold, summed
 from solera.learn.evaluation import Counted, Evaluation, _grid, _of_scores
-from solera.learn.judging import _given, count_rows
+from solera.learn.judging import ALIKE, count_rows, given_by_rows
 from solera.learn.scores import Bins, ScoreGrid, Threshold, _scored, located, score_counts
 from solera.learn.vertical.party import (
     SharedPart,
@@ -107,9 +107,9 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
         k = len(classes)
         true, said = class_codes(joined.y, classes), class_codes(model.predict(joined.X), classes)
         return {"confusion": cells(spread(true * k + said, numbers, rows, -1), k * k), **found}
-    for name, value in _given(model, joined).items():
-        is_sum = name in ("y", "y2", "error", "error2")
+    for name, value in given_by_rows(model, joined).items():
         given = spread(value.reshape(len(joined), -1), numbers, rows)
+        is_sum = name in ALIKE
         found[name] = Sums(given, what=name if is_sum else "", beyond=is_sum)
     return found
 
@@ -146,6 +146,7 @@ def _asked_grid(ask: Any) -> ScoreGrid:
         Cells("confusion", behind=_behind),
         Cells("true_positive", "false_positive", "false_negative", behind=_behind),
         Cells("y", "y2", "error2", "error", behind=_behind),
+        Cells("moments", "samples_f1", "samples_jaccard", behind=_behind),
         Cells("exact", "rows", behind=_behind),
         Histograms(
             "scores.counts",
