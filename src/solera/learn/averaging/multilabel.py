@@ -268,7 +268,10 @@ class MLFedAvg(FedAvg):
 
     def _check_target(self) -> None:
         if self.schema_.target != "labels":
-            raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+            raise DataError(
+                f"MLFedAvg learns labels, the target is {self.schema_.target!r}",
+                hint="y with a column of 0 and 1 for every label",
+            )
 
     def begin(self, federation: Federation) -> None:
         self._check_target()
