@@ -38,6 +38,7 @@ class PeerToPeer(Predictor):
                 hint="so.simulate(…, topology=so.simulation.Peers('cyclic'))",
             )
         self.learner_ = self.learner.clone()
+        self.learner_._client_fit = self._client_fit
         self.learner_.history_, self.learner_.schema_ = [], self.schema_
         self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):

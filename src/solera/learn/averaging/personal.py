@@ -56,7 +56,7 @@ class Personal(FedAvg, abstract=True):
         judged = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
         judging = planned(_evaluate, 1, {**ask, **judged}, open=["model"])
         with federation.announced(self, lambda: (judging,)):
-            answers = federation.ask(_evaluate, ask).fold(Collect())
+            answers = self.at_clients(federation).ask(_evaluate, ask).fold(Collect())
         evaluation = evaluation_of({c: n for c, n in answers.items() if rows_counted(n)})
         if evaluation is None:
             raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")
