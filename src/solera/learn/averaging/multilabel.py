@@ -356,7 +356,7 @@ class MLFedAvg(FedAvg):
     def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
         with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
-            scores = federation.ask(_score_labels, ask).fold(Collect())
+            scores = self.at_clients(federation).ask(_score_labels, ask).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> Entries:
