@@ -272,7 +272,7 @@ class Rounds:
             return 0
         self._restore_watchers(content["watchers"])
         self.learner.set_state(content["learner"])
-        self.history[:] = content["history"]
+        self.history[:] = map(self.learner.read_entry, content["history"])
         self.learner.history_ = self.history
         self.federation.engine.restore(dict(content["clients"]))
         done = int(content["next"])

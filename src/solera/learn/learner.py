@@ -34,10 +34,11 @@ from solera.data.arrays import as_rows
 from solera.data.dataset import Dataset
 from solera.data.files import require_pandas
 from solera.data.frames import encode_frame, is_frame
+from solera.evaluation.figure import restored
 from solera.learn.any_rows import plan_for_any_rows
 from solera.learn.card import model_card, training_facts
 from solera.learn.forgetting import Forgetful
-from solera.learn.history import learner_html, plot_history
+from solera.learn.history import NameRows, learner_html, plot_history
 from solera.learn.model_file import to_bytes
 from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
@@ -259,12 +260,28 @@ class Learner(Forgetful, abstract=True):
                 rounds,
                 self._selector,
                 per_round,
-                self._callbacks,
+                [NameRows(), *self._callbacks],
                 checkpoint,
                 self.history_,
             )
         )
         return self._loop
+
+    read_entry = staticmethod(restored)
+    """What a checkpoint holds of a round, as an entry of the history."""
+
+    def rows_of_loss(self, round: Round) -> dict[str, Any]:
+        """Of which rows the loss is that a round logs: those of the clients that replied."""
+        absent = {failure.client for failure in round.failures}
+        sizes = round.federation.engine.sizes("train")
+        replied = np.setdiff1d(round.clients, list(absent))
+        return {
+            "part": "train",
+            "rows": None if sizes is None else int(sizes[replied].sum()),
+            "clients": len(replied),
+            "asked": len(round.chosen),
+            "absent": len(absent),
+        }
 
     @property
     def selector_(self) -> Selector:
