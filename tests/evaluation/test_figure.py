@@ -78,7 +78,7 @@ def _through_json(figure):
     [
         lambda figure: restored(decode(encode({"accuracy": figure})))["accuracy"],
         _through_json,
-        lambda figure: pickle.loads(pickle.dumps(figure)),
+        lambda figure: pickle.loads(pickle.dumps(figure)),  # noqa: S301
         copy.deepcopy,
     ],
     ids=["payload", "json", "pickle", "copy"],

@@ -437,6 +437,19 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
     ],
     so.PeerToPeer: [("", lambda: so.PeerToPeer(so.FedLinear(rounds=2)), ("classes",))],
 }
+VERTICAL: dict[type, Callable[[], Any]] = {
+    so.SecureBoost: lambda: so.SecureBoost(rounds=2, max_depth=2, bins=4, min_rows=5, test=0.2),
+    so.VerticalLogisticRegression: lambda: so.VerticalLogisticRegression(
+        epochs=2, batch_size=30, validation=0.35, test=0.1
+    ),
+    so.learn.VerticalLinearRegression: lambda: so.learn.VerticalLinearRegression(
+        epochs=2, batch_size=60
+    ),
+    so.learn.VerticalPoissonRegression: lambda: so.learn.VerticalPoissonRegression(
+        epochs=2, batch_size=60
+    ),
+    so.SplitNN: lambda: so.SplitNN(3, epochs=2, batch_size=20, validation=0.1, test=0.2),
+}
 NOT_SUMS = (
     so.FedBuff,  # collects updates as they come
     so.FedForest,

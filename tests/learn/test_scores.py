@@ -230,6 +230,9 @@ def test_a_learner_without_probabilities_says_so():
         def predict_proba(self) -> Any:  # type: ignore[override]
             raise AttributeError
 
+        def predict(self, X: Any) -> Any:
+            return self.classes_[self.decision_function(X).argmax(axis=1)]
+
     model = so.Pipeline(so.FedScaler(), Silent(rounds=1)).fit(fed, progress=False)
     with pytest.raises(UsageError, match="no probabilities"):
         model.evaluate(fed, scores=True)

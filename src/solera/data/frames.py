@@ -216,6 +216,8 @@ def target_array(y: Any, name: str = "y") -> NDArray[Any]:
             f"{name} is {y!r}, a target has one value for every row",
             hint="so.simulate(frame, target=…) names the column of a frame",
         )
+    if values.dtype.kind == "T":  # NumPy's strings of any length
+        values = values.astype(object)
     missing = _missing(values)
     if missing.any():
         rows = np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1))
@@ -224,12 +226,12 @@ def target_array(y: Any, name: str = "y") -> NDArray[Any]:
             f"the first is row {rows[0]}",
             hint="leave these rows out",
         )
-    if values.dtype.kind == "O":
+    if values.dtype.kind in "OS":
         kinds = {type(value) for value in values.flat}
         if kinds and all(issubclass(kind, numbers.Number) for kind in kinds):
             return np.array(values.tolist())  # as a nullable column of pandas holds them
         values = values.astype(str)
-    if values.dtype.kind not in "US" or values.ndim < 2:
+    if values.dtype.kind != "U" or values.ndim < 2:
         return values
     if values.shape[1:] != (1,):
         raise DataError(

@@ -24,30 +24,34 @@ def countable(counts: dict[str, Any]) -> dict[str, Any]:
         counted = counts["confusion"].sum(axis=(-2, -1))
         withheld = np.abs(rows - counted)
         return {**counts, "rows": counted, "withheld": withheld, "clients": 1 * (counted > 0)}
-    sums = {name: np.asarray(leaf) for name, leaf in counts.items() if name not in _ABOUT}
-    of_labels = "exact" in counts
-    needed = ("false_positive", "false_negative") if of_labels else _OF_NUMBERS
-    there = np.concatenate([sums[name].reshape(len(rows), -1) != 0 for name in needed], axis=1)
     gated = np.asarray(counts.get("single", np.zeros(len(rows)))) == 0
-    usable = (there.any(axis=1) if of_labels else there.all(axis=1)) | ~gated
+    sums = {name: np.asarray(leaf) for name, leaf in counts.items() if name not in _ABOUT}
+    there = {name: leaf.reshape(len(rows), -1) != 0 for name, leaf in sums.items()}
+    of_labels = "exact" in counts
+    if of_labels:
+        usable = (there["false_positive"] | there["false_negative"]).any(axis=1)
+    else:
+        needed = np.concatenate([there[name] for name in _ERRORS], axis=1)
+        usable = needed.all(axis=1)
+    usable = usable | ~gated
     counted = np.where(usable, rows, 0)
-    left = {name: (leaf.T * usable).T for name, leaf in sums.items()}
-    about = {"rows": counted, "withheld": rows - counted, "clients": 1 * (counted > 0)}
-    for name in left.keys() & _APART.keys():
-        told = left[name].reshape(len(rows), -1).all(axis=1) | ~gated
-        about[_APART[name]] = np.where(told, about.get(_APART[name], counted), 0)
-    return {**left, **about, "merged": counted * gated * of_labels}
+    settled = {name: (leaf.T * usable).T for name, leaf in sums.items()}
+    for name, apart in _APART.items():
+        if apart[0] in sums:
+            told = np.concatenate([there[sum_] for sum_ in apart], axis=1).all(axis=1)
+            settled[name] = counted * (told | ~gated)
+    settled |= {"rows": counted, "withheld": rows - counted, "clients": 1 * (counted > 0)}
+    return settled | {"merged": counted * gated * of_labels}
 
 
 _LOST = 1e-12
 """What rounding leaves of Σy² where all y are the same."""
-_OF_NUMBERS = ("y", "y2", "error2", "error")
-_APART = {
-    "moments": "moments_rows", "samples_f1": "samples_rows", "samples_jaccard": "samples_rows",
-}  # fmt: skip
-"""Sums that owners withhold apart from the others, and the rows that they rest on."""
+_APART = {"moments_rows": ("moments",), "samples_rows": ("samples_f1", "samples_jaccard")}
+"""Rows of which owners tell sums that they may withhold apart from the others."""
 _ABOUT = ("rows", "single")
 """Entries that are no sums a metric is made of."""
+_ERRORS = ("y", "y2", "error2", "error")
+"""What metrics of numbers are made of."""
 
 
 def figures_of(
@@ -57,7 +61,8 @@ def figures_of(
     rows = None if counts.get("merged") else int(counts["rows"])
     told = {"asked": counts.get("asked", 1), "absent": counts.get("absent", 0)}
     told |= {"clients": counts["clients"], "withheld": counts["withheld"]}
-    return measured(metrics, rows=rows, **{name: int(n) for name, n in told.items()} | about)
+    defined = {name: value for name, value in metrics.items() if not np.isnan(value)}
+    return measured(defined, rows=rows, **{name: int(n) for name, n in told.items()} | about)
 
 
 def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:

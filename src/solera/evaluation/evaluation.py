@@ -37,7 +37,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         for name, interval in self.intervals().items():
-            if not self.metrics[name].withheld:
+            if name in self.metrics and not self.metrics[name].withheld:
                 self.metrics[name].interval = interval
 
     def __getitem__(self, metric: str) -> Figure:
@@ -56,7 +56,8 @@ class Evaluation:
         See :mod:`solera.evaluation.intervals`; those of scores where these were counted.
         """
         of_scores = {} if self.scores is None else self.scores.intervals(level)
-        return intervals_of(self.counts, level) | of_scores
+        of_counts = intervals_of(self.counts, level) if self.counts.get("rows") else {}
+        return of_counts | of_scores
 
     def lines(self) -> list[str]:
         """The metrics by the rows that they rest on, and why others are not there."""

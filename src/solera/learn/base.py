@@ -66,7 +66,10 @@ class Predictor(Learner, abstract=True):
         self.check_fitted()
         if self.schema_.target == "numbers":
             kind = type(self).__name__
-            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+            raise UsageError(
+                f"{kind} was fitted to numbers, which have no probabilities",
+                hint="predict gives the numbers",
+            )
 
     def score(self, X: Any, y: Any = None) -> float:
         """Accuracy for classes, subset accuracy for labels, R² for numbers.

@@ -15,7 +15,6 @@ import numpy as np
 
 from solera.core.aggregation import Aggregation
 from solera.core.clients import (
-    PARTS,
     IntArray,
     Part,
     Segments,
@@ -114,8 +113,11 @@ def evaluate(
 
 
 def evaluate_all(model: Any, federation: Federation) -> Evaluation:
-    """Metrics over all rows of the clients, whatever they are set aside for."""
-    sizes = {part: federation.engine.sizes(part) for part in PARTS}
+    """Metrics over all rows of the clients, whatever they are set aside for.
+
+    Of some rows of a simulation they are those that were chosen.
+    """
+    sizes = {part: federation.engine.sizes(part) for part in federation.scored_parts}
     parts = [part for part, rows in sizes.items() if rows is None or rows.any()]
     counts = [evaluate(model, federation, part, per_client=False).counts for part in parts]
     most = {name: max(c[name] for c in counts) for name in ("clients", "asked", "absent")}
@@ -152,7 +154,7 @@ def evaluate_rows(
         return evaluation
     check_scores(model)
     counts = located(score_counts(model, rows, grid)) | {"clients": np.zeros(1, np.int64)}
-    return with_scores(evaluation, model, np.empty(0), counts, grid, {"part": "rows"})
+    return with_scores(evaluation, model, np.empty(0, np.int64), counts, grid, {"part": "rows"})
 
 
 # --- from counts to figures ---

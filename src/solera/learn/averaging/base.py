@@ -231,12 +231,11 @@ class ScoreAveraging(Averaging, abstract=True):
         return softmax(z)
 
     def predict(self, X: Any) -> Array:
-        z = self.decision_function(X)
         if self.schema_.target == "classes":
-            best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
-            return np.asarray(self.schema_.classes[best])
+            return np.asarray(self.schema_.classes[self.predict_proba(X).argmax(axis=1)])
+        z = self.decision_function(X)
         if self.schema_.target == "labels":
-            return (z > 0).astype(np.uint8)
+            return (sigmoid(z) > 0.5).astype(np.uint8)
         return z[:, 0] if self.schema_.outputs == 1 else z
 
     def loss_of_target(self) -> str:

@@ -33,7 +33,7 @@ from solera.learn.heonn.algebra import (
 )
 from solera.learn.heonn.choosing import choose_lam
 from solera.learn.heonn.encryption import Encryption, Problem, spares_one
-from solera.learn.heonn.ensemble import RandomPatches, decide
+from solera.learn.heonn.ensemble import RandomPatches, decide, probabilities
 from solera.learn.heonn.hidden import Kind, hidden
 from solera.learn.heonn.key_holder import decrypt
 from solera.learn.heonn.plan import MOST_HIDDEN
@@ -438,12 +438,9 @@ class FedHEONN(Additive):
         return decide(y, self.schema_, self.vote, self.rule)
 
     def predict_proba(self, X: Any) -> Any:
-        """Mean output of the members, scaled to add up to 1 for classes."""
+        """Share of the members' votes, or their mean output, scaled to add up to 1 for classes."""
         self.check_has_classes()
-        y = np.clip(self.outputs(X).mean(axis=0), 0, 1)
-        if self.schema_.target == "labels":
-            return y
-        return np.asarray((y + 1e-12) / (y + 1e-12).sum(axis=1, keepdims=True))
+        return probabilities(self.outputs(X), self.schema_, self.vote, self.rule)
 
     def _check_target(self) -> None:
         if self.schema_.target == "classes" and len(self.schema_.classes) < 2:

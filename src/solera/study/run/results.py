@@ -51,10 +51,10 @@ class Result:
     def __post_init__(self) -> None:
         score = self.score or "score"
         clients = {client: restored({score: value}) for client, value in self.clients.items()}
-        read = {name: restored(getattr(self, name)) for name in _METRICS}
-        read["clients"] = {client: figure[score] for client, figure in clients.items()}
-        for name, figures in read.items():
-            object.__setattr__(self, name, figures)
+        for name in _METRICS:
+            object.__setattr__(self, name, restored(getattr(self, name)))
+        each = {client: figure[score] for client, figure in clients.items()}
+        object.__setattr__(self, "clients", each)
         object.__setattr__(self, "history", [restored(entry) for entry in self.history])
 
     @property

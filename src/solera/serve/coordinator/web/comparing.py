@@ -92,7 +92,7 @@ def _keys(tables: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _repeated(
-    jobs: Sequence[Job], tables: Sequence[dict[str, Any]], judged: Sequence[dict[str, float]]
+    jobs: Sequence[Job], tables: Sequence[dict[str, Any]], judged: Sequence[Mapping[str, float]]
 ) -> list[Repeated]:
     """Jobs that were judged with two seeds or more, apart from the seed the same."""
     groups: dict[str, Repeated] = {}
@@ -100,7 +100,7 @@ def _repeated(
         if metrics:
             key = repr(sorted(table.items(), key=str))
             group = groups.setdefault(key, Repeated(_name(table, tables), {}))
-            group.seeds[job.seed] = metrics
+            group.seeds[job.seed] = {**metrics}
     return [group for group in groups.values() if len(group.seeds) > 1]
 
 
