@@ -22,7 +22,7 @@ from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.update_mean import UpdateMean
-from solera.learn.evaluation import Gather
+from solera.learn.evaluation import CountTotals, Gather
 from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
 from solera.learn.row_metrics import Totals
@@ -120,6 +120,14 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
             "loss": whole.map(float),
             "brier": whole.map(float),
             "rows": st.integers(0, 100),
+        }
+    ),
+    CountTotals: st.fixed_dictionaries(
+        {
+            **{name: whole.map(lambda n: np.array([float(n)])) for name in ("y", "error")},
+            **{name: whole.map(lambda n: np.array([float(n)])) for name in ("y2", "error2")},
+            "rows": st.integers(0, 100),
+            "single": st.integers(0, 1),
         }
     ),
     SumOf: vectors,
