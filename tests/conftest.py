@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -93,6 +94,16 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many cells of the surface laws were right, refused, and wrong as is known."""
+    reports = [r for found in terminalreporter.stats.values() for r in found]
+    each = [dict(getattr(r, "user_properties", ())).get("surface", {}) for r in reports]
+    total = sum(map(Counter, each), Counter())
+    if total:
+        counts = ", ".join(f"{number:,} {what}" for what, number in sorted(total.items()))
+        terminalreporter.write_line(f"surface laws: {counts}")
 
 
 # The same examples in every run, and no judgement of how busy the machine is.

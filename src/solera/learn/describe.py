@@ -11,7 +11,7 @@ from solera.core.aggregation import Fields, Sum
 from solera.core.clients import FloatArray, IntArray
 from solera.core.component import Component
 from solera.core.constraints import Count
-from solera.core.errors import NotEnoughReplies
+from solera.core.errors import NotEnoughReplies, UsageError
 from solera.core.federation import Federation
 from solera.core.html import html_table
 from solera.core.pictures import new_figure
@@ -20,7 +20,7 @@ from solera.core.schema import Schema
 from solera.core.task import Task
 from solera.data.agreement import AGREEMENT, SchemaAgreement
 from solera.data.agreement import describe as describe_columns
-from solera.learn.count_metrics import ratio
+from solera.evaluation.counts import ratio
 from solera.learn.description import MISSING, OTHER, column_of_cells, count_cells, sum_products
 from solera.learn.evaluation import Gather
 from solera.learn.preprocess.moments import Moments, column_moments
@@ -48,7 +48,8 @@ class Description:
         below each edge.
     categories: for every column clients × categories, how many rows have each.
     classes: clients × classes.
-    correlations: of the columns of numbers; None where owners do not allow products, or with noise.
+    correlations: of the columns of numbers, NaN for one that does not vary; None where owners do
+        not allow products, or with noise.
     epsilon: what all of it together has spent, where it was noised; see ``dp`` of :func:`describe`.
     """
 
@@ -94,6 +95,8 @@ class Description:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
+        pairs = self.correlations
+        correlations = None if pairs is None else np.where(np.isnan(pairs), None, pairs).tolist()
         features = []
         for j, feature in enumerate(self.schema.features):
             told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
@@ -114,7 +117,7 @@ class Description:
                 for name, rows, held in zip(self.names, self.rows.tolist(), by_client, strict=True)
             ],
             "columns": features,
-            "correlations": None if self.correlations is None else self.correlations.tolist(),
+            "correlations": correlations,
         }
 
     def lines(self) -> list[list[str]]:
@@ -257,7 +260,7 @@ class Describe(Component):
         found[categorical] = np.nan
         return Description(
             schema=schema,
-            names=_names(federation, ids),
+            names=tuple(federation.names_of(ids)),
             rows=counts["rows"],
             missing=np.stack([table[:, MISSING] for table in tables], axis=1),
             quantiles=found,
@@ -289,12 +292,12 @@ def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) ->
     (``so.DP(level="record", …)``) all counts are noised at the clients and there are no
     correlations; names of columns, categories and classes are told as without.
     """
+    if not isinstance(federation, Federation):
+        raise UsageError(
+            f"so.describe asks the clients of a federation, not {type(federation).__name__}",
+            hint="rows of one's own: so.describe(so.simulate(X, y, clients=1))",
+        )
     return Describe(bins, dp).look(federation)
-
-
-def _names(federation: Federation, ids: IntArray) -> tuple[str, ...]:
-    given = dict(enumerate(federation.names))
-    return tuple(given.get(i, f"client {i}") for i in ids.tolist())
 
 
 def _edges(found: FloatArray, bins: int) -> FloatArray:
@@ -328,9 +331,9 @@ def _correlations(federation: Federation) -> FloatArray | None:
     G = G + np.triu(G, 1).T
     mean = G[0] / max(G[0, 0], 1.0)
     C = (G / max(G[0, 0], 1.0) - np.outer(mean, mean))[1:, 1:]
-    scale = np.sqrt(np.maximum(np.diagonal(C), 0.0))
-    found = np.divide(C, np.outer(scale, scale), out=np.zeros_like(C), where=C.diagonal() > 1e-12)
-    return np.asarray(np.clip(found, -1, 1))
+    varies = C.diagonal() > 1e-12
+    scale = np.where(varies, np.sqrt(np.maximum(C.diagonal(), 0.0)), np.nan)
+    return np.asarray(np.clip(C / np.outer(scale, scale), -1, 1))
 
 
 def _heat(ax: Any, values: FloatArray, title: str) -> None:

@@ -30,7 +30,7 @@ from solera.core.rng import generator
 from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.partition import IID, Partition, QuantitySkew
-from solera.learn.count_metrics import class_metrics
+from solera.evaluation.counts import class_metrics
 from solera.learn.trees.explanation import node_bounds
 from solera.learn.trees.id3 import category_sizes, entropy, grow_id3
 from solera.learn.trees.tree import Tree

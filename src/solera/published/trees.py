@@ -20,7 +20,7 @@ from solera.data import datasets
 from solera.data.dataset import Dataset
 from solera.data.federated import Assignment, FederatedData
 from solera.data.partition import IID, Partition, QuantitySkew
-from solera.learn.count_metrics import metrics_of
+from solera.evaluation.counts import metrics_of
 from solera.learn.preprocess.columns import FedBins
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.learn.trees.client_trees import with_missing

@@ -233,9 +233,9 @@ def check_survival(schema: Schema) -> None:
     """Raise :class:`DataError` for a target that is not times and events."""
     if (schema.target, schema.outputs) != ("numbers", 2):
         raise DataError(
-            f"a survival target has two columns of numbers, here are {schema.outputs} "
+            f"survival needs a target of two columns of numbers, not {schema.outputs or 'no'} "
             f"{schema.target}",
-            hint="y = np.column_stack([time, event]) with the event as 0.0 or 1.0",
+            hint="so.simulate(X, y), y = np.column_stack([time, event]), the event as 0.0 or 1.0",
         )
 
 

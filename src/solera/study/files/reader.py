@@ -78,6 +78,7 @@ import numpy as np
 
 from solera.core.config import Problem, build_table, check_call, errors_located, nearest, read_text
 from solera.data.partition import Partition
+from solera.evaluation.metrics import EVALUATED, METRICS
 from solera.green.energy import EnergyOptions
 from solera.learn.base import Learner
 from solera.robust.attacks import Attack
@@ -92,7 +93,6 @@ from solera.study.files.tables import (
     TomlTable,
     Variant,
 )
-from solera.study.metrics import METRICS, SCORE_METRICS
 
 
 @dataclass(frozen=True)
@@ -191,14 +191,14 @@ def _study(content: TomlTable, text: str) -> Study:
     check_call(_File, "the file", content, ())
     if not re.fullmatch(r"\w[\w .+-]*", content["name"]):
         raise Problem(("name",), f"name {content['name']!r} cannot be the name of a folder")
-    metrics = _names(content, "metrics", METRICS)
+    metrics = _names(content, "metrics", EVALUATED)
     study = Study(
         name=content["name"],
         grids=tuple(grids_of(content)),
         seeds=_seeds(content.get("seeds", [0])),
         schemes=_names(content, "schemes", SCHEMES) or ("federated",),  # type: ignore[arg-type]
         metrics=metrics,
-        scores=content.get("scores", False) or not set(metrics).isdisjoint(SCORE_METRICS),
+        scores=content.get("scores", False) or any(METRICS[name].needs_scores for name in metrics),
         folds=content.get("folds", 0),
         search=build_table(SearchSpec, "[search]", content.get("search", {}), ("search",)),
         budget=build_table(BudgetSpec, "[budget]", content.get("budget", {}), ("budget",)),

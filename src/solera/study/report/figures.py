@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from solera.core.rounds import logged
-from solera.learn.score_curves import GRID, Curves
-from solera.study.formatting import metric_label
+from solera.evaluation.curves import GRID, Curves
+from solera.evaluation.metrics import metric_label
 from solera.study.report import blocks
 from solera.study.run.results import Result
 

@@ -12,10 +12,10 @@ from collections.abc import Generator, Mapping, Sequence
 import numpy as np
 
 from solera.core import rng
+from solera.evaluation.metrics import headline_metric, sign
 from solera.study.files.grid import resource_of, with_resource
 from solera.study.files.reader import Study
 from solera.study.files.tables import Variant
-from solera.study.metrics import score_name, sign
 from solera.study.run.cells import Cell, cells_of
 from solera.study.run.results import Result
 
@@ -89,7 +89,7 @@ def validation_score(study: Study, cells: Sequence[Cell], results: Results) -> f
         result = results.get(cell.key)
         if cell.scheme != "federated" or result is None:
             continue
-        metric = study.metrics[0] if study.metrics else score_name(result.validation)
+        metric = study.metrics[0] if study.metrics else headline_metric(result.validation)
         values.append(sign(metric or "") * result.validation.get(metric or "", math.nan))
     mean = float(np.mean(values)) if values else -math.inf
     return mean if math.isfinite(mean) else -math.inf

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solera.core.clients import FloatArray
-from solera.learn.score_metrics import CALIBRATION_BINS, Scores
+from solera.evaluation.scores import CALIBRATION_BINS, Scores
 
 GRID = np.linspace(0, 1, 101)
 """The false positive rates and the recalls at which curves are kept."""

@@ -1,0 +1,1 @@
+"""How good a model is: figures that carry the rows they rest on, and the metrics they measure."""
