@@ -62,6 +62,7 @@ def rows_behind(model: Any, client: Client, ask: Any) -> dict[str, Sums]:
         k = len(model.schema_.classes)
         true, guessed = _codes(model, rows)
         return {"confusion": cells(true * k + guessed, k * k, part=part), **behind}
+    behind["single"] = Sums(np.arange(len(rows))[:, None] == 0, part=part)
     for name, value in given_by_rows(model, rows, ask.get("pivot", 0.0)).items():
         given = value.reshape(len(rows), -1)
         behind[name] = Sums(given, part=part, what=ALIKE.get(name, ""), beyond=name in ALIKE)
@@ -87,10 +88,11 @@ def counts_of_rows(behind: Behind) -> list[Cells]:
         Cells("moments", behind=behind, neutral=_no_sums),
         Cells("samples_f1", "samples_jaccard", behind=behind, neutral=_no_sums),
         Cells("exact", "rows", behind=behind),
+        Cells("single", behind=behind),
     ]
 
 
-@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind))
+@group_task("learner.evaluate", ask=Judge, release=counts_of_rows(_behind), version=2)
 def judge_rows(group: ClientGroup, ask: Any) -> Stacked:
     """Counts of each client's rows: a confusion matrix, label counts or sums of squares."""
     rows = group.part(ask["part"])
@@ -107,7 +109,10 @@ def about_pivot(model: Any) -> dict[str, FloatArray]:
 
 
 def count_rows(model: Any, rows: Segments, pivot: Any = 0.0) -> dict[str, Array]:
-    """Counts for each client, from one prediction of all their rows."""
+    """Counts for each client, from one prediction of all their rows.
+
+    ``single`` counts one row, which no gate lets out: without it, small sums may be withheld.
+    """
     joined = rows.joined()
     if joined.y is None:
         raise DataError("rows without a target cannot be evaluated")
@@ -120,7 +125,7 @@ def count_rows(model: Any, rows: Segments, pivot: Any = 0.0) -> dict[str, Array]
         return {"confusion": counts.reshape(len(rows), k, k), "rows": rows.sizes}
     given = given_by_rows(model, joined, pivot)
     sums = {name: _sums(value, owners, len(rows)) for name, value in given.items()}
-    return {**sums, "rows": rows.sizes}
+    return {**sums, "rows": rows.sizes, "single": np.minimum(rows.sizes, 1)}
 
 
 def _predicted(model: Any, rows: Rows) -> Array:

@@ -47,6 +47,7 @@ class PeerToPeer(Predictor):
                 rule = "must be None: peers have no server that could heed it"
                 raise UsageError.of(self.learner, name, value, rule)
         self.learner_ = self.learner.clone()
+        self.learner_._client_fit = self._client_fit
         self.learner_.history_, self.learner_.schema_ = [], self.schema_
         self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):

@@ -33,7 +33,7 @@ from solera.core.disclosure.histograms import Histograms
 from solera.core.errors import DataError, UsageError
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells
-from solera.core.replies import Reply, Stacked, map_leaves
+from solera.core.replies import Batch, Reply, Stacked, map_leaves
 from solera.core.schema import class_codes
 from solera.core.task import group_task
 from solera.evaluation.scores import CALIBRATION_BINS, CALIBRATION_EDGES, Scores, lowest_bins
@@ -238,22 +238,34 @@ class ScoreTotals(Aggregation):
 
     additive = True
 
+    def settle(self, counts: dict[str, Any]) -> dict[str, Any]:
+        """What adds up of counts of clients, which come first."""
+        return located(counts)
+
     def lift(self, reply: Reply) -> Any:
         stacked = map_leaves(lambda leaf: np.asarray(leaf)[None], reply.payload)
-        return map_leaves(lambda leaf: leaf[0], located(stacked))
+        return map_leaves(lambda leaf: leaf[0], self.settle(stacked))
 
     def combine(self, a: Any, b: Any) -> Any:
         return map_leaves(lambda x, y: x + y, a, b)
+
+    def fold(self, batch: Batch) -> Any:
+        if isinstance(batch.payloads, Stacked) and len(batch):
+            settled = self.settle(dict(batch.payloads.fields))
+            return map_leaves(lambda leaf: leaf.sum(axis=0), settled)
+        return self.fold_one_by_one(batch)
 
 
 def located(counts: dict[str, Any]) -> dict[str, Any]:
     """Counts of clients by the highest and lowest bin; losses that were withheld count no rows."""
     if "pinball" in counts:
         judged = np.where(counts["pinball"].any(axis=(1, 2)), counts["rows"], 0)
-        return {"pinball": counts["pinball"], "judged": judged}
+        return {"pinball": counts["pinball"], "judged": judged, "clients": 1 * (judged > 0)}
     merged = np.asarray(counts["merged"], dtype=bool)
     withheld = np.asarray(counts["rows"]) == 0
+    some = counts["counts"].reshape(len(merged), -1).any(axis=1)
     return {
+        "clients": 1 * some,
         "high": counts["counts"],
         "low": lowest_bins(counts["counts"], merged),
         "loss": np.where(withheld, 0.0, counts["loss"]),

@@ -34,6 +34,9 @@ class AttackedEngine:
         self._attack = attack
         self._attackers = attackers
 
+    def __reduce__(self) -> Any:
+        return AttackedEngine, (self._engine, self._attack, self._attackers)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 

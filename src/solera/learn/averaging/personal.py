@@ -12,7 +12,6 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from solera.core.aggregation import Collect
 from solera.core.clients import PARTS, Client, Part, Segments
 from solera.core.component import build_fitted, component_name, describe_fitted
 from solera.core.constraints import Count, NonNegative
@@ -23,7 +22,8 @@ from solera.core.federation import Federation
 from solera.core.plan import planned
 from solera.core.replies import Stacked
 from solera.core.task import task
-from solera.evaluation.counts import rows_counted
+from solera.evaluation.counts import countable
+from solera.evaluation.evaluation import Evaluation
 from solera.learn.averaging.base import Entries
 from solera.learn.averaging.learner import FedAvg
 from solera.learn.averaging.models import Layered, described
@@ -33,7 +33,7 @@ from solera.learn.averaging.training.local_training import (
     LocalTraining,
     training_task,
 )
-from solera.learn.evaluation import Evaluation, evaluation_of
+from solera.learn.evaluation import Gather, judged
 from solera.learn.judging import Pivot, about_pivot, count_rows, counts_of_rows, rows_behind
 
 _OWN = "own_model"
@@ -53,12 +53,13 @@ class Personal(FedAvg, abstract=True):
             raise UsageError.of("evaluate_personal", "part", part, f"must be one of {PARTS}")
         model = describe_fitted(self.for_prediction())
         ask = {"model": model, "part": part, "private": self._private, **about_pivot(self)}
-        judged = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
-        judging = planned(_evaluate, 1, {**ask, **judged}, open=["model", "pivot"])
+        made = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
+        judging = planned(_evaluate, 1, {**ask, **made}, open=["model", "pivot"])
         with federation.announced(self, lambda: (judging,)):
-            answers = federation.ask(_evaluate, ask).fold(Collect())
-        evaluation = evaluation_of({c: n for c, n in answers.items() if rows_counted(n)})
-        if evaluation is None:
+            replies = self.at_clients(federation).ask(_evaluate, ask)
+            ids, counts = replies.fold(Gather())
+        evaluation = judged(ids, countable(counts), part, replies)
+        if not evaluation.clients:
             raise DataError(f"no client has {part} rows", hint="so.simulate(…, test=0.2)")
         return evaluation
 

@@ -12,7 +12,7 @@ from solera.core.errors import DataError, UsageError
 from solera.core.gate import ReleaseLimits
 from solera.core.rng import generator
 from solera.data.dataset import Dataset
-from solera.data.frames import is_frame, to_pandas
+from solera.data.frames import check_columns, is_frame, to_pandas
 from solera.data.vertical import VerticalPartition, VerticalSplit
 from solera.data.vertical_data import VerticalData, frame_of, party_data
 from solera.privacy.simulated_keys import SimulatedKeys
@@ -116,9 +116,7 @@ def _divide(
     seed: int,
 ) -> dict[str, Any]:
     """Every client's own table out of one."""
-    for name in filter(None, (target, id)):
-        if name not in frame.columns:
-            raise DataError(f"the table has no column {name!r}")
+    check_columns([*filter(None, (target, id))], frame.columns)
     features = [str(c) for c in frame.columns if c not in (target, id)]
     names: tuple[str, ...] = ()
     if columns is not None:

@@ -102,11 +102,11 @@ class HttpEngine:
     def sizes(self, part: Part) -> IntArray | None:
         return None
 
-    def states(self) -> dict[int, Any]:
+    def states(self, fit: Any = None) -> dict[int, Any]:
         """Clients keep their state themselves; a job only needs to know how far it has asked."""
         return {-1: {"sequence": self._sequence}}
 
-    def restore(self, states: Mapping[int, Any]) -> None:
+    def restore(self, states: Mapping[int, Any], fit: Any = None) -> None:
         self._sequence = int(states[-1]["sequence"])
 
     def checkpoint_store(self) -> CoordinatorCheckpointStore:
