@@ -208,6 +208,7 @@ def test_parts_outlive_the_job_and_predict_in_another_one(calm):
     fed = town.connect("ask", seed=3)
     said = model.predict_proba(fed, "test")
     assert said.shape == (36, 2)
+    assert said.index.dtype.kind == "i"  # numbers of the label owner's rows: no identifier leaves
     fed.close()
 
 
