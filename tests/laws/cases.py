@@ -193,10 +193,10 @@ IGNORES_SEED = {so.partitions.Explicit, so.partitions.ByGroup}
 
 
 def rows(target: str, clients: int = 5, seed: int = 3) -> so.data.FederatedData:
-    """Five unequal clients with numeric and categorical columns, already split."""
+    """Five unequal clients with numeric columns and truth values, already split."""
     draw = np.random.default_rng(seed)
     X = draw.normal(size=(160, 5))
-    X[:, 4] = draw.integers(0, 3, 160)
+    X[:, 4] = draw.integers(0, 2, 160)
     w = draw.normal(size=(5, 3))
     y: Any = (X @ w).argmax(axis=1)
     if target == "numbers":
@@ -208,7 +208,10 @@ def rows(target: str, clients: int = 5, seed: int = 3) -> so.data.FederatedData:
     elif target == "survival":
         y = np.column_stack([draw.exponential(np.exp(X @ w[:, 0] / 4)), draw.integers(0, 2, 160)])
         target = "numbers"
-    features = (*(Feature(f"x{i}") for i in range(4)), Feature("c", "categorical", tuple("abc")))
+    features = (
+        *(Feature(f"x{i}") for i in range(4)),
+        Feature("c", "categorical", ("False", "True")),
+    )
     _, classes, outputs = infer_target(y)
     schema = Schema(features, target, classes, outputs)  # type: ignore[arg-type]
     sizes = np.array([60, 40, 30, 20, 10])[:clients]

@@ -60,6 +60,13 @@ def test_same_seed_same_parts_on_every_engine(fitted):
         assert parts(fed, model) == expected
 
 
+def test_a_fit_starts_fresh(fitted):
+    name, _, expected, _ = fitted
+    fed = federation(name)
+    for _ in range(2):
+        assert parts(fed, make(name).fit(fed)) == expected
+
+
 def test_the_gate_changes_no_part(fitted):
     name, _, expected, _ = fitted
     fed = federation(name, policy="vertical")

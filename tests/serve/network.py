@@ -157,10 +157,9 @@ class Network:
 
         return contribute(self.folder / name, job)
 
-    def connect(self, job: str | None = None, seed: int = 0) -> so.Federation:
-        return connect(
-            self.url, federation=self.federation, token=self.token, ca=self.ca, job=job, seed=seed
-        )
+    def connect(self, job: str | None = None, seed: int = 0, **options: Any) -> so.Federation:
+        place = {"federation": self.federation, "token": self.token, "ca": self.ca}
+        return connect(self.url, **place, job=job, seed=seed, **options)
 
     def driven(
         self, job: str, plan: Sequence[PlannedTask], *, owner: str = "", seed: int = 0

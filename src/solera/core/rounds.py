@@ -261,7 +261,7 @@ class Rounds:
         return [w for w in watchers if any(map(is_state, dir(w))) or w.get_state()]
 
     def _content(self, round: Round) -> dict[str, Any]:
-        states = self.federation.engine.states()
+        states = self.federation.states()
         return {
             "next": self.rounds if round.stopped else round.index + 1,
             "learner": self.learner.get_state(),
@@ -278,7 +278,8 @@ class Rounds:
         self.learner.set_state(content["learner"])
         self.history[:] = map(self.learner.read_entry, content["history"])
         self.learner.history_ = self.history
-        self.federation.engine.restore(dict(content["clients"]))
+        federation = self.federation
+        federation.engine.restore(dict(content["clients"]), federation.current_fit)
         done = int(content["next"])
         if done > self.rounds:
             raise CheckpointError(

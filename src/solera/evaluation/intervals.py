@@ -107,8 +107,10 @@ def of_r2(sums: dict[str, Any], level: float = 0.95) -> Interval | None:
     log(1 − R²) = log Σe² − log Σ(y − ȳ)² varies by the variance of e²/Σe² − (y − ȳ)²/Σ(y − ȳ)²
     over rows (the delta method), and by no less than 4 R²/n, as it does where both are normal.
     """
+    if "moments" not in sums:
+        return None
     rows = float(sums["rows"])
-    if "moments" not in sums or float(sums.get("moments_rows", rows)) != rows or rows <= 3:
+    if rows <= 3 or float(sums.get("moments_rows", rows)) != rows:
         return None
     e2, y, y2 = (float(np.squeeze(sums[name])) / rows for name in ("error2", "y", "y2"))
     e4, e2y, e2y2, y3, y4 = (np.squeeze(sums["moments"]) / rows).tolist()

@@ -66,7 +66,10 @@ class Predictor(Learner, abstract=True):
         self.check_fitted()
         if self.schema_.target == "numbers":
             kind = type(self).__name__
-            raise UsageError(f"{kind} was fitted to numbers, which have no probabilities")
+            raise UsageError(
+                f"{kind} was fitted to numbers, which have no probabilities",
+                hint="predict gives the numbers",
+            )
 
     def score(self, X: Any, y: Any = None) -> float:
         """Accuracy for classes, subset accuracy for labels, R² for numbers.
@@ -150,8 +153,7 @@ class Predictor(Learner, abstract=True):
         """
         from solera.learn.evaluation import evaluate, evaluate_rows
 
-        if not self.predicts:
-            return super().evaluate(federation)
+        self.check_predicts()
         if isinstance(federation, Federation):
             more: dict[str, Any] = {"scores": scores, "metrics": metrics}
             return evaluate(self, federation, part, per_client=per_client, **more)
@@ -198,6 +200,7 @@ class Transformer(Learner, abstract=True):
     """A learner that maps rows to rows; clients apply it before the next step of a pipeline."""
 
     allows_missing: ClassVar[bool] = True
+    takes_categories: ClassVar[bool] = True
 
     @abstractmethod
     def transform(self, X: Any) -> Any:

@@ -24,22 +24,17 @@ CARD: Final = ".card.md"
 _PACKAGES = ("solera", "numpy", "scikit-learn", "torch")
 
 
-def training_facts(
-    federation: Federation, learner: Any, *, warnings: list[str], started: bool
-) -> dict[str, Any]:
+def training_facts(federation: Federation, learner: Any, *, started: bool) -> dict[str, Any]:
     """What a model keeps of its training: clients, rows where they are known, seed, versions.
 
     ``started`` says whether it began with a model, whose clients and rows are not counted here; of
-    a learner that adds noise it is kept whether that was ``simulated``; ``warnings`` are those of
-    the fit.
+    a learner that adds noise it is kept whether that was ``simulated``.
     """
     sizes = federation.engine.sizes("train")
-    earlier: dict[str, Any] = {"started": True} if started else {}
+    earlier = {"started": True} if started else {}
     if any("accounts_" in vars(part) for part in _parts(learner)):
         earlier["simulated"] = bool(getattr(federation.engine, "simulated", False))
     secure = {} if federation.secure is None else {"secure": repr(federation.secure)}
-    if warnings:
-        earlier["warnings"] = warnings
     return {
         **earlier,
         **secure,

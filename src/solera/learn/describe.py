@@ -261,7 +261,7 @@ class Describe(Component):
         found[categorical] = np.nan
         return Description(
             schema=schema,
-            names=_names(federation, ids),
+            names=tuple(federation.names_of(ids)),
             rows=counts["rows"],
             missing=np.stack([table[:, MISSING] for table in tables], axis=1),
             quantiles=found,
@@ -302,11 +302,6 @@ def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) ->
             hint="rows of one's own: so.describe(so.simulate(X, y, clients=1))",
         )
     return Describe(bins, dp).look(federation)
-
-
-def _names(federation: Federation, ids: IntArray) -> tuple[str, ...]:
-    given = dict(enumerate(federation.names))
-    return tuple(given.get(i, f"client {i}") for i in ids.tolist())
 
 
 def _edges(found: FloatArray, bins: int) -> FloatArray:

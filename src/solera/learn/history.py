@@ -54,8 +54,8 @@ def plot_history(history: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 def learner_html(learner: Any) -> str:
     """The parameters and, once it is fitted, columns, classes and the last numbers logged."""
     rows: list[tuple[str, Any]] = list(learner.get_params(deep=False).items())
-    facts = learner._trained_with or {}
-    rows[:0] = [("warning", warning) for warning in facts.get("warnings", ())]
+    trained_with = learner._trained_with or {}
+    rows[:0] = [("warning", text) for text in trained_with.get("warnings", ())]
     schema = vars(learner).get("schema_")
     if schema is not None:
         rows.append(("fitted on", f"{schema.width:,} columns"))

@@ -15,7 +15,7 @@ from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
 from solera.core.clients import Array, FloatArray
 from solera.core.component import describe
 from solera.core.constraints import names_checked
-from solera.core.engine import CheckpointStore
+from solera.core.engine import OUTSIDE, CheckpointStore, Fit
 from solera.core.errors import (
     DataError,
     NotFitted,
@@ -67,6 +67,10 @@ class Learner(Forgetful, abstract=True):
     """Whether rows with missing values can be learned from."""
     allows_sparse: ClassVar[bool] = True
     """Whether sparse rows can be learned from."""
+    takes_categories: ClassVar[bool] = False
+    """Whether it knows codes of categories from numbers."""
+    encoder: ClassVar[str] = "so.FedEncoder()"
+    """What makes numbers of categories for it."""
     can_start: ClassVar[bool] = False
     """Whether ``fit`` can start from a model."""
     without_server: ClassVar[bool] = False
@@ -81,7 +85,7 @@ class Learner(Forgetful, abstract=True):
     _checkpoint: Any = None
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
-    _trained_with: Mapping[str, Any] | None = None
+    _trained_with: dict[str, Any] | None = None
 
     @names_checked
     def fit(
@@ -103,8 +107,10 @@ class Learner(Forgetful, abstract=True):
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
         coordinator keeps the state of named jobs by itself; with more ``rounds`` than before, a
-        finished run goes on as well. ``start`` is a fitted model to begin with instead of from
-        nothing: of the same columns, and for averaging of the same shape. ``progress`` shows a
+        finished run goes on as well. Clients begin anew: what they kept for another fit is that
+        fit's. ``start`` is a fitted model to begin with instead of from nothing: of the same
+        columns, and for averaging of the same shape. Where it is of the same kind, clients begin
+        with what they keep of it, too, as long as they do. ``progress`` shows a
         bar of the rounds: by default in terminals and notebooks, once they take longer than a
         second. ``keep`` keeps what :meth:`forget` needs, in memory or in the file that it names;
         the model that :meth:`save` writes does not hold it.
@@ -119,9 +125,13 @@ class Learner(Forgetful, abstract=True):
         keeping = self._keeping(federation) if keep else None
         if keeping is not None:
             federation = federation.over(keeping)
+        outer = federation.current_fit
+        self._client_fit = Fit() if outer is OUTSIDE else outer  # what is fitted inside is part
         bar = [RoundBar()] if is_wanted(progress) else []
-        before = len(federation.meter.records), federation.meter.relayed
+        asks_before = len(federation.meter.records)
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+            before = start._client_fit if type(start) is type(self) else OUTSIDE
+            federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
             if start is not None:
                 self._begin_with(start)
@@ -134,16 +144,29 @@ class Learner(Forgetful, abstract=True):
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
-            warnings = warn(self, federation, *before, unheard)
-        self._trained_with = training_facts(
-            federation, self, warnings=warnings, started=start is not None
-        )
+            warnings = warn(self, federation, asks_before, unheard)
+        self._trained_with = training_facts(federation, self, started=start is not None)
+        if warnings:
+            self._trained_with["warnings"] = warnings
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None
             if not isinstance(keep, bool):
                 write_kept(self._kept, keep)
         return self
+
+    def at_clients(self, federation: Federation) -> Federation:
+        """The federation as the fit of this model left it: clients see what they keep for it."""
+        self.check_fitted()
+        fit, keeps = self._client_fit, getattr(federation.engine, "keeps", None)
+        during = federation.current_fit is fit
+        if fit is OUTSIDE or not (during or (keeps is not None and keeps(fit))):
+            raise UsageError(
+                f"the clients of this federation keep nothing of this {type(self).__name__}",
+                hint="take the federation and the model of the fit itself: a file holds what is "
+                "shared, and over a network clients keep the rest for that job alone",
+            )
+        return federation.fitting(fit)
 
     def agree_on_rows(self, federation: Federation) -> Schema:
         """What the rows of all clients look like, before anything is learned from them."""
@@ -154,11 +177,18 @@ class Learner(Forgetful, abstract=True):
         return schema
 
     def check_schema(self, schema: Schema) -> None:
-        """Refuse rows without the target that is to be predicted."""
+        """Refuse rows without the target that is to be predicted, and codes taken for numbers."""
+        kind = type(self).__name__
         if self.predicts and schema.target == "none":
             raise DataError(
-                f"{type(self).__name__} needs a target",
-                hint="so.simulate(X, y), or so.simulate(frame, target=…)",
+                f"{kind} needs a target", hint="so.simulate(X, y), or so.simulate(frame, target=…)"
+            )
+        names = [repr(f.name) for f in schema.features if f.is_text]
+        if names and not self.takes_categories:
+            raise DataError(
+                f"{kind} reads numbers, {', '.join(names[:5])} holds categories",
+                hint=f"so.Pipeline({self.encoder}, so.{kind}(…)) makes columns of 0 and 1; where "
+                "the order of categories counts, so.FedEncoder('ordinal')",
             )
 
     def _begin_with(self, start: Any) -> None:
@@ -302,10 +332,15 @@ class Learner(Forgetful, abstract=True):
 
     def evaluate(self, federation: Any, *_: Any, **__: Any) -> Any:
         """Only of learners that predict a target."""
-        raise UsageError(
-            f"evaluate compares predictions with a target, {type(self).__name__} predicts none",
-            hint=self.judged_by,
-        )
+        self.check_predicts()
+
+    def check_predicts(self) -> None:
+        """Raise :class:`UsageError` where no target is predicted that could be compared with."""
+        if not self.predicts:
+            raise UsageError(
+                f"{type(self).__name__} does not predict the target and cannot be judged by it",
+                hint=self.judged_by,
+            )
 
     def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row under the current model, for selectors that look at it."""

@@ -11,7 +11,7 @@ from typing import Any
 import solera as so
 from surface.surfaces import Absent, Wrong
 
-WAY_OUT = re.compile(r"\((?=[^()]*\w)|\bneeds?\b|\bmust\b|\bgive\b|\buse\b")
+WAY_OUT = re.compile(r"\((?=[^()]*\w)|\bneed(s|ed)?\b|\bmust\b|\bgive\b|\buse\b")
 NAMED = re.compile(r"\bso\.(\w+(?:\.\w+)*)")
 
 

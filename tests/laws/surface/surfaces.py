@@ -44,9 +44,9 @@ def require(right: Any, message: str) -> None:
         raise Wrong(message)
 
 
-def offered(case: Case, *names: str) -> None:
-    """Absent unless the learner predicts, or has one of these methods."""
-    if transforms(case.model) or not any(hasattr(case.model, name) for name in names):
+def offered(case: Case, name: str) -> None:
+    """Absent where the learner makes rows of rows, or has no such method."""
+    if transforms(case.model) or not hasattr(case.model, name):
         raise Absent
 
 
@@ -196,30 +196,38 @@ def explain(case: Case) -> None:
 def _holds(condition: Any, row: Any) -> bool:
     """Whether a condition holds, by the words that it is written in."""
     if not hasattr(row, "index"):
-        value = float(dense(row).reshape(-1)[condition.column])
-        return bool(condition.lower < value <= condition.upper)
-    value = row[condition.feature]
+        value: Any = float(dense(row).reshape(-1)[condition.column])
+    else:
+        value = row[condition.feature]
+    text = str(condition).removeprefix(f"{condition.feature} ")
     if pd.isna(value):
-        return bool(condition.missing)
-    for text in str(condition).split(" and "):
-        name, sign, wanted = re.fullmatch(r"(\S+) (=|>|≤|is) (.+)", text).groups()  # type: ignore[union-attr]
-        require(name == condition.feature, f"{text} is about another column")
-        if sign == "=" and str(value) not in wanted.split(" or "):
-            return False
-        if sign == "is" and wanted == "missing":
-            return False
-        if sign in ">≤":
-            below = value <= type(value)(wanted)
-            if below != (sign == "≤") and not _nearly(value, wanted):
-                return False
-    return True
+        return text == "is missing"
+    if text.startswith("= "):
+        return str(value) in text[2:].split(" or ")
+    if text.startswith("is not "):
+        return str(value) != text[7:]
+    if text.startswith("in ("):
+        low, high = text[4:-1].split(", ")
+        return _above(value, low) and _below(value, high)
+    sign, _, bound = text.partition(" ")
+    if sign in ("≤", ">"):
+        return _below(value, bound) if sign == "≤" else _above(value, bound)
+    return text == "is known"
 
 
-def _nearly(value: Any, wanted: str) -> bool:
+def _below(value: Any, bound: str) -> bool:
+    return value <= type(value)(bound) or _nearly(value, bound)
+
+
+def _above(value: Any, bound: str) -> bool:
+    return value > type(value)(bound) or _nearly(value, bound)
+
+
+def _nearly(value: Any, bound: str) -> bool:
     """Conditions show six digits, and dates without hours."""
     if isinstance(value, str):
-        return value == wanted
-    return bool(np.isclose(value, float(wanted), rtol=1e-5))
+        return value == bound
+    return bool(np.isclose(value, float(bound), rtol=1e-5))
 
 
 # --- figures ---
@@ -228,7 +236,7 @@ def _nearly(value: Any, wanted: str) -> bool:
 @surface
 def score_rows(case: Case) -> None:
     """Accuracy, subset accuracy or R² of rows, and of a frame that brings its target along."""
-    offered(case, "score", "predict")
+    offered(case, "score")
     model, dealt = case.model, case.dealt
     found = model.score(dealt.X, dealt.y)
     wanted = oracle.score(dealt.target, dealt.y, model.predict(dealt.X))
@@ -240,7 +248,7 @@ def score_rows(case: Case) -> None:
 @surface
 def score_federation(case: Case) -> None:
     """The score of a federation is that of all rows of all clients."""
-    offered(case, "score", "predict")
+    offered(case, "score")
     model, dealt = case.model, case.dealt
     found = model.score(dealt.shared(**case.options))
     wanted = oracle.score(dealt.target, dealt.y, model.predict(dealt.X))
@@ -250,7 +258,7 @@ def score_federation(case: Case) -> None:
 @surface
 def evaluate(case: Case) -> None:
     """Every metric of every part, of all and of each client, by scikit-learn from raw rows."""
-    offered(case, "evaluate", "predict")
+    offered(case, "evaluate")
     model, dealt = case.model, case.dealt
     predicted = np.asarray(model.predict(dealt.X))
     for part in PARTS:

@@ -56,7 +56,7 @@ class Personal(FedAvg, abstract=True):
         made = {"model": {"made": {"$component": component_name(type(self))}}, "part": part}
         judging = planned(_evaluate, 1, {**ask, **made}, open=["model", "pivot"])
         with federation.announced(self, lambda: (judging,)):
-            replies = federation.ask(_evaluate, ask)
+            replies = self.at_clients(federation).ask(_evaluate, ask)
             ids, counts = replies.fold(Gather())
         evaluation = judged(ids, countable(counts), part, replies)
         if not evaluation.clients:

@@ -81,6 +81,7 @@ class VerticalLearner(Predictor, abstract=True):
     deadline: seconds after which a party that does not answer has left.
     """
 
+    takes_categories = True
     several_owners = False
     """Whether it learns from several label owners."""
     parties_: list[str]
@@ -268,8 +269,7 @@ class VerticalLearner(Predictor, abstract=True):
 
     def predict_proba(self, X: Any, part: SharedPart | None = None) -> Array:
         """The probability of every class (or label) for each shared row."""
-        if self.schema_.target not in ("classes", "labels"):
-            raise UsageError(f"{type(self).__name__} was fitted to {self.schema_.target}")
+        self.check_has_classes()
         return self.predict_outputs(X, part)
 
     def evaluate(
