@@ -181,7 +181,8 @@ def test_what_is_asked_is_planned():
 def test_one_picture(behind_a_gate):
     _, found = behind_a_gate
     titles = [ax.get_title() for ax in found.plot().axes]
-    assert {"training rows of clients", "missing", "drift from all clients", "correlations"} <= set(titles)
+    first = ["training rows of clients", "missing", "drift from all clients", "correlations"]
+    assert titles[:4] == first
     assert "age" in titles
 
 
