@@ -253,7 +253,7 @@ def with_scores(
     return replace(
         evaluation,
         metrics={**evaluation.metrics, **figures},
-        clients=clients,
+        clients=dict(sorted(clients.items())),
         scores=scores,
         client_scores=some,
     )

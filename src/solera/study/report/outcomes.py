@@ -180,7 +180,7 @@ def results(study: StudyResults) -> Blocks:
     if len(study.run.study.schemes) > 1:
         note += (
             " Alone is the mean over the clients' own models on the same rows, which are not "
-            "theirs; centralised sends the rows themselves."
+            "theirs, and of clients' rows each on its own; centralised sends the rows themselves."
         )
     return [*blocks, Paragraph(note)]
 
