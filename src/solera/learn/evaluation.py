@@ -78,11 +78,7 @@ def evaluate(
     """
     model.check_fitted()
     check_values("evaluate", {"part": Part}, {"part": part})
-    if not model.predicts:
-        raise UsageError(
-            f"{model!r} does not predict the target and cannot be judged by it",
-            hint="compare clusters with so.metrics.jaccard or model.silhouette",
-        )
+    model.check_predicts()
     check_labelled(federation)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     grid = _grid(scores)
