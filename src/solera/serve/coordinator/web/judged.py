@@ -50,7 +50,7 @@ class Panel(NamedTuple):
 def judged(coordinator: Coordinator, job: Job, names: Mapping[int, str]) -> dict[str, Any]:
     """The confusion of classes, the spread over clients, and the curves of scores."""
     shown: dict[str, Any] = {
-        "confusion": [], "classes": [], "spread": {}, "each": [], "untold": 0, "panels": [],
+        "confusion": [], "classes": [], "spread": {}, "each": [], "withheld": 0, "panels": [],
     }  # fmt: skip
     ask, counts = _answers(coordinator, job, "learner.evaluate")
     if counts:
@@ -103,7 +103,7 @@ def _counted(answers: Mapping[int, dict[str, Any]], names: Mapping[int, str]) ->
     shown = {name: values[many] for name, values in metrics.items()}
     who = [names.get(c, f"client {c}") for c, large in zip(answers, many, strict=True) if large]
     each = sorted(zip(who, zip(*(v.tolist() for v in shown.values()), strict=True), strict=True))
-    found: dict[str, Any] = {"untold": int(counts["withheld"].sum())}
+    found: dict[str, Any] = {"withheld": int(counts["withheld"].sum())}
     if len(who) > 1:
         found["spread"] = {
             name: (float(values.min()), float(np.median(values)), float(values.max()))
