@@ -60,6 +60,10 @@ def figures_of(
     return measured(defined, rows=rows, **{name: int(n) for name, n in told.items()} | about)
 
 
+_ROUNDED = 1e-12
+"""Three digits are left of a difference of this share."""
+
+
 def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The counts of several clients as one."""
     total: dict[str, Any] = map_leaves(lambda *leaves: sum(leaves), *counts)
@@ -141,15 +145,22 @@ def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     Σy² − (Σy)²/n is the same about any pivot of y, and loses no digits about one near its mean.
     """
     rows = counts["rows"][:, None]
-    spread = counts["y2"] - counts["y"] ** 2 / rows
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r2 = np.where(spread > 0, 1 - counts["error2"] / spread, 0.0)
+    r2 = 1 - counts["error2"] / spread_of(counts["y"], counts["y2"], rows)
     return {
         "mse": (counts["error2"] / rows).mean(axis=1),
         "rmse": np.sqrt(counts["error2"] / rows).mean(axis=1),
         "mae": (counts["error"] / rows).mean(axis=1),
         "r2": r2.mean(axis=1),
     }
+
+
+def spread_of(y: FloatArray, y2: FloatArray, rows: Any) -> FloatArray:
+    """Σ(y − ȳ)² of sums about a pivot; NaN where it is no more than what rounding leaves of them.
+
+    Then y does not vary, or the pivot, which a model predicts, is too far from it.
+    """
+    spread = y2 - y**2 / rows
+    return np.where(spread > _ROUNDED * y2, spread, np.nan)
 
 
 def _mean_where(values: FloatArray, chosen: BoolArray, otherwise: float = 0.0) -> FloatArray:

@@ -183,6 +183,8 @@ def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
     if not total["rows"] and total["withheld"]:
         notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
     metrics = metrics_of(total) if total["rows"] else {}
+    if "mse" in metrics and "r2" not in metrics:
+        notes.append("there is no R² of a target that does not vary, or that predictions dwarf")
     return Evaluation(figures_of(metrics, total, part=part), {}, total, notes=tuple(notes))
 
 
