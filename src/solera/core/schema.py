@@ -23,12 +23,22 @@ class Feature:
     """One column.
 
     A categorical column holds codes 0, 1, … into ``categories``, a date the days since 1970-01-01;
-    NaN is missing.
+    NaN is missing. A numeric column with ``categories`` holds codes whose order counts.
     """
 
     name: str
     kind: Kind = "numeric"
     categories: tuple[str, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds categories other than truth values, whose codes 0 and 1 are numbers."""
+        return self.kind == "categorical" and self.categories != ("False", "True")
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether it holds codes of categories, which an encoder may have made numbers."""
+        return self.kind == "categorical" or bool(self.categories)
 
     def text(self, value: float) -> str:
         """A value of the column in words: a date as such, a number in six digits or more."""

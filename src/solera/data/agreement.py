@@ -32,7 +32,7 @@ def _keep_common(leaving: Leaving, common: Common) -> None:
     features = []
     for column, feature in enumerate(schema.features):
         named: list[Any] = []
-        if feature.kind == "categorical":
+        if feature.is_coded:
             held = common(feature.name, _category_of(rows.X[:, column], feature.categories))
             named = [name for name in feature.categories if name in held]
             named += [name for name in held if name not in feature.categories and name]

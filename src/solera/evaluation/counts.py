@@ -36,13 +36,18 @@ def countable(counts: dict[str, Any]) -> dict[str, Any]:
     usable = usable | ~gated
     counted = np.where(usable, rows, 0)
     settled = {name: (leaf.T * usable).T for name, leaf in sums.items()}
-    for name, sum_ in (("moments_rows", "moments"), ("samples_rows", "samples_f1")):
-        if sum_ in sums:
-            settled[name] = counted * (there[sum_].any(axis=1) | ~gated)
+    for name, apart in _APART.items():
+        if apart[0] in sums:
+            told = np.concatenate([there[sum_] for sum_ in apart], axis=1).all(axis=1)
+            settled[name] = counted * (told | ~gated)
     settled |= {"rows": counted, "withheld": rows - counted, "clients": 1 * (counted > 0)}
     return settled | {"merged": counted * gated * of_labels}
 
 
+LOST = 1e-12
+"""What rounding leaves of Σy² where all y are the same."""
+_APART = {"moments_rows": ("moments",), "samples_rows": ("samples_f1", "samples_jaccard")}
+"""Rows of which owners tell sums that they may withhold apart from the others."""
 _ABOUT = ("rows", "single")
 """Entries that are no sums a metric is made of."""
 _ERRORS = ("y", "y2", "error2", "error")
@@ -58,10 +63,6 @@ def figures_of(
     told |= {"clients": counts["clients"], "withheld": counts["withheld"]}
     defined = {name: value for name, value in metrics.items() if not np.isnan(value)}
     return measured(defined, rows=rows, **{name: int(n) for name, n in told.items()} | about)
-
-
-_ROUNDED = 1e-12
-"""Three digits are left of a difference of this share."""
 
 
 def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -135,32 +136,27 @@ def label_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
         "specificity": _mean_where(ratio(absent - extra, absent), absent > 0, np.nan),
     }
     sums = {name: counts[name] for name in ("samples_f1", "samples_jaccard") if name in counts}
-    told = counts.get("samples_rows", rows)
-    return metrics | {name: ratio(total, told) for name, total in sums.items()}
+    told = np.asarray(counts.get("samples_rows", rows))
+    mean = {name: np.where(told > 0, ratio(total, told), np.nan) for name, total in sums.items()}
+    return metrics | mean
 
 
 def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     """From sums of squares, clients × outputs; R² is the mean over outputs.
 
     Σy² − (Σy)²/n is the same about any pivot of y, and loses no digits about one near its mean.
+    R² is not defined where nothing is left of it.
     """
     rows = counts["rows"][:, None]
-    r2 = 1 - counts["error2"] / spread_of(counts["y"], counts["y2"], rows)
+    spread = counts["y2"] - counts["y"] ** 2 / rows
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r2 = np.where(spread > LOST * counts["y2"], 1 - counts["error2"] / spread, np.nan)
     return {
         "mse": (counts["error2"] / rows).mean(axis=1),
         "rmse": np.sqrt(counts["error2"] / rows).mean(axis=1),
         "mae": (counts["error"] / rows).mean(axis=1),
         "r2": r2.mean(axis=1),
     }
-
-
-def spread_of(y: FloatArray, y2: FloatArray, rows: Any) -> FloatArray:
-    """Σ(y − ȳ)² of sums about a pivot; NaN where it is no more than what rounding leaves of them.
-
-    Then y does not vary, or the pivot, which a model predicts, is too far from it.
-    """
-    spread = y2 - y**2 / rows
-    return np.where(spread > _ROUNDED * y2, spread, np.nan)
 
 
 def _mean_where(values: FloatArray, chosen: BoolArray, otherwise: float = 0.0) -> FloatArray:

@@ -16,7 +16,7 @@ from scipy.special import betaincinv, stdtrit
 
 from solera.core.clients import BoolArray, FloatArray, IntArray
 from solera.core.errors import UsageError
-from solera.evaluation.counts import spread_of
+from solera.evaluation.counts import LOST
 
 LEAST_ROWS = 10
 """With fewer rows of the rarer class, intervals of shares are exact, and others not given."""
@@ -108,13 +108,15 @@ def of_r2(sums: dict[str, Any], level: float = 0.95) -> Interval | None:
     log(1 − R²) = log Σe² − log Σ(y − ȳ)² varies by the variance of e²/Σe² − (y − ȳ)²/Σ(y − ȳ)²
     over rows (the delta method), and by no less than 4 R²/n, as it does where both are normal.
     """
+    if "moments" not in sums:
+        return None
     rows = float(sums["rows"])
-    if "moments" not in sums or float(sums.get("moments_rows", rows)) != rows or rows <= 3:
+    if rows <= 3 or float(sums.get("moments_rows", rows)) != rows:
         return None
     e2, y, y2 = (float(np.squeeze(sums[name])) / rows for name in ("error2", "y", "y2"))
     e4, e2y, e2y2, y3, y4 = (np.squeeze(sums["moments"]) / rows).tolist()
-    spread = float(spread_of(np.array(y), np.array(y2), 1))
-    if not e2 or np.isnan(spread):
+    spread = y2 - y**2
+    if not e2 or spread <= LOST * y2:
         return None
     fourth = y4 - 4 * y * y3 + 6 * y**2 * y2 - 3 * y**4
     joint = e2y2 - 2 * y * e2y + y**2 * e2

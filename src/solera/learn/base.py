@@ -153,8 +153,7 @@ class Predictor(Learner, abstract=True):
         """
         from solera.learn.evaluation import evaluate, evaluate_rows
 
-        if not self.predicts:
-            return super().evaluate(federation)
+        self.check_predicts()
         if isinstance(federation, Federation):
             more: dict[str, Any] = {"scores": scores, "metrics": metrics}
             return evaluate(self, federation, part, per_client=per_client, **more)
@@ -201,6 +200,7 @@ class Transformer(Learner, abstract=True):
     """A learner that maps rows to rows; clients apply it before the next step of a pipeline."""
 
     allows_missing: ClassVar[bool] = True
+    takes_categories: ClassVar[bool] = True
 
     @abstractmethod
     def transform(self, X: Any) -> Any:

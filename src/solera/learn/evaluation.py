@@ -78,11 +78,7 @@ def evaluate(
     """
     model.check_fitted()
     check_values("evaluate", {"part": Part}, {"part": part})
-    if not model.predicts:
-        raise UsageError(
-            f"{model!r} does not predict the target and cannot be judged by it",
-            hint="compare clusters with so.metrics.jaccard or model.silhouette",
-        )
+    model.check_predicts()
     check_labelled(federation)
     ask = {"model": describe_fitted(model.for_prediction()), "part": part}
     grid = _grid(scores)
@@ -125,9 +121,17 @@ def evaluate_all(model: Any, federation: Federation) -> Evaluation:
 
 
 def evaluate_rows(
-    model: Any, X: Any, y: Any, scores: bool | ScoreGrid = False, metrics: Sequence[str] = ()
+    model: Any,
+    X: Any,
+    y: Any,
+    scores: bool | ScoreGrid = False,
+    metrics: Sequence[str] = (),
+    pivot: Any = None,
 ) -> Evaluation:
-    """Metrics over rows at hand, counted as a client counts its own."""
+    """Metrics over rows at hand, counted as a client counts its own.
+
+    ``pivot`` is what sums of numbers are about, which is to be one where they are added up.
+    """
     if metrics:
         raise UsageError("metrics of one's own are functions: call them on rows at hand")
     y = encode_target(y, model.schema_)
@@ -138,9 +142,9 @@ def evaluate_rows(
         raise DataError("there are no rows to evaluate")
     rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
     nobody = {"clients": 0, "asked": 0, "absent": 0}
-    evaluation = _evaluation(
-        {**_total(countable(count_rows(model, rows, **about_pivot(model)))), **nobody}, "rows"
-    )
+    about = about_pivot(model) if pivot is None else {"pivot": pivot}
+    counts = countable(count_rows(model, rows, **about))
+    evaluation = _evaluation({**_total(counts), **nobody}, "rows")
     grid = _grid(scores)
     if grid is None:
         return evaluation
@@ -183,8 +187,8 @@ def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
     if not total["rows"] and total["withheld"]:
         notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
     metrics = metrics_of(total) if total["rows"] else {}
-    if "mse" in metrics and "r2" not in metrics:
-        notes.append("there is no R² of a target that does not vary, or that predictions dwarf")
+    if "error2" in total and "mse" in metrics and "r2" not in metrics:
+        notes.append("no R² where the target is the same in all rows, or predictions dwarf it")
     return Evaluation(figures_of(metrics, total, part=part), {}, total, notes=tuple(notes))
 
 
@@ -220,7 +224,7 @@ def _by_client(ids: IntArray, counts: dict[str, Any], part: str) -> dict[int, di
     columns = {name: values.tolist() for name, values in metrics_of_many(chosen).items()}
     each = {}
     for i, client in enumerate(ids[some].tolist()):
-        metrics = {name: values[i] for name, values in columns.items()}
+        metrics = {n: values[i] for n, values in columns.items() if not np.isnan(values[i])}
         one = {name: leaf[i] for name, leaf in chosen.items()}
         each[client] = figures_of(metrics, one, part=part)
     return each

@@ -67,6 +67,10 @@ class Learner(Forgetful, abstract=True):
     """Whether rows with missing values can be learned from."""
     allows_sparse: ClassVar[bool] = True
     """Whether sparse rows can be learned from."""
+    takes_categories: ClassVar[bool] = False
+    """Whether it knows codes of categories from numbers."""
+    encoder: ClassVar[str] = "so.FedEncoder()"
+    """What makes numbers of categories for it."""
     can_start: ClassVar[bool] = False
     """Whether ``fit`` can start from a model."""
     without_server: ClassVar[bool] = False
@@ -173,11 +177,18 @@ class Learner(Forgetful, abstract=True):
         return schema
 
     def check_schema(self, schema: Schema) -> None:
-        """Refuse rows without the target that is to be predicted."""
+        """Refuse rows without the target that is to be predicted, and codes taken for numbers."""
+        kind = type(self).__name__
         if self.predicts and schema.target == "none":
             raise DataError(
-                f"{type(self).__name__} needs a target",
-                hint="so.simulate(X, y), or so.simulate(frame, target=…)",
+                f"{kind} needs a target", hint="so.simulate(X, y), or so.simulate(frame, target=…)"
+            )
+        names = [repr(f.name) for f in schema.features if f.is_text]
+        if names and not self.takes_categories:
+            raise DataError(
+                f"{kind} reads numbers, {', '.join(names[:5])} holds categories",
+                hint=f"so.Pipeline({self.encoder}, so.{kind}(…)) makes columns of 0 and 1; where "
+                "the order of categories counts, so.FedEncoder('ordinal')",
             )
 
     def _begin_with(self, start: Any) -> None:
@@ -321,10 +332,15 @@ class Learner(Forgetful, abstract=True):
 
     def evaluate(self, federation: Any, *_: Any, **__: Any) -> Any:
         """Only of learners that predict a target."""
-        raise UsageError(
-            f"evaluate compares predictions with a target, {type(self).__name__} predicts none",
-            hint=self.judged_by,
-        )
+        self.check_predicts()
+
+    def check_predicts(self) -> None:
+        """Raise :class:`UsageError` where no target is predicted that could be compared with."""
+        if not self.predicts:
+            raise UsageError(
+                f"{type(self).__name__} does not predict the target and cannot be judged by it",
+                hint=self.judged_by,
+            )
 
     def losses(self, X: Any, y: Any) -> FloatArray:
         """The loss of every row under the current model, for selectors that look at it."""

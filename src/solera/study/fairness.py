@@ -47,20 +47,23 @@ class ThreeSchemes:
             {
                 "scheme": scheme,
                 metric: evaluation.metrics[metric],
-                **_spread([each[metric] for each in evaluation.clients.values()], metric),
+                **_spread([e[metric] for e in evaluation.clients.values() if metric in e], metric),
             }
             for scheme, evaluation in self.evaluations.items()
         ]
 
     def by_client(self, metric: str | None = None) -> list[dict[str, Any]]:
-        """A line per client: its score in every scheme, and what federating gains it.
+        """A line per client with the metric: that of every scheme, and what federating gains it.
 
         A gain is positive where federating is better, also of an error.
         """
         metric = self._metric(metric)
         lines = []
         for client, rows in self.rows.items():
-            scores = {s: each.clients[client][metric] for s, each in self.evaluations.items()}
+            each = {s: evaluation.clients[client] for s, evaluation in self.evaluations.items()}
+            if not all(metric in metrics for metrics in each.values()):
+                continue
+            scores = {s: metrics[metric] for s, metrics in each.items()}
             gain = sign(metric) * (scores["federated"] - scores["alone"])
             lines.append({"client": client, "rows": rows, **scores, "gain": gain})
         return lines
@@ -158,7 +161,7 @@ def three_schemes(
         progress(f"alone: client {client} of {data.clients}")
         only = np.array([client])
         test = data.segments(only, "test").joined()
-        found = judged(fitted(only), test.X, test.y)
+        found = judged(fitted(only), test.X, test.y, pivot=0.0)
         assert found is not None
         each[client] = found
     alone = evaluation_of(each, "test")

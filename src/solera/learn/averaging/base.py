@@ -101,9 +101,11 @@ class Averaging(Predictor, abstract=True):
         try:
             return self._folded(round)
         except NotEnoughReplies as silence:
-            if any(f.kind == "invalid" or "diverged" in f.reason for f in silence.failures):
-                raise diverged(f"in round {round.index}", getattr(self, "lr", np.nan)) from silence
-            raise
+            if not any(f.kind == "invalid" or "diverged" in f.reason for f in silence.failures):
+                raise
+            why = diverged(f"in round {round.index}", getattr(self, "lr", np.nan))
+            text = f"{why.message}: {silence.message}"
+            raise NotEnoughReplies(text, silence.failures, hint=why.hint) from silence
 
     def _folded(self, round: Round) -> Entries:
         ask, folding = self.round_ask(round.index), self.folding()
@@ -231,6 +233,7 @@ class ScoreAveraging(Averaging, abstract=True):
         return softmax(z)
 
     def predict(self, X: Any) -> Array:
+        self.check_fitted()
         if self.schema_.target == "classes":
             return np.asarray(self.schema_.classes[self.predict_proba(X).argmax(axis=1)])
         z = self.decision_function(X)

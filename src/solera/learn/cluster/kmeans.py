@@ -77,7 +77,7 @@ class FedKMeans(Learner):
     accounts_: dict[str, Any]
 
     can_start = True
-    judged_by = "model.silhouette(federation) says how well clusters are apart"
+    judged_by = "so.metrics.jaccard compares clusters; model.silhouette(federation) judges them"
 
     def __init__(
         self,

@@ -88,8 +88,11 @@ def _encoder(learner: FedEncoder) -> Any:
     for j, feature in enumerate(features):
         codes = [np.arange(len(feature.categories), dtype=np.float64)]
         step: Any = "passthrough"
-        if feature.kind == "categorical" and learner.kind == "onehot":
-            step = OneHotEncoder(categories=codes, handle_unknown="ignore", sparse_output=False)
+        if learner.marked(feature) is not None:
+            drop = "first" if learner.kind == "dummy" else None
+            step = OneHotEncoder(
+                categories=codes, drop=drop, handle_unknown="ignore", sparse_output=False
+            )
         elif feature.kind == "categorical":
             rule: dict[str, Any] = {"handle_unknown": "use_encoded_value", "unknown_value": np.nan}
             step = OrdinalEncoder(categories=codes, **rule)

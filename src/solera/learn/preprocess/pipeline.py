@@ -35,6 +35,7 @@ class Pipeline(Predictor):
     """
 
     allows_missing = True
+    takes_categories = True
     can_start = True
     steps_: list[Learner]
 
@@ -67,6 +68,9 @@ class Pipeline(Predictor):
     @property
     def predicts(self) -> bool:
         return self.learners[-1].predicts
+
+    def check_predicts(self) -> None:
+        self.learners[-1].check_predicts()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -78,6 +78,7 @@ class FedGLM(Predictor):
     rows_: how many there are.
     """
 
+    encoder = "so.FedEncoder('dummy')"
     params_: Annotated[FloatArray, Shape("terms")]
     covariance_: Annotated[FloatArray, Shape("terms", "terms")]
     scale_: float

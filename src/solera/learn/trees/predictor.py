@@ -16,6 +16,7 @@ class TreePredictor(Predictor, abstract=True):
     """A learner of classes, or of one number, whose model is a tree or many."""
 
     allows_missing = True
+    takes_categories = True
 
     @abstractmethod
     def outputs(self, X: Any) -> FloatArray:

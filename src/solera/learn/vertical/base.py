@@ -81,6 +81,7 @@ class VerticalLearner(Predictor, abstract=True):
     deadline: seconds after which a party that does not answer has left.
     """
 
+    takes_categories = True
     several_owners = False
     """Whether it learns from several label owners."""
     parties_: list[str]

@@ -11,7 +11,7 @@ import numpy as np
 
 from solera.core.errors import UsageError
 from solera.evaluation.figure import Figure
-from solera.evaluation.metrics import sign
+from solera.evaluation.metrics import find_metric, sign
 from solera.study.comparison import Comparison, Score, compare
 from solera.study.files.tables import DataSpec, Variant
 from solera.study.names import Chain, chain_of, short_names
@@ -79,7 +79,9 @@ def whose_rows(results: Sequence[Result], metric: str) -> str:
 
 
 def best(metric: str, candidates: Sequence[Group]) -> Group | None:
-    """The group with the best mean."""
+    """The group with the best mean; None where it is not known which way the metric is better."""
+    if find_metric(metric) is None:
+        return None
     known = [group for group in candidates if not math.isnan(group.mean(metric))]
     return max(known, key=lambda group: sign(metric) * group.mean(metric), default=None)
 

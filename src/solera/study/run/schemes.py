@@ -202,7 +202,7 @@ def _alone(training: _Training) -> tuple[Result, None]:
             held_out.append(found)
         for part, by_client in kept.items():
             rows = data.segments(only, part).joined()
-            own = judged(model, rows.X, rows.y)
+            own = judged(model, rows.X, rows.y, pivot=0.0)
             if own is not None:
                 by_client[client] = own
     training.end()
@@ -294,11 +294,13 @@ def one_client(rows: Any, schema: Any, seed: int, *, shuffle: bool = True) -> Si
 # --- evaluation ---
 
 
-def judged(model: Any, X: Any, y: Any, *, scores: bool = False) -> Evaluation | None:
+def judged(
+    model: Any, X: Any, y: Any, *, scores: bool = False, pivot: Any = None
+) -> Evaluation | None:
     """What one client that holds all of these rows would find; None without rows."""
     if not model.predicts or y is None or not X.shape[0]:
         return None
-    return evaluate_rows(model, X, y, scores)
+    return evaluate_rows(model, X, y, scores, pivot=pivot)
 
 
 def _curves(test: Evaluation | None, clients: Evaluation | None) -> dict[str, Any]:
@@ -322,7 +324,7 @@ def _client_results(test: Evaluation | None, validation: Evaluation | None) -> d
     results: dict[str, Any] = {}
     if test is not None:
         score = headline_metric(test.metrics)
-        each = {int(client): values[score] for client, values in test.clients.items() if score}
+        each = {int(c): values[score] for c, values in test.clients.items() if score in values}
         results |= {"client_metrics": finite(test.metrics), "clients": finite(each)}
     if validation is not None:
         results["validation"] = finite(validation.metrics)
