@@ -48,7 +48,8 @@ class Evaluation:
 
     def __getitem__(self, metric: str) -> Figure:
         if metric not in self.metrics and self.notes:
-            raise DataError(f"there is no {metric}: {'; '.join(self.notes)}")
+            hint = f"there are {', '.join(self.metrics)}" if self.metrics else None
+            raise DataError(f"there is no {metric}: {'; '.join(self.notes)}", hint=hint)
         return self.metrics[metric]
 
     @property

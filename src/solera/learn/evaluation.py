@@ -191,7 +191,7 @@ def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
         notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
     metrics = metrics_of(total) if total["rows"] else {}
     if "error2" in total and "mse" in metrics and "r2" not in metrics:
-        notes.append("R² is not defined where the target is the same in all rows")
+        notes.append("no R² where the target is the same in all rows, or predictions dwarf it")
     return Evaluation(figures_of(metrics, total, part=part), {}, total, notes=tuple(notes))
 
 
