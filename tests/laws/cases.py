@@ -22,7 +22,7 @@ from solera.data.agreement import SchemaAgreement
 from solera.engines.local import LocalEngine
 from solera.engines.processes import ProcessEngine
 from solera.learn.averaging.update_mean import UpdateMean
-from solera.learn.evaluation import Gather
+from solera.learn.evaluation import CountTotals, Gather
 from solera.learn.heonn.algebra import Grams, SumOf
 from solera.learn.preprocess.moments import Moments
 from solera.learn.row_metrics import Totals
@@ -120,6 +120,14 @@ REPLIES: dict[type, st.SearchStrategy[Any]] = {
             "loss": whole.map(float),
             "brier": whole.map(float),
             "rows": st.integers(0, 100),
+        }
+    ),
+    CountTotals: st.fixed_dictionaries(
+        {
+            **{name: whole.map(lambda n: np.array([float(n)])) for name in ("y", "error")},
+            **{name: whole.map(lambda n: np.array([float(n)])) for name in ("y2", "error2")},
+            "rows": st.integers(0, 100),
+            "single": st.integers(0, 1),
         }
     ),
     SumOf: vectors,
@@ -439,6 +447,19 @@ LEARNERS: dict[type, list[tuple[str, Callable[[], Any], tuple[str, ...]]]] = {
         ),
     ],
     so.PeerToPeer: [("", lambda: so.PeerToPeer(so.FedLinear(rounds=2)), ("classes",))],
+}
+VERTICAL: dict[type, Callable[[], Any]] = {
+    so.SecureBoost: lambda: so.SecureBoost(rounds=2, max_depth=2, bins=4, min_rows=5, test=0.2),
+    so.VerticalLogisticRegression: lambda: so.VerticalLogisticRegression(
+        epochs=2, batch_size=30, validation=0.35, test=0.1
+    ),
+    so.learn.VerticalLinearRegression: lambda: so.learn.VerticalLinearRegression(
+        epochs=2, batch_size=60
+    ),
+    so.learn.VerticalPoissonRegression: lambda: so.learn.VerticalPoissonRegression(
+        epochs=2, batch_size=60
+    ),
+    so.SplitNN: lambda: so.SplitNN(3, epochs=2, batch_size=20, validation=0.1, test=0.2),
 }
 NOT_SUMS = (
     so.FedBuff,  # collects updates as they come

@@ -53,6 +53,8 @@ batch_size = 40
 test = 0.4
 """
 NAMES = ("bank", "shop")
+POLICY = 'policy = "vertical"\n[output]\nmin_count = 1\n'
+"""With a larger one, counts of right and wrong that are small would be left out, as draws will."""
 
 
 def tables():
@@ -74,7 +76,7 @@ class Town(Network):
         for name, table in tables().items():
             self.enrol(name)
             table.to_csv(folder / f"{name}.csv", index=False)
-            (folder / f"{name}.toml").write_text('policy = "vertical"\n')
+            (folder / f"{name}.toml").write_text(POLICY)
 
     def work(self, name):
         target = ["--target", "y"] if name == "bank" else []

@@ -195,6 +195,7 @@ def test_a_study_goes_on_without_training_again(state):
     assert len(stored) == len(run.finished) == 8
     for cell, result in run.finished:
         assert float(result.metrics["accuracy"]) == stored[cell.stem]["accuracy"]
+        assert result.metrics["accuracy"].whose == "rows that are not known"
     assert (folder / "run" / "report.html").exists()
 
 
@@ -207,6 +208,9 @@ def test_the_runs_of_a_folder_are_listed(state):
         ]
     run = opened(state, "study", lambda: so.runs.load(state / "study" / "run"))
     assert run.cells == len(written) == 8
+    assert run.metrics["accuracy"].whose == "rows that are not known"
+    assert run.best == "FedHEONN(), scheme federated"
+    assert run.metrics["accuracy"] == max(np.mean(written[i : i + 2]) for i in range(0, 8, 2))
 
 
 def test_the_models_of_a_study_open(state):

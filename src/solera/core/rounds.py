@@ -54,6 +54,7 @@ class Round:
         coordinator_rows: Engine | None = None,
         before: Any = None,
         asked_before: int | None = None,
+        prepared: Federation | None = None,
     ) -> None:
         self.index = index
         self.clients = clients
@@ -63,6 +64,7 @@ class Round:
         self.metrics: dict[str, Any] = {}
         self.stopped: str | None = None
         self.federation = federation
+        self.prepared = federation if prepared is None else prepared
         self.missed: list[Failure] = []
         self._coordinator_rows = coordinator_rows
         self._replies: list[Replies] = []
@@ -79,7 +81,7 @@ class Round:
         quorum: int | float | None = None,
     ) -> Replies:
         """:meth:`Federation.ask` to the clients of this round."""
-        replies = self.federation.ask(
+        replies = self.prepared.ask(
             task,
             payload,
             to=self.clients if to is None else to,
@@ -154,6 +156,7 @@ class Rounds:
     callbacks: Sequence[Callback] = ()
     checkpoint: Checkpoint | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    prepared: Federation | None = None
 
     def __iter__(self) -> Generator[Round, None, None]:
         start = self._restore()
@@ -223,6 +226,7 @@ class Rounds:
             coordinator_rows=self.selector.coordinator_rows(),
             before=self.learner.get_state() if self.selector.needs_updates else None,
             asked_before=asked_before,
+            prepared=self.prepared,
         )
         round.missed = missed
         if seconds is not None:
@@ -257,7 +261,7 @@ class Rounds:
         return [w for w in watchers if any(map(is_state, dir(w))) or w.get_state()]
 
     def _content(self, round: Round) -> dict[str, Any]:
-        states = self.federation.engine.states()
+        states = self.federation.states()
         return {
             "next": self.rounds if round.stopped else round.index + 1,
             "learner": self.learner.get_state(),
@@ -272,9 +276,10 @@ class Rounds:
             return 0
         self._restore_watchers(content["watchers"])
         self.learner.set_state(content["learner"])
-        self.history[:] = content["history"]
+        self.history[:] = map(self.learner.read_entry, content["history"])
         self.learner.history_ = self.history
-        self.federation.engine.restore(dict(content["clients"]))
+        federation = self.federation
+        federation.engine.restore(dict(content["clients"]), federation.current_fit)
         done = int(content["next"])
         if done > self.rounds:
             raise CheckpointError(

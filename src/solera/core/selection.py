@@ -12,7 +12,7 @@ from numpy.random import Generator
 from solera.core.clients import IntArray
 from solera.core.component import Component
 from solera.core.engine import Engine
-from solera.core.errors import NotEnoughReplies, UsageError
+from solera.core.errors import UsageError
 from solera.core.federation import Federation
 from solera.core.plan import Plan
 from solera.core.replies import Failure, Reply
@@ -44,25 +44,11 @@ class Roster:
         """The clients to choose from."""
         return np.arange(self.clients) if self.available is None else self.available
 
-    def ask(
-        self, task: str | Task, payload: Any, to: IntArray, round: int, *, needed: bool = False
-    ) -> list[Reply]:
-        """The replies of those who give one; clients may decline.
-
-        Where they are ``needed`` to choose at all, it is an error that everyone declines.
-        """
+    def ask(self, task: str | Task, payload: Any, to: IntArray, round: int) -> list[Reply]:
+        """The replies of those who give one; clients may decline."""
         if self.federation is None:
             raise UsageError("this selector asks clients, and the roster has no federation")
-        asked = self.federation.ask(task, payload, to=to, quorum=0, round=round)
-        replies = asked.collect()
-        declined = [f for f in asked.failures if f.kind in ("refused", "failed")]
-        if needed and len(declined) == len(to):
-            raise NotEnoughReplies(
-                f"none of {len(to)} clients answered the selector: {declined[0]}",
-                declined,
-                hint="so.selectors.Uniform() asks for nothing",
-            )
-        return replies
+        return self.federation.ask(task, payload, to=to, quorum=0, round=round).collect()
 
 
 class Selector(Stateful, Component, abstract=True):

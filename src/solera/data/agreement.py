@@ -100,8 +100,6 @@ def describe(client: Client, ask: Any) -> dict[str, Any]:
     return described
 
 
-_VERTICAL = "only vertical learners learn, such as so.VerticalLogisticRegression()"
-
 AGREEMENT: Plan = (planned(describe, 1),)
 """What :func:`agree` asks where the schema is not known beforehand."""
 
@@ -173,8 +171,7 @@ class SchemaAgreement(Aggregation):
         views = sorted(partial["views"], key=lambda v: (-v["clients"], v["first"]))
         agreed = views[0]
         for view in views[1:]:
-            hint = f"agree on the columns first; of different columns {_VERTICAL}"
-            raise SchemaError(_difference(view, agreed), hint=hint)
+            raise SchemaError(_difference(view, agreed), hint="agree on the columns first")
         features = tuple(
             Feature(name, kind, tuple(partial["categories"].get(name, ())))
             for name, kind in agreed["columns"]
@@ -236,7 +233,10 @@ def agree(federation: Federation, *, allow_missing: bool = True) -> Schema:
     are not asked: theirs show when a task meets them.
     """
     if hasattr(getattr(federation.engine, "source", None), "parties"):
-        raise DataError("the clients hold different columns of the same people", hint=_VERTICAL)
+        raise DataError(
+            "the clients hold different columns of the same people",
+            hint="only vertical learners learn from them, such as so.VerticalLogisticRegression()",
+        )
     schema = federation.schema
     if schema is None:
         answer = federation.ask(describe).fold(SchemaAgreement())

@@ -85,6 +85,11 @@ def headline_metric(metrics: Container[str]) -> str | None:
     return next((m.name for m in _ALL if m.headline and m.name in metrics), None)
 
 
+def headline_of(target: str) -> str:
+    """The metric that sums up a model of such a target, which ``score`` gives."""
+    return next(m.name for m in _ALL if m.headline and target in m.targets)
+
+
 def find_metric(name: str) -> Metric | None:
     """What is known of a metric, also of ``validation_loss`` and ``quantile_loss_0.9``."""
     name = name.removeprefix("validation_")

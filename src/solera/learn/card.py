@@ -14,6 +14,7 @@ from solera.core.federation import Federation
 from solera.core.rounds import logged
 from solera.core.schema import Schema
 from solera.core.version import versions_of
+from solera.evaluation.figure import in_words
 from solera.privacy.dp.sums import epsilon_so_far
 
 _UNKNOWN = "not known"
@@ -23,22 +24,17 @@ CARD: Final = ".card.md"
 _PACKAGES = ("solera", "numpy", "scikit-learn", "torch")
 
 
-def training_facts(
-    federation: Federation, learner: Any, *, warnings: list[str], started: bool
-) -> dict[str, Any]:
+def training_facts(federation: Federation, learner: Any, *, started: bool) -> dict[str, Any]:
     """What a model keeps of its training: clients, rows where they are known, seed, versions.
 
     ``started`` says whether it began with a model, whose clients and rows are not counted here; of
-    a learner that adds noise it is kept whether that was ``simulated``; ``warnings`` are those of
-    the fit.
+    a learner that adds noise it is kept whether that was ``simulated``.
     """
     sizes = federation.engine.sizes("train")
-    earlier: dict[str, Any] = {"started": True} if started else {}
+    earlier = {"started": True} if started else {}
     if any("accounts_" in vars(part) for part in _parts(learner)):
         earlier["simulated"] = bool(getattr(federation.engine, "simulated", False))
     secure = {} if federation.secure is None else {"secure": repr(federation.secure)}
-    if warnings:
-        earlier["warnings"] = warnings
     return {
         **earlier,
         **secure,
@@ -100,15 +96,14 @@ def _rounds(learner: Any, training: Mapping[str, Any]) -> Iterator[str]:
     traffic = sum(entry.get("bytes_down", 0) + entry.get("bytes_up", 0) for entry in history)
     yield f"messages of these rounds: {traffic:,} bytes"
     for name, value in logged(history[-1]).items():
-        yield f"{name} of the last round: {value:.6g}"
+        yield f"{name} of the last round: {in_words(value)}"
 
 
 def _metrics(evaluation: Any) -> list[str]:
     if evaluation is None:
         return [f"{_UNKNOWN}: give `card` what `evaluate` returned"]
-    found = [f"{name}: {value:.4g}" for name, value in evaluation.metrics.items()]
-    if evaluation.warning:
-        found.append(evaluation.warning)
+    found = [f"{name}: {in_words(figure)}" for name, figure in evaluation.metrics.items()]
+    found += evaluation.notes
     if evaluation.clients:
         found.append(f"clients that judged it by rows of their own: {len(evaluation.clients):,}")
     return found

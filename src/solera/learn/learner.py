@@ -15,7 +15,7 @@ from solera.core.checkpoint import Checkpoint, CheckpointFile, fingerprint
 from solera.core.clients import Array, FloatArray
 from solera.core.component import describe
 from solera.core.constraints import names_checked
-from solera.core.engine import CheckpointStore
+from solera.core.engine import OUTSIDE, CheckpointStore, Fit
 from solera.core.errors import (
     DataError,
     NotFitted,
@@ -34,10 +34,11 @@ from solera.data.arrays import as_rows
 from solera.data.dataset import Dataset
 from solera.data.files import require_pandas
 from solera.data.frames import encode_frame, is_frame
+from solera.evaluation.figure import restored
 from solera.learn.any_rows import plan_for_any_rows
 from solera.learn.card import model_card, training_facts
 from solera.learn.forgetting import Forgetful
-from solera.learn.history import learner_html, plot_history
+from solera.learn.history import NameRows, learner_html, plot_history
 from solera.learn.model_file import to_bytes
 from solera.learn.progress import RoundBar, is_wanted
 from solera.learn.rows import dense
@@ -72,10 +73,10 @@ class Learner(Forgetful, abstract=True):
     """What makes numbers of categories for it."""
     can_start: ClassVar[bool] = False
     """Whether ``fit`` can start from a model."""
-    judged_by: ClassVar[str | None] = None
-    """What stands in the place of :meth:`evaluate`, where no target is predicted."""
     without_server: ClassVar[bool] = False
     """Whether it learns without a server where the clients are peers."""
+    judged_by: ClassVar[str | None] = None
+    """What stands in the place of :meth:`evaluate`, where no target is predicted."""
 
     schema_: Schema
     history_: list[dict[str, Any]]
@@ -84,7 +85,7 @@ class Learner(Forgetful, abstract=True):
     _checkpoint: Any = None
     _loop: Generator[Round, None, None] | None = None
     _start: Any = None
-    _trained_with: Mapping[str, Any] | None = None
+    _trained_with: dict[str, Any] | None = None
 
     @names_checked
     def fit(
@@ -106,8 +107,10 @@ class Learner(Forgetful, abstract=True):
         ``callbacks`` watch the rounds. With ``checkpoint``, a file, everything is stored after each
         round, and a run that was interrupted goes on where it stopped. Over a network the
         coordinator keeps the state of named jobs by itself; with more ``rounds`` than before, a
-        finished run goes on as well. ``start`` is a fitted model to begin with instead of from
-        nothing: of the same columns, and for averaging of the same shape. ``progress`` shows a
+        finished run goes on as well. Clients begin anew: what they kept for another fit is that
+        fit's. ``start`` is a fitted model to begin with instead of from nothing: of the same
+        columns, and for averaging of the same shape. Where it is of the same kind, clients begin
+        with what they keep of it, too, as long as they do. ``progress`` shows a
         bar of the rounds: by default in terminals and notebooks, once they take longer than a
         second. ``keep`` keeps what :meth:`forget` needs, in memory or in the file that it names;
         the model that :meth:`save` writes does not hold it.
@@ -122,9 +125,13 @@ class Learner(Forgetful, abstract=True):
         keeping = self._keeping(federation) if keep else None
         if keeping is not None:
             federation = federation.over(keeping)
+        outer = federation.current_fit
+        self._client_fit = Fit() if outer is OUTSIDE else outer  # what is fitted inside is part
         bar = [RoundBar()] if is_wanted(progress) else []
-        before = len(federation.meter.records), federation.meter.relayed
+        asks_before = len(federation.meter.records)
         with federation.announced(self, lambda: self.asks(None, callbacks=callbacks)):
+            before = start._client_fit if type(start) is type(self) else OUTSIDE
+            federation = federation.fitting(self._client_fit, before)
             self.schema_ = self.agree_on_rows(federation)
             if start is not None:
                 self._begin_with(start)
@@ -137,16 +144,29 @@ class Learner(Forgetful, abstract=True):
                     self._loop.close()  # callbacks hear of the end before an error goes on
                 for name in ("_callbacks", "_checkpoint", "_loop", "_start"):
                     vars(self).pop(name, None)
-            warnings = warn(self, federation, *before, unheard)
-        self._trained_with = training_facts(
-            federation, self, warnings=warnings, started=start is not None
-        )
+            warnings = warn(self, federation, asks_before, unheard)
+        self._trained_with = training_facts(federation, self, started=start is not None)
+        if warnings:
+            self._trained_with["warnings"] = warnings
         if keeping is not None:
             self._kept = keeping.kept
             self._kept["started"] = start is not None
             if not isinstance(keep, bool):
                 write_kept(self._kept, keep)
         return self
+
+    def at_clients(self, federation: Federation) -> Federation:
+        """The federation as the fit of this model left it: clients see what they keep for it."""
+        self.check_fitted()
+        fit, keeps = self._client_fit, getattr(federation.engine, "keeps", None)
+        during = federation.current_fit is fit
+        if fit is OUTSIDE or not (during or (keeps is not None and keeps(fit))):
+            raise UsageError(
+                f"the clients of this federation keep nothing of this {type(self).__name__}",
+                hint="take the federation and the model of the fit itself: a file holds what is "
+                "shared, and over a network clients keep the rest for that job alone",
+            )
+        return federation.fitting(fit)
 
     def agree_on_rows(self, federation: Federation) -> Schema:
         """What the rows of all clients look like, before anything is learned from them."""
@@ -231,8 +251,12 @@ class Learner(Forgetful, abstract=True):
         rounds: int,
         per_round: int | None = None,
         select: Selector | None = None,
+        prepared: Federation | None = None,
     ) -> Iterator[Round]:
         """The rounds of an iterative learner.
+
+        ``prepared`` are the same clients with rows as the learner trains on: it asks these, while
+        callbacks and selectors judge it by rows as they are.
 
         Selection, callbacks, early stopping and checkpoints happen around the body. What the
         selector came to know can be read from ``selector_`` after ``fit``; it is not saved.
@@ -270,12 +294,29 @@ class Learner(Forgetful, abstract=True):
                 rounds,
                 self._selector,
                 per_round,
-                self._callbacks,
+                [NameRows(), *self._callbacks],
                 checkpoint,
                 self.history_,
+                prepared,
             )
         )
         return self._loop
+
+    read_entry = staticmethod(restored)
+    """What a checkpoint holds of a round, as an entry of the history."""
+
+    def rows_of_loss(self, round: Round) -> dict[str, Any]:
+        """Of which rows the loss is that a round logs: those of the clients that replied."""
+        absent = {failure.client for failure in round.failures}
+        sizes = round.federation.engine.sizes("train")
+        replied = np.setdiff1d(round.clients, list(absent))
+        return {
+            "part": "train",
+            "rows": None if sizes is None else int(sizes[replied].sum()),
+            "clients": len(replied),
+            "asked": len(round.chosen),
+            "absent": len(absent),
+        }
 
     @property
     def selector_(self) -> Selector:

@@ -16,7 +16,7 @@ from solera.core.rounds import Round
 from solera.core.topology import Peers
 from solera.learn.averaging.base import Averaging
 from solera.learn.base import Predictor
-from solera.robust.rules import Rule
+from solera.robust.buckets import Buckets
 
 
 class PeerToPeer(Predictor):
@@ -42,11 +42,12 @@ class PeerToPeer(Predictor):
             )
         for name in ("per_round", "select", "dp", "aggregate"):
             value = getattr(self.learner, name, None)
-            compares = isinstance(value, Rule) and topology.exchange == "parallel"
-            if value is not None and not compares:
-                rule = f"is for a federation with a server, {topology!r} has none"
-                raise UsageError.of(self.learner, name, value, rule, hint=f"leave {name}= out")
+            compares = name == "aggregate" and topology.exchange == "parallel"
+            if value is not None and (not compares or isinstance(value, Buckets)):
+                rule = "must be None: peers have no server that could heed it"
+                raise UsageError.of(self.learner, name, value, rule)
         self.learner_ = self.learner.clone()
+        self.learner_._client_fit = self._client_fit
         self.learner_.history_, self.learner_.schema_ = [], self.schema_
         self.learner_.begin(federation)
         for r in self.each_round(federation, rounds=self.learner.rounds):

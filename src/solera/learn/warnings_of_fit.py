@@ -29,30 +29,27 @@ _ROUNDING = 1e-6
 _NAMED = 5
 
 
-def warn(
-    learner: Any, federation: Federation, asks: int, relayed: int, unheard: Sequence[Callback]
-) -> list[str]:
+def warn(learner: Any, federation: Federation, asks: int, unheard: Sequence[Callback]) -> list[str]:
     """Log what went wrong without an error or had no effect; it is in the history as well.
 
-    ``asks`` and ``relayed`` are what the federation's meter had counted before the fit, ``unheard``
-    are callbacks that nothing has called. The steps of a pipeline have warned already.
+    ``asks`` were made before the fit, ``unheard`` are callbacks that nothing has called. The steps
+    of a pipeline have warned already.
     """
-    if "steps_" in vars(learner):
-        facts = [step._trained_with for step in learner.steps_ if step._trained_with]
+    if steps := vars(learner).get("steps_"):
+        facts = [step._trained_with or {} for step in steps]
         return [warning for fact in facts for warning in fact.get("warnings", ())]
-    history, kind = learner.history_, type(learner).__name__
-    found = list(_diverged(learner))
-    if history and not any(entry["clients"] for entry in history):
-        found.append(f"nobody took part in {len(history)} rounds: the model is as it began")
+    history = learner.history_
+    problems = list(_diverged(learner))
+    if history and not any(entry.get("clients", 1) for entry in history):
+        problems.append(f"nobody took part in {len(history)} rounds: the model is as it began")
     with suppress(UsageError):  # a learner need not say what it asks
-        found += _left_out(learner, federation, asks)
-    topology, meter = federation.topology, federation.meter
-    grouped = len(topology.groups(federation.clients)) > 1
-    walked = not isinstance(topology, Peers) or learner.without_server
-    if not walked or (grouped and meter.relayed == relayed):
-        found.append(f"one server asked all clients, as in a star: {topology!r} had no effect")
-    found += [f"there were no rounds for {type(callback).__name__}" for callback in unheard]
-    warnings = [f"{kind}: {text}" for text in found]
+        problems += _left_out(learner, federation, asks)
+    topology = federation.topology
+    masked = federation.secure is not None and len(topology.groups(federation.clients)) > 1
+    if masked or (isinstance(topology, Peers) and not learner.without_server):
+        problems.append(f"one server asked all clients, as in a star: {topology!r} had no effect")
+    problems += [f"there were no rounds for {type(callback).__name__}" for callback in unheard]
+    warnings = [f"{type(learner).__name__}: {text}" for text in problems]
     for warning in warnings:
         log.warning("%s", warning)
     if warnings and history:
@@ -65,8 +62,7 @@ def _diverged(learner: Any) -> Iterator[str]:
     first, last = losses[0], losses[-1]
     counted = learner.schema_.target in ("classes", "labels")
     most = _SENSELESS if counted else _GROWN * max(first, _ROUNDING)
-    model = getattr(learner, "get_model", dict)()
-    if not last <= most or not is_finite(model):
+    if not last <= most or not is_finite(getattr(learner, "get_model", dict)()):
         yield (
             f"training diverged, from a loss of {first:.3g} after the first round to {last:.3g}; "
             "lower lr, or scale columns and target (so.FedScaler())"
@@ -74,18 +70,20 @@ def _diverged(learner: Any) -> Iterator[str]:
 
 
 def _left_out(learner: Any, federation: Federation, asks: int) -> Iterator[str]:
-    """Clients that never answered a task by which the learner learns."""
+    """Clients that never answered a task by which the learner learns, or all of them a selector."""
     records = federation.meter.records[asks:]
     if all(len(record.replied) == len(record.clients) for record in records):
         return
     for entry in learner.asks(learner.schema_):
         asked = [record for record in records if record.task == entry.task]
-        if entry.task.startswith(("data.", "select.")) or not asked or asked[0].round:
+        if entry.task.startswith("data.") or not asked or asked[0].round:
             continue  # or the first rounds were in an earlier run
         replied = np.concatenate([record.replied for record in asked])
         silent = np.setdiff1d(np.concatenate([record.clients for record in asked]), replied)
-        if len(silent):
-            names = federation.names or getattr(federation.engine, "client_names", ())
-            named = [names[c] if names else f"client {c}" for c in silent[:_NAMED].tolist()]
-            named += ["…"] * (len(silent) > _NAMED)
-            yield f"the model lacks {', '.join(named)}: no answer to {entry.task!r}"
+        if entry.task.startswith("select."):
+            if not len(replied):
+                yield f"nobody ever answered {entry.task!r}: the selector had nothing to go by"
+        elif len(silent):
+            named = ", ".join(federation.names_of(silent[:_NAMED]))
+            task = entry.task
+            yield f"the model lacks {named} ({len(silent):,} in all): no answer to {task!r}"

@@ -34,14 +34,17 @@ class AttackedEngine:
         self._attack = attack
         self._attackers = attackers
 
+    def __reduce__(self) -> Any:
+        return AttackedEngine, (self._engine, self._attack, self._attackers)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     @contextmanager
     def announced(self, learner: Component, plan: Callable[[], Plan]) -> Iterator[None]:
         """Refuse to fit a learner that asks for no update, unless it prepares rows for one."""
-        trains = not hasattr(learner, "transform_schema") and "schema_" not in vars(learner)
-        if trains and len(self._attackers):
+        prepares = hasattr(learner, "transform_schema")
+        if not prepares and "schema_" not in vars(learner):
             tasks = [find_task(e.task) for e in plan() if not e.task.startswith(PREPARE)]
             if not any(map(_update_entries, tasks)):
                 raise UsageError(

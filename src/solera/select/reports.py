@@ -82,7 +82,7 @@ def ask_values(
 ) -> tuple[IntArray, FloatArray]:
     """Who reported a valuation of the current model, and which; NaN counts as no report."""
     model = describe_fitted(roster.learner.for_prediction())
-    replies = roster.ask(value, {"model": model, "power": power}, to, round, needed=True)
+    replies = roster.ask(value, {"model": model, "power": power}, to, round)
     values = np.array([float(reply["value"]) for reply in replies])
     known = np.flatnonzero(np.isfinite(values))
     clients = np.array([reply.client for reply in replies], dtype=np.int64)
@@ -139,10 +139,7 @@ def own_resources(client: Client) -> Mapping[str, Any]:
         return {"speed": float(state.speed[0]), "link": float(state.link[0]), "upload": allows}
     path = os.environ.get(VARIABLE)
     if not path:
-        raise Refusal(
-            f"this client does not say what it can do; a simulated one has a clock, so.simulate(…, "
-            f"clock=so.simulation.VirtualClock()), a real one the file that {VARIABLE} names"
-        )
+        raise Refusal("this client does not say what it can do")
     return _stated(path)
 
 

@@ -51,7 +51,7 @@ def ask_resources(roster: Roster, candidates: IntArray, round: int) -> Estimates
     learner = roster.learner
     is_classes = learner.schema_.target == "classes"
     classes = learner.schema_.classes if is_classes else np.zeros(0)
-    replies = roster.ask(resources, {"classes": classes}, candidates, round, needed=True)
+    replies = roster.ask(resources, {"classes": classes}, candidates, round)
     sound = [r for r in replies if _is_sound(r.payload, len(classes))]
     if not sound:
         return None
@@ -104,8 +104,7 @@ class FedCS(Selector):
 
     M candidates are drawn uniformly and asked what they can do. Then the candidate that makes the
     round longer by the least, T_inc(S, k), is added while the round stays below its deadline. Where
-    nobody fits, nobody is chosen, and the round is skipped; it is an error that all candidates
-    decline to report.
+    nobody reports or nobody fits, nobody is chosen, and the round is skipped.
 
     ``deadline`` is T_round in seconds, ``overhead`` T_cs + T_agg.
     """
@@ -120,8 +119,14 @@ class FedCS(Selector):
         candidates = np.sort(uniformly(roster.ids, roster.budget, rng))
         estimates = ask_resources(roster, candidates, round)
         if estimates is None:
-            log.warning("round %d: none of %d candidates reported what it can do",
-                        round, len(candidates))  # fmt: skip
+            federation = roster.federation
+            assert federation is not None  # it was asked
+            if federation.clock is None and getattr(federation.engine, "simulated", False):
+                raise UsageError(
+                    f"{self!r} chooses by what clients can do in time; without a clock they have "
+                    "no speed and no link",
+                    hint="so.simulate(…, clock=so.simulation.VirtualClock())",
+                )
             return candidates[:0]
         deadline = self.deadline_of(estimates)
         self._schedule = self.schedule(estimates, deadline)

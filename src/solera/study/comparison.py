@@ -15,7 +15,7 @@ from solera.core.errors import SoleraError, UsageError
 from solera.evaluation.metrics import headline_metric, sign
 from solera.study import runs
 from solera.study.names import chain_of_text, short_names
-from solera.study.run.metrics_table import LAST
+from solera.study.run.metrics_table import LAST, ROWS
 from solera.study.statistics import (
     FriedmanResult,
     Interval,
@@ -80,7 +80,7 @@ def read_scores(folder: runs.Paths, metric: str, part: str) -> list[Score]:
         )
     return [
         Score(
-            {k: v for k, v in row.items() if k not in LAST} | {"run": folder.name},
+            {k: v for k, v in row.items() if k not in (*LAST, ROWS)} | {"run": folder.name},
             float(row["value"]),
         )
         for row in rows

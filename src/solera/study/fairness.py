@@ -18,9 +18,10 @@ from solera.core.clients import IntArray
 from solera.core.errors import DataError, UsageError
 from solera.data.federated import FederatedData
 from solera.data.partition_groups import ByGroup
+from solera.evaluation.evaluation import Evaluation
 from solera.evaluation.metrics import headline_metric, sign
 from solera.learn.base import Predictor
-from solera.learn.evaluation import Evaluation, evaluation_of
+from solera.learn.evaluation import evaluation_of
 from solera.simulate.simulation import simulate
 from solera.study.files.tables import SCHEMES
 from solera.study.run.schemes import judged, one_client
@@ -46,20 +47,23 @@ class ThreeSchemes:
             {
                 "scheme": scheme,
                 metric: evaluation.metrics[metric],
-                **_spread([each[metric] for each in evaluation.clients.values()], metric),
+                **_spread([e[metric] for e in evaluation.clients.values() if metric in e], metric),
             }
             for scheme, evaluation in self.evaluations.items()
         ]
 
     def by_client(self, metric: str | None = None) -> list[dict[str, Any]]:
-        """A line per client: its score in every scheme, and what federating gains it.
+        """A line per client with the metric: that of every scheme, and what federating gains it.
 
         A gain is positive where federating is better, also of an error.
         """
         metric = self._metric(metric)
         lines = []
         for client, rows in self.rows.items():
-            scores = {s: each.clients[client][metric] for s, each in self.evaluations.items()}
+            each = {s: evaluation.clients[client] for s, evaluation in self.evaluations.items()}
+            if not all(metric in metrics for metrics in each.values()):
+                continue
+            scores = {s: metrics[metric] for s, metrics in each.items()}
             gain = sign(metric) * (scores["federated"] - scores["alone"])
             lines.append({"client": client, "rows": rows, **scores, "gain": gain})
         return lines
@@ -152,15 +156,15 @@ def three_schemes(
     federated = learner.clone().fit(federation).evaluate(federation)
     progress("centralised")
     centralised = fitted(np.arange(data.clients)).evaluate(federation)
-    counts = {}
+    each = {}
     for client in rows_tested:
         progress(f"alone: client {client} of {data.clients}")
         only = np.array([client])
         test = data.segments(only, "test").joined()
-        found = judged(fitted(only), test.X, test.y, data.schema)
+        found = judged(fitted(only), test.X, test.y, pivot=0.0)
         assert found is not None
-        counts[client] = found.counts
-    alone = evaluation_of(counts)
+        each[client] = found
+    alone = evaluation_of(each, "test")
     assert alone is not None
     evaluations = {"alone": alone, "federated": federated, "centralised": centralised}
     return ThreeSchemes(evaluations, rows_tested)

@@ -15,7 +15,7 @@ def number(value: float | None) -> str:
 
 def mean_and_spread(values: Sequence[float | None]) -> str:
     """``0.912 ± 0.004``, mean and standard deviation; a dash when a value is missing."""
-    known = [value for value in values if value is not None]
+    known = [float(value) for value in values if value is not None]
     if len(known) < len(values) or not known:
         return number(None)
     return number(fmean(known)) + (f" ± {number(stdev(known))}" if len(known) > 1 else "")

@@ -268,7 +268,10 @@ class MLFedAvg(FedAvg):
 
     def _check_target(self) -> None:
         if self.schema_.target != "labels":
-            raise DataError(f"MLFedAvg learns labels, the target is {self.schema_.target!r}")
+            raise DataError(
+                f"MLFedAvg learns labels, the target is {self.schema_.target!r}",
+                hint="y with a column of 0 and 1 for every label",
+            )
 
     def begin(self, federation: Federation) -> None:
         self._check_target()
@@ -353,7 +356,7 @@ class MLFedAvg(FedAvg):
     def _scores(self, federation: Federation, what: Entries) -> dict[int, Any]:
         ask = {**self.round_ask(0), **what}
         with federation.announced(self, lambda: (planned(_score_labels, 1, ask),)):
-            scores = federation.ask(_score_labels, ask).fold(Collect())
+            scores = self.at_clients(federation).ask(_score_labels, ask).fold(Collect())
         return {client: scored for client, scored in scores.items() if scored["rows"]}
 
     def round_config(self, round: int) -> Entries:

@@ -255,9 +255,8 @@ class FedKMeans(Learner):
     def _first_centroids(self, federation: Federation) -> FloatArray:
         if isinstance(self.init, str):
             if federation.secure is not None and self.init != "random":
-                rule = "looks at single clients, and a secure federation shows sums only"
-                hint = "init='random' or k centroids"
-                raise UsageError.of(self, "init", self.init, rule, hint=hint)
+                rule = "looks at single clients; a secure federation takes 'random' or k centroids"
+                raise UsageError.of(self, "init", self.init, rule)
             return _SEEDINGS[self.init](federation, self.k)
         start = np.array(self.init, dtype=np.float64)
         if start.shape != (self.k, self.schema_.width):

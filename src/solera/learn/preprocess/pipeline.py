@@ -169,6 +169,10 @@ class Pipeline(Predictor):
         if name not in _OF_LAST_STEP or "steps" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         last = copy((vars(self).get("steps_") or self.learners)[-1])
+        if isinstance(last, Pipeline) and "steps_" in vars(self):
+            last.steps_ = [*self.steps_[:-1], *last.steps_]
+            last.schema_ = self.schema_
+            return getattr(last, name)
         if not hasattr(last, name):
             raise AttributeError(f"{type(last).__name__} has no {name}")
         if name == "transform":
@@ -183,12 +187,16 @@ class Pipeline(Predictor):
         return X
 
     def predict(self, X: Any) -> Any:
-        X = self.check_rows(X)
-        last = self.steps_[-1]
-        if not hasattr(last, "predict"):
-            raise UsageError(f"{type(last).__name__} does not predict", hint="model.transform(X)")
-        return last.predict(self.prepared(X))
+        return self._answer("predict", X)
 
     def predict_proba(self, X: Any) -> Any:
+        return self._answer("predict_proba", X)
+
+    def _answer(self, method: str, X: Any) -> Any:
+        """What the last step says of the prepared rows."""
         X = self.check_rows(X)
-        return self.steps_[-1].predict_proba(self.prepared(X))
+        last = self.steps_[-1]
+        if not hasattr(last, method):
+            instead = "transform" if isinstance(last, Transformer) else "predict"
+            raise UsageError(f"{type(last).__name__} does not {method}", hint=f"model.{instead}(X)")
+        return getattr(last, method)(self.prepared(X))

@@ -50,5 +50,6 @@ class TreePredictor(Predictor, abstract=True):
         if target != "classes" and (target, outputs) != ("numbers", 1):
             raise DataError(
                 f"{type(self).__name__} learns classes or one number, the target is "
-                f"{outputs} {target}"
+                f"{outputs} {target}",
+                hint="FedLinear, FedHEONN and FedAvg learn labels and several numbers",
             )

@@ -35,7 +35,7 @@ class SingleTree(TreePredictor, abstract=True):
         if target != "classes":
             raise DataError(
                 f"{type(self).__name__} predicts classes, the target is {target}",
-                hint="FedHistGBDT and FedForest predict numbers too",
+                hint="FedHistGBDT and FedForest predict numbers too, FedLinear and FedAvg labels",
             )
 
     def check_state(self, schema: Schema) -> None:

@@ -54,6 +54,8 @@ from solera.core.private_files import write_file
 from solera.core.schema import Feature, Schema
 from solera.data.agreement import describe as describe_rows
 from solera.data.files import require_pandas
+from solera.evaluation.figure import Figure
+from solera.evaluation.metrics import headline_of
 from solera.learn.base import Predictor
 from solera.learn.vertical.alignment import ALIGNMENT, align
 from solera.learn.vertical.judging import JUDGING, Said, judge, outputs
@@ -274,8 +276,7 @@ class VerticalLearner(Predictor, abstract=True):
 
     def predict_proba(self, X: Any, part: SharedPart | None = None) -> Any:
         """The probability of every class (or label) for each shared row, a column each."""
-        if self.schema_.target not in ("classes", "labels"):
-            raise UsageError(f"{type(self).__name__} was fitted to {self.schema_.target}")
+        self.check_has_classes()
         return self.predict_outputs(X, part)
 
     def evaluate(
@@ -308,11 +309,15 @@ class VerticalLearner(Predictor, abstract=True):
         again = ALIGNMENT if part is None else ()
         return in_turn(again, self.prediction_asks(), JUDGING)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def rows_of_loss(self, round: Any) -> dict[str, Any]:
+        return {"part": "train", "rows": None}
+
+    def score_figure(self, X: Any, y: Any = None) -> Figure:
         """Accuracy or R² over all rows that the parties share now, counted by the label owner."""
         if y is not None:
             raise UsageError("score(federation): the label owner has the target")
-        return float(next(iter(self.evaluate(X, None).metrics.values())))
+        figure: Figure = self.evaluate(X, None)[headline_of(self.schema_.target)]
+        return figure
 
     # --- each party's own part ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -14,12 +15,14 @@ from solera.core.disclosure.histograms import Histograms
 from solera.core.errors import DataError
 from solera.core.plan import Plan, planned
 from solera.core.release import Cells, RowsOut
-from solera.core.replies import map_leaves
+from solera.core.replies import Stacked, map_leaves
 from solera.core.schema import Schema, class_codes
 from solera.core.task import task
-from solera.evaluation.counts import metrics_of, rows_counted, rows_untold, summed
-from solera.learn.evaluation import Counted, Evaluation, _grid, _of_scores
-from solera.learn.judging import _given, count_rows
+from solera.evaluation.counts import countable
+from solera.evaluation.evaluation import Evaluation
+from solera.evaluation.figure import MeasuredPart
+from solera.learn.evaluation import _grid, judged, with_scores
+from solera.learn.judging import ALIKE, count_rows, given_by_rows
 from solera.learn.scores import Bins, ScoreGrid, Threshold, _scored, located, score_counts
 from solera.learn.vertical.party import (
     SharedPart,
@@ -112,10 +115,11 @@ def _behind(client: Client, ask: Any, reply: Any) -> dict[str, Sums]:
         k = len(classes)
         true, said = class_codes(joined.y, classes), class_codes(model.predict(joined.X), classes)
         return {"confusion": cells(spread(true * k + said, numbers, rows, -1), k * k), **found}
-    for name, value in _given(model, joined).items():
-        is_sum = name in ("y", "y2", "error", "error2")
+    for name, value in given_by_rows(model, joined).items():
         given = spread(value.reshape(len(joined), -1), numbers, rows)
+        is_sum = name in ALIKE
         found[name] = Sums(given, what=name if is_sum else "", beyond=is_sum)
+    found["single"] = Sums(np.arange(rows)[:, None] == numbers[:1])
     return found
 
 
@@ -151,7 +155,9 @@ def _asked_grid(ask: Any) -> ScoreGrid:
         Cells("confusion", behind=_behind),
         Cells("true_positive", "false_positive", "false_negative", behind=_behind),
         Cells("y", "y2", "error2", "error", behind=_behind),
+        Cells("moments", "samples_f1", "samples_jaccard", behind=_behind),
         Cells("exact", "rows", behind=_behind),
+        Cells("single", behind=_behind),
         Histograms(
             "scores.counts",
             "scores.merged",
@@ -207,24 +213,17 @@ def judge(
         "threshold": 0.5 if grid is None else grid.threshold,
     }
     told = parties.ask(count_said, ask, to=owners)
-    found = [told[owner].pop("scores", None) for owner in owners]
-    each = {owner: told[owner] for owner in owners}
-    total = summed(list(each.values()))
-    if not rows_counted(total):
+    scored = [told[owner].pop("scores", None) for owner in owners]
+    measured: MeasuredPart = "all" if part == "now" else part
+    ids, stacked = np.array(owners), Stacked.of([told[owner] for owner in owners]).fields
+    evaluation = judged(ids, countable(dict(stacked)), measured)
+    if not evaluation.clients:
         raise DataError(
             f"the label owner counted no {part} rows",
             hint="set more aside, such as test=0.2: its policy may withhold counts of a few rows",
         )
-    counted = Counted()
-    if grid is not None and all(f is not None for f in found):
-        stacked = located(map_leaves(lambda *leaves: np.stack(leaves), *found))
-        counted = _of_scores(Said(schema), map_leaves(lambda leaf: leaf.sum(axis=0), stacked), grid)
-    return Evaluation(
-        {**metrics_of(total), **counted.metrics},
-        {owner: metrics_of(counts) for owner, counts in each.items()},
-        total,
-        dict(enumerate(parties.names)),
-        counted.bounds,
-        counted.scores,
-        untold=rows_untold(map_leaves(lambda *leaves: np.stack(leaves), *each.values())),
-    )
+    if grid is not None and all(counts is not None for counts in scored):
+        counts = located(dict(Stacked.of(scored).fields))
+        about = {"part": measured, "asked": len(owners)}
+        evaluation = with_scores(evaluation, Said(schema), ids, counts, grid, about)
+    return replace(evaluation, names=dict(enumerate(parties.names)))

@@ -39,8 +39,8 @@ from solera.serve.peers import KnownKeys
 log = logging.getLogger("solera")
 
 _WAIT = 20
-_PATIENCE = 10.0
-"""Seconds of waiting after which it is said for whom."""
+_PATIENCE, _REMIND = 10.0, 600.0
+"""Seconds of waiting after which it is said for whom, and said again."""
 _ALL_AT_ONCE = 64
 """Up to this many replies are fetched together; of more, a block as soon as it may be there."""
 _CARRIED = 1 << 20
@@ -102,11 +102,11 @@ class HttpEngine:
     def sizes(self, part: Part) -> IntArray | None:
         return None
 
-    def states(self) -> dict[int, Any]:
+    def states(self, fit: Any = None) -> dict[int, Any]:
         """Clients keep their state themselves; a job only needs to know how far it has asked."""
         return {-1: {"sequence": self._sequence}}
 
-    def restore(self, states: Mapping[int, Any]) -> None:
+    def restore(self, states: Mapping[int, Any], fit: Any = None) -> None:
         self._sequence = int(states[-1]["sequence"])
 
     def checkpoint_store(self) -> CoordinatorCheckpointStore:
@@ -262,17 +262,15 @@ class _Fetched:
         query = f"{self._path}/replies?first={first}&last={last}&known={known}&wait={_WAIT}"
         complete = all(client in self.replies for client in clients)
         began, late = time.strftime("%H:%M:%S"), time.monotonic() + _PATIENCE
-        named: list[int] = []
         while not complete:
             so_far = self._engine.connection.call("GET", query, wire.Replies)
             self.replies |= {reply.client: reply for reply in so_far.replies}
             complete = so_far.complete
-            missing = [client for client in wanted if client not in self.replies]
-            if not complete and missing != named and time.monotonic() >= late:
+            if not complete and time.monotonic() >= late:
+                late += _REMIND
                 names = dict(zip(self._engine.active, self._engine.client_names, strict=True))
-                waited_for = ", ".join(names[client] for client in missing)
-                log.warning("%s: waiting for %s since %s", self._engine.job, waited_for, began)
-                named = missing
+                missing = ", ".join(names[c] for c in wanted if c not in self.replies)
+                log.warning("%s: waiting for %s since %s", self._engine.job, missing, began)
 
 
 def report(connection: Connection, ask_path: str, client: int, failure: Failure) -> None:

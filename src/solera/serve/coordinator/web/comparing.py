@@ -12,9 +12,9 @@ import numpy as np
 from solera.core.errors import DataError, SoleraError
 from solera.core.payload import decode
 from solera.core.statistics import friedman, t_interval, wilcoxon_holm
+from solera.evaluation.figure import Figure
 from solera.evaluation.metrics import find_metric, metric_label
 from solera.serve.coordinator.service import Coordinator
-from solera.serve.coordinator.store.watching import EVALUATED
 from solera.serve.coordinator.web import words
 from solera.serve.coordinator.web.studies import Repeated, configurations
 from solera.serve.wire import Job
@@ -48,7 +48,7 @@ def _side_by_side(coordinator: Coordinator, jobs: Sequence[Job]) -> dict[str, An
     store = coordinator.store
     tables = [_learner(coordinator, job) for job in jobs]
     rounds = [store.rounds(job.id) for job in jobs]
-    judged = [store.noted(job.id, EVALUATED) for job in jobs]
+    judged = [store.judged(job.id) for job in jobs]
     names = list(dict.fromkeys(name for table in tables for name in table))
     differ = [n for n in names if n != "kind" and len({repr(t.get(n)) for t in tables}) > 1]
     lines = [
@@ -92,7 +92,7 @@ def _keys(tables: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _repeated(
-    jobs: Sequence[Job], tables: Sequence[dict[str, Any]], judged: Sequence[dict[str, float]]
+    jobs: Sequence[Job], tables: Sequence[dict[str, Any]], judged: Sequence[Mapping[str, float]]
 ) -> list[Repeated]:
     """Jobs that were judged with two seeds or more, apart from the seed the same."""
     groups: dict[str, Repeated] = {}
@@ -100,7 +100,7 @@ def _repeated(
         if metrics:
             key = repr(sorted(table.items(), key=str))
             group = groups.setdefault(key, Repeated(_name(table, tables), {}))
-            group.seeds[job.seed] = metrics
+            group.seeds[job.seed] = {**metrics}
     return [group for group in groups.values() if len(group.seeds) > 1]
 
 
@@ -178,6 +178,8 @@ def _time(job: Job) -> str:
 
 
 def _number(value: Any) -> str:
+    if isinstance(value, Figure):
+        return value.marked
     return f"{value:.4g}" if isinstance(value, int | float) else "–"
 
 
