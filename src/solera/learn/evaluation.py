@@ -139,8 +139,6 @@ def evaluate_rows(
     X = model.check_rows(X)
     if len(y) != X.shape[0]:
         raise DataError(f"X has {X.shape[0]:,} rows, y has {len(y):,}")
-    if not len(y):
-        raise DataError("there are no rows to evaluate")
     rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
     nobody = {"clients": 0, "asked": 0, "absent": 0}
     about = about_pivot(model) if pivot is None else {"pivot": pivot}

@@ -67,10 +67,8 @@ class FedScaler(Transformer):
 
     def condition_before(self, condition: Condition) -> Condition:
         j = condition.column
-        low, high = (
-            bound * self.scale_[j] + self.mean_[j] for bound in (condition.lower, condition.upper)
-        )
-        return Condition.on(self.schema_.features[j], j, low, high, condition.missing)
+        bounds = np.array([condition.lower, condition.upper]) * self.scale_[j] + self.mean_[j]
+        return Condition.on(self.schema_.features[j], j, *bounds.tolist(), condition.missing)
 
 
 class FedImputer(Transformer):
@@ -109,8 +107,6 @@ class FedImputer(Transformer):
         X = self.check_rows(X)
         if X.dtype.kind != "f":
             return X
-        if hasattr(X, "tocsr"):
-            raise DataError("FedImputer cannot fill sparse rows", hint="use X.toarray()")
         return np.where(np.isfinite(X), X, self.fill_.astype(X.dtype).reshape(X.shape[1:]))
 
     def condition_before(self, condition: Condition) -> Condition:
@@ -159,10 +155,6 @@ def count_categories(client: Client, ask: Any) -> list[Any]:
 
 def _dense_rows(step: Transformer, X: Any) -> Any:
     X = step.check_rows(X)
-    if hasattr(X, "tocsr"):
-        raise DataError(
-            f"{type(step).__name__} needs dense rows, X is sparse", hint="use X.toarray()"
-        )
     if X.ndim > 2:
         raise DataError(
             f"{type(step).__name__} needs columns, X has {X.ndim} dimensions",
