@@ -105,7 +105,8 @@ def evaluate(
             replies = federation.ask(find_metric(name), ask)
             ids, counts = _counts(replies, Totals(), per_client)
             _add_means(evaluation, name, ids, counts, _asked(replies, part))
-    return replace(evaluation, names=dict(enumerate(federation.names)) if per_client else {})
+    names = dict(enumerate(federation.names)) if per_client else {}
+    return replace(evaluation, names=names, positive=model.schema_.positive)
 
 
 def evaluate_all(model: Any, federation: Federation) -> Evaluation:
@@ -143,6 +144,7 @@ def evaluate_rows(
     about = about_pivot(model) if pivot is None else {"pivot": pivot}
     counts = countable(count_rows(model, rows, **about))
     evaluation = _evaluation({**_total(counts), **nobody}, "rows")
+    evaluation = replace(evaluation, positive=model.schema_.positive)
     grid = _grid(scores)
     if grid is None:
         return evaluation
@@ -174,7 +176,8 @@ def evaluation_of(each: Mapping[int, Evaluation], part: str) -> Evaluation | Non
     if not each:
         return None
     counts = map_leaves(lambda *leaves: np.stack(leaves), *(e.counts for e in each.values()))
-    return judged(np.array([*each]), counts | {"clients": 1 * (counts["rows"] > 0)}, part)
+    evaluation = judged(np.array([*each]), counts | {"clients": 1 * (counts["rows"] > 0)}, part)
+    return replace(evaluation, positive=next(iter(each.values())).positive)
 
 
 def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
@@ -186,7 +189,7 @@ def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
         notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
     metrics = metrics_of(total) if total["rows"] else {}
     if "error2" in total and "mse" in metrics and "r2" not in metrics:
-        notes.append("R² is not defined where the target is the same in all rows")
+        notes.append("no R² where the target is the same in all rows, or predictions dwarf it")
     return Evaluation(figures_of(metrics, total, part=part), {}, total, notes=tuple(notes))
 
 
@@ -278,7 +281,6 @@ def _of_scores(
             rows=rows,
             withheld=max(0, every - rows),
             bound=bounds[name],
-            positive=scores.names[0] if len(scores.names) == 1 and not is_sum else "",
             **about,
         )
     return figures, scores
