@@ -37,7 +37,7 @@ class Pipeline(Predictor):
     allows_missing = True
     takes_categories = True
     can_start = True
-    steps_: list[Any]
+    steps_: list[Learner]
 
     def __init__(self, *steps: Learner | tuple[str, Learner]) -> None:
         self.steps = steps
@@ -183,9 +183,14 @@ class Pipeline(Predictor):
 
     def prepared(self, X: Any) -> Any:
         """Rows as the steps before the last make them."""
-        for step in self.steps_[:-1]:
+        for step in self.transformers:
             X = step.transform(X)
         return X
+
+    @property
+    def transformers(self) -> list[Transformer]:
+        """The fitted steps before the last."""
+        return [step for step in self.steps_[:-1] if isinstance(step, Transformer)]
 
     def predict(self, X: Any) -> Any:
         return self._answer("predict", X)

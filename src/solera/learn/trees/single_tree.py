@@ -70,7 +70,7 @@ class SingleTree(TreePredictor, abstract=True):
 
     def _raw(self, condition: Condition) -> Condition:
         """A condition on the columns before the pipeline."""
-        for step in [] if self._pipeline is None else reversed(self._pipeline.steps_[:-1]):
+        for step in [] if self._pipeline is None else reversed(self._pipeline.transformers):
             condition = step.condition_before(condition)
         return condition
 
