@@ -70,7 +70,8 @@ class VerticalCase:
 
     def predicted(self, model: Any = None, federation: Any = None) -> Any:
         model = self.model if model is None else model
-        return np.asarray(model.predict(self.federation if federation is None else federation))
+        answers = model.predict(self.federation if federation is None else federation)
+        return np.array(answers.to_numpy().tolist())
 
 
 def surface(check: Callable[[VerticalCase], None]) -> Callable[[VerticalCase], None]:
@@ -90,6 +91,8 @@ def fit(case: VerticalCase) -> None:
 def predict(case: VerticalCase) -> None:
     found = case.predicted()
     require(len(found) == len(case.dealt.owners), f"{len(found)} answers")
+    names = case.federation.data.identifiers_of(0, "train").tolist()
+    require(case.model.predict(case.federation).index.tolist() == names, "whose they are")
     if case.dealt.target in NAMES:
         require({*found.tolist()} <= {*NAMES[case.dealt.target]}, f"classes {np.unique(found)}")
     else:

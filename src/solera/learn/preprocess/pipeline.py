@@ -157,8 +157,7 @@ class Pipeline(Predictor):
         return in_turn(*plans)
 
     def needs_to_load(self) -> list[str]:
-        needs: list[str] = self.steps_[-1].needs_to_load()
-        return needs
+        return self.steps_[-1].needs_to_load()
 
     def for_prediction(self) -> Self:
         light = self.with_state(self.get_state())
@@ -183,14 +182,10 @@ class Pipeline(Predictor):
 
     def prepared(self, X: Any) -> Any:
         """Rows as the steps before the last make them."""
-        for step in self.transformers:
+        for step in self.steps_[:-1]:
+            assert isinstance(step, Transformer)
             X = step.transform(X)
         return X
-
-    @property
-    def transformers(self) -> list[Transformer]:
-        """The fitted steps before the last."""
-        return [step for step in self.steps_[:-1] if isinstance(step, Transformer)]
 
     def predict(self, X: Any) -> Any:
         return self._answer("predict", X)
