@@ -46,10 +46,6 @@ class Feature:
             return str(np.datetime64(int(np.floor(value)), "D"))
         return f"{value:.6g}" if abs(value) < _LARGE else f"{value:.12g}"
 
-    def names_between(self, low: float, high: float) -> list[str]:
-        """The categories with codes above ``low`` and up to ``high``."""
-        return [name for code, name in enumerate(self.categories) if low < code <= high]
-
 
 def numbered(width: int) -> tuple[Feature, ...]:
     """Numeric features x0, x1, … for data without names."""
