@@ -95,8 +95,6 @@ class Description:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
-        pairs = self.correlations
-        correlations = None if pairs is None else np.where(np.isnan(pairs), None, pairs).tolist()
         features = []
         for j, feature in enumerate(self.schema.features):
             told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
@@ -118,7 +116,7 @@ class Description:
                 for name, rows, held in zip(self.names, self.rows.tolist(), by_client, strict=True)
             ],
             "columns": features,
-            "correlations": correlations,
+            "correlations": None if self.correlations is None else _json(self.correlations),
         }
 
     def lines(self) -> list[list[str]]:
@@ -207,6 +205,11 @@ class Description:
         for own in self.histogram[:, j]:
             scale = ratio(inside.sum(), own[-1] - own[0])
             ax.stairs(np.diff(own) * scale, edges, color="0.4", lw=0.4)
+
+
+def _json(correlations: FloatArray) -> list[list[float | None]]:
+    """Numbers as JSON has them, without NaN."""
+    return [[None if np.isnan(r) else r for r in line] for line in correlations.tolist()]
 
 
 _ROUNDS = 3
