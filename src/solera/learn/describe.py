@@ -95,6 +95,10 @@ class Description:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
+        pairs = self.correlations
+        correlations = None
+        if pairs is not None:
+            correlations = [[None if np.isnan(r) else r for r in row] for row in pairs.tolist()]
         features = []
         for j, feature in enumerate(self.schema.features):
             told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
@@ -116,7 +120,7 @@ class Description:
                 for name, rows, held in zip(self.names, self.rows.tolist(), by_client, strict=True)
             ],
             "columns": features,
-            "correlations": None if self.correlations is None else _json(self.correlations),
+            "correlations": correlations,
         }
 
     def lines(self) -> list[list[str]]:
@@ -205,11 +209,6 @@ class Description:
         for own in self.histogram[:, j]:
             scale = ratio(inside.sum(), own[-1] - own[0])
             ax.stairs(np.diff(own) * scale, edges, color="0.4", lw=0.4)
-
-
-def _json(correlations: FloatArray) -> list[list[float | None]]:
-    """Numbers as JSON has them, without NaN."""
-    return [[None if np.isnan(r) else r for r in line] for line in correlations.tolist()]
 
 
 _ROUNDS = 3
