@@ -66,17 +66,12 @@ class VerticalCase:
     def predicted(self, model: Any = None, federation: Any = None, part: Any = None) -> Any:
         """Predictions of rows of a part, by who they are of."""
         model = self.model if model is None else model
-<<<<<<< HEAD
-        answers = model.predict(self.federation if federation is None else federation)
-        return np.array(answers.to_numpy().tolist())
-=======
         return model.predict(self.federation if federation is None else federation, part)
 
 
 def rows_of(predicted: Any) -> Any:
     """The numbers of the rows that predictions are of."""
     return np.array([int(str(name).removeprefix("p")) for name in predicted.index])
->>>>>>> surface-laws
 
 
 def surface(check: Callable[[VerticalCase], None]) -> Callable[[VerticalCase], None]:
@@ -96,13 +91,7 @@ def fit(case: VerticalCase) -> None:
 def predict(case: VerticalCase) -> None:
     """One answer for every person, who is named."""
     found = case.predicted()
-<<<<<<< HEAD
-    require(len(found) == len(case.dealt.owners), f"{len(found)} answers")
-    names = case.federation.data.identifiers_of(0, "train").tolist()
-    require(case.model.predict(case.federation).index.tolist() == names, "whose they are")
-=======
     require(sorted(rows_of(found)) == list(range(len(case.dealt.owners))), "not one for each")
->>>>>>> surface-laws
     if case.dealt.target in NAMES:
         require({*found.tolist()} <= {*NAMES[case.dealt.target]}, f"classes {found.unique()}")
     else:
