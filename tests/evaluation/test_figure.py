@@ -58,7 +58,7 @@ def test_bounds_intervals_and_the_positive_class_are_said():
     area = Figure(
         0.9, metric="auroc", part="rows", rows=8, bound=0.02, interval=(0.7, 1.0), positive="died"
     )
-    assert repr(area) == "auroc 0.9 ± 0.02 (95 %: 0.7 to 1) for class died of 8 rows at hand"
+    assert repr(area) == "auroc 0.9 ± 0.02 (95 %: 0.7 to 1) of 8 rows at hand, positive class died"
 
 
 @pytest.mark.parametrize("lacks", [{"withheld": 1}, {"absent": 1}, {"rows": None}])

@@ -159,7 +159,7 @@ def test_encryption_is_planned_and_stays_on(tmp_path, monkeypatch):
 
 def test_the_comparison_finds_what_departs():
     """Each way to depart from a plan, taken by a driver, is found by the comparison above."""
-    learner = so.Pipeline(so.FedBins(3), so.FedLinear(rounds=3, epochs=2))
+    learner = so.Pipeline(so.FedBins(3), so.FedEncoder(), so.FedLinear(rounds=3, epochs=2))
     asks, plan = fit_and_compare(learner, "classes")
     train = next(entry for entry in plan if entry.task == "linear.train")
     last = asks[-1]

@@ -181,8 +181,21 @@ def test_what_is_asked_is_planned():
 def test_one_picture(behind_a_gate):
     _, found = behind_a_gate
     titles = [ax.get_title() for ax in found.plot().axes]
-    assert {"rows of clients", "missing", "drift from all clients", "correlations"} <= set(titles)
+    first = ["training rows of clients", "missing", "drift from all clients", "correlations"]
+    assert titles[:4] == first
     assert "age" in titles
+
+
+def test_it_says_that_rows_set_aside_are_not_in_it():
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    fed = so.simulate(X, (X[:, 0] > 0).astype(int), clients=4, test=0.3, validation=0.1)
+    found = so.describe(fed)
+    assert found.rows.sum() == fed.data.sizes("train").sum() < 200
+    said = f"4 clients, {found.rows.sum()} training rows"
+    assert str(found).startswith(said)
+    assert said in found._repr_html_()
+    assert found.to_dict()["part"] == "train"
+    assert found.plot().axes[0].get_title() == "training rows of clients"
 
 
 def test_the_command_describes_a_file(tmp_path):
@@ -196,7 +209,7 @@ def test_the_command_describes_a_file(tmp_path):
     asked = ["describe", str(file), "--target", "out", "--group", "clinic"]
     shown = CliRunner().invoke(app, [*asked, "--plot", str(picture)])
     assert shown.exit_code == 0, shown.output
-    assert "4 clients, 240 rows" in shown.output
+    assert "4 clients, 240 training rows" in shown.output
     assert "Vigo" in shown.output
     assert "Nowhere" not in shown.output
     assert picture.stat().st_size > 10_000

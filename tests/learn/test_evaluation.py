@@ -190,7 +190,7 @@ def test_scores_and_the_class_that_counts_as_positive():
     area = found["auroc"]
     assert area.bound == found.bounds["auroc"] > 0
     assert area.interval == found.intervals()["auroc"]
-    assert f"for class well of {area.rows} test rows of 5 clients" in repr(area)
+    assert f"of {area.rows} test rows of 5 clients, positive class well" in repr(area)
     assert found["log_loss"].positive == ""
 
 

@@ -90,7 +90,7 @@ class Figure(float):
 
     @property
     def whose(self) -> str:
-        """Whose rows it rests on, in words."""
+        """Whose rows it rests on, and which class counts as positive, in words."""
         if self.part == "unknown":
             return "rows that are not known"
         rows = "an unknown number of" if self.rows is None else f"{self.rows:,}"
@@ -103,7 +103,7 @@ class Figure(float):
             text += f", {self.absent:,} did not reply"
         if self.withheld:
             text += f", {self.withheld:,} rows withheld or replaced by their owners"
-        return text
+        return f"{text}, positive class {self.positive}" if self.positive else text
 
     @property
     def number(self) -> str:
@@ -123,9 +123,8 @@ class Figure(float):
 
     @property
     def words(self) -> str:
-        """Its value, the class that counts as positive, and whose rows it rests on."""
-        of_class = f" for class {self.positive}" if self.positive else ""
-        return f"{self.number}{of_class} of {self.whose}"
+        """Its value, and whose rows it rests on."""
+        return f"{self.number} of {self.whose}"
 
     def __repr__(self) -> str:
         return f"{self.metric} {self.words}".lstrip()

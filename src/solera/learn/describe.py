@@ -41,7 +41,7 @@ class Description:
     ----------
     schema: the columns, with the categories and classes that may be named.
     names: what the clients are called.
-    rows: of every client.
+    rows: that every client trains on; those it sets aside are in none of these numbers.
     missing: clients × columns, how many values miss.
     quantiles: columns × 5, at 5, 25, 50, 75 and 95 %; NaN for categories.
     edges, histogram: of columns of numbers, columns × edges, and clients × columns × the rows
@@ -96,7 +96,9 @@ class Description:
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
         pairs = self.correlations
-        correlations = None if pairs is None else np.where(np.isnan(pairs), None, pairs).tolist()
+        correlations = None
+        if pairs is not None:
+            correlations = [[None if np.isnan(r) else r for r in row] for row in pairs.tolist()]
         features = []
         for j, feature in enumerate(self.schema.features):
             told: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
@@ -112,6 +114,7 @@ class Description:
         classes = [str(c) for c in self.schema.classes.tolist()]
         by_client = [dict(zip(classes, line, strict=True)) for line in self.classes.tolist()]
         return {
+            "part": "train",
             "clients": [
                 {"name": name, "rows": rows, "classes": held}
                 for name, rows, held in zip(self.names, self.rows.tolist(), by_client, strict=True)
@@ -139,7 +142,7 @@ class Description:
 
     def head(self) -> list[str]:
         """Clients, rows and classes in a line each."""
-        head = [f"{len(self.rows):,} clients, {self.rows.sum():,} rows"]
+        head = [f"{len(self.rows):,} clients, {self.rows.sum():,} training rows"]
         if self.classes.size:
             total = self.classes.sum(axis=0).tolist()
             pairs = zip(self.schema.classes.tolist(), total, strict=True)
@@ -152,7 +155,7 @@ class Description:
 
     def _repr_html_(self) -> str:
         header = ["column", "kind", "missing", "5 · 25 · 50 · 75 · 95 %, or categories", "drift"]
-        title = f"{len(self.rows):,} clients, {self.rows.sum():,} rows"
+        title = self.head()[0]
         return html_table(self.lines(), header, title)
 
     def plot(self) -> Any:
@@ -188,7 +191,7 @@ class Description:
             ax.barh(np.arange(len(rows)), rows, left=start, label=str(c))
             start = start + rows
         ax.barh(np.arange(len(start)), np.maximum(self.rows - start, 0), left=start, color="0.8")
-        ax.set(title="rows of clients", xlabel="rows", ylabel="client")
+        ax.set(title="training rows of clients", xlabel="rows", ylabel="client")
         if self.classes.size and self.classes.shape[1] <= 10:
             ax.legend(fontsize=7)
 
@@ -284,6 +287,9 @@ def _each(
 
 def describe(federation: Federation, *, bins: int = 20, dp: DP | None = None) -> Description:
     """What the rows of all clients are like, and how clients differ, from counts and sums alone.
+
+    These are the rows that clients train on: those set aside to validate or to test are not looked
+    at before a model is judged.
 
     Rows, missing values, quantiles, histograms, categories, classes, correlations and drift. The
     smallest and the largest value are not asked for. Behind a gate counts of fewer than

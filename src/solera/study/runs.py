@@ -221,16 +221,17 @@ def diff(first: Run, second: Run) -> list[Difference]:
         ("spec", dict(_flat(first.spec)), dict(_flat(second.spec))),
         ("environment", first.environment, second.environment),
         ("best", {"method": first.best}, {"method": second.best}),
-        (
-            "metric",
-            *({name: float(f) for name, f in run.metrics.items()} for run in (first, second)),
-        ),
+        ("metric", _plain(first.metrics), _plain(second.metrics)),
     )
     for what, a, b in pairs:
         for name in dict.fromkeys([*a, *b]):
             if a.get(name) != b.get(name):
                 differences.append(Difference(what, name, a.get(name), b.get(name)))
     return differences
+
+
+def _plain(metrics: Mapping[str, Figure]) -> dict[str, float]:
+    return {name: float(figure) for name, figure in metrics.items()}
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

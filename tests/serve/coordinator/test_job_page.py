@@ -164,7 +164,7 @@ def test_confusion_spread_and_curves_are_those_of_the_evaluation(site, judged):
     assert all_ == evaluation["accuracy"].number
     assert "<td>244 train rows of 4 clients</td>" in line
     area = re.search(r'<th scope="row">AUROC</th>(.*?)</tr>', text)[1]
-    assert "; the positive class is yes</td>" in area
+    assert ", positive class yes</td>" in area
     large = [evaluation.clients[i]["accuracy"] for i in range(3)]
     assert [low, middle, high] == [f"{v:.4g}" for v in (min(large), sorted(large)[1], max(large))]
     each = text.partition("Every client")[2].partition("</details>")[0]

@@ -75,11 +75,16 @@ class Said:
         return said
 
 
-@task("vertical.outputs", ask=Which, release=[RowsOut("outputs")])
+@task("vertical.outputs", version=2, ask=Which, release=[RowsOut("outputs", "rows")])
 def tell_outputs(client: Client, ask: Any) -> dict[str, Any]:
-    """What the model says of the shared rows, in the order in which this client holds them."""
-    own = np.argsort(row_numbers(client, ask["model"], ask["part"]), kind="stable")
-    return {"outputs": outputs_of(client, ask["model"], ask["part"])[own]}
+    """What the model says of the shared rows, by their numbers in this client's table.
+
+    No identifier leaves: who holds the table knows whose rows these are.
+    """
+    numbers = row_numbers(client, ask["model"], ask["part"])
+    order = np.argsort(numbers, kind="stable")
+    outputs = outputs_of(client, ask["model"], ask["part"])
+    return {"outputs": outputs[order], "rows": numbers[order]}
 
 
 def _rows(client: Client, ask: Any) -> tuple[Said, Segments, IntArray]:
@@ -179,10 +184,16 @@ JUDGING: Plan = (
 """What is asked of label owners once a model has been applied."""
 
 
-def outputs(parties: Any, model: str, owner: int, part: SharedPart) -> Array:
-    """What the model says of the shared rows, as one label owner tells it."""
-    told = parties.ask(tell_outputs, {"model": model, "part": part}, to=[owner])
-    return np.asarray(told[owner]["outputs"])
+def outputs(parties: Any, model: str, owner: int, part: SharedPart) -> tuple[Array, Array]:
+    """What the model says of the shared rows, as one label owner tells it, and whose they are.
+
+    A simulation knows the owner's identifiers; elsewhere the numbers of its rows take their place.
+    """
+    told = parties.ask(tell_outputs, {"model": model, "part": part}, to=[owner])[owner]
+    rows = np.asarray(told["rows"])
+    source = getattr(parties.federation.engine, "source", None)
+    ids = None if source is None else source.identifiers_of(parties.numbers[owner], "train")
+    return np.asarray(told["outputs"]), rows if ids is None else ids[rows]
 
 
 def judge(
@@ -215,4 +226,5 @@ def judge(
         counts = located(dict(Stacked.of(scored).fields))
         about = {"part": measured, "asked": len(owners)}
         evaluation = with_scores(evaluation, Said(schema), ids, counts, grid, about)
-    return replace(evaluation, names=dict(enumerate(parties.names)))
+    names = dict(enumerate(parties.names))
+    return replace(evaluation, names=names, positive=schema.positive)

@@ -180,7 +180,7 @@ def results(study: StudyResults) -> Blocks:
     if len(study.run.study.schemes) > 1:
         note += (
             " Alone is the mean over the clients' own models on the same rows, which are not "
-            "theirs; centralised sends the rows themselves."
+            "theirs, and of clients' rows each on its own; centralised sends the rows themselves."
         )
     return [*blocks, Paragraph(note)]
 
@@ -272,8 +272,11 @@ def curves(study: StudyResults) -> Blocks:
             continue
         leader = best(study.metric, [g for g in groups if g.name in series and g.scheme != "alone"])
         clients = [] if leader is None else leader.results[0].client_curves
+        judged = [f for g in groups for r in g.results for f in r.metrics.values()]
+        positive = next((f" of class {f.positive}" for f in judged if f.positive), "")
         caption = (
-            f"ROC, precision–recall and calibration on {', '.join(division)}: means over the seeds."
+            f"ROC, precision–recall and calibration{positive} on {', '.join(division)}: means over "
+            "the seeds."
         )
         if len(clients) > 1 and leader is not None:
             caption += (

@@ -50,7 +50,7 @@ class Panel(NamedTuple):
 def judged(coordinator: Coordinator, job: Job, names: Mapping[int, str]) -> dict[str, Any]:
     """The confusion of classes, the spread over clients, and the curves of scores."""
     shown: dict[str, Any] = {
-        "confusion": [], "classes": [], "spread": {}, "each": [], "untold": 0, "panels": [],
+        "confusion": [], "classes": [], "spread": {}, "each": [], "withheld": 0, "panels": [],
     }  # fmt: skip
     ask, counts = _answers(coordinator, job, "learner.evaluate")
     if counts:
@@ -103,7 +103,7 @@ def _counted(answers: Mapping[int, dict[str, Any]], names: Mapping[int, str]) ->
     shown = {name: values[many] for name, values in metrics.items()}
     who = [names.get(c, f"client {c}") for c, large in zip(answers, many, strict=True) if large]
     each = sorted(zip(who, zip(*(v.tolist() for v in shown.values()), strict=True), strict=True))
-    found: dict[str, Any] = {"untold": int(counts["withheld"].sum())}
+    found: dict[str, Any] = {"withheld": int(counts["withheld"].sum())}
     if len(who) > 1:
         found["spread"] = {
             name: (float(values.min()), float(np.median(values)), float(values.max()))
@@ -150,9 +150,11 @@ def _panels(ask: Any, answers: Mapping[int, dict[str, Any]]) -> list[Panel]:
     large = np.flatnonzero(rows.min(axis=(1, 2)) >= SMALLEST_COUNT)
     large = large[np.argsort(-rows[large, 0].sum(axis=1), kind="stable")][:_MOST_LINES]
     each = [c for i in large if (c := _curves(high[i], low[i], edges)) is not None]
+    positive = build_fitted(ask["model"]).schema_.positive
+    of_class = f" of class {positive[:_LONGEST_NAME]}" if positive else ""
     return [
-        _panel("ROC", "false positive rate", "true positive rate", all_, each, "roc"),
-        _panel("Precision and recall", "recall", "precision", all_, each, "precision"),
+        _panel(f"ROC{of_class}", "false positive rate", "true positive rate", all_, each, "roc"),
+        _panel(f"Precision and recall{of_class}", "recall", "precision", all_, each, "precision"),
         Panel(
             "Calibration", "mean score", "share of positives", _calibration(all_),
             [_calibration(c) for c in each] if len(each) > 1 else [], "", True,
