@@ -42,7 +42,9 @@ class Evaluation:
 
     def __getitem__(self, metric: str) -> Figure:
         if metric not in self.metrics and self.notes:
-            raise DataError(f"there is no {metric}: {'; '.join(self.notes)}")
+            there = ", ".join(self.metrics) or "none"
+            why = "; ".join(self.notes)
+            raise DataError(f"there is no {metric}: {why}", hint=f"metrics there are: {there}")
         return self.metrics[metric]
 
     @property
