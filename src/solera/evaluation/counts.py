@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def countable(counts: dict[str, Any]) -> dict[str, Any]:
     return settled | {"merged": counted * gated * of_labels}
 
 
-_LOST = 1e-12
+LOST = 1e-12
 """What rounding leaves of Σy² where all y are the same."""
 _APART = {"moments_rows": ("moments",), "samples_rows": ("samples_f1", "samples_jaccard")}
 """Rows of which owners tell sums that they may withhold apart from the others."""
@@ -55,7 +56,8 @@ _ERRORS = ("y", "y2", "error2", "error")
 """What metrics of numbers are made of."""
 
 
-_TOLD = ("clients", "asked", "absent", "withheld")
+ABOUT_ROWS = ("rows", "clients", "asked", "absent", "withheld", "merged")
+"""What folded counts say of the rows behind them."""
 
 
 def figures_of(
@@ -63,8 +65,8 @@ def figures_of(
 ) -> dict[str, Figure]:
     """Metrics of folded counts, with the rows these rest on."""
     rows = None if counts.get("merged") else int(counts["rows"])
-    told = {"asked": 1, "absent": 0} | {name: int(counts[name]) for name in _TOLD if name in counts}
-    defined = {name: value for name, value in metrics.items() if not np.isnan(value)}
+    told = {"asked": 1} | {name: int(counts[name]) for name in ABOUT_ROWS[1:5] if name in counts}
+    defined = {name: value for name, value in metrics.items() if not isnan(value)}
     return measured(defined, rows=rows, **told | about)
 
 
@@ -153,7 +155,7 @@ def number_metrics(counts: dict[str, Any]) -> dict[str, FloatArray]:
     rows = counts["rows"][:, None]
     spread = counts["y2"] - counts["y"] ** 2 / rows
     with np.errstate(divide="ignore", invalid="ignore"):
-        r2 = np.where(spread > _LOST * counts["y2"], 1 - counts["error2"] / spread, np.nan)
+        r2 = np.where(spread > LOST * counts["y2"], 1 - counts["error2"] / spread, np.nan)
     return {
         "mse": (counts["error2"] / rows).mean(axis=1),
         "rmse": np.sqrt(counts["error2"] / rows).mean(axis=1),

@@ -54,8 +54,8 @@ class Figure(float):
         return super().__new__(cls, value)
 
     def __init__(self, value: float, **about: Any) -> None:
-        if strange := about.keys() - Figure.__annotations__.keys():
-            raise TypeError(f"a figure says nothing of {', '.join(strange)}")
+        if not about.keys() <= Figure.__annotations__.keys():
+            raise TypeError(f"a figure says nothing of one of {', '.join(about)}")
         vars(self).update(about)
 
     @property

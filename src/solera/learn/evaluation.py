@@ -30,6 +30,7 @@ from solera.core.rounds import Callback, Round
 from solera.data.agreement import check_labelled
 from solera.data.frames import encode_target
 from solera.evaluation.counts import (
+    ABOUT_ROWS,
     countable,
     figures_of,
     metrics_of,
@@ -68,13 +69,12 @@ def evaluate(
     Without ``per_client`` only the folded counts reach the coordinator.
 
     With ``scores`` clients count their rows by score and class, too, by a :class:`ScoreGrid` or the
-    usual one: AUROC, AUPRC, ECE, sensitivity and specificity within the ``bounds`` of the result,
-    log-loss and Brier score exactly; for numbers quantile losses. ``metrics`` are the names of
+    usual one: AUROC, AUPRC, ECE and, of two classes and of labels, sensitivity and specificity by
+    its threshold within the ``bounds`` of the result, log-loss and Brier score exactly; for numbers
+    quantile losses. ``metrics`` are the names of
     functions installed by :func:`row_metric <solera.learn.row_metrics.row_metric>`.
 
-    Classes: accuracy, balanced accuracy, macro precision, recall and F1. Labels: subset accuracy,
-    Hamming loss, micro- and macro-F1. Numbers: MSE, MAE and R². Metrics of classes or labels that
-    do not occur are left out of macro means.
+    What follows from counts of each kind of target is in :mod:`solera.evaluation.counts`.
     """
     model.check_fitted()
     check_values("evaluate", {"part": Part}, {"part": part})
@@ -107,7 +107,8 @@ def evaluate(
             ids, counts = _counts(replies, Totals(), per_client)
             about = {"part": part, **_asked(replies)}
             evaluation = _extended(evaluation, ids, counts, about, partial(_mean, name))
-    return replace(evaluation, names=dict(enumerate(federation.names)) if per_client else {})
+    names = dict(enumerate(federation.names)) if per_client else {}
+    return replace(evaluation, names=names, positive=model.schema_.positive)
 
 
 def evaluate_all(model: Any, federation: Federation) -> Evaluation:
@@ -140,13 +141,12 @@ def evaluate_rows(
     X = model.check_rows(X)
     if len(y) != X.shape[0]:
         raise DataError(f"X has {X.shape[0]:,} rows, y has {len(y):,}")
-    if not len(y):
-        raise DataError("there are no rows to evaluate")
     rows = Segments(X, y, np.zeros(1, np.int64), np.array([len(y)]))
     nobody = {"clients": 0, "asked": 0, "absent": 0}
     about = about_pivot(model) if pivot is None else {"pivot": pivot}
     counts = countable(count_rows(model, rows, **about))
     evaluation = _evaluation({**_total(counts), **nobody}, "rows")
+    evaluation = replace(evaluation, positive=model.schema_.positive)
     grid = _grid(scores)
     if grid is None:
         return evaluation
@@ -177,7 +177,8 @@ def evaluation_of(each: Mapping[int, Evaluation], part: str) -> Evaluation | Non
     if not each:
         return None
     counts = map_leaves(lambda *leaves: np.stack(leaves), *(e.counts for e in each.values()))
-    return judged(np.array([*each]), counts | {"clients": 1 * (counts["rows"] > 0)}, part)
+    evaluation = judged(np.array([*each]), counts | {"clients": 1 * (counts["rows"] > 0)}, part)
+    return replace(evaluation, positive=next(iter(each.values())).positive)
 
 
 def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
@@ -188,7 +189,7 @@ def _evaluation(total: dict[str, Any], part: str) -> Evaluation:
         notes.append(f"owners withheld the sums of all {total['withheld']:,} {part} rows")
     metrics = metrics_of(total) if total["rows"] else {}
     if "error2" in total and "mse" in metrics and "r2" not in metrics:
-        notes.append("R² is not defined where the target is the same in all rows")
+        notes.append("no R² where the target is the same in all rows, or predictions dwarf it")
     return Evaluation(figures_of(metrics, total, part=part), {}, total, notes=tuple(notes))
 
 
@@ -222,11 +223,12 @@ def _by_client(ids: IntArray, counts: dict[str, Any], part: str) -> dict[int, di
     some = np.flatnonzero(counts["rows"][: len(ids)])
     chosen = map_leaves(lambda leaf: leaf[some], counts)
     columns = {name: values.tolist() for name, values in metrics_of_many(chosen).items()}
+    told = {name: chosen[name].tolist() for name in ABOUT_ROWS if name in chosen}
     each = {}
     for i, client in enumerate(ids[some].tolist()):
         metrics = {name: values[i] for name, values in columns.items()}
-        one = {name: leaf[i] for name, leaf in chosen.items()}
-        each[client] = figures_of(metrics, one, part=part)
+        about = {name: values[i] for name, values in told.items()}
+        each[client] = figures_of(metrics, about, part=part)
     return each
 
 
@@ -286,7 +288,6 @@ def _of_scores(
         figure.bound = bounds[name]
         if name not in ("log_loss", "brier"):
             figure.rows, figure.withheld = scores.rows, max(0, every - scores.rows)
-            figure.positive = scores.names[0] if len(scores.names) == 1 else ""
     return figures
 
 
