@@ -135,6 +135,11 @@ def restored(entries: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def plain(value: Any) -> Any:
+    """Figures, and NumPy's numbers and arrays, as JSON has them."""
+    return value.to_payload() if isinstance(value, Figure) else value.tolist()
+
+
 def figures(entries: Mapping[str, Any]) -> dict[str, Figure]:
     """The figures among entries of a file or message."""
     return {name: f for name, f in restored(entries).items() if isinstance(f, Figure)}
