@@ -38,9 +38,9 @@ class Events:
     def add(self, event: str, **details: Any) -> None:
         """Append a line; lines of a few hundred bytes are written whole."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = msgspec.json.encode({"at": now, "event": event, **details}) + b"\n"
+        line = msgspec.json.encode({"at": now, "event": event, **details}, enc_hook=plain)
         with open(self.path, "ab") as file:
-            file.write(line)
+            file.write(line + b"\n")
 
     def read(self) -> list[dict[str, Any]]:
         """All lines; one that a crash cut short is left out."""
