@@ -127,11 +127,6 @@ def measured(metrics: Mapping[str, float], **about: Any) -> dict[str, Figure]:
     return {name: Figure(value, metric=name, **about) for name, value in metrics.items()}
 
 
-def plain(value: Any) -> Any:
-    """Figures and arrays as JSON has them; a hook for msgspec."""
-    return value.to_payload() if isinstance(value, Figure) else value.tolist()
-
-
 def restored(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a file or message as figures again; bare metrics are of unknown rows."""
     return {
