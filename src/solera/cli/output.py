@@ -15,6 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from solera.core.federation import UnsentAsk
+from solera.evaluation.figure import plain
 
 if TYPE_CHECKING:
     from solera.data.federated import FederatedData
@@ -67,7 +68,12 @@ def first_line(thing: object) -> str:
 
 def print_json(value: Any) -> None:
     """Plain JSON and nothing else; records become objects."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=to_builtins)
+    text = json.dumps(
+        value,
+        indent=2,
+        ensure_ascii=False,
+        default=lambda record: to_builtins(record, enc_hook=plain),
+    )
     sys.stdout.write(text + "\n")
 
 
