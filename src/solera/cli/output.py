@@ -68,12 +68,8 @@ def first_line(thing: object) -> str:
 
 def print_json(value: Any) -> None:
     """Plain JSON and nothing else; records become objects."""
-    text = json.dumps(
-        value,
-        indent=2,
-        ensure_ascii=False,
-        default=lambda record: to_builtins(record, enc_hook=plain),
-    )
+    plain_value = to_builtins(value, enc_hook=plain)
+    text = json.dumps(plain_value, indent=2, ensure_ascii=False)
     sys.stdout.write(text + "\n")
 
 

@@ -128,16 +128,8 @@ def measured(metrics: Mapping[str, float], **about: Any) -> dict[str, Figure]:
 
 
 def plain(value: Any) -> Any:
-    """Figures and arrays as JSON has them; a hook for msgspec."""
+    """Figures, and NumPy's numbers and arrays, as JSON has them."""
     return value.to_payload() if isinstance(value, Figure) else value.tolist()
-
-
-def restored(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries of a file or message as figures again; bare metrics are of unknown rows."""
-    return {
-        name: read_figure(name, value) if _is_figure(name, value) else value
-        for name, value in entries.items()
-    }
 
 
 def figures(entries: Mapping[str, Any]) -> dict[str, Figure]:
