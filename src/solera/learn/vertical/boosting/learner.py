@@ -78,7 +78,7 @@ class SecureBoost(VerticalLearner):
         cipher: CipherName = "ckks",
         labels: Labels = None,
         align: Literal["psi", "order"] = "psi",
-        normalise: Normalisation = "text",
+        normalise: Normalisation = "plain",
         validation: ProperFraction = 0.0,
         test: ProperFraction = 0.0,
         deadline: Positive | None = None,
