@@ -129,18 +129,11 @@ def test_categories_of_table_4_1():
 
 
 def test_students_of_another_source_stand_beside_no_figure_of_the_thesis():
-    small = dropout.Students(np.zeros((4, 1)), np.array([0, 0, 1, 1]), np.arange(4), None, range(1))
-    rows = dropout._rates(small, "OULAD, students", None)
-    assert [(line["cell"], line["measured"]) for line in rows] == [
-        (None, 0.5),
-        (None, 0),
-        (None, 0.5),
-    ]
     assert not [cell for cell in dropout.planned(full=False) if cell.table == "Table 4.1"]
     assert len([cell for cell in dropout.planned(full=True) if cell.table == "Table 4.1"]) == 3
 
 
-def test_a_row_of_cifar_says_which_plan_was_run_and_when_it_is_a_guess(monkeypatch):
+def test_a_row_of_cifar_says_which_plan_was_run(monkeypatch):
     draw = np.random.default_rng(0)
     images = draw.random((40, 32, 32, 3), dtype=np.float32)
     classes = np.tile(np.arange(10), 4)
@@ -155,9 +148,7 @@ def test_a_row_of_cifar_says_which_plan_was_run_and_when_it_is_a_guess(monkeypat
         "2/2 clients, 2 rounds × 2 epochs",
     ]
     assert {line["thesis"] for line in rows} == {None}
-    for line in rows:
-        assert ("chance" in line["note"]) == (line["measured"] < 0.2315)
-    assert any("chance" in line["note"] for line in rows)
+    assert "a guess" in cifar.SIZES[False]
     monkeypatch.setattr(cifar, "WHOLE", 4)
     assert cifar.ONE_PLACE in cifar.planned(full=True)
 

@@ -32,7 +32,7 @@ from solera.learn.preprocess.columns import FedEncoder, FedScaler
 from solera.learn.preprocess.pipeline import Pipeline
 from solera.published.rows import AS_PUBLISHED, OURS, Row, Rows, quiet
 from solera.published.rows import row as published_row
-from solera.published.theses import Cell, Table, table
+from solera.published.theses import Cell, table
 from solera.simulate.simulation import simulate
 from solera.study.fairness import ThreeSchemes, evaluate_groups, three_schemes
 from solera.study.files.tables import SCHEMES
@@ -48,7 +48,7 @@ SCALE_DOWN = (
     "enrolments of KDD Cup 2015 (logarithms of 7 event counts and of 30 daily counts). Neither "
     "names students: an enrolment is a student, there are 77 schools, and schools that differ in "
     "their dropout rate are drawn by Dirichlet(0.5), and Table 4.1, which counts students, has no "
-    "counterpart; OULAD's are printed by themselves. One run per cell. "
+    "counterpart. One run per cell. "
     "--full: the matrix built from the raw logs, schools of 1,000 students that share no student, "
     "categories by the student's dropout rate, 10 runs per cell. OULAD is added in both."
 )
@@ -187,8 +187,7 @@ def run(full: bool = False, progress: Progress = SILENT) -> Rows:
     for name, students in sources.items():
         lines += _three_schemes(name, students, progress.stage)
     if full:
-        lines += _rates(first, "4.1: students", RATES)
-    lines += _rates(_oulad_students(), "OULAD, students", None)
+        lines += _rates(first)
     return lines + _oulad(progress.stage)
 
 
@@ -376,19 +375,13 @@ def _fairness(title: str, outcome: ThreeSchemes, groups: list[str]) -> Rows:
 # --- Figure 4.5 and Table 4.1: the students' dropout rates ---
 
 
-def _oulad_students() -> Students:
-    data = datasets.oulad(test=0)
-    groups = data.groups
-    return Students(data.X, data.y, groups["student"], groups["presentation"], range(1))
-
-
-def _rates(students: Students, title: str, printed: Table | None) -> Rows:
+def _rates(students: Students) -> Rows:
     _, first = np.unique(students.student, return_index=True)
     kinds = category(students.rate()[first])
     return [
         row(
-            f"{title} of {name} dropout rate",
-            None if printed is None else printed.cell(name, "share"),
+            f"4.1: students of {name} dropout rate",
+            RATES.cell(name, "share"),
             float((kinds == name).mean()),
         )
         for name in RATES.numbers
